@@ -1,4 +1,6 @@
-"""The command `weir`: one sub-command a module of `services/cli/`, imported only when it is meant."""
+"""The command `weir`: one sub-command a module of `services/cli/`, imported only when it is
+meant.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def main() -> int:
-    # A command says itself what went wrong, in one line: asyncio's report of the same stays out of the terminal.
+    # A command says itself what went wrong, in one line: asyncio's report of the same stays out of
+    # the terminal.
     log.configure("cli", "error", asyncio_level=logging.CRITICAL)
     return weir(sys.argv[1:])
 
@@ -70,18 +73,25 @@ def weir(words: Sequence[str]) -> int:
         print(f"usage: {USAGE}\nweir: {advice(words, COMMANDS)}", file=sys.stderr)
         return WRONG_USE
     try:
-        args = parser(words[0]).parse_args(words[1:], argparse.Namespace(command=words[0], parsers=parsers))
+        args = parser(words[0]).parse_args(
+            words[1:], argparse.Namespace(command=words[0], parsers=parsers)
+        )
         return run(command(words[0]), args)
     except ModuleNotFoundError as error:
         return _needs_package(words[0], error)
 
 
 def _needs_package(name: str, error: ModuleNotFoundError) -> int:
-    """Say which extra of Weir brings a package that a command needs; a module of Weir that lacks is our fault."""
+    """Say which extra of Weir brings a package that a command needs; a module of Weir that lacks is
+    our fault.
+    """
     package = (error.name or "").partition(".")[0]
     if package in ("", "services", "shared"):
         raise error
-    print(f"weir {name}: {package} is not installed; {INSTALL} brings what every command needs", file=sys.stderr)
+    print(
+        f"weir {name}: {package} is not installed; {INSTALL} brings what every command needs",
+        file=sys.stderr,
+    )
     return FAILED
 
 

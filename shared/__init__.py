@@ -1,4 +1,5 @@
-"""The words and the wire: messages, subjects, the bus, settings, logs. Nothing here knows a service.
+"""The words and the wire: messages, subjects, the bus, settings, logs. Nothing here knows a
+service.
 
 Read first: `messages.py`, which tells the whole story in the order it happens.
 """

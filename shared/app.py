@@ -48,10 +48,11 @@ def run(
     credentials: str = "",
     cut_off: int = CANNOT_GO_ON,
 ) -> None:
-    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits non-zero).
+    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits
+    non-zero).
 
-    `credentials`: their text, where they are in no file that the settings name. `cut_off`: the exit code where the bus
-    is the cause, and not the service.
+    `credentials`: their text, where they are in no file that the settings name. `cut_off`: the exit
+    code where the bus is the cause, and not the service.
     """
     try:
         chosen = config.load(settings, service, os.environ)
@@ -63,7 +64,9 @@ def run(
     sys.exit(stopped if code is None else code)
 
 
-async def _live(service: str, chosen: C, start: Start[C], credentials: str, cut_off: int) -> int | None:
+async def _live(
+    service: str, chosen: C, start: Start[C], credentials: str, cut_off: int
+) -> int | None:
     """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
@@ -74,7 +77,9 @@ async def _live(service: str, chosen: C, start: Start[C], credentials: str, cut_
             connection = await _connected(service, chosen, credentials, vitals, stop)
             return await _until_stopped(connection, chosen, start, stop) if connection else None
     except SetBack as error:
-        logger.warning("StreamSetBack", why=str(error), remedy="begins again with what is stored now")
+        logger.warning(
+            "StreamSetBack", why=str(error), remedy="begins again with what is stored now"
+        )
         return SET_BACK
     except Exception as error:
         logger.exception("CannotGoOn")
@@ -111,13 +116,17 @@ async def _connected(
 
 async def _on_streams(service: str, chosen: config.Common, credentials: str, vitals: Vitals) -> Bus:
     """Return a connection to a bus that has the streams."""
-    made = await bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
+    made = await bus.connect(
+        chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals
+    )
     await _until_streams_exist(made)
     return made
 
 
 async def _until_streams_exist(connection: Bus) -> None:
-    """Wait for the streams: on a new cluster a service starts before they are made. One service makes them."""
+    """Wait for the streams: on a new cluster a service starts before they are made. One service
+    makes them.
+    """
     if connection.name == SETUP:
         return
     exist, plaint = asyncio.Event(), Plaint()
@@ -131,13 +140,16 @@ async def _until_streams_exist(connection: Bus) -> None:
             await asyncio.sleep(RETRY_S)
 
 
-async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
+async def _until_stopped(
+    connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event
+) -> int | None:
     connection.spawn(_begun(connection, start(connection, chosen)))
     if connection.name in SERVICES:
         connection.spawn(connection.tell_troubles())
     if chosen.begun_again:
         connection.troubles.passed("began again", chosen.begun_again)
-    stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
+    stopping = asyncio.ensure_future(stop.wait())
+    failing = asyncio.ensure_future(connection.failed())
     await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     leaving = asyncio.ensure_future(_farewell(connection, stopping))
     await asyncio.wait((leaving, failing), return_when=asyncio.FIRST_COMPLETED)

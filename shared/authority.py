@@ -1,9 +1,11 @@
-"""Who is believed on the bus: an operator, two accounts, and the users of each. Pure: chance and time are arguments.
+"""Who is believed on the bus: an operator, two accounts, and the users of each. Pure: chance and
+time are arguments.
 
-nats-server believes what the operator's key has signed: the accounts (`server_config`), and through them their users.
-The launcher has a key of its own, bound to a template: a user that it signs has the permissions of the trainers of the
-job that is named in it, whatever else it claims. (The server takes a pattern for a name, too, which `job` does not: so
-who has that key may speak as every job's trainers, which he might name one by one as well, and as nobody else.)
+nats-server believes what the operator's key has signed: the accounts (`server_config`), and through
+them their users. The launcher has a key of its own, bound to a template: a user that it signs has
+the permissions of the trainers of the job that is named in it, whatever else it claims. (The server
+takes a pattern for a name, too, which `job` does not: so who has that key may speak as every job's
+trainers, which he might name one by one as well, and as nobody else.)
 """
 
 from __future__ import annotations
@@ -16,13 +18,25 @@ from typing import Any
 import msgspec
 
 from shared import permissions, tokens
-from shared.permissions import INSIDE, JOB, OPERATOR, OUTSIDE, PAGE, SERVICES, SETUP, SUBMITTER, Permissions
+from shared.permissions import (
+    INSIDE,
+    JOB,
+    OPERATOR,
+    OUTSIDE,
+    PAGE,
+    SERVICES,
+    SETUP,
+    SUBMITTER,
+    Permissions,
+)
 
 USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
 UNLIMITED = -1
 CONTROL_LINE = 64 * 1024
-"""Bytes of a client's first line, which holds its credentials: a submitter's list of consumers takes about 24 KiB."""
+"""Bytes of a client's first line, which holds its credentials: a submitter's list of consumers
+takes about 24 KiB.
+"""
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
 Chance = Callable[[int], bytes]
 """So many random bytes."""
@@ -52,7 +66,9 @@ def keys(chance: Chance) -> Keys:
         return tokens.seed("account", chance(tokens.CHANCE_BYTES))
 
     operator = tokens.seed("operator", chance(tokens.CHANCE_BYTES))
-    return Keys(operator=operator, system=account(), inside=account(), outside=account(), jobs=account())
+    return Keys(
+        operator=operator, system=account(), inside=account(), outside=account(), jobs=account()
+    )
 
 
 def signer(root: Keys) -> Signer:
@@ -74,14 +90,16 @@ def server_config(root: Keys, issued_s: float) -> str:
     operator = tokens.signed(claims, "operator", issued_s, root.operator)
     system = tokens.public(root.system)
     lines = f"max_control_line: {CONTROL_LINE}\n"
-    return (
-        f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
-    )
+    return f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
 
 
 def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s: float) -> str:
-    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), UNLIMITED)
-    stored = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), UNLIMITED if name == INSIDE else 0)
+    limits = dict.fromkeys(
+        ("subs", "data", "payload", "imports", "exports", "conn", "leaf"), UNLIMITED
+    )
+    stored = dict.fromkeys(
+        ("mem_storage", "disk_storage", "streams", "consumer"), UNLIMITED if name == INSIDE else 0
+    )
     nats = {"limits": {**limits, **stored, "wildcards": True}, **fields}
     claims = {"name": name, "sub": tokens.public(seed), "nats": nats}
     return tokens.signed(claims, "account", issued_s, root.operator)
@@ -90,7 +108,12 @@ def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s:
 def _inside() -> dict[str, Any]:
     return {
         "exports": [
-            {"name": subject, "subject": subject, "type": "service", "response_type": "Stream" if many else "Singleton"}
+            {
+                "name": subject,
+                "subject": subject,
+                "type": "service",
+                "response_type": "Stream" if many else "Singleton",
+            }
             for subject, many in permissions.imported().items()
         ]
     }
@@ -115,7 +138,9 @@ def _outside(root: Keys) -> dict[str, Any]:
 
 
 def _local(subject: str) -> str:
-    """What a subject inside is called outside; a wildcard by its number, as in the server's mappings."""
+    """What a subject inside is called outside; a wildcard by its number, as in the server's
+    mappings.
+    """
     tokens, number = permissions.outer(subject).split("."), itertools.count(1)
     return ".".join(f"${next(number)}" if token == "*" else token for token in tokens)
 
@@ -144,11 +169,12 @@ def job(
     lasts_s: float = 0.0,
     reader_blocks: int = 1,
 ) -> str:
-    """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject may have.
+    """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject
+    may have.
 
-    `meta`: the last token of the subject on which the job's program is described. `lasts_s`: when it has passed, the
-    server lets nobody in with them, and puts out who is; 0: never. `reader_blocks`: how many blocks of names its
-    consumers may have (`permissions.reader_blocks`).
+    `meta`: the last token of the subject on which the job's program is described. `lasts_s`: when
+    it has passed, the server lets nobody in with them, and puts out who is; 0: never.
+    `reader_blocks`: how many blocks of names its consumers may have (`permissions.reader_blocks`).
     """
     values = (namespace, name, meta)
     if odd := [value for value in values if not TOKEN.match(value)]:
@@ -160,7 +186,12 @@ def job(
 
 
 def _credentials(
-    issuer: str, name: str, fields: dict[str, Any], chance: bytes, issued_s: float, lasts_s: float = 0.0
+    issuer: str,
+    name: str,
+    fields: dict[str, Any],
+    chance: bytes,
+    issued_s: float,
+    lasts_s: float = 0.0,
 ) -> str:
     secret = tokens.seed("user", chance)
     ends = {"exp": int(issued_s + lasts_s)} if lasts_s else {}

@@ -1,8 +1,8 @@
 """The bounds of a message's numbers, texts and lists, kept by whoever says it.
 
-What is measured may lie beyond the bounds of its field: a speed over a very short time, a pause of a job that stood
-still for years. What a program raises may be longer than its field. A message with such a value would become a dead
-letter, and all else that it says would be lost.
+What is measured may lie beyond the bounds of its field: a speed over a very short time, a pause of
+a job that stood still for years. What a program raises may be longer than its field. A message with
+such a value would become a dead letter, and all else that it says would be lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from shared.words import shortened
 P = TypeVar("P", bound=msgspec.Struct)
 Clamp = Callable[[Any], Any]
 PROSE = 1_000
-"""Bound, in characters, from which on a text is one that is read: it loses its middle. Shorter ones lose their end."""
+"""Bound, in characters, from which on a text is one that is read: it loses its middle. Shorter ones
+lose their end.
+"""
 
 
 def clamped(part: P) -> P:
-    """Return the message, or a part of one, with each number, text and list within the bounds of its field.
+    """Return the message, or a part of one, with each number, text and list within the bounds of
+    its field.
 
     A number that JSON does not know becomes null where the field may be, else the lower bound.
     """
@@ -100,7 +103,9 @@ def _each(clamp: Clamp | None, most: int | None) -> Clamp:
     def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
         kept = values[:most]
         kept = tuple(map(clamp, kept)) if clamp else kept
-        same = len(kept) == len(values) and all(new is old for new, old in zip(kept, values, strict=True))
+        same = len(kept) == len(values) and all(
+            new is old for new, old in zip(kept, values, strict=True)
+        )
         return values if same else kept
 
     return each

@@ -1,7 +1,8 @@
-"""Burying: what nobody can use is copied to the dead letters, with its error; once, however often it is tried. Edge.
+"""Burying: what nobody can use is copied to the dead letters, with its error; once, however often
+it is tried. Edge.
 
-Each namespace has a budget of letters (`dead.LetterBudget`). Messages beyond it are counted and still lie in their own
-stream, but they get no letter and no log line of their own.
+Each namespace has a budget of letters (`dead.LetterBudget`). Messages beyond it are counted and
+still lie in their own stream, but they get no letter and no log line of their own.
 """
 
 from __future__ import annotations
@@ -31,17 +32,23 @@ class Burial:
         self.budget, self._plaint = dead.LetterBudget(), Plaint()
 
     def may_write(self, subject: str) -> bool:
-        """Whether the namespace's budget has a letter left; its use is counted, and a used-up budget is logged."""
+        """Whether the namespace's budget has a letter left; its use is counted, and a used-up
+        budget is logged.
+        """
         namespace = dead.namespace_of(subject)
         if self.budget.take(namespace, time.monotonic()):
             return True
         why = RuntimeError(f"too many unreadable messages in namespace {namespace}")
-        self._plaint.tell("DeadLettersRefused", why, subject=subject, refused=self.budget.refused[namespace])
+        self._plaint.tell(
+            "DeadLettersRefused", why, subject=subject, refused=self.budget.refused[namespace]
+        )
         return False
 
     async def message(self, raw: Msg, stream: str, error: str) -> None:
         said_by = (raw.headers or {}).get("ce-source", "unknown")
-        letter = dead.letter(stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error)
+        letter = dead.letter(
+            stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error
+        )
         await self._bury(letter, raw.subject, raw.metadata.timestamp.isoformat())
 
     async def entry(self, bucket: str, key: str, revision: int, body: bytes, error: str) -> None:
@@ -51,13 +58,27 @@ class Burial:
         await self._bury(letter, subject, str(zlib.crc32(body)))
 
     async def _bury(self, letter: DeadLetter, subject: str, stored: str) -> None:
-        """`stored` tells it from another of its number: a stream that was made anew counts from 1 again."""
+        """`stored` tells it from another of its number: a stream that was made anew counts from 1
+        again.
+        """
         self._traffic.buried.count(letter.stream)
         if not self.may_write(subject):
             return
-        log.warning("DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error)
+        log.warning(
+            "DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error
+        )
         headers = {"Nats-Msg-Id": f"dead.{letter.stream}.{letter.sequence}.{stored}"}
         try:
-            await self._outbox.store(dead.subject_of(subject), msgspec.json.encode(letter), headers, False)
-        except (APIError, Refused) as refusal:  # no room for it, say: the message itself still lies where the log says
-            log.error("DeadLetterLost", subject=letter.subject, sequence=letter.sequence, error=repr(refusal))
+            await self._outbox.store(
+                dead.subject_of(subject), msgspec.json.encode(letter), headers, False
+            )
+        except (
+            APIError,
+            Refused,
+        ) as refusal:  # no room for it, say: the message itself still lies where the log says
+            log.error(
+                "DeadLetterLost",
+                subject=letter.subject,
+                sequence=letter.sequence,
+                error=repr(refusal),
+            )

@@ -1,9 +1,10 @@
 """The bus: JetStream, as far as Weir needs it.
 
-Promises. `publish` returns once the server has the message, and saying the same thing twice is harmless (the id is the
-message's own): `outbox.py`. `follow` gives a handler every message of some kinds, in stream order, from where the
-service left off (`hearing.py`); what cannot be read goes to the dead letters with its error (`burying.py`), and the
-next one is read. `tail` is for those who only watch (`watching.py`). Nothing here knows a service.
+Promises. `publish` returns once the server has the message, and saying the same thing twice is
+harmless (the id is the message's own): `outbox.py`. `follow` gives a handler every message of some
+kinds, in stream order, from where the service left off (`hearing.py`); what cannot be read goes to
+the dead letters with its error (`burying.py`), and the next one is read. `tail` is for those who
+only watch (`watching.py`). Nothing here knows a service.
 """
 
 from __future__ import annotations
@@ -54,11 +55,16 @@ ANSWER_S = 5.0
 """So long one try waits for the server's answer."""
 
 PING_S, PINGS = 10.0, 2
-"""A server that leaves so many pings in a row unanswered, one sent every `PING_S`, is left for another one."""
+"""A server that leaves so many pings in a row unanswered, one sent every `PING_S`, is left for
+another one.
+"""
 
 
-async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
-    """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
+async def connect(
+    url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None
+) -> Bus:
+    """Connect, and reconnect; both are tried for ever, so that a service may start before its
+    server.
 
     `credentials`, `ca`: as `dial` takes them. `vitals`: who is to be told how the bus is.
     """
@@ -67,7 +73,9 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
     async def on_error(error: Exception) -> None:
         log.warning("BusError", error=repr(error))
         for each in made if isinstance(error, SlowConsumerError) else ():
-            each.troubles.passed("bus slow", f"the bus drops what this service is too slow to read: {error}")
+            each.troubles.passed(
+                "bus slow", f"the bus drops what this service is too slow to read: {error}"
+            )
 
     async def on_return() -> None:
         for each in made:
@@ -93,18 +101,30 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
 
 
 class Bus:
-    """One connection, with what Weir says and hears over it. Who is not `patient` asks once, and learns of an error."""
+    """One connection, with what Weir says and hears over it. Who is not `patient` asks once, and
+    learns of an error.
+    """
 
-    def __init__(self, client: SturdyClient, name: str, vitals: Vitals | None = None, patient: bool = True) -> None:
-        self.client, self.name, self.vitals = client, name, vitals or Vitals()
-        self.traffic, self._patient, self._plaint = Traffic(), patient, Plaint()
+    def __init__(
+        self, client: SturdyClient, name: str, vitals: Vitals | None = None, patient: bool = True
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.vitals = vitals or Vitals()
+        self.traffic = Traffic()
+        self._patient = patient
+        self._plaint = Plaint()
         self.vitals.need("the bus", lambda: client.is_connected)
         self.js: JetStreamContext = client.jetstream(timeout=ANSWER_S, prefix=client.api)
         self.must_lead: Callable[[], None] = _nobody_asks
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
         self.troubles = self.outbox.troubles
-        self.on_return: set[Callable[[], None]] = set()  # to be called when a connection that broke is there again
-        client.on_break.add(lambda: self.troubles.begins("bus away", "the connection to the bus broke"))
+        self.on_return: set[Callable[[], None]] = (
+            set()
+        )  # to be called when a connection that broke is there again
+        client.on_break.add(
+            lambda: self.troubles.begins("bus away", "the connection to the bus broke")
+        )
         self.burial = Burial(self.outbox, self.traffic)
         self.vitals.need("being heard", lambda: not self.outbox.waiting)
         self.vitals.tell("the bus", self._measures)
@@ -116,7 +136,9 @@ class Bus:
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _measures(self) -> Iterable[Measure]:
-        return self.traffic.measures(self.client.is_connected, self.client.stats["reconnects"], self.outbox.waiting)
+        return self.traffic.measures(
+            self.client.is_connected, self.client.stats["reconnects"], self.outbox.waiting
+        )
 
     # ------------------------------------------------------------ set-up
 
@@ -128,12 +150,12 @@ class Bus:
         programs_max_bytes: int = 0,
         rates: Rates = UNCHANGED_RATES,
     ) -> None:
-        """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
+        """Create or update streams and buckets; the one command that does (`weir up`, `weir
+        streams`).
 
-        `replicas`: how many servers of a cluster keep each; 1, 3 or 5; 0: as many as keep `weir-orders` now, else 1.
-        `orders_max_bytes`: see `streams.create`.
-        `namespaces`: those to provision besides `default`. `programs_max_bytes`, `rates`: see
-        `streams.create_namespace`.
+        `replicas`: how many servers of a cluster keep each; 1, 3 or 5; 0: as many as keep
+        `weir-orders` now, else 1. `orders_max_bytes`: see `streams.create`. `namespaces`: those to
+        provision besides `default`. `programs_max_bytes`, `rates`: see `streams.create_namespace`.
         """
         replicas = replicas or await streams.current_replicas(self.js)
         await streams.create(self.js, replicas, orders_max_bytes)
@@ -151,22 +173,29 @@ class Bus:
             await self.last_stored(str(config.name))
 
     async def last_stored(self, stream: str) -> int:
-        """Return the sequence of the last message in a stream. Waits while the bus elects; raises `NotFoundError`."""
+        """Return the sequence of the last message in a stream. Waits while the bus elects; raises
+        `NotFoundError`.
+        """
         info = await self.asked(lambda: self.js.stream_info(stream))
         return int(info.state.last_seq)
 
     # ------------------------------------------------------------ saying
 
-    async def publish(self, message: Message, *, expect_last: int | None = None, over: str = "") -> int:
-        """Say something; returns its stream sequence once the server has it. What a fact says is kept in bounds.
+    async def publish(
+        self, message: Message, *, expect_last: int | None = None, over: str = ""
+    ) -> int:
+        """Say something; returns its stream sequence once the server has it. What a fact says is
+        kept in bounds.
 
-        Keeps trying while the bus is away, or has no room. `expect_last` is the sequence of the last message on the
-        same subject that the sender has seen (0: none), or on those that `over` (of the same stream) lets through;
-        raises `Stale` when another is there, `Refused` where our credentials do not let us say it, and what
-        `must_lead` does, where we lead no longer.
+        Keeps trying while the bus is away, or has no room. `expect_last` is the sequence of the
+        last message on the same subject that the sender has seen (0: none), or on those that `over`
+        (of the same stream) lets through; raises `Stale` when another is there, `Refused` where our
+        credentials do not let us say it, and what `must_lead` does, where we lead no longer.
         """
         is_fact = subjects.stream_holding(subjects.subject_of(message)) == subjects.FACTS
-        return await self.outbox.publish(clamped(message) if is_fact else message, expect_last, over)
+        return await self.outbox.publish(
+            clamped(message) if is_fact else message, expect_last, over
+        )
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
@@ -174,12 +203,16 @@ class Bus:
         return await self.submit(subject, subjects.encode(message), self._headers(message, subject))
 
     async def request_unread(self, message: Message) -> None:
-        """As `request`, but return when the bus has it: for a message that may be removed as soon as it is read."""
+        """As `request`, but return when the bus has it: for a message that may be removed as soon
+        as it is read.
+        """
         subject = subjects.subject_of(message)
         await self._publish_once(subject, subjects.encode(message), self._headers(message, subject))
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
-        """Publish once, as a person; return the sequence in the subject's stream, also if an intake took it first."""
+        """Publish once, as a person; return the sequence in the subject's stream, also if an intake
+        took it first.
+        """
         ack = await self._publish_once(subject, body, headers)
         if ack.stream == subjects.stream_holding(subject):
             return int(ack.seq)
@@ -197,11 +230,15 @@ class Bus:
             raise watching.intake_full(subject, str(error.description)) from error
 
     async def tell_troubles(self) -> None:
-        """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""
+        """For ever: what keeps us from saying and hearing, as messages. For services; others may
+        not say it.
+        """
         await self.troubles.tell(self._said_in_time)
 
     async def _said_in_time(self, message: Message) -> None:
-        """As `publish`, but nothing waits for it: what an older stream, say, does not take is dropped in the end."""
+        """As `publish`, but nothing waits for it: what an older stream, say, does not take is
+        dropped in the end.
+        """
         for _ in range(TRIES):
             try:
                 await self.outbox.once(message)
@@ -222,26 +259,30 @@ class Bus:
         strays: bool = False,
         stored_s: Mapping[str, float] = NOT_KNOWN,
     ) -> None:
-        """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
+        """Give `handler` every message of these kinds, in stream order, beginning behind
+        `after[stream]`.
 
         What is stored already comes in the order in which it was stored, whichever stream holds it.
 
-        `stored_s[stream]`: when the message at `after[stream]` was stored. Raises `SetBack`, before anything is handed
-        on, where a stream holds another message there; later the background task does, and the service ends.
+        `stored_s[stream]`: when the message at `after[stream]` was stored. Raises `SetBack`, before
+        anything is handed on, where a stream holds another message there; later the background task
+        does, and the service ends.
 
-        `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies on a subject that
-        is no kind's is buried too, unless a newer version's service says it (`newer.py`): one service must ask for it,
-        for nobody else would ever look there.
+        `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies
+        on a subject that is no kind's is buried too, unless a newer version's service says it
+        (`newer.py`): one service must ask for it, for nobody else would ever look there.
 
-        Returns when all that was stored at the call has been handled, and goes on in the background. An exception of
-        the handler stops the service: it is a bug, not bad input.
+        Returns when all that was stored at the call has been handled, and goes on in the
+        background. An exception of the handler stops the service: it is a bug, not bad input.
         """
         followers = []
         for stream, here in _by_stream(kinds).items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
             ear = Ear(stream, frozenset(here), handler, unusable, filters)
             place = Place(after.get(stream, 0), stored_s.get(stream, 0.0))
-            followers.append(Follower(self.client, self.js, self.name, ear, place, lambda: self.must_lead()))
+            followers.append(
+                Follower(self.client, self.js, self.name, ear, place, lambda: self.must_lead())
+            )
         await self._begin(followers)
         for follower in followers:
             self.vitals.need(f"hearing {follower.ear.stream}", partial(_hears, follower))
@@ -272,9 +313,13 @@ class Bus:
         try:
             heard = read(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
         except subjects.Unusable as error:
-            if isinstance(error, subjects.UnknownKind) and is_from_newer_service(raw.subject, raw.headers):
+            if isinstance(error, subjects.UnknownKind) and is_from_newer_service(
+                raw.subject, raw.headers
+            ):
                 return self._pass_over(subjects.tag_in(raw.subject))
-            if ear.unusable and await ear.unusable(raw.subject, raw.data, raw.metadata.sequence.stream, str(error)):
+            if ear.unusable and await ear.unusable(
+                raw.subject, raw.data, raw.metadata.sequence.stream, str(error)
+            ):
                 log.info("AnsweredUnusable", subject=raw.subject)
             return await self.bury(raw, ear.stream, str(error))
         if heard:
@@ -288,16 +333,23 @@ class Bus:
             self._newer.add(tag)
             log.warning("NewerMessages", fact=tag, remedy="upgrade this service, too")
 
-    async def stored(self, kinds: Iterable[type[Message]], through: Mapping[str, int]) -> AsyncIterator[Heard]:
-        """Yield the messages of these kinds up to a sequence of each stream; what cannot be read is left out.
+    async def stored(
+        self, kinds: Iterable[type[Message]], through: Mapping[str, int]
+    ) -> AsyncIterator[Heard]:
+        """Yield the messages of these kinds up to a sequence of each stream; what cannot be read is
+        left out.
 
         For a service that does not `follow` yet.
         """
         for stream, here in _by_stream(kinds).items():
             if stream not in through:
                 continue
-            ear = Ear(stream, frozenset(here), _ignore, None, tuple(sorted(map(subjects.pattern, here))))
-            follower = Follower(self.client, self.js, self.name, ear, Place(), lambda: self.must_lead())
+            ear = Ear(
+                stream, frozenset(here), _ignore, None, tuple(sorted(map(subjects.pattern, here)))
+            )
+            follower = Follower(
+                self.client, self.js, self.name, ear, Place(), lambda: self.must_lead()
+            )
             await self.asked(follower.begin)
             while follower.pending:
                 raw = await follower.next()
@@ -316,12 +368,16 @@ class Bus:
         since_s: float | None = None,
         on_set_back: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Heard]:
-        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out, nothing else is.
+        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out,
+        nothing else is.
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
-        `on_set_back`: to be called when the stream has lost what we saw last; what was stored since is read on.
+        `on_set_back`: to be called when the stream has lost what we saw last; what was stored since
+        is read on.
         """
-        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked, on_set_back)
+        return watching.tail(
+            self.client, self.js, filters, deliver, since_s, self.asked, on_set_back
+        )
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""
@@ -335,15 +391,25 @@ class Bus:
         return Heard(message, subject, stream, int(raw.seq or 0), 0.0)
 
     async def asked(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The server's answer to what only reads, however long it is away meanwhile; raises what never passes."""
-        return await patience.asked(self.client, question, self._plaint) if self._patient else await question()
+        """The server's answer to what only reads, however long it is away meanwhile; raises what
+        never passes.
+        """
+        return (
+            await patience.asked(self.client, question, self._plaint)
+            if self._patient
+            else await question()
+        )
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:
-        """Where the newest message on one subject lies, whether it can be read or not; 0: there is none."""
+        """Where the newest message on one subject lies, whether it can be read or not; 0: there is
+        none.
+        """
         return await self.last_over(subjects.pattern(kind, key))
 
     async def last_over(self, filtered: str) -> int:
-        """The same of all subjects that a filter lets through. On a bus of several servers it may be out of date."""
+        """The same of all subjects that a filter lets through. On a bus of several servers it may
+        be out of date.
+        """
         try:
             return int((await self.outbox.last_on(filtered)).seq or 0)
         except NotFoundError:
@@ -353,27 +419,37 @@ class Bus:
         """Copy a message to the dead letters, with its error; once, however often it is tried."""
         await self.burial.message(raw, stream, error)
 
-    async def bury_entry(self, bucket: str, key: str, revision: int, body: bytes, error: str) -> None:
+    async def bury_entry(
+        self, bucket: str, key: str, revision: int, body: bytes, error: str
+    ) -> None:
         """The same for an entry of a bucket."""
         await self.burial.entry(bucket, key, revision, body, error)
 
     # ------------------------------------------------------------ keeping
 
-    async def replace(self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None = None) -> int:
-        """Write an entry of a bucket whose revision is still this one (0: there is none); returns the new revision.
+    async def replace(
+        self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None = None
+    ) -> int:
+        """Write an entry of a bucket whose revision is still this one (0: there is none); returns
+        the new revision.
 
-        Raises `Stale` where it is another. Tried once: after any other error it may have been written.
+        Raises `Stale` where it is another. Tried once: after any other error it may have been
+        written.
         """
         return await self.outbox.replace(subject, body, on_top_of, timeout_s)
 
     async def keep(self, key: str, body: bytes) -> None:
-        """A service's entry in `weir-state`. Raises `Stale` where another has written it since we looked.
+        """A service's entry in `weir-state`. Raises `Stale` where another has written it since we
+        looked.
 
-        We look, then make sure that we still lead, then write on top of what we saw: so no later leader's is lost.
+        We look, then make sure that we still lead, then write on top of what we saw: so no later
+        leader's is lost.
         """
         subject = entry(STATE, key)
         try:
-            seen = int((await self.js.get_msg(stream_of(STATE), subject=subject, direct=True)).seq or 0)
+            seen = int(
+                (await self.js.get_msg(stream_of(STATE), subject=subject, direct=True)).seq or 0
+            )
         except NotFoundError:
             seen = 0
         self.must_lead()
@@ -384,10 +460,14 @@ class Bus:
 
     def entries(self, name: str) -> KeyValue:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
-        return KeyValue(name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True)
+        return KeyValue(
+            name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True
+        )
 
     async def programs(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:
-        """Return the program bucket of a namespace, for clients that may ask the server about it."""
+        """Return the program bucket of a namespace, for clients that may ask the server about
+        it.
+        """
         return await self.asked(lambda: self.js.object_store(program_bucket(namespace)))
 
     # ------------------------------------------------------------ living
@@ -407,7 +487,9 @@ class Bus:
                 task.result()
 
     def on_stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
-        """Somebody asks us to stop: wait for this, while everything goes on, before anything is closed."""
+        """Somebody asks us to stop: wait for this, while everything goes on, before anything is
+        closed.
+        """
         self._farewells.append(farewell)
 
     async def farewell(self) -> None:

@@ -1,8 +1,8 @@
 """The checkpoint folder of a job: no two jobs ever have the same one. Pure.
 
-Law: the folder names the namespace, the job, its uid and the time of its acceptance. A uid is the sequence number of a
-stream, so it repeats after the bus was lost; together with the time it does not. Namespaces are the first part, so that
-no request can name a folder of another namespace.
+Law: the folder names the namespace, the job, its uid and the time of its acceptance. A uid is the
+sequence number of a stream, so it repeats after the bus was lost; together with the time it does
+not. Namespaces are the first part, so that no request can name a folder of another namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ OWN_FOLDER = re.compile(r"[a-z][-a-z0-9]*-\d+(-\d{8}t\d{6})?")
 
 
 def new_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
-    """Return the folder of a job that is accepted now, relative to the cluster's folder or to the URL of its path."""
+    """Return the folder of a job that is accepted now, relative to the cluster's folder or to the
+    URL of its path.
+    """
     path = request.checkpoint.path or ""
     below = "" if "://" in path else path
     stamp = datetime.fromtimestamp(accepted_s, UTC).strftime(STAMP)
@@ -30,7 +32,8 @@ def new_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
 def location(request: JobRequested, uid: int, folder: str) -> str:
     """Return where a job's checkpoints are: a path relative to the cluster's folder, or a URL.
 
-    `folder`: as the job was accepted with; empty for one that version 0.1.0 accepted, which used the path itself.
+    `folder`: as the job was accepted with; empty for one that version 0.1.0 accepted, which used
+    the path itself.
     """
     path = request.checkpoint.path or ""
     if not folder:

@@ -1,11 +1,14 @@
-"""The NATS client, made to survive what it cannot decode, and to say at once what will never be answered.
+"""The NATS client, made to survive what it cannot decode, and to say at once what will never be
+answered.
 
-The library's read loop ends at the first message whose subject or status line is no text, and the connection hangs
-until its pings fail; the server then sends the same message again (nats-py 2.16; a test shows it). Here such a message
-is handed on with its subject escaped and without its headers, for somebody to bury.
+The library's read loop ends at the first message whose subject or status line is no text, and the
+connection hangs until its pings fail; the server then sends the same message again (nats-py 2.16; a
+test shows it). Here such a message is handed on with its subject escaped and without its headers,
+for somebody to bury.
 
-Who asks for what he may not is told of it beside the request, and the library lets him wait until it times out; so it
-does with all that was asked on a connection that has broken. Here the waiting ends with `Refused`, or with `Lost`.
+Who asks for what he may not is told of it beside the request, and the library lets him wait until
+it times out; so it does with all that was asked on a connection that has broken. Here the waiting
+ends with `Refused`, or with `Lost`.
 """
 
 from __future__ import annotations
@@ -54,16 +57,24 @@ class SturdyClient(Client):
     consumer_names: Sequence[str] = ()
     """The only names that our consumers of orders and facts may have; none: any."""
     veiled = False
-    """Whether to speak over TLS only. The library would speak in the clear with a server that does not ask for it."""
+    """Whether to speak over TLS only. The library would speak in the clear with a server that does
+    not ask for it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: dict[asyncio.Future[Msg], str] = {}  # answers that are waited for, and what was asked
+        self._asked: dict[
+            asyncio.Future[Msg], str
+        ] = {}  # answers that are waited for, and what was asked
         self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
-        self._known_addresses: dict[str, str] = {}  # by host and port of a server: its last address, if it had a name
+        self._known_addresses: dict[
+            str, str
+        ] = {}  # by host and port of a server: its last address, if it had a name
 
     async def flush(self, timeout: int = 10) -> None:
-        """As the library's, which asks the server for an answer before it has sent what waits: up to s each."""
+        """As the library's, which asks the server for an answer before it has sent what waits: up
+        to s each.
+        """
         try:
             await asyncio.wait_for(self._flush_pending(force_flush=True), timeout)
         except TimeoutError as error:
@@ -74,10 +85,14 @@ class SturdyClient(Client):
         if initial_connection and self.veiled:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NatsError("nats: the server speaks no TLS, and we are to use it")
-            info["tls_required"] = True  # the library uses TLS only where the server does not do without
+            info["tls_required"] = (
+                True  # the library uses TLS only where the server does not do without
+            )
         await super()._process_info(info, initial_connection)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
         try:
             await super()._process_msg(sid, subject, reply, data, headers)
         except (UnicodeDecodeError, IndexError):
@@ -85,7 +100,11 @@ class SturdyClient(Client):
             await super()._process_msg(sid, plain, reply, data, b"")
 
     async def _request_new_style(
-        self, subject: str, payload: bytes, timeout: float = 1, headers: dict[str, Any] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float = 1,
+        headers: dict[str, Any] | None = None,
     ) -> Msg:
         """As the library's; the answer may also be that there will be none."""
         if self.is_draining_pubs:
@@ -97,7 +116,9 @@ class SturdyClient(Client):
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._resp_map[token], self._asked[answer] = answer, subject
         try:
-            await self.publish(subject, payload, reply=f"{self._resp_sub_prefix.decode()}{token}", headers=headers)
+            await self.publish(
+                subject, payload, reply=f"{self._resp_sub_prefix.decode()}{token}", headers=headers
+            )
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError as error:
@@ -113,10 +134,12 @@ class SturdyClient(Client):
                     answer.set_exception(Refused(subject))
 
     async def _connect_to_server(self, s: Any) -> None:
-        """As the library's; who was cancelled at the moment at which he was refused is cancelled all the same.
+        """As the library's; who was cancelled at the moment at which he was refused is cancelled
+        all the same.
 
-        Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting would never end.
-        The socket of the try before, to a server that said nothing, is closed; the library forgets it.
+        Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting
+        would never end. The socket of the try before, to a server that said nothing, is closed; the
+        library forgets it.
         """
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
@@ -130,7 +153,8 @@ class SturdyClient(Client):
     async def _connect_by_name_or_address(self, server: Any) -> None:
         """Connect to a server; if its name cannot be resolved now, to the address that it had last.
 
-        The certificate is checked against the name in both cases, because the server's entry stays as it is.
+        The certificate is checked against the name in both cases, because the server's entry stays
+        as it is.
         """
         uri = server.uri
         try:
@@ -141,12 +165,16 @@ class SturdyClient(Client):
                 raise
             host = f"[{address}]" if ":" in address else address
             there = uri._replace(netloc=f"{host}:{uri.port}")
-            await self._transport.connect(there, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+            await self._transport.connect(
+                there, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"]
+            )
         else:
             self._remember_address(uri)
 
     def _remember_address(self, uri: Any) -> None:
-        """Keep the address of the server that is connected. A transport over WebSocket does not tell it."""
+        """Keep the address of the server that is connected. A transport over WebSocket does not
+        tell it.
+        """
         writer = getattr(self._transport, "_io_writer", None)
         peer = writer.get_extra_info("peername") if writer is not None else None
         if peer:
@@ -164,9 +192,10 @@ class SturdyClient(Client):
 async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) -> SturdyClient:
     """As `nats.connect`.
 
-    `credentials`: a file, or their text; with them answers go to inboxes that are this user's alone. `ca`: a file, or
-    its text, with the certificates that the server's must be signed by; empty: the system's. With it, or with an
-    address that begins with `tls://`, a server that speaks no TLS is refused.
+    `credentials`: a file, or their text; with them answers go to inboxes that are this user's
+    alone. `ca`: a file, or its text, with the certificates that the server's must be signed by;
+    empty: the system's. With it, or with an address that begins with `tls://`, a server that speaks
+    no TLS is refused.
     """
     client = SturdyClient()
     if credentials:
@@ -183,7 +212,9 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
         await client.connect(url, **options)
     except (NatsError, asyncio.CancelledError):
         with contextlib.suppress(AssertionError):  # there was no address to connect to
-            await client.close()  # else the socket of a connection that is refused, or given up, stays open
+            await (
+                client.close()
+            )  # else the socket of a connection that is refused, or given up, stays open
         raise
     return client
 

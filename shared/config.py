@@ -1,8 +1,9 @@
 """Settings: declared, typed, complete. A misspelt one stops the program.
 
-A service's settings are a frozen struct whose fields come from the environment: `WEIR_<SERVICE>_<FIELD>` for its own
-and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a setting; all are logged at start.
-A mapping is written as JSON, a list with commas between.
+A service's settings are a frozen struct whose fields come from the environment:
+`WEIR_<SERVICE>_<FIELD>` for its own and `WEIR_<FIELD>` for those of `Common`, which every service
+has. Every timer is a setting; all are logged at start. A mapping is written as JSON, a list with
+commas between.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ ALIKE = 0.9  # of a name to one that is known: a slip of the finger
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service needs to know. `nats_credentials`, `nats_ca`: files, or their text (see `client.dial`)."""
+    """What every service needs to know. `nats_credentials`, `nats_ca`: files, or their text (see
+    `client.dial`).
+    """
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_credentials: str = ""
@@ -27,7 +30,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_json: bool | None = None
     drain_s: float = 5.0
-    lease_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0  # of the one replica that acts; 0: there are no others
+    lease_s: Annotated[float, msgspec.Meta(ge=0)] = (
+        10.0  # of the one replica that acts; 0: there are no others
+    )
     metrics_port: Port = 0  # where metrics and health are asked for, on all interfaces; 0: nowhere
     begun_again: str = ""  # how it ended before, where who runs us begins us again and knows
     job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
@@ -41,7 +46,9 @@ class BadSettings(ValueError):
 
 
 def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
-    """Read one service's settings; raises `BadSettings` that lists every unknown or missing name and wrong value."""
+    """Read one service's settings; raises `BadSettings` that lists every unknown or missing name
+    and wrong value.
+    """
     own = f"WEIR_{service.upper()}_"
     common = set(Common.__struct_fields__)
     known = {_name(f, own, common): f for f in kind.__struct_fields__}
@@ -66,18 +73,25 @@ def _name(field: str, own: str, common: set[str]) -> str:
 
 
 def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
-    """Unknown names that begin as our own do, or that come close to a common one (other services' names do not)."""
+    """Unknown names that begin as our own do, or that come close to a common one (other services'
+    names do not).
+    """
     meant = get_close_matches(name, known, n=1, cutoff=ALIKE)
     if not name.startswith(own) and not meant:
         return []
     return [
-        f"{name}: no such setting; " + (f"is {meant[0]} meant?" if meant else f"there are {', '.join(sorted(known))}")
+        f"{name}: no such setting; "
+        + (f"is {meant[0]} meant?" if meant else f"there are {', '.join(sorted(known))}")
     ]
 
 
 def _missing(kind: type[C], known: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     required = {f.name for f in msgspec.structs.fields(kind) if f.required}
-    return [f"{name}: not set" for name, field in known.items() if field in required and name not in environ]
+    return [
+        f"{name}: not set"
+        for name, field in known.items()
+        if field in required and name not in environ
+    ]
 
 
 def _convert(text: str, kind: type[C], field: str) -> Any:
@@ -85,7 +99,9 @@ def _convert(text: str, kind: type[C], field: str) -> Any:
     if get_origin(wanted) is dict:
         return _mapping(msgspec.json.decode(text), wanted)
     if get_origin(wanted) is tuple:
-        return msgspec.convert([word.strip() for word in text.split(",") if word.strip()], wanted, strict=False)
+        return msgspec.convert(
+            [word.strip() for word in text.split(",") if word.strip()], wanted, strict=False
+        )
     return msgspec.convert(text, wanted, strict=False)
 
 

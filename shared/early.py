@@ -1,6 +1,8 @@
-"""Facts that wait for the order which they follow on: facts and orders come in two streams, each read on its own. Pure.
+"""Facts that wait for the order which they follow on: facts and orders come in two streams, each
+read on its own. Pure.
 
-Law: a job that says much pushes out its own facts and nobody else's, and one namespace none of another.
+Law: a job that says much pushes out its own facts and nobody else's, and one namespace none of
+another.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ F = TypeVar("F", bound=JobMessage)
 
 
 def add_early(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tuple[E, ...]:
-    """Return the facts that wait, with one more and without the oldest one that there is no room for beside it."""
+    """Return the facts that wait, with one more and without the oldest one that there is no room
+    for beside it.
+    """
     fact = fact_of(new)
     of_namespace = [each for each in waiting if fact_of(each).namespace == fact.namespace]
     of_job = [each for each in of_namespace if fact_of(each).job == fact.job]
@@ -38,5 +42,13 @@ def add_early(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tu
 def brief(fact: F) -> F:
     """Return the fact without the middle of its long texts."""
     texts = {name: getattr(fact, name) for name in fact.__struct_fields__}
-    long = {name: text for name, text in texts.items() if isinstance(text, str) and len(text) > LONGEST_TEXT}
-    return replace(fact, **{name: shortened(text, LONGEST_TEXT) for name, text in long.items()}) if long else fact
+    long = {
+        name: text
+        for name, text in texts.items()
+        if isinstance(text, str) and len(text) > LONGEST_TEXT
+    }
+    return (
+        replace(fact, **{name: shortened(text, LONGEST_TEXT) for name, text in long.items()})
+        if long
+        else fact
+    )

@@ -1,9 +1,11 @@
-"""How long a task may take to end: as long as its job was seen to need to move a task elsewhere. Pure.
+"""How long a task may take to end: as long as its job was seen to need to move a task elsewhere.
+Pure.
 
     grace = max(asked, min(MARGIN * change, most))
 
-asked: `grace_s` of the request; change: the longest of the last measured times from a decision to the first update of
-the generation that it wanted (pods, preparation, drain, save, restore); most: a bound that somebody else sets.
+asked: `grace_s` of the request; change: the longest of the last measured times from a decision to
+the first update of the generation that it wanted (pods, preparation, drain, save, restore); most: a
+bound that somebody else sets.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Hearing: a service's durable consumer on one stream, read in order. Edge.
 
-Promise: every message once, in the stream's order, behind the last that was handed on, whatever becomes of the server,
-of the connection, and of the consumer. For that the place is kept here, and not with the server: where a delivery is
-missing, comes again, or is no longer to be had, the consumer is made anew behind what was heard. An acknowledgement
-covers all that came before it; it is for those who look at the consumer from outside, and lets the server send more.
+Promise: every message once, in the stream's order, behind the last that was handed on, whatever
+becomes of the server, of the connection, and of the consumer. For that the place is kept here, and
+not with the server: where a delivery is missing, comes again, or is no longer to be had, the
+consumer is made anew behind what was heard. An acknowledgement covers all that came before it; it
+is for those who look at the consumer from outside, and lets the server send more.
 
-A bus that lost its disks' last writes, or was restored, has streams that were set back: they end before what was heard,
-or hold another message there. So the last message that was heard is read again, and must have been stored at the same
-time. Only a message that was removed since cannot be compared.
+A bus that lost its disks' last writes, or was restored, has streams that were set back: they end
+before what was heard, or hold another message there. So the last message that was heard is read
+again, and must have been stored at the same time. Only a message that was removed since cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from shared.pull import Puller
 log = structlog.get_logger()
 
 UNACKNOWLEDGED = 128
-"""Most messages that are dealt with and not yet acknowledged; when nothing waits to be read, there are none."""
+"""Most messages that are dealt with and not yet acknowledged; when nothing waits to be read, there
+are none.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,16 @@ class Heard:
 
 Handler = Callable[[Heard], Awaitable[None]]
 Unusable = Callable[[str, bytes, int, str], Awaitable[bool]]
-"""Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters all the same."""
+"""Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters
+all the same.
+"""
 
 
 @dataclass(frozen=True)
 class Ear:
-    """Who hears a stream, and which kinds of what it holds. `filters`: what is asked for; empty: all of it."""
+    """Who hears a stream, and which kinds of what it holds. `filters`: what is asked for; empty:
+    all of it.
+    """
 
     stream: str
     kinds: frozenset[type[Message]]
@@ -66,7 +74,9 @@ class Ear:
 
 
 class SetBack(Exception):
-    """The stream does not hold what we have heard of it: what we know is partly of messages that are no more."""
+    """The stream does not hold what we have heard of it: what we know is partly of messages that
+    are no more.
+    """
 
 
 def read(raw: Msg) -> Heard:
@@ -82,7 +92,9 @@ def stored_s(raw: Msg) -> float:
 
 
 class Place(NamedTuple):
-    """The sequence of the last message of a stream that was dealt with (0: none); when it was stored (0: not known)."""
+    """The sequence of the last message of a stream that was dealt with (0: none); when it was
+    stored (0: not known).
+    """
 
     sequence: int = 0
     stored_s: float = 0.0
@@ -92,9 +104,18 @@ class Follower:
     """`after`: where it begins. `pending`: how many are to come."""
 
     def __init__(
-        self, client: SturdyClient, js: JetStreamContext, name: str, ear: Ear, after: Place, may_ask: Callable[[], None]
+        self,
+        client: SturdyClient,
+        js: JetStreamContext,
+        name: str,
+        ear: Ear,
+        after: Place,
+        may_ask: Callable[[], None],
     ) -> None:
-        self.client, self.js, self.ear, self.may_ask = client, js, ear, may_ask
+        self.client = client
+        self.js = js
+        self.ear = ear
+        self.may_ask = may_ask
         self.durable = durable(name, ear.stream)
         self.after, self.stored_s = after
         self.pending, self.owed = 0, 0
@@ -117,7 +138,12 @@ class Follower:
             filter_subjects=list(self.ear.filters) or None,
         )
         info = await self.js.add_consumer(self.ear.stream, config)
-        self.pending, self.owed, self.puller, self._held = int(info.num_pending or 0), 0, self._puller(), None
+        self.pending, self.owed, self.puller, self._held = (
+            int(info.num_pending or 0),
+            0,
+            self._puller(),
+            None,
+        )
         if self.stored_s:
             await self._compare()
 
@@ -132,7 +158,9 @@ class Follower:
         if raw.metadata.sequence.stream > self.after:
             self._held = raw
         elif stored_s(raw) != self.stored_s:
-            raise SetBack(f"{self.ear.stream} holds another message at {self.after} than we have heard")
+            raise SetBack(
+                f"{self.ear.stream} holds another message at {self.after} than we have heard"
+            )
         else:
             self.pending = raw.metadata.num_pending
 
@@ -179,7 +207,9 @@ class Follower:
 
 
 async def stored_order(followers: Sequence[Follower]) -> AsyncIterator[tuple[Follower, Msg]]:
-    """Yield what waits for each of them, in the order in which the server stored it; one message of each is held."""
+    """Yield what waits for each of them, in the order in which the server stored it; one message of
+    each is held.
+    """
     left = {follower: follower.pending for follower in followers}
     heads: dict[Follower, Msg] = {}
     while True:

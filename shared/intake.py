@@ -1,16 +1,18 @@
 """The intake of a namespace: what its submitters and its jobs publish, bounded by the server. Edge.
 
-Law: credentials from outside (a submitter's, a job's) publish to streams of their own namespace only. Orders, facts and
-dead letters source from those at a limited rate. So a flood fills the intake of its own namespace, and what reaches the
-streams that all namespaces share is bounded in bytes per second, in message size and in messages per subject.
+Law: credentials from outside (a submitter's, a job's) publish to streams of their own namespace
+only. Orders, facts and dead letters source from those at a limited rate. So a flood fills the
+intake of its own namespace, and what reaches the streams that all namespaces share is bounded in
+bytes per second, in message size and in messages per subject.
 
     weir-intake-<namespace>    requests, cancellations, ends of jobs     -> weir-orders    full: refused
     weir-reports-<namespace>   facts of its jobs' tasks and training     -> weir-facts     full: the oldest go
                                letters of its jobs' ledger entries       -> weir-dead
 
-The server does all of it: each route is a durable consumer with a rate limit, from which the shared stream sources. A
-message is removed from the intake once its copy is stored. Outside, subjects are as inside (`permissions.imported`); in
-the intake they begin with `weir-intake.`, and a route gives them their name back.
+The server does all of it: each route is a durable consumer with a rate limit, from which the shared
+stream sources. A message is removed from the intake once its copy is stored. Outside, subjects are
+as inside (`permissions.imported`); in the intake they begin with `weir-intake.`, and a route gives
+them their name back.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ INTAKE_PER_SUBJECT, REPORTS_PER_SUBJECT = 64, 5_000
 """Messages that wait on one subject: requests of one name, or facts of one kind of one job."""
 LETTERS_KIB_S = 1
 REPORTS_REPEAT_S = 5.0
-"""For so long a repeated fact is recognised. The server keeps the id of every fact of a flood in memory meanwhile."""
+"""For so long a repeated fact is recognised. The server keeps the id of every fact of a flood in
+memory meanwhile.
+"""
 PENDING = 1_000
 HEARTBEAT_S = 1.0
 SECRET_BYTES = 16
@@ -70,7 +74,9 @@ DEFAULT_RATES, UNCHANGED_RATES = Rates(requests=8, reports=256), Rates()
 
 @dataclass(frozen=True)
 class Route:
-    """What one shared stream takes from one stream of a namespace: filters there, and what subjects become."""
+    """What one shared stream takes from one stream of a namespace: filters there, and what subjects
+    become.
+    """
 
     source: str
     target: str
@@ -148,9 +154,13 @@ def _transforms(namespace: str, target: str) -> Iterator[tuple[str, str]]:
 
 
 async def connect_route(js: JetStreamContext, route: Route) -> None:
-    """Create or update the consumer of a route, and let its target source from it. Safe to repeat."""
+    """Create or update the consumer of a route, and let its target source from it. Safe to
+    repeat.
+    """
     known = await _known_consumer(js, route)
-    deliver = (known.deliver_subject if known else "") or f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
+    deliver = (
+        known.deliver_subject if known else ""
+    ) or f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
     bits_per_s = 8 * (route.bytes_per_s or route.default_bytes_per_s)
     if known and known.rate_limit_bps and not route.bytes_per_s:
         bits_per_s = known.rate_limit_bps
@@ -181,7 +191,8 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
 async def _known_consumer(js: JetStreamContext, route: Route) -> ConsumerConfig | None:
     """Return the consumer of a route as it is, or None if it is new.
 
-    It delivers to a subject that nobody can guess: so nobody can have other messages delivered there.
+    It delivers to a subject that nobody can guess: so nobody can have other messages delivered
+    there.
     """
     try:
         found: ConsumerConfig = (await js.consumer_info(route.source, route.target)).config

@@ -1,4 +1,5 @@
-"""Credentials as files, for one who runs a bus: made at random, readable by their owner alone. Edge.
+"""Credentials as files, for one who runs a bus: made at random, readable by their owner alone.
+Edge.
 
 keys.json                    the secrets from which all else is made; a second run goes on with them
 auth.conf                    whom nats-server is to believe (`include` it, or give it with -c)
@@ -20,7 +21,9 @@ from shared import authority, tokens
 from shared.authority import Keys
 from shared.permissions import SUBMITTER
 
-KEYS, CONFIG, JOBS = "keys.json", "auth.conf", "jobs.json"
+KEYS = "keys.json"
+CONFIG = "auth.conf"
+JOBS = "jobs.json"
 
 
 class BadKeys(ValueError):
@@ -32,7 +35,10 @@ def credentials_file(folder: Path, user: str) -> Path:
 
 
 def issue(
-    folder: Path, now_s: float, submitters: Sequence[str] = (), certificate: tuple[Path, Path] | None = None
+    folder: Path,
+    now_s: float,
+    submitters: Sequence[str] = (),
+    certificate: tuple[Path, Path] | None = None,
 ) -> list[Path]:
     """Write them all; returns what was written. Raises `BadKeys`, `OSError`.
 

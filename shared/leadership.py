@@ -1,22 +1,25 @@
 """Leadership: of several replicas of a service one acts, the others stand by.
 
-The lease is an entry of the bucket `weir-state`, written by compare-and-set: who writes on top of the revision that he
-saw has it, anybody else is refused. A leader writes it anew every third of the lease. No wall clock is compared:
+The lease is an entry of the bucket `weir-state`, written by compare-and-set: who writes on top of
+the revision that he saw has it, anybody else is refused. A leader writes it anew every third of the
+lease. No wall clock is compared:
 
 - A leader counts from the moment *before* it sent the last write that the server took, and stops acting when HOLDS of
   the lease has passed since, whatever it has heard. It then ends, and is begun again as a stand-by.
 - A stand-by counts from the moment *after* it first saw a revision, and writes on top of it when the whole lease has
   passed and the revision is still the same.
 
-The server took the write between these two moments; so nobody takes over from one who still acts, as long as the rates
-of the two clocks differ by less than 1 / HOLDS, however far apart what they show. The clock must go on while the
-process or the machine sleeps. A leader that stops cleanly writes an entry without a holder: then nobody need wait.
+The server took the write between these two moments; so nobody takes over from one who still acts,
+as long as the rates of the two clocks differ by less than 1 / HOLDS, however far apart what they
+show. The clock must go on while the process or the machine sleeps. A leader that stops cleanly
+writes an entry without a holder: then nobody need wait.
 
-A stand-by is ready as soon as it stands by: were it not, a rolling update that waits for it would wait for the very one
-that it is to replace.
+A stand-by is ready as soon as it stands by: were it not, a rolling update that waits for it would
+wait for the very one that it is to replace.
 
-One who is frozen between his last look at the clock and his act acts late for all that. So what is said carries what
-its sender saw last (`Bus.publish`, `expect_last`), and the server refuses it if another has spoken since.
+One who is frozen between his last look at the clock and his act acts late for all that. So what is
+said carries what its sender saw last (`Bus.publish`, `expect_last`), and the server refuses it if
+another has spoken since.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ HOLDS = 0.75
 RENEWALS, LOOKS = 3, 20
 """In one lease: how often a leader renews it, and how often a stand-by looks."""
 HOLDER_BYTES = 6
-LEADER = Family(name="weir_leader", kind="gauge", help="1 while this replica leads, 0 while it stands by.")
+LEADER = Family(
+    name="weir_leader", kind="gauge", help="1 while this replica leads, 0 while it stands by."
+)
 C = TypeVar("C", bound=Common)
 
 
@@ -62,7 +67,9 @@ class Deposed(Leave):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What the entry says. `holder`: empty for one that was given back. `term`: how often it has changed hands."""
+    """What the entry says. `holder`: empty for one that was given back. `term`: how often it has
+    changed hands.
+    """
 
     holder: str = ""
     term: int = 0
@@ -77,20 +84,37 @@ class Seen(msgspec.Struct, frozen=True):
     since_s: float
 
     def open_to(self, holder: str, lease_s: float, now_s: float) -> bool:
-        """Whether one who has watched since then may take it; what its holder thinks is the lease counts, too."""
-        return self.held.holder in ("", holder) or now_s - self.since_s >= max(lease_s, self.held.lease_s)
+        """Whether one who has watched since then may take it; what its holder thinks is the lease
+        counts, too.
+        """
+        return self.held.holder in ("", holder) or now_s - self.since_s >= max(
+            lease_s, self.held.lease_s
+        )
 
 
 def boot_s() -> float:
     """Seconds since this machine began, those included in which it slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 class Lease:
     def __init__(
-        self, bus: Bus, service: str, lease_s: float, holder: str, clock: Callable[[], float] = boot_s
+        self,
+        bus: Bus,
+        service: str,
+        lease_s: float,
+        holder: str,
+        clock: Callable[[], float] = boot_s,
     ) -> None:
-        self.bus, self.service, self.lease_s, self.holder, self.clock = bus, service, lease_s, holder, clock
+        self.bus = bus
+        self.service = service
+        self.lease_s = lease_s
+        self.holder = holder
+        self.clock = clock
         self.subject = entry(STATE, lease_key(service))
         self.term, self.revision = 0, 0
         self.renewed_s = -float("inf")  # when the last write was sent that the server took
@@ -105,7 +129,9 @@ class Lease:
                 now = await self._look()
                 seen = seen if seen and seen.revision == now.revision else now
                 if seen.open_to(self.holder, self.lease_s, self.clock()):
-                    await self._write(Held(self.holder, seen.held.term + 1, self.lease_s), seen.revision)
+                    await self._write(
+                        Held(self.holder, seen.held.term + 1, self.lease_s), seen.revision
+                    )
                     if seen.held.holder not in ("", self.holder):
                         fell = f"the replica that led fell silent for {self.lease_s:g} s, and this one took over"
                         self.bus.troubles.passed("began again", fell)
@@ -131,10 +157,14 @@ class Lease:
     def must_lead(self) -> None:
         """Raises `Deposed` once we may act no longer; costs a look at the clock."""
         if not self.leads:
-            raise Deposed(self.service, f"term {self.term}: not renewed for {HOLDS} of {self.lease_s:g} s")
+            raise Deposed(
+                self.service, f"term {self.term}: not renewed for {HOLDS} of {self.lease_s:g} s"
+            )
 
     async def keep(self) -> None:
-        """Renew it for ever; raises `Deposed` at once when it is lost, also while the bus is away."""
+        """Renew it for ever; raises `Deposed` at once when it is lost, also while the bus is
+        away.
+        """
         while True:
             due_s = self.renewed_s + self.lease_s / RENEWALS - self.clock()
             await asyncio.sleep(max(0.0, min(due_s, self.left_s)))
@@ -154,11 +184,16 @@ class Lease:
             await self._find_ours()
 
     async def _find_ours(self) -> None:
-        """A write of ours whose answer got lost moved the revision; it counts for nothing else. Raises `Deposed`."""
+        """A write of ours whose answer got lost moved the revision; it counts for nothing else.
+        Raises `Deposed`.
+        """
         found = await self._look()
         if found.held.holder != self.holder:
             self.renewed_s = -float("inf")
-            raise Deposed(self.service, f"term {self.term}: {found.held.holder or 'nobody'} has {found.held.term}")
+            raise Deposed(
+                self.service,
+                f"term {self.term}: {found.held.holder or 'nobody'} has {found.held.term}",
+            )
         self.revision = found.revision
         raise NatsError("the revision had moved")
 
@@ -193,7 +228,9 @@ class Lease:
         """Raises `Stale` where the entry is another; any other error: it may have been written."""
         sent_s = self.clock()
         body = msgspec.json.encode(held)
-        self.revision = await self.bus.replace(self.subject, body, on_top_of, self.lease_s / RENEWALS)
+        self.revision = await self.bus.replace(
+            self.subject, body, on_top_of, self.lease_s / RENEWALS
+        )
         self.renewed_s = sent_s
 
 
@@ -203,7 +240,9 @@ Start = Callable[[Bus, C], Awaitable[None]]
 
 
 def led(service: str, start: Start[C]) -> Start[C]:
-    """`start`, as soon as this replica leads; the bus then says nothing that it has not the lease for."""
+    """`start`, as soon as this replica leads; the bus then says nothing that it has not the lease
+    for.
+    """
 
     async def when_leading(bus: Bus, settings: C) -> None:
         if settings.lease_s > 0:

@@ -1,7 +1,7 @@
 """How many dead letters there ever were, whoever buried them. Edge.
 
-Services count their own, but nobody asks a trainer. Each letter has a number in its stream, and numbers are never used
-again: so the last one counts them all.
+Services count their own, but nobody asks a trainer. Each letter has a number in its stream, and
+numbers are never used again: so the last one counts them all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ LETTERS = Family(
 
 
 class Letters:
-    """`number`: of the last one; None: not known yet, and nothing is told, for a number that jumps counts as many."""
+    """`number`: of the last one; None: not known yet, and nothing is told, for a number that jumps
+    counts as many.
+    """
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number
@@ -37,6 +39,8 @@ class Letters:
     async def count(self, bus: Bus, every_s: float = COUNT_S) -> None:
         """For ever."""
         while True:
-            with contextlib.suppress(NatsError, OSError):  # the bus is away, say: then it is asked again
+            with contextlib.suppress(
+                NatsError, OSError
+            ):  # the bus is away, say: then it is asked again
                 self.number = (await bus.js.stream_info(DEAD)).state.last_seq
             await asyncio.sleep(every_s)

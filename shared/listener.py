@@ -1,4 +1,5 @@
-"""Where a service is asked how it is, over HTTP. Edge; not for trainers, whose image has no web server.
+"""Where a service is asked how it is, over HTTP. Edge; not for trainers, whose image has no web
+server.
 
 GET /metrics    what it has measured, for Prometheus
 GET /healthz    200 as long as its loop turns: nothing else is asked, so that no outage elsewhere ends it
@@ -16,17 +17,31 @@ from aiohttp import web
 from shared.metrics import CONTENT_TYPE, Family, Measure, exposed
 from shared.vitals import Vitals
 
-CPU = Family(name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used.")
-MEMORY = Family(name="process_resident_memory_bytes", kind="gauge", help="Memory that the process has.")
-BEGUN = Family(name="process_start_time_seconds", kind="gauge", help="When the process began, since 1970.")
-READY = Family(name="weir_ready", kind="gauge", help="1 when the service does its work or stands by for it, else 0.")
+CPU = Family(
+    name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used."
+)
+MEMORY = Family(
+    name="process_resident_memory_bytes", kind="gauge", help="Memory that the process has."
+)
+BEGUN = Family(
+    name="process_start_time_seconds", kind="gauge", help="When the process began, since 1970."
+)
+READY = Family(
+    name="weir_ready",
+    kind="gauge",
+    help="1 when the service does its work or stands by for it, else 0.",
+)
 
 
 async def listen(vitals: Vitals, port: int) -> web.AppRunner:
-    """On all interfaces; `cleanup` of what is returned ends it. Raises `OSError` where the port is taken."""
+    """On all interfaces; `cleanup` of what is returned ends it. Raises `OSError` where the port is
+    taken.
+    """
 
     async def metrics(request: web.Request) -> web.Response:
-        text = exposed([*vitals.measures(), *process(), Measure(READY, {(): float(not vitals.lacks())})])
+        text = exposed(
+            [*vitals.measures(), *process(), Measure(READY, {(): float(not vitals.lacks())})]
+        )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def alive(request: web.Request) -> web.Response:
@@ -38,7 +53,9 @@ async def listen(vitals: Vitals, port: int) -> web.AppRunner:
         return web.Response(text="ready\n")
 
     pages = web.Application()
-    pages.add_routes([web.get("/metrics", metrics), web.get("/healthz", alive), web.get("/readyz", ready)])
+    pages.add_routes(
+        [web.get("/metrics", metrics), web.get("/healthz", alive), web.get("/readyz", ready)]
+    )
     runner = web.AppRunner(pages, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()

@@ -21,11 +21,15 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(
 
 
 def configure(
-    service: str, level: str = "info", as_json: bool | None = None, asyncio_level: int = logging.WARNING
+    service: str,
+    level: str = "info",
+    as_json: bool | None = None,
+    asyncio_level: int = logging.WARNING,
 ) -> None:
     """Set up logging for this process. `as_json` absent: JSON unless standard error is a terminal.
 
-    asyncio's own messages become lines of the same log from `asyncio_level` on; it never writes to the terminal itself.
+    asyncio's own messages become lines of the same log from `asyncio_level` on; it never writes to
+    the terminal itself.
     """
     plain = sys.stderr.isatty() if as_json is None else not as_json
     renderer = structlog.dev.ConsoleRenderer() if plain else structlog.processors.JSONRenderer()
@@ -48,18 +52,27 @@ def configure(
 
 
 class AsyncioHandler(logging.Handler):
-    """Write each message of asyncio (a failed TLS handshake, a task's exception that nobody read) to this log."""
+    """Write each message of asyncio (a failed TLS handshake, a task's exception that nobody read)
+    to this log.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(
-            record.levelno, "AsyncioMessage", said=record.getMessage(), exc_info=record.exc_info or None
+            record.levelno,
+            "AsyncioMessage",
+            said=record.getMessage(),
+            exc_info=record.exc_info or None,
         )
 
 
 @contextmanager
 def about(message: Message) -> Iterator[None]:
-    """Bind the job that a message is about, and the message as the cause, to every line logged inside."""
+    """Bind the job that a message is about, and the message as the cause, to every line logged
+    inside.
+    """
     job, generation = getattr(message, "job", None), getattr(message, "generation", None)
     bound = {"job": job, "generation": generation, "cause": message.id()}
-    with structlog.contextvars.bound_contextvars(**{k: v for k, v in bound.items() if v is not None}):
+    with structlog.contextvars.bound_contextvars(
+        **{k: v for k, v in bound.items() if v is not None}
+    ):
         yield

@@ -1,15 +1,18 @@
 """Every message, in the order the story is told.
 
-Law: a message is a frozen struct, written once, read by a typed decoder. Its tag (`fact`) is its subject without the
-`weir.` in front and the names behind. A decision carries the whole wanted state and a generation, never a difference:
-late or repeated messages are harmless, a lost one is healed by the next. New fields get defaults; tags are for ever.
+Law: a message is a frozen struct, written once, read by a typed decoder. Its tag (`fact`) is its
+subject without the `weir.` in front and the names behind. A decision carries the whole wanted state
+and a generation, never a difference: late or repeated messages are harmless, a lost one is healed
+by the next. New fields get defaults; tags are for ever.
 
-Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB, `samples` examples.
+Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB,
+`samples` examples.
 
-Every number has bounds, which are part of its type and are checked on arrival: a message beyond them
-becomes a dead letter. Within them no decision overflows. The sender of a fact keeps to them (`shared/bounds.py`).
-`metrics` alone, which are only shown, may be any number of JSON. In the same way every text and every list of what a
-job may say has a longest length: the services remember these, and a program may write anything.
+Every number has bounds, which are part of its type and are checked on arrival: a message beyond
+them becomes a dead letter. Within them no decision overflows. The sender of a fact keeps to them
+(`shared/bounds.py`). `metrics` alone, which are only shown, may be any number of JSON. In the same
+way every text and every list of what a job may say has a longest length: the services remember
+these, and a program may write anything.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ NotNegative = Annotated[int, Meta(ge=0, le=LARGEST)]
 Epochs = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Bound = Annotated[int, Meta(ge=1, le=MOST_OF_SPAN)]
 Devices = Annotated[int, Meta(ge=0, le=1_000_000)]
-Priority = Annotated[int, Meta(ge=-2_147_483_648, le=2_147_483_647)]  # as of a Kubernetes PriorityClass
+Priority = Annotated[
+    int, Meta(ge=-2_147_483_648, le=2_147_483_647)
+]  # as of a Kubernetes PriorityClass
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, Meta(ge=-1e11, le=1e11)]
@@ -50,7 +55,9 @@ Cores = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
 Measured = Annotated[float, Meta(ge=-MOST_MEASURED, le=MOST_MEASURED)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Total = Annotated[float, Meta(ge=0, le=1e15)]  # cores, GiB, devices or pods of a whole namespace
-Name = Annotated[str, Meta(max_length=253)]  # of a pod, node or host, or a uid: the longest that Kubernetes allows
+Name = Annotated[
+    str, Meta(max_length=253)
+]  # of a pod, node or host, or a uid: the longest that Kubernetes allows
 Path = Annotated[str, Meta(max_length=4_096)]
 Sentence = Annotated[str, Meta(max_length=1_024)]  # a reason, a remedy or a digest
 Text = Annotated[str, Meta(max_length=4_096)]
@@ -75,8 +82,9 @@ class Resources(Part, frozen=True, kw_only=True):
 
 
 class RoleResources(Part, frozen=True, kw_only=True):
-    """Requests of one task of each role; they are its limits too, unless the job's CPU limits are soft. What a role
-    leaves out, or 0, is Weir's default."""
+    """Requests of one task of each role; they are its limits too, unless the job's CPU limits are
+    soft. What a role leaves out, or 0, is Weir's default.
+    """
 
     chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
     ps: Resources = Resources(cpu=0.25, memory_gib=1.0)
@@ -101,10 +109,11 @@ class Program(Part, frozen=True, kw_only=True):
 class CheckpointRule(Part, frozen=True, kw_only=True):
     """Where checkpoints go, how often, and how many stay.
 
-    `path`: a folder in the namespace's part of the cluster's checkpoint folder, or an object store's URL; absent: the
-    namespace's part itself. Each job gets a folder of its own below it (`JobAccepted.checkpoint_folder`).
-    `continue_from`: the folder of a finished job of the same namespace; training begins with its last checkpoint.
-    `every_s`: besides those of each hand-over; absent: chosen from what a save costs and how often the job fails
+    `path`: a folder in the namespace's part of the cluster's checkpoint folder, or an object
+    store's URL; absent: the namespace's part itself. Each job gets a folder of its own below it
+    (`JobAccepted.checkpoint_folder`). `continue_from`: the folder of a finished job of the same
+    namespace; training begins with its last checkpoint. `every_s`: besides those of each hand-over;
+    absent: chosen from what a save costs and how often the job fails
     (`services/trainer/interval.py`).
     """
 
@@ -115,7 +124,9 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
 
 
 class Volume(Part, frozen=True, kw_only=True):
-    """A folder that every task of the job sees: a claim or, where the cluster allows it, a path of the node."""
+    """A folder that every task of the job sees: a claim or, where the cluster allows it, a path of
+    the node.
+    """
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
     mount_path: Annotated[str, Meta(pattern=r"^/")]
@@ -123,7 +134,9 @@ class Volume(Part, frozen=True, kw_only=True):
     host_path: str | None = None
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True, gc=False):
+class Message(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True, gc=False
+):
     """What every message has: a subject, and an id that is the same each time the same is said."""
 
     def key(self) -> str:
@@ -148,14 +161,14 @@ class Spoken(Message, frozen=True, kw_only=True):
 class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
     """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
-    `batch` is the number of examples of one update, by one worker; times the optimizer's `gradient_accumulation_steps`.
-    `device_batch_max`: the most examples that a worker computes at once; a larger batch takes several passes an update.
-    `resources` absent: sized by Weir.
-    `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or `sqrt` (its root).
-    `rate_with_workers`: with more workers than at the start the rate falls so far that stale gradients stay `stable`
-    (see `services/trainer/rate.py`), or not at all (`keep`).
-    `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share where others want
-    theirs, and it may use what nobody else on its node does.
+    `batch` is the number of examples of one update, by one worker; times the optimizer's
+    `gradient_accumulation_steps`. `device_batch_max`: the most examples that a worker computes at
+    once; a larger batch takes several passes an update. `resources` absent: sized by Weir.
+    `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or
+    `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
+    far that stale gradients stay `stable` (see `services/trainer/rate.py`), or not at all (`keep`).
+    `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share
+    where others want theirs, and it may use what nobody else on its node does.
     """
 
     program: Program
@@ -198,8 +211,9 @@ class Bounds(Part, frozen=True, kw_only=True):
 
 
 class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
-    """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or `ChangeRejected`. What is
-    absent stays as it is."""
+    """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or
+    `ChangeRejected`. What is absent stays as it is.
+    """
 
     priority: Priority | None = None
     ps: Bounds | None = None
@@ -211,7 +225,9 @@ class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
 
 
 class SuspendRequested(Spoken, frozen=True, kw_only=True, tag="job.suspend"):
-    """Somebody wants the job to save and to give back all that it has, until it is resumed. Answered as a change is."""
+    """Somebody wants the job to save and to give back all that it has, until it is resumed.
+    Answered as a change is.
+    """
 
     request_id: str = "-"
 
@@ -229,8 +245,9 @@ class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
 
 
 class ForgetRequested(Spoken, frozen=True, kw_only=True, tag="job.forget"):
-    """Somebody wants what a job left on the bus to be removed, this message included. Of a job that is not over, only
-    this message is."""
+    """Somebody wants what a job left on the bus to be removed, this message included. Of a job that
+    is not over, only this message is.
+    """
 
     request_id: str = "-"
 
@@ -245,7 +262,9 @@ BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
 
 
 class JobMessage(Spoken, frozen=True, kw_only=True):
-    """A message about one accepted (or rejected) job. `uid` is the stream sequence of its request."""
+    """A message about one accepted (or rejected) job. `uid` is the stream sequence of its
+    request.
+    """
 
     uid: NotNegative
     generation: NotNegative = 0
@@ -264,8 +283,8 @@ class JobMessage(Spoken, frozen=True, kw_only=True):
 class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
     """The request is valid and queued. `request` is it, completed (resources sized, policy named).
 
-    `checkpoint_folder`: where this job alone keeps its checkpoints, below the cluster's folder or the URL of
-    `request.checkpoint.path`. Empty for a job that version 0.1.0 accepted.
+    `checkpoint_folder`: where this job alone keeps its checkpoints, below the cluster's folder or
+    the URL of `request.checkpoint.path`. Empty for a job that version 0.1.0 accepted.
     """
 
     request: JobRequested
@@ -274,7 +293,9 @@ class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
 
 
 class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
-    """The request is not valid; every reason at once. An unusable name is answered as `invalid-<digest>`."""
+    """The request is not valid; every reason at once. An unusable name is answered as
+    `invalid-<digest>`.
+    """
 
     job: str
     namespace: str = "default"
@@ -289,8 +310,10 @@ class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
 
 
 class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
-    """From now on a job has this priority and these bounds, and is suspended or not: all of it, and no difference.
-    `answers`: the stream sequence of the request. A span's `start` stays as it was asked for at first."""
+    """From now on a job has this priority and these bounds, and is suspended or not: all of it, and
+    no difference. `answers`: the stream sequence of the request. A span's `start` stays as it was
+    asked for at first.
+    """
 
     answers: NotNegative
     priority: Priority
@@ -303,7 +326,9 @@ class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
 
 
 class ChangeRejected(Message, frozen=True, kw_only=True, tag="job.unchanged"):
-    """A request to change, suspend or resume a job is refused; every reason at once. `uid`: its stream sequence."""
+    """A request to change, suspend or resume a job is refused; every reason at once. `uid`: its
+    stream sequence.
+    """
 
     job: str
     namespace: str = "default"
@@ -339,8 +364,8 @@ class OwnPod(Part, frozen=True, kw_only=True):
 class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"):
     """What one node can still hold: allocatable less the requests of every pod on it, ours or not.
 
-    `free` may not be below zero. `schedulable` is false for a cordoned node. `gone`: the node was deleted.
-    `seen` is a digest of what was seen, so that the same picture has the same id.
+    `free` may not be below zero. `schedulable` is false for a cordoned node. `gone`: the node was
+    deleted. `seen` is a digest of what was seen, so that the same picture has the same id.
     """
 
     node: str
@@ -364,9 +389,11 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
 
 
 class QuotaBound(Part, frozen=True, kw_only=True):
-    """What one ResourceQuota allows of one resource, and how much of it the pods of the namespace use.
+    """What one ResourceQuota allows of one resource, and how much of it the pods of the namespace
+    use.
 
-    `resource`: its name in Kubernetes (`requests.cpu`, `limits.memory`, `pods`), in cores, GiB, devices or pods.
+    `resource`: its name in Kubernetes (`requests.cpu`, `limits.memory`, `pods`), in cores, GiB,
+    devices or pods.
     """
 
     quota: Name
@@ -392,9 +419,11 @@ class TaskBounds(Part, frozen=True, kw_only=True):
 
 
 class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
-    """The ResourceQuotas and LimitRanges of one namespace, as far as they count for tasks; it may have none any more.
+    """The ResourceQuotas and LimitRanges of one namespace, as far as they count for tasks; it may
+    have none any more.
 
-    Quotas with a scope count only if every task is in it. `seen` is a digest, as in `CapacityChanged`.
+    Quotas with a scope count only if every task is in it. `seen` is a digest, as in
+    `CapacityChanged`.
     """
 
     namespace: Namespace
@@ -433,7 +462,8 @@ class ClaimPlacement(Part, frozen=True, kw_only=True):
 
 
 class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
-    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for example.
+    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for
+    example.
 
     It may have none any more. `seen` is a digest, as in `CapacityChanged`.
     """
@@ -475,7 +505,9 @@ class TaskPlan(Part, frozen=True, kw_only=True):
         return task_name(self.role, self.serial)
 
     def pod(self, job: str) -> str:
-        """The name of its pod: its `name` behind its job's, in one step, for thousands are asked for at once."""
+        """The name of its pod: its `name` behind its job's, in one step, for thousands are asked
+        for at once.
+        """
         return f"{job}-{self.role}-{self.serial}"
 
 
@@ -489,8 +521,10 @@ class Alternative(Part, frozen=True, kw_only=True):
 
 
 class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
-    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change. `off_s`: for so
-    long its whole cluster was off before. `checkpoint_folder`: as the job was accepted with."""
+    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change.
+    `off_s`: for so long its whole cluster was off before. `checkpoint_folder`: as the job was
+    accepted with.
+    """
 
     revision: NotNegative
     request: JobRequested
@@ -528,7 +562,9 @@ class TaskMessage(JobMessage, frozen=True, kw_only=True):
 
 
 class TaskReady(TaskMessage, frozen=True, kw_only=True, tag="task.ready"):
-    """One task stands ready at these addresses. A generation takes the port that the running one does not use."""
+    """One task stands ready at these addresses. A generation takes the port that the running one
+    does not use.
+    """
 
     node: Name
     host: Name
@@ -541,18 +577,23 @@ class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
     node: str
 
 
-SIGTERM, EVICTED, DELETED = "SIGTERM", "Evicted", "Deleted"
-"""Why a task leaves that was itself asked to end, or whose pod is taken away: nothing takes that back."""
+SIGTERM = "SIGTERM"
+EVICTED = "Evicted"
+DELETED = "Deleted"
+"""Why a task leaves that was itself asked to end, or whose pod is taken away: nothing takes that
+back.
+"""
 CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
 OF_NODE = (TAINTED, CORDONED)
 """Why a task leaves with its node, which may be taken back; the harder first."""
 
 
 class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
-    """A task that still works will have to go. `leaves_s`: by then it is killed; 0: nobody says when.
+    """A task that still works will have to go. `leaves_s`: by then it is killed; 0: nobody says
+    when.
 
-    `why`: one of those above (SIGTERM: the task was told itself), or what else Kubernetes says. `message`: of who wants
-    it.
+    `why`: one of those above (SIGTERM: the task was told itself), or what else Kubernetes says.
+    `message`: of who wants it.
     """
 
     node: Name
@@ -566,7 +607,9 @@ class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
 
 
 class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
-    """A pod ended. `reason` is Kubernetes' (OOMKilled, Evicted, NodeLost, Error, Completed, Deleted, Unschedulable)."""
+    """A pod ended. `reason` is Kubernetes' (OOMKilled, Evicted, NodeLost, Error, Completed,
+    Deleted, Unschedulable).
+    """
 
     node: str
     exit_code: Whole | None = None
@@ -589,8 +632,10 @@ class TaskAddress(Part, frozen=True, kw_only=True):
 
 
 class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.published"):
-    """A generation's tasks all stand: who they are and where. `previous` is the generation that runs now, if any;
-    `off_s`: for so long the cluster was off before, where none does. `decided_s`: when it was decided; 0: not known."""
+    """A generation's tasks all stand: who they are and where. `previous` is the generation that
+    runs now, if any; `off_s`: for so long the cluster was off before, where none does. `decided_s`:
+    when it was decided; 0: not known.
+    """
 
     revision: NotNegative
     request: JobRequested
@@ -614,7 +659,9 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
 
 
 class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
-    """One task of the next generation stands ready beside the running one; or could not (`error`)."""
+    """One task of the next generation stands ready beside the running one; or could not
+    (`error`).
+    """
 
     seconds: Seconds = 0.0
     error: Text | None = None
@@ -624,23 +671,30 @@ class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.p
 
 
 class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handover"):
-    """All are prepared: drain `previous`, take over as `generation`. No previous: begin, or go on from a checkpoint."""
+    """All are prepared: drain `previous`, take over as `generation`. No previous: begin, or go on
+    from a checkpoint.
+    """
 
     previous: NotNegative | None = None
 
 
 NOT_ENOUGH_MEMORY = "NotEnoughMemory"
-"""In the error of a task that has no room to prepare beside the running generation: the job restarts instead."""
+"""In the error of a task that has no room to prepare beside the running generation: the job
+restarts instead.
+"""
 
 
 ABANDONED_KEPT = 20
-"""How many abandoned generations above the running one each service remembers: one of them may resume all the same."""
+"""How many abandoned generations above the running one each service remembers: one of them may
+resume all the same.
+"""
 
 
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
     """This generation will not be. `stood`: all its tasks stood ready, so it failed alone.
 
-    `goes_on`: the generation that trains meanwhile, if one does; None, too, where its chief ends as well.
+    `goes_on`: the generation that trains meanwhile, if one does; None, too, where its chief ends as
+    well.
     """
 
     reason: str
@@ -662,14 +716,17 @@ class TaskUpdated(TaskMessage, frozen=True, kw_only=True, tag="task.updated"):
 
 
 class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved"):
-    """A checkpoint exists: it is complete and committed. `final`: the generation drained and applies nothing more.
+    """A checkpoint exists: it is complete and committed. `final`: the generation drained and
+    applies nothing more.
 
-    `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds` are the two phases.
-    `successor`: the generation for which it drained; once that one is abandoned, the checkpoint is final no more.
-    `stood`: why training stood still while it was written, though it was not the last (empty: it went on).
-    `digest`: of its files (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain
-    included; `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
-    `waited_s`: how long its entry in the ledger waited for the bus. `next_s`: seconds from its end to the next one.
+    `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds`
+    are the two phases. `successor`: the generation for which it drained; once that one is
+    abandoned, the checkpoint is final no more. `stood`: why training stood still while it was
+    written, though it was not the last (empty: it went on). `digest`: of its files
+    (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain included;
+    `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
+    `waited_s`: how long its entry in the ledger waited for the bus. `next_s`: seconds from its end
+    to the next one.
     """
 
     step: NotNegative
@@ -695,7 +752,8 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
 class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsaved"):
     """Nothing was saved; training goes on, and the last checkpoint stays what it was.
 
-    `successor`: the generation for which this one had drained; it is given up, and this one goes on.
+    `successor`: the generation for which this one had drained; it is given up, and this one goes
+    on.
     """
 
     step: NotNegative
@@ -710,7 +768,9 @@ class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsa
 
 
 class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.skipped"):
-    """A checkpoint that the ledger names is torn or missing; `instead` is restored (empty: none is left)."""
+    """A checkpoint that the ledger names is torn or missing; `instead` is restored (empty: none is
+    left).
+    """
 
     path: Path
     cause: Text
@@ -722,8 +782,9 @@ class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.ski
 
 
 class Phases(Part, frozen=True, kw_only=True):
-    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks were ready, connected
-    and traced."""
+    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks
+    were ready, connected and traced.
+    """
 
     drain_s: Seconds = 0.0
     save_s: Seconds = 0.0
@@ -734,16 +795,19 @@ class Phases(Part, frozen=True, kw_only=True):
         return self.drain_s + self.save_s + self.restore_s + self.first_step_s
 
     def waiting_s(self, pause_s: float) -> float:
-        """None, where the phases together last longer: those that come first begin while updates are still applied."""
+        """None, where the phases together last longer: those that come first begin while updates
+        are still applied.
+        """
         return max(pause_s - self.total_s(), 0.0)
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: last update that was applied before to the first of this one, on the ps'
-    clocks (the chief's, where that update was lost), without the time for which the whole cluster was off (`off_s`).
+    """The generation trains. `pause_s`: last update that was applied before to the first of this
+    one, on the ps' clocks (the chief's, where that update was lost), without the time for which the
+    whole cluster was off (`off_s`).
 
-    `learning_rate`: with which it trains; None where the program has a schedule of its own. `change_s`: from the
-    decision to its first update; 0: not known.
+    `learning_rate`: with which it trains; None where the program has a schedule of its own.
+    `change_s`: from the decision to its first update; 0: not known.
     """
 
     step: NotNegative
@@ -757,8 +821,10 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
 
     @property
     def handover_s(self) -> float | None:
-        """The pause, where the generation before made way. None: nobody was left who could, so this one went on from
-        a checkpoint, and its pause is of a loss, a crash or a cold start, for as long as nobody saw to it."""
+        """The pause, where the generation before made way. None: nobody was left who could, so this
+        one went on from a checkpoint, and its pause is of a loss, a crash or a cold start, for as
+        long as nobody saw to it.
+        """
         return None if self.previous is None else self.pause_s
 
     def ordinal(self) -> str:
@@ -768,9 +834,10 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
 class TaskUsage(Part, frozen=True, kw_only=True):
     """Measured use of one task: cores (mean since the last report) and GiB (resident).
 
-    `waited`: threads that could have run and had no core, mean since the last report; None: not measured.
-    `busy`: the share of the time in which the busiest of its threads ran, or could have run; None: not measured.
-    `spare_gib`: what would be left of its limit beside a second child as large as the one that runs; None: no limit.
+    `waited`: threads that could have run and had no core, mean since the last report; None: not
+    measured. `busy`: the share of the time in which the busiest of its threads ran, or could have
+    run; None: not measured. `spare_gib`: what would be left of its limit beside a second child as
+    large as the one that runs; None: no limit.
     """
 
     task: Name
@@ -782,7 +849,9 @@ class TaskUsage(Part, frozen=True, kw_only=True):
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):
-    """What a policy may know of the model: trainable numbers, their bytes, and how many variables hold them."""
+    """What a policy may know of the model: trainable numbers, their bytes, and how many variables
+    hold them.
+    """
 
     parameters: NotNegative
     bytes: NotNegative
@@ -790,10 +859,12 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
-    """How far the job is. `loss` is the mean over the examples since the last report; `epoch`: how many are complete.
+    """How far the job is. `loss` is the mean over the examples since the last report; `epoch`: how
+    many are complete.
 
-    `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None: not measured.
-    `applied_s`: when the last update was applied, in seconds since 1970; 0: not known.
+    `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
+    not measured. `applied_s`: when the last update was applied, in seconds since 1970; 0: not
+    known.
     """
 
     step: NotNegative
@@ -813,7 +884,9 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
 
 
 class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
-    """The job is over. `counted`: examples applied, counted on the ps; `cause` says why, with the traceback."""
+    """The job is over. `counted`: examples applied, counted on the ps; `cause` says why, with the
+    traceback.
+    """
 
     outcome: Outcome
     cause: Cause = ""
@@ -833,7 +906,9 @@ Trouble = Literal["no room", "bus away", "bus slow", "kubernetes away", "began a
 
 
 class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"):
-    """A service could not say, hear or see what it must. `seconds`: how long; None: it lasts still, or is a moment."""
+    """A service could not say, hear or see what it must. `seconds`: how long; None: it lasts still,
+    or is a moment.
+    """
 
     service: Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
     what: Trouble

@@ -1,8 +1,9 @@
 """What is measured, and how it is told: in Prometheus' text format, version 0.0.4. Pure.
 
-Law: units are base units (seconds, bytes, cores); a name begins with `weir_` and ends with its unit, and with `_total`
-where the number only rises. Labels are bounded: no job, pod or node is one, so that no series outlives what it was
-about. What happens is counted as plain numbers where it happens, and put into words when somebody asks.
+Law: units are base units (seconds, bytes, cores); a name begins with `weir_` and ends with its
+unit, and with `_total` where the number only rises. Labels are bounded: no job, pod or node is one,
+so that no series outlives what it was about. What happens is counted as plain numbers where it
+happens, and put into words when somebody asks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Labels = tuple[str, ...]
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What one number means. `labels`: their names; `bounds`: upper ends of a histogram's buckets, each included."""
+    """What one number means. `labels`: their names; `bounds`: upper ends of a histogram's buckets,
+    each included.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -29,7 +32,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many were at most each bound, and above the bound before; the last counts what was above all of them."""
+    """How many were at most each bound, and above the bound before; the last counts what was above
+    all of them.
+    """
 
     counts: tuple[int, ...]
     sum: float = 0.0
@@ -45,8 +50,8 @@ class Measure(msgspec.Struct, frozen=True):
 class Meter:
     """A family whose numbers are counted as things happen.
 
-    `known`: labels of a counter that are told as 0 before anything happened, because whoever asks how much a number has
-    risen must have seen it before; without labels there is one such series.
+    `known`: labels of a counter that are told as 0 before anything happened, because whoever asks
+    how much a number has risen must have seen it before; without labels there is one such series.
     """
 
     def __init__(self, family: Family, known: Iterable[Labels] = ()) -> None:
@@ -60,7 +65,9 @@ class Meter:
 
     def observe(self, value: float, *labels: str) -> None:
         empty = Histogram((0,) * (len(self.family.bounds) + 1))
-        self.histograms[labels] = observed(self.histograms.get(labels, empty), value, self.family.bounds)
+        self.histograms[labels] = observed(
+            self.histograms.get(labels, empty), value, self.family.bounds
+        )
 
     def measure(self) -> Measure:
         return Measure(self.family, {**self.counts, **self.histograms})

@@ -1,7 +1,9 @@
-"""The last capacity facts of each node and namespace, which the server keeps beside the history. Edge.
+"""The last capacity facts of each node and namespace, which the server keeps beside the history.
+Edge.
 
-A node, or a quota, that has not changed for long is in no log any more: the oldest facts are discarded. Whoever reads
-the log from where it begins takes what is known of such a node or namespace from here.
+A node, or a quota, that has not changed for long is in no log any more: the oldest facts are
+discarded. Whoever reads the log from where it begins takes what is known of such a node or
+namespace from here.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ SOURCE = "Nats-Stream-Source"
 
 
 class LastNodeFacts:
-    """The last facts that are behind `after` in the history, less those in whose place another was heard since."""
+    """The last facts that are behind `after` in the history, less those in whose place another was
+    heard since.
+    """
 
     def __init__(self, facts: Iterable[Heard] = (), after: int = 0) -> None:
-        self._unheard = {subjects.subject_of(heard.message): heard for heard in facts if heard.sequence > after}
+        self._unheard = {
+            subjects.subject_of(heard.message): heard for heard in facts if heard.sequence > after
+        }
 
     def hear(self, message: Message) -> None:
         """Take a fact of the history as news of its node or namespace."""
@@ -46,7 +52,9 @@ class LastNodeFacts:
 
 
 async def read_last_node_facts(bus: Bus) -> list[Heard]:
-    """Return the last facts, as the history of facts had them; none where an older version set up the bus."""
+    """Return the last facts, as the history of facts had them; none where an older version set up
+    the bus.
+    """
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.NONE,
@@ -58,7 +66,9 @@ async def read_last_node_facts(bus: Bus) -> list[Heard]:
         info = await bus.asked(lambda: add_consumer(bus.client, bus.js, NODES, config))
     except NotFoundError:
         return []
-    puller, left, found = Puller(bus.client, NODES, info.name), int(info.num_pending or 0), list[Heard]()
+    puller = Puller(bus.client, NODES, info.name)
+    left = int(info.num_pending or 0)
+    found = list[Heard]()
     try:
         with contextlib.suppress(TimeoutError):
             while left > 0:

@@ -1,6 +1,8 @@
-"""Patience with a bus that is away: what it did not answer is asked again, and whoever runs us is told. Edge.
+"""Patience with a bus that is away: what it did not answer is asked again, and whoever runs us is
+told. Edge.
 
-Only for what may be asked twice: reading. What is said has an id of its own, by which the server takes it once.
+Only for what may be asked twice: reading. What is said has an id of its own, by which the server
+takes it once.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ SERVER_ERROR = 500
 
 
 def passes(error: NatsError) -> bool:
-    """Whether a later try may end otherwise. A server without a leader, say, answers that it is not available yet."""
+    """Whether a later try may end otherwise. A server without a leader, say, answers that it is not
+    available yet.
+    """
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, NEVER)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error says no more than that the bus cannot do it now: nothing is wrong with the request.
+    """Return whether an error says no more than that the bus cannot do it now: nothing is wrong
+    with the request.
 
     With its errors of 500 and above a server says that it has no leader, or no room.
     """

@@ -1,14 +1,18 @@
-"""Who may say and hear what on the bus: the table of messages, and the permissions that follow from it. Pure.
+"""Who may say and hear what on the bus: the table of messages, and the permissions that follow from
+it. Pure.
 
-Law: what a user may say is derived from the table, and nobody hears another's answers, for each has inboxes of its own.
+Law: what a user may say is derived from the table, and nobody hears another's answers, for each has
+inboxes of its own.
 
-Two accounts. In INSIDE are the streams, the services and the operator (a person who may see all). In OUTSIDE are those
-who are not trusted: a job's trainers, who run a stranger's program, and submitters, who ask for jobs in one namespace.
-A wall is needed, because nats-server checks on which subject a request is made and not where its answer is to go: one
-who may read a message of his own could have it answered onto a subject of somebody else's, and so speak for him. From
-OUTSIDE such an answer comes back to OUTSIDE, where no stream listens; and all is pulled, to inboxes that cannot be
-guessed. (A consumer may be made to push onto a subject inside: then a stream that listens there keeps the message, if
-at all, under its own subject, and nobody's acknowledgement is forged; a test measures it.)
+Two accounts. In INSIDE are the streams, the services and the operator (a person who may see all).
+In OUTSIDE are those who are not trusted: a job's trainers, who run a stranger's program, and
+submitters, who ask for jobs in one namespace. A wall is needed, because nats-server checks on which
+subject a request is made and not where its answer is to go: one who may read a message of his own
+could have it answered onto a subject of somebody else's, and so speak for him. From OUTSIDE such an
+answer comes back to OUTSIDE, where no stream listens; and all is pulled, to inboxes that cannot be
+guessed. (A consumer may be made to push onto a subject inside: then a stream that listens there
+keeps the message, if at all, under its own subject, and nobody's acknowledgement is forged; a test
+measures it.)
 
 As narrow as it goes, and where that is wider than the table:
 
@@ -17,19 +21,22 @@ As narrow as it goes, and where that is wider than the table:
 - Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
-  services' consumers are denied. The submitters of a namespace and the trainers of a job have fixed lists of names,
-  which limit how many consumers they have. The names can be guessed, but nobody else may pull from them.
+  services' consumers are denied. The submitters of a namespace and the trainers of a job have fixed
+  lists of names, which limit how many consumers they have. The names can be guessed, but nobody
+  else may pull from them.
 - The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
   create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
   dead letters. (He does so in his own name, and what is late changes nothing.)
 - One namespace is one tenant. Its programs have a bucket of their own, which nobody outside the namespace may use. Its
-  submitters read, store and overwrite all programs in it. A job's trainers read the description of their own program
-  and no other, but the contents of every program of their namespace: where a program's contents are changes each time
-  it is stored, and later pods of a running job must still find them. An overwritten program is not run: trainers check
-  the digest, and the next `weir submit` of it repairs it.
+  submitters read, store and overwrite all programs in it. A job's trainers read the description of
+  their own program and no other, but the contents of every program of their namespace: where a
+  program's contents are changes each time it is stored, and later pods of a running job must still
+  find them. An overwritten program is not run: trainers check the digest, and the next `weir
+  submit` of it repairs it.
 - The allocator, and nobody else, purges: a permission names a stream as a whole, and a namespace's name is part of the
-  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs by their subject.
+  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs
+  by their subject.
 - The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
   allocator any stream for its state, because a namespace's name is part of its streams' names.
 """
@@ -79,7 +86,11 @@ from shared.messages import (
 from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE
 
 INSIDE, OUTSIDE = "weir", "weir-outside"
-MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
+MONITOR = "monitor"
+ALLOCATOR = "allocator"
+LAUNCHER = "launcher"
+SETUP = "setup"
+OPERATOR = "operator"
 PAGE = "page"
 SERVICES = (MONITOR, ALLOCATOR, LAUNCHER)
 SUBMITTER, JOB = "submitter", "job"
@@ -136,7 +147,9 @@ HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     ProgressReported: (*ALL, JOB),
     ServiceTroubled: (OPERATOR, PAGE),
 }
-"""The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and namespace only."""
+"""The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and
+namespace only.
+"""
 
 PUT_BACK_BY = (OPERATOR,)
 """Who may put back what lies among the dead letters: a message of any kind, on its own subject."""
@@ -153,7 +166,9 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- subjects of JetStream
 
 API, OUTER_API = "$JS.API", "weir-api"
-"""The second from OUTSIDE: on the first, a server answers for an account that has no streams, too."""
+"""The second from OUTSIDE: on the first, a server answers for an account that has no streams,
+too.
+"""
 
 
 def entry(bucket: str, key: str) -> str:
@@ -171,12 +186,16 @@ def program_stream(namespace: str) -> str:
 
 
 def descriptions(bucket: str) -> str:
-    """Return the prefix of the subjects on which a program bucket holds the descriptions of its programs."""
+    """Return the prefix of the subjects on which a program bucket holds the descriptions of its
+    programs.
+    """
     return f"$O.{bucket}.M"
 
 
 def chunks(bucket: str) -> str:
-    """Return the prefix of the subjects on which a program bucket holds the contents of its programs."""
+    """Return the prefix of the subjects on which a program bucket holds the contents of its
+    programs.
+    """
     return f"$O.{bucket}.C"
 
 
@@ -197,7 +216,9 @@ def _lead(user: str) -> list[str]:
 
 
 def snapshot_keys(user: str) -> tuple[str, str]:
-    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is large."""
+    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is
+    large.
+    """
     return user, f"{user}.*.*"
 
 
@@ -212,7 +233,9 @@ def _recall(user: str) -> list[str]:
 
 
 def _remove() -> list[str]:
-    """To find and remove what finished jobs left. The server knows no permission to purge single subjects only."""
+    """To find and remove what finished jobs left. The server knows no permission to purge single
+    subjects only.
+    """
     return [
         f"{API}.STREAM.PURGE.*",
         f"{API}.STREAM.NAMES",
@@ -227,13 +250,20 @@ def _info(*streams: str) -> list[str]:
 
 
 def _last(stream: str, subject: str) -> str:
-    """The last message on a subject, by direct get: the one request for it that names the subject."""
+    """The last message on a subject, by direct get: the one request for it that names the
+    subject.
+    """
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
 def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
-    """To make a consumer of this name (any, if none is given) with this filter, and to pull from it."""
-    return [f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.{name}"]
+    """To make a consumer of this name (any, if none is given) with this filter, and to pull from
+    it.
+    """
+    return [
+        f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}",
+        f"{API}.CONSUMER.MSG.NEXT.{stream}.{name}",
+    ]
 
 
 def durable(user: str, stream: str) -> str:
@@ -251,14 +281,20 @@ def _follow(user: str, *streams: str) -> list[str]:
     found: list[str] = []
     for stream in streams:
         own = f"{stream}.{durable(user, stream)}"
-        found += [f"{API}.CONSUMER.{verb}.{own}" for verb in ("DURABLE.CREATE", "DELETE", "MSG.NEXT")]
+        found += [
+            f"{API}.CONSUMER.{verb}.{own}" for verb in ("DURABLE.CREATE", "DELETE", "MSG.NEXT")
+        ]
         found.append(f"$JS.ACK.{own}.>")
     return found
 
 
 def _followed() -> tuple[str, ...]:
     """Consumers of services, which nobody else may touch."""
-    names = [(stream, durable(user, stream)) for user in (ALLOCATOR, LAUNCHER) for stream in (ORDERS, FACTS)]
+    names = [
+        (stream, durable(user, stream))
+        for user in (ALLOCATOR, LAUNCHER)
+        for stream in (ORDERS, FACTS)
+    ]
     asked = ("CREATE.{}.{}", "CREATE.{}.{}.>", "MSG.NEXT.{}.{}")
     return tuple(f"{API}.CONSUMER.{each.format(*name)}" for name in names for each in asked)
 
@@ -273,7 +309,11 @@ def inbox(name: str) -> str:
 
 def said(user: str, key: str = ">") -> list[str]:
     """Subjects of what a user says, as the table has it; `key`: of which job or node."""
-    return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in (*users, *PUT_BACK_BY)]
+    return [
+        subjects.pattern(kind, key)
+        for kind, users in SAID_BY.items()
+        if user in (*users, *PUT_BACK_BY)
+    ]
 
 
 WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
@@ -297,7 +337,10 @@ def of_user(user: str) -> Permissions:
 _BESIDE: dict[str, list[str]] = {
     MONITOR: [
         *_info(ORDERS, FACTS, NODES, DEAD),
-        *(_last(FACTS, subjects.pattern(kind)) for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)),
+        *(
+            _last(FACTS, subjects.pattern(kind))
+            for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)
+        ),
         *_lead(MONITOR),
     ],
     ALLOCATOR: [
@@ -325,19 +368,31 @@ _BESIDE: dict[str, list[str]] = {
     SETUP: [
         f"{API}.STREAM.DELETE.{NODES}",
         *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
-        *(f"{API}.CONSUMER.{verb}.*.{stream}" for verb in ("CREATE", "INFO") for stream in (ORDERS, FACTS, DEAD)),
+        *(
+            f"{API}.CONSUMER.{verb}.*.{stream}"
+            for verb in ("CREATE", "INFO")
+            for stream in (ORDERS, FACTS, DEAD)
+        ),
     ],
     PAGE: [
         *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
         *_last_of_nodes(),
-        *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
+        *(
+            f"{API}.CONSUMER.{asked}.{stream}.*"
+            for stream in (ORDERS, FACTS)
+            for asked in ("CREATE", "MSG.NEXT")
+        ),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *_recall(ALLOCATOR),
     ],
     OPERATOR: [
         *_info("*"),
         *_last_of_nodes(),
-        *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS, DEAD) for asked in ("CREATE", "MSG.NEXT")),
+        *(
+            f"{API}.CONSUMER.{asked}.{stream}.*"
+            for stream in (ORDERS, FACTS, DEAD)
+            for asked in ("CREATE", "MSG.NEXT")
+        ),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
         f"{API}.STREAM.MSG.GET.*",
@@ -358,7 +413,9 @@ _DENIED: dict[str, tuple[str, ...]] = {
 
 
 INTAKE = "weir-intake"
-"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it (`intake.py`)."""
+"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it
+(`intake.py`).
+"""
 LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{entry(LEDGER, '')}".removesuffix(".")
 """Letters of entries of the ledger, which jobs write themselves."""
 
@@ -375,7 +432,10 @@ def letter_in_intake(key: str) -> str:
 
 def outer(subject: str) -> str:
     """What a subject inside is called outside."""
-    for inside, outside in ((letter_in_intake(""), f"{LEDGER_LETTERS}."), (f"{INTAKE}.", f"{subjects.PREFIX}.")):
+    for inside, outside in (
+        (letter_in_intake(""), f"{LEDGER_LETTERS}."),
+        (f"{INTAKE}.", f"{subjects.PREFIX}."),
+    ):
         if subject.startswith(inside):
             return f"{outside}{subject.removeprefix(inside)}"
     return subject.replace(API, OUTER_API)
@@ -390,22 +450,29 @@ SLOTS = 32
 READERS_BLOCK = 32
 """Names of consumers that a job has on one stream, or a whole multiple of it (`reader_blocks`)."""
 READERS_PER_TASK = 3
-"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run beside each other, and
-the name of one that has lost its connection is free again `watching.READER_IDLE_S` later.
+"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run
+beside each other, and the name of one that has lost its connection is free again
+`watching.READER_IDLE_S` later.
 """
 MOST_READER_BLOCKS = 30
-"""The server lets nobody in whose scoped permissions come to more than 4,096 subjects; a name takes four."""
+"""The server lets nobody in whose scoped permissions come to more than 4,096 subjects; a name takes
+four.
+"""
 MOST_TRAINERS = 900
 """Tasks that a job may have, so that each finds a name."""
 
 
 def slots(namespace: str) -> list[str]:
-    """Return the only names of consumers that submitters of a namespace may use: so the server limits their number."""
+    """Return the only names of consumers that submitters of a namespace may use: so the server
+    limits their number.
+    """
     return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
 
 
 def reader_names(namespace: str, job: str, block: int | str) -> list[str]:
-    """Return one block of the only names of consumers that the trainers of a job, and nobody else, may use."""
+    """Return one block of the only names of consumers that the trainers of a job, and nobody else,
+    may use.
+    """
     return [f"{JOB}_{namespace}_{job}_{block}_{number}" for number in range(READERS_BLOCK)]
 
 
@@ -437,8 +504,8 @@ def of_submitter(namespace: str) -> Permissions:
 
 
 def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
-    """Of one job's trainers. `meta`: the last token of the subject on which its program is described; `readers`: the
-    names of consumers of orders and facts that they may use.
+    """Of one job's trainers. `meta`: the last token of the subject on which its program is
+    described; `readers`: the names of consumers of orders and facts that they may use.
     """
     key = f"{namespace}.{job}"
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
@@ -448,8 +515,14 @@ def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permi
             *said(JOB, key),
             *(each for name in readers for each in _pull(ORDERS, f"weir.cluster.*.{key}", name)),
             *(each for name in readers for each in _pull(FACTS, f"weir.*.*.{key}", name)),
-            *(_last(ORDERS, subjects.pattern(kind, key)) for kind in (AllocationDecided, JobFinished)),
-            *(_last(FACTS, subjects.pattern(kind, key)) for kind in (ProgressReported, TrainingResumed)),
+            *(
+                _last(ORDERS, subjects.pattern(kind, key))
+                for kind in (AllocationDecided, JobFinished)
+            ),
+            *(
+                _last(FACTS, subjects.pattern(kind, key))
+                for kind in (ProgressReported, TrainingResumed)
+            ),
             ledger,
             _last(stream_of(LEDGER), ledger),
             f"{DeadLetter.PREFIX}.{ledger}",
@@ -474,10 +547,12 @@ READERS_TAG = "readers"
 
 
 def template() -> Permissions:
-    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key can give.
+    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key
+    can give.
 
-    Version 0.1.0 named the tags otherwise. The server leaves out a subject whose tag a credential lacks, so the
-    credentials that it made for jobs have no rights: they could pull from consumers of any name.
+    Version 0.1.0 named the tags otherwise. The server leaves out a subject whose tag a credential
+    lacks, so the credentials that it made for jobs have no rights: they could pull from consumers
+    of any name.
     """
     namespace, job, meta = map(_tag, TAGS)
     return of_job(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))

@@ -1,7 +1,8 @@
 """Ports of this machine that nobody holds.
 
-They come from below the range that the kernel gives to outgoing connections: one of those can be somebody's by the time
-that a server wants it, or be answered by the very connection that looks whether the server is there yet.
+They come from below the range that the kernel gives to outgoing connections: one of those can be
+somebody's by the time that a server wants it, or be answered by the very connection that looks
+whether the server is there yet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import socket
 FREE = range(20_000, 32_000)
 
 _in_turn = itertools.islice(itertools.cycle(FREE), random.randrange(len(FREE)), None)
-"""From a place of this process's own, and none again soon: who was there may still be looked for."""
+"""From a place of this process's own, and none again soon: who was there may still be looked
+for.
+"""
 
 
 def free_port() -> int:

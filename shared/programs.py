@@ -1,10 +1,11 @@
 """Programs in the object store: one bucket per namespace, each program under its digest. Edge.
 
-Promise: `keep` returns once the program is stored whole under its digest; whatever else was there is replaced.
+Promise: `keep` returns once the program is stored whole under its digest; whatever else was there
+is replaced.
 
-The bucket is read by one message's subject and one consumer's filter. The library's own object store reads what it
-finds by requests that name the stream alone, which would let a job read all descriptions, and with a consumer that
-pushes.
+The bucket is read by one message's subject and one consumer's filter. The library's own object
+store reads what it finds by requests that name the stream alone, which would let a job read all
+descriptions, and with a consumer that pushes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ from shared.subjects import program_bucket
 from shared.watching import NAME_BYTES
 
 IDLE_S = 5.0
-"""A reader is removed when nobody has read from it for so long: a bucket has a limited number, and jobs delete none."""
+"""A reader is removed when nobody has read from it for so long: a bucket has a limited number, and
+jobs delete none.
+"""
 MAX_CONSUMERS_REACHED = 10026
 READ_BACK_S = 30.0
-"""For reading back what is stored already, in seconds; where that takes longer the program is stored again."""
+"""For reading back what is stored already, in seconds; where that takes longer the program is
+stored again.
+"""
 PART_BYTES = 128 << 10
 ONE_OF_A_NAME = {"Nats-Rollup": "sub"}
 SEAL = "SHA-256="
@@ -50,7 +55,9 @@ class NotProvisioned(Exception):
 
 
 class BucketBusy(NatsError):
-    """A bucket has as many readers as it may have. One is free again `IDLE_S` after its program was fetched."""
+    """A bucket has as many readers as it may have. One is free again `IDLE_S` after its program was
+    fetched.
+    """
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +65,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a stored object. `nuid`: the last token of the subject of its parts; `digest`: its seal."""
+    """The description of a stored object. `nuid`: the last token of the subject of its parts;
+    `digest`: its seal.
+    """
 
     nuid: str = ""
     size: int = 0
@@ -99,15 +108,22 @@ def meta_token(digest: str) -> str:
 
 
 async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
-    """Store a program as every client of an object store would, unless it is there and whole: parts, then description.
+    """Store a program as every client of an object store would, unless it is there and whole:
+    parts, then description.
 
-    One that is there is described again: the allocator removes what nobody has stored or used for long.
+    One that is there is described again: the allocator removes what nobody has stored or used for
+    long.
 
-    Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace has no bucket.
+    Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace
+    has no bucket.
     """
     if digest_of(body) != digest:
-        raise ValueError(f"a program with the digest {digest_of(body)} cannot be stored as {digest}")
-    if await _is_stored(bus, namespace, digest, body) and await _describe_again(bus, namespace, digest):
+        raise ValueError(
+            f"a program with the digest {digest_of(body)} cannot be stored as {digest}"
+        )
+    if await _is_stored(bus, namespace, digest, body) and await _describe_again(
+        bus, namespace, digest
+    ):
         return
     bucket = program_bucket(namespace)
     nuid, parts = secrets.token_hex(NAME_BYTES), range(0, len(body), PART_BYTES)
@@ -124,7 +140,9 @@ async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
         "options": {"max_chunk_size": PART_BYTES},
     }
     await bus.js.publish(
-        f"{descriptions(bucket)}.{meta_token(digest)}", msgspec.json.encode(about), headers=ONE_OF_A_NAME
+        f"{descriptions(bucket)}.{meta_token(digest)}",
+        msgspec.json.encode(about),
+        headers=ONE_OF_A_NAME,
     )
 
 
@@ -141,7 +159,9 @@ async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
 
 async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
     """Return whether the description is right and leads to exactly this content."""
-    with contextlib.suppress(NotFoundError, msgspec.DecodeError, ValueError, TooLarge, Gone, TimeoutError):
+    with contextlib.suppress(
+        NotFoundError, msgspec.DecodeError, ValueError, TooLarge, Gone, TimeoutError
+    ):
         info = await described(bus, namespace, digest)
         if info.describes(digest) and info.size == len(body):
             async with asyncio.timeout(READ_BACK_S):
@@ -155,9 +175,10 @@ async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool
 async def described(bus: Bus, namespace: str, digest: str) -> Info:
     """Return the description of a program of a namespace.
 
-    Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot be read, and
-    `NotProvisioned` where there is no bucket. Outside, where nobody may ask for that, a missing bucket cannot be told
-    from one without a leader: both are `NoRespondersError`, which a patient bus waits for.
+    Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot
+    be read, and `NotProvisioned` where there is no bucket. Outside, where nobody may ask for that,
+    a missing bucket cannot be told from one without a leader: both are `NoRespondersError`, which a
+    patient bus waits for.
     """
     return await bus.asked(lambda: _described(bus, program_bucket(namespace), digest))
 
@@ -192,10 +213,13 @@ def _stream(bucket: str) -> str:
 async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
     """Return all that is stored under this digest; nobody has checked that it has it.
 
-    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says, `ValueError` for a
-    description that leads anywhere but to one object (a link, or a pattern), and `BucketBusy`.
+    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says,
+    `ValueError` for a description that leads anywhere but to one object (a link, or a pattern), and
+    `BucketBusy`.
     """
-    return await _content(bus, program_bucket(namespace), await described(bus, namespace, digest), most)
+    return await _content(
+        bus, program_bucket(namespace), await described(bus, namespace, digest), most
+    )
 
 
 async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
@@ -215,7 +239,9 @@ async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
     except APIError as error:
         if error.err_code != MAX_CONSUMERS_REACHED:
             raise
-        raise BucketBusy(f"{bucket} has as many readers as it may have; try again in a few seconds") from error
+        raise BucketBusy(
+            f"{bucket} has as many readers as it may have; try again in a few seconds"
+        ) from error
     puller = Puller(bus.client, _stream(bucket), made.name)
     body = bytearray()
     try:

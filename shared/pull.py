@@ -1,14 +1,15 @@
 """Pulling a consumer's messages, each handed on the moment it comes.
 
-The client library's own `fetch(n)` returns early with fewer than n messages but leaves its request open on the server.
-What comes next is then answered on that old request, and the next `fetch` waits until the old one expires: messages lay
-for up to 5 s after a quiet spell (nats-py 2.16 on nats-server 2.15; a test shows it). So we ask ourselves, with one
-request open at a time, and know by its heartbeat that the server still has it. What was asked for is never dropped,
-however large: it would come again late, behind what it came before.
+The client library's own `fetch(n)` returns early with fewer than n messages but leaves its request
+open on the server. What comes next is then answered on that old request, and the next `fetch` waits
+until the old one expires: messages lay for up to 5 s after a quiet spell (nats-py 2.16 on
+nats-server 2.15; a test shows it). So we ask ourselves, with one request open at a time, and know
+by its heartbeat that the server still has it. What was asked for is never dropped, however large:
+it would come again late, behind what it came before.
 
-A consumer counts what it delivers. A number left out was lost on the way: on a connection that broke, say. It would
-come again late, or, where nothing is acknowledged, never; so who reads is told, and makes another consumer behind what
-it has seen.
+A consumer counts what it delivers. A number left out was lost on the way: on a connection that
+broke, say. It would come again late, or, where nothing is acknowledged, never; so who reads is
+told, and makes another consumer behind what it has seen.
 """
 
 from __future__ import annotations
@@ -32,21 +33,29 @@ NANO = 1_000_000_000
 
 
 class Gone(NatsError):
-    """The server has not our request any more, or not our consumer, or what it sent was lost: make another."""
+    """The server has not our request any more, or not our consumer, or what it sent was lost: make
+    another.
+    """
 
 
 class Puller:
     """One consumer, read from its beginning by one reader."""
 
     def __init__(
-        self, client: SturdyClient, stream: str, consumer: str, may_ask: Callable[[], None] = lambda: None
+        self,
+        client: SturdyClient,
+        stream: str,
+        consumer: str,
+        may_ask: Callable[[], None] = lambda: None,
     ) -> None:
         self._client, self._may_ask = client, may_ask
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due, self._count = 0, 0
         self.hears = False
-        """Has the server our request? It says so at each heartbeat: a connection alone delivers nothing."""
+        """Has the server our request? It says so at each heartbeat: a connection alone delivers
+        nothing.
+        """
 
     async def next(self) -> Msg:
         """Wait for the next message, however long. Raises `Gone`."""
@@ -100,16 +109,24 @@ class Puller:
     def _broke(self) -> None:
         """What came before it is read first."""
         if self._inbox:
-            self._inbox._pending_queue.put_nowait(Msg(_client=self._client, headers={"Status": BROKEN}))
+            self._inbox._pending_queue.put_nowait(
+                Msg(_client=self._client, headers={"Status": BROKEN})
+            )
 
     async def _ask(self, inbox: Subscription) -> None:
         self._may_ask()  # what is given to one who no longer leads is missed by who does
-        wanted = {"batch": ASKED_FOR, "expires": int(EXPIRES_S * NANO), "idle_heartbeat": int(HEARTBEAT_S * NANO)}
+        wanted = {
+            "batch": ASKED_FOR,
+            "expires": int(EXPIRES_S * NANO),
+            "idle_heartbeat": int(HEARTBEAT_S * NANO),
+        }
         await self._client.publish(self._subject, msgspec.json.encode(wanted), reply=inbox.subject)
         self._due = ASKED_FOR
 
     async def close(self) -> None:
-        inbox, self._inbox, self._due = self._inbox, None, 0
+        inbox = self._inbox
+        self._inbox = None
+        self._due = 0
         self._client.on_break.discard(self._broke)
         if inbox is not None and not self._client.is_closed:
             await inbox.unsubscribe()

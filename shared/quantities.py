@@ -1,7 +1,8 @@
 """What Kubernetes means by `250m`, `1.5Gi` or `1e3`.
 
-Law: parsed exactly, and whole once parsed (thousandths of a core, bytes, devices, pods), rounded up as the scheduler
-does, so that sums are exact. Nothing is larger than `LARGEST`, as Kubernetes' own reading has it.
+Law: parsed exactly, and whole once parsed (thousandths of a core, bytes, devices, pods), rounded up
+as the scheduler does, so that sums are exact. Nothing is larger than `LARGEST`, as Kubernetes' own
+reading has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ GIB = 1 << 30
 LARGEST = Fraction((1 << 63) - 1)
 
 _SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,3}))?")
-_UNITS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), None: Fraction(1)}
+_UNITS = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    None: Fraction(1),
+}
 _UNITS |= {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", 1)}
 _UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)}
 
@@ -25,7 +31,9 @@ def parse(quantity: object) -> Fraction:
     text = str(quantity)
     found = _SHAPE.fullmatch(text)
     if not found:
-        raise ValueError(f"quantities must match the regular expression {_SHAPE.pattern!r}: {text!r}")
+        raise ValueError(
+            f"quantities must match the regular expression {_SHAPE.pattern!r}: {text!r}"
+        )
     number, unit, exponent = found.groups()
     value = Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _UNITS[unit])
     return max(-LARGEST, min(value, LARGEST))
@@ -38,6 +46,8 @@ def whole(resource: str, quantity: object) -> int:
 
 @lru_cache(maxsize=4096)
 def _whole(times: int, quantity: str) -> int:
-    """Cached: reading a pod takes 7 us with the cache, 27 without; a large cluster has 150,000 (`make bench-scale`)."""
+    """Cached: reading a pod takes 7 us with the cache, 27 without; a large cluster has 150,000
+    (`make bench-scale`).
+    """
     value = parse(quantity) * times
     return -(-value.numerator // value.denominator)

@@ -1,7 +1,8 @@
-"""A service's snapshot in `weir-state`: one entry or, where it is too large for a message, several. Edge.
+"""A service's snapshot in `weir-state`: one entry or, where it is too large for a message, several.
+Edge.
 
-Promise: what is loaded is one whole snapshot that was stored. Parts are written beside those of the snapshot before;
-the entry that names them is written last, and says which they are.
+Promise: what is loaded is one whole snapshot that was stored. Parts are written beside those of the
+snapshot before; the entry that names them is written last, and says which they are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ PART_BYTES = 900_000
 """Bytes of one entry; the server's default for a message is 1 MiB."""
 MOST_PARTS = 64
 SETS = ("a", "b")
-BYTES = Family(name="weir_snapshot_bytes", kind="gauge", help="Size of the state as it was stored last, compressed.")
+BYTES = Family(
+    name="weir_snapshot_bytes",
+    kind="gauge",
+    help="Size of the state as it was stored last, compressed.",
+)
 FAILING = Family(
     name="weir_snapshot_failing_seconds",
     kind="gauge",
@@ -47,7 +52,9 @@ class Head(msgspec.Struct, frozen=True):
 
 
 async def load(bus: Bus, key: str) -> bytes:
-    """Return the last snapshot. Raises `NotFoundError` where there is none, or where its parts are not whole."""
+    """Return the last snapshot. Raises `NotFoundError` where there is none, or where its parts are
+    not whole.
+    """
     bucket = await bus.bucket(STATE)
     body = await _entry(bus, bucket, key)
     head = _head(body)
@@ -61,7 +68,9 @@ async def load(bus: Bus, key: str) -> bytes:
 
 
 async def store(bus: Bus, key: str, body: bytes) -> None:
-    """Replace the snapshot. Raises `TooLarge`, `NatsError`, and `Stale` where another has written since we looked."""
+    """Replace the snapshot. Raises `TooLarge`, `NatsError`, and `Stale` where another has written
+    since we looked.
+    """
     if len(body) <= PART_BYTES:
         return await bus.keep(key, body)
     parts = [body[begin : begin + PART_BYTES] for begin in range(0, len(body), PART_BYTES)]
@@ -87,7 +96,9 @@ async def _entry(bus: Bus, bucket: KeyValue, key: str) -> bytes:
 
 
 def _head(body: bytes) -> Head | None:
-    """Return what an entry says of its parts; None for one that is a snapshot itself, which is compressed."""
+    """Return what an entry says of its parts; None for one that is a snapshot itself, which is
+    compressed.
+    """
     try:
         return msgspec.json.decode(body, type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -106,17 +117,23 @@ class Snapshots:
     """Stores a service's state again and again, and tells for how long that has failed."""
 
     def __init__(self, bus: Bus, key: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bus, self.key, self.clock = bus, key, clock
+        self.bus = bus
+        self.key = key
+        self.clock = clock
         self.bytes = 0
         self.failing_since_s: float | None = None
 
     async def store(self, body: bytes) -> None:
-        """Store it; where the bus is away, another leads or it is too large, a restart will read more."""
+        """Store it; where the bus is away, another leads or it is too large, a restart will read
+        more.
+        """
         try:
             await store(self.bus, self.key, body)
         except (NatsError, Stale, TooLarge) as error:
             log.warning("SnapshotFailed", bytes=len(body), error=repr(error))
-            self.failing_since_s = self.clock() if self.failing_since_s is None else self.failing_since_s
+            self.failing_since_s = (
+                self.clock() if self.failing_since_s is None else self.failing_since_s
+            )
         else:
             self.bytes, self.failing_since_s = len(body), None
 

@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsumerLimits, StreamSource
+from nats.js.api import (
+    DiscardPolicy,
+    KeyValueConfig,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamSource,
+)
 from nats.js.errors import APIError, NotFoundError
 
 from shared import intake, subjects
@@ -22,15 +28,20 @@ MIB, GIB = 1 << 20, 1 << 30
 PROGRAMS_BYTES = 256 * MIB
 """Default size of the program bucket of one namespace, in bytes."""
 PROGRAM_READERS = 1_024
-"""Consumers that all users of a namespace may have on its program bucket at a time: one for each pod that starts."""
+"""Consumers that all users of a namespace may have on its program bucket at a time: one for each
+pod that starts.
+"""
 DEAD_S = 30 * DAY_S
 DEAD_BYTES = 512 * MIB
-"""Size of the dead letters of all namespaces, in bytes; the oldest are discarded. `dead.LETTERS_A_DAY`
-keeps one namespace from filling it."""
+"""Size of the dead letters of all namespaces, in bytes; the oldest are discarded.
+`dead.LETTERS_A_DAY` keeps one namespace from filling it.
+"""
 DEAD_PER_SUBJECT = 100
 """Newest dead letters kept of one subject."""
 NODES_BYTES = 256 * MIB
-"""Size of the last facts of all nodes and namespaces, in bytes: 5,000 nodes with 30 pods each take a tenth of it."""
+"""Size of the last facts of all nodes and namespaces, in bytes: 5,000 nodes with 30 pods each take
+a tenth of it.
+"""
 BUCKETS = (STATE, JOBS, LEDGER)
 FORGOTTEN_S = 60.0
 """A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
@@ -43,16 +54,18 @@ BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
         "allow_rollup_hdrs": False,
     },
 }
-"""Jobs write the ledger themselves. With a header `Nats-Rollup: all` one of them could remove everybody's entries. Its
-entries have no ids, and ids of a flood would stay in the server's memory.
+"""Jobs write the ledger themselves. With a header `Nats-Rollup: all` one of them could remove
+everybody's entries. Its entries have no ids, and ids of a flood would stay in the server's memory.
 """
 NAME_IN_USE = 10058
 
 
 def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
-    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month.
+    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a
+    month.
 
-    The last fact of each node, and of each namespace's quotas and claims, stays however many facts come after it.
+    The last fact of each node, and of each namespace's quotas and claims, stays however many facts
+    come after it.
     """
     return (
         StreamConfig(
@@ -94,7 +107,8 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
 
 
 async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
-    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more.
+    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given
+    since, if more.
 
     The buckets come first: services wait for the streams, and then need the buckets, too.
     """
@@ -114,7 +128,9 @@ async def current_replicas(js: JetStreamContext) -> int:
 
 
 async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
-    """Remove what was copied from a stream of facts that is gone: the first facts of a new one would not be copied."""
+    """Remove what was copied from a stream of facts that is gone: the first facts of a new one
+    would not be copied.
+    """
     try:
         await js.stream_info(subjects.FACTS)
     except NotFoundError:
@@ -128,7 +144,9 @@ def with_default(namespaces: Iterable[str]) -> list[str]:
 
 
 def stream_names(namespaces: Iterable[str]) -> list[str]:
-    """Return the names of all streams, those behind buckets too, of these namespaces and of `default`."""
+    """Return the names of all streams, those behind buckets too, of these namespaces and of
+    `default`.
+    """
     names = [*map(stream_of, BUCKETS), *(str(config.name) for config in streams())]
     for namespace in with_default(namespaces):
         names.append(program_stream(namespace))
@@ -137,11 +155,17 @@ def stream_names(namespaces: Iterable[str]) -> list[str]:
 
 
 async def create_namespace(
-    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = UNCHANGED_RATES
+    js: JetStreamContext,
+    namespace: str,
+    replicas: int = 1,
+    programs_max_bytes: int = 0,
+    rates: Rates = UNCHANGED_RATES,
 ) -> None:
-    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs, and its intake.
+    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs,
+    and its intake.
 
-    `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe to repeat.
+    `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe
+    to repeat.
     """
     config = replace(program_bucket_config(namespace), num_replicas=replicas)
     await _create_stream(js, config, programs_max_bytes)
@@ -152,7 +176,9 @@ async def create_namespace(
 
 
 def program_bucket_config(namespace: str) -> StreamConfig:
-    """Return the stream of a namespace's program bucket, as every client of an object store would create it."""
+    """Return the stream of a namespace's program bucket, as every client of an object store would
+    create it.
+    """
     bucket = program_bucket(namespace)
     return StreamConfig(
         name=program_stream(namespace),
@@ -179,12 +205,19 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
         there = (await js.stream_info(str(config.name))).config
         size = max_bytes or max(config.max_bytes or 0, there.max_bytes or 0)
         await js.update_stream(
-            replace(config, max_bytes=size, sources=there.sources or config.sources, max_consumers=there.max_consumers)
+            replace(
+                config,
+                max_bytes=size,
+                sources=there.sources or config.sources,
+                max_consumers=there.max_consumers,
+            )
         )
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
-    """Create or update a bucket. One that an earlier version made gives no entries by their keys yet."""
+    """Create or update a bucket. One that an earlier version made gives no entries by their keys
+    yet.
+    """
     try:
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
     except APIError as error:

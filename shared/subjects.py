@@ -1,6 +1,8 @@
-"""Which message lives where: subjects, streams, and the codec that holds a body against its subject.
+"""Which message lives where: subjects, streams, and the codec that holds a body against its
+subject.
 
-Law: a subject is declared once, as the tag on its message class; everything here is derived from that.
+Law: a subject is declared once, as the tag on its message class; everything here is derived from
+that.
 """
 
 from __future__ import annotations
@@ -13,11 +15,17 @@ from shared.messages import BY_PERSONS, MESSAGES, Message
 from shared.unknown_fields import unknown_fields
 
 PREFIX = "weir"
-ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
+ORDERS = "weir-orders"
+FACTS = "weir-facts"
+DEAD = "weir-dead"
 NODES = "weir-nodes"
-"""The last capacity fact of each node, and the last of each namespace's quotas and claims; the server copies them from
-the facts, of which the oldest are discarded."""
-PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
+"""The last capacity fact of each node, and the last of each namespace's quotas and claims; the
+server copies them from the facts, of which the oldest are discarded.
+"""
+PROGRAMS = "weir-programs"
+STATE = "weir-state"
+JOBS = "weir-jobs"
+LEDGER = "weir-ledger"
 
 CAPACITY = f"{PREFIX}.capacity.>"
 """A subscription to every fact about nodes, and about the quotas and claims of namespaces."""
@@ -50,12 +58,16 @@ def subject_of(message: Message) -> str:
 
 
 def pattern(kind: type[Message], key: str = ">") -> str:
-    """A subscription to every message of a kind, or to those of one key (`namespace.job`, or a node)."""
+    """A subscription to every message of a kind, or to those of one key (`namespace.job`, or a
+    node).
+    """
     return f"{PREFIX}.{tag_of(kind)}.{key}"
 
 
 def stream_holding(subject: str) -> str:
-    """Which of the two streams of messages holds a subject (or a pattern that begins with its area)."""
+    """Which of the two streams of messages holds a subject (or a pattern that begins with its
+    area).
+    """
     return ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else FACTS
 
 
@@ -82,11 +94,15 @@ def lets_through(pattern: str, subject: str) -> bool:
         if len(tokens) <= len(wanted):
             return False
         tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+    return len(wanted) == len(tokens) and all(
+        w in ("*", t) for w, t in zip(wanted, tokens, strict=True)
+    )
 
 
 def kind_of(subject: str) -> type[Message]:
-    """The message class that a subject carries; raises `UnknownKind` for a subject that is none of ours."""
+    """The message class that a subject carries; raises `UnknownKind` for a subject that is none of
+    ours.
+    """
     tag = tag_in(subject)
     if tag not in BY_TAG:
         raise UnknownKind(f"no message is called {tag!r}")

@@ -1,8 +1,10 @@
-"""Which taints take a node's pods away, and whether a node has been closed to new ones by somebody who may open it.
+"""Which taints take a node's pods away, and whether a node has been closed to new ones by somebody
+who may open it.
 
-A pod that does not tolerate a NoExecute taint is deleted for it at once. Who takes nodes away (autoscalers, clouds'
-spot notices) says so beforehand by a taint of a known name, mostly one that only keeps new pods off. That a node is not
-ready or cannot be reached is a taint, too, but says nothing of whether its pods have to go.
+A pod that does not tolerate a NoExecute taint is deleted for it at once. Who takes nodes away
+(autoscalers, clouds' spot notices) says so beforehand by a taint of a known name, mostly one that
+only keeps new pods off. That a node is not ready or cannot be reached is a taint, too, but says
+nothing of whether its pods have to go.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ TAKEN_AWAY: dict[str, float] = {
     "aws-node-termination-handler/scheduled-maintenance": 0.0,
     "aws-node-termination-handler/rebalance-recommendation": 0.0,
 }
-"""Taints that announce a node's end, and the seconds of notice that come with them; 0: not known."""
+"""Taints that announce a node's end, and the seconds of notice that come with them; 0: not
+known.
+"""
 
 
 def takes_away(taint: Taint) -> bool:

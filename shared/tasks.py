@@ -11,8 +11,8 @@ AGAIN_S = 0.1
 async def end(*tasks: asyncio.Future[Any]) -> None:
     """Cancel until all have ended, whatever became of them.
 
-    Once is not enough: before Python 3.12 `asyncio.wait_for` forgets a cancellation that comes together with its result
-    (CPython issue 86296), and the NATS client waits that way.
+    Once is not enough: before Python 3.12 `asyncio.wait_for` forgets a cancellation that comes
+    together with its result (CPython issue 86296), and the NATS client waits that way.
     """
     left = set(tasks)
     while left:

@@ -1,6 +1,8 @@
-"""Keys and signed claims as nats-server knows them: nkeys and JWTs. Pure: chance and time are arguments.
+"""Keys and signed claims as nats-server knows them: nkeys and JWTs. Pure: chance and time are
+arguments.
 
-A claim is `header.claims.signature`, each in base64 without padding; the signature is ed25519 over the first two.
+A claim is `header.claims.signature`, each in base64 without padding; the signature is ed25519 over
+the first two.
 """
 
 from __future__ import annotations
@@ -40,10 +42,14 @@ def public(secret: str) -> str:
 
 
 def signed(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
-    """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`, their end (s)."""
+    """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`,
+    their end (s).
+    """
     nats = {**claims["nats"], "type": kind, "version": VERSION}
     body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public(secret)}
-    body["jti"] = base64.b32encode(hashlib.sha256(msgspec.json.encode(body)).digest()).decode().rstrip("=")
+    body["jti"] = (
+        base64.b32encode(hashlib.sha256(msgspec.json.encode(body)).digest()).decode().rstrip("=")
+    )
     text = f"{_text(msgspec.json.encode(HEADER))}.{_text(msgspec.json.encode(body))}"
     signature = nkeys.from_seed(bytearray(secret.encode())).sign(text.encode())
     return f"{text}.{_text(bytes(signature))}"

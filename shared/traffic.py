@@ -36,16 +36,28 @@ WAITING = Family(
     kind="gauge",
     help="Messages that were said in vain at least once, or wait behind one that was; the server has none of them yet.",
 )
-CONNECTED = Family(name="weir_bus_connected", kind="gauge", help="1 while there is a connection to the bus, else 0.")
-AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connections that took the place of a lost one.")
+CONNECTED = Family(
+    name="weir_bus_connected",
+    kind="gauge",
+    help="1 while there is a connection to the bus, else 0.",
+)
+AGAIN = Family(
+    name="weir_bus_reconnects_total",
+    kind="counter",
+    help="Connections that took the place of a lost one.",
+)
 
 
 class Traffic:
     def __init__(self) -> None:
-        self.published, self.heard, self.newer = Meter(PUBLISHED), Meter(HEARD), Meter(NEWER)
+        self.published = Meter(PUBLISHED)
+        self.heard = Meter(HEARD)
+        self.newer = Meter(NEWER)
         self.buried = Meter(BURIED, [(stream,) for stream in (ORDERS, FACTS)])
 
     def measures(self, connected: bool, reconnects: int, waiting: int) -> Iterable[Measure]:
-        counted = (meter.measure() for meter in (self.published, self.heard, self.newer, self.buried))
+        counted = (
+            meter.measure() for meter in (self.published, self.heard, self.newer, self.buried)
+        )
         numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(waiting)}
         return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))

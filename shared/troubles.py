@@ -1,8 +1,10 @@
-"""What keeps a service from saying, hearing or seeing what it must: told as messages, with cause and remedy. Edge.
+"""What keeps a service from saying, hearing or seeing what it must: told as messages, with cause
+and remedy. Edge.
 
-Each is told when it begins, if the bus can take that, and when it is over, with how long it lasted. It goes to the
-stream of facts, which drops its oldest and so has room also while that of orders is full; while the bus is away it
-waits, as everything does that is said. One thing is told once in `TOLD_S`, however often it comes and goes.
+Each is told when it begins, if the bus can take that, and when it is over, with how long it lasted.
+It goes to the stream of facts, which drops its oldest and so has room also while that of orders is
+full; while the bus is away it waits, as everything does that is said. One thing is told once in
+`TOLD_S`, however often it comes and goes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ AT_ITS_END = ("bus away",)
 
 
 class Troubles:
-    """`begins` and `ends` may be called as often as one likes; `thing`: what it is about, where there are several."""
+    """`begins` and `ends` may be called as often as one likes; `thing`: what it is about, where
+    there are several.
+    """
 
     def __init__(self, service: str, clock: Callable[[], float] = time.time) -> None:
         self.service, self.clock = service, clock
@@ -43,7 +47,9 @@ class Troubles:
         if (what, thing) in self._lasting or now < self._told_s.get((what, thing), 0.0) + TOLD_S:
             return
         self._told_s[what, thing] = now
-        fact = ServiceTroubled(service=self.service, what=what, cause=cause, remedy=REMEDIES[what], begun_s=now)
+        fact = ServiceTroubled(
+            service=self.service, what=what, cause=cause, remedy=REMEDIES[what], begun_s=now
+        )
         self._lasting[what, thing] = fact
         if what not in AT_ITS_END:
             self._tell(fact)

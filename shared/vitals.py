@@ -1,7 +1,8 @@
 """What a service says of itself: what it still lacks to be ready, and what it has measured.
 
-Each part of a service adds what it knows, once, at its start; `listener.py` tells it to whoever asks. Alive and ready
-are two things: a service whose bus is away is alive, and to end it would help nobody.
+Each part of a service adds what it knows, once, at its start; `listener.py` tells it to whoever
+asks. Alive and ready are two things: a service whose bus is away is alive, and to end it would help
+nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Vitals:
         self.conditions[what] = met
 
     def tell(self, whose: str, source: Source) -> None:
-        """What was measured, asked for at each scrape. No two sources may have a family in common."""
+        """What was measured, asked for at each scrape. No two sources may have a family in
+        common.
+        """
         self.sources[whose] = source
 
     def lacks(self) -> list[str]:

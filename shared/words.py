@@ -1,4 +1,6 @@
-"""Counts, times and foreign text as people read them. Pure; one home for all who write a line that somebody reads."""
+"""Counts, times and foreign text as people read them. Pure; one home for all who write a line that
+somebody reads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ COUNTS_KEPT = 1024
 
 @lru_cache(COUNTS_KEPT)
 def counted(number: int, noun: str) -> str:
-    """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter servers, too."""
+    """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter
+    servers, too.
+    """
     return f"{number:,} {plural(noun) if number != 1 else noun}"
 
 
@@ -30,7 +34,9 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def some(names: Sequence[str], noun: str, most: int = 2) -> str:
-    """As `listed`; where there are more, with how many there are in all: `5 pods: a, b and 3 more`."""
+    """As `listed`; where there are more, with how many there are in all: `5 pods: a, b and 3
+    more`.
+    """
     return f"{f'{counted(len(names), noun)}: ' if len(names) > most else ''}{listed(names, most)}"
 
 
@@ -42,7 +48,8 @@ def size(ps: int, workers: int) -> str:
 def lasting(seconds: float, fine: bool = False) -> str:
     """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
 
-    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. What is no number of seconds is told as it is.
+    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. What is no number of
+    seconds is told as it is.
     """
     if not math.isfinite(seconds):
         return f"{seconds:g} s"
@@ -59,12 +66,16 @@ def lasting(seconds: float, fine: bool = False) -> str:
 
 
 def saving(seconds: float, fine: bool = False) -> str:
-    """What a change is worth to its job: `saves 3 min 20 s`; what one that makes room for others takes: `costs 9 s`."""
+    """What a change is worth to its job: `saves 3 min 20 s`; what one that makes room for others
+    takes: `costs 9 s`.
+    """
     return f"saves {lasting(seconds, fine)}" if seconds >= 0 else f"costs {lasting(-seconds, fine)}"
 
 
 def beside(seconds: float) -> str:
-    """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to it."""
+    """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to
+    it.
+    """
     return " for" if seconds >= 0 else ", beside"
 
 
@@ -88,7 +99,9 @@ def headline(text: str) -> str:
 
 
 def shortened(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
-    """A long one without its middle, for it begins with what, and ends with where; `head`: the beginning's share."""
+    """A long one without its middle, for it begins with what, and ends with where; `head`: the
+    beginning's share.
+    """
     if len(text) <= longest:
         return text
     kept = int(head * longest)

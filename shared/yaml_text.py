@@ -1,7 +1,8 @@
 """Read YAML from outside without letting it grow: its size is bounded before anything is expanded.
 
-An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes stand for more values than any
-memory holds. So the size is computed on the parsed tree, where an alias costs nothing, and only then is it built.
+An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes stand for more
+values than any memory holds. So the size is computed on the parsed tree, where an alias costs
+nothing, and only then is it built.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class TooLarge(yaml.YAMLError):
 
 
 def load(text: str, longest: int = LONGEST) -> Any:
-    """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also for what is too large."""
+    """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also for what
+    is too large.
+    """
     return _construct([compose(text, longest)])[0]
 
 
@@ -45,7 +48,9 @@ def _compose_all(text: str, longest: int) -> Iterator[yaml.Node]:
     try:
         for document in yaml.compose_all(text, yaml.SafeLoader):
             if expanded_size(document) > MOST_EXPANDED * longest:
-                raise TooLarge(f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,} characters")
+                raise TooLarge(
+                    f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,} characters"
+                )
             yield document
     except RecursionError as error:
         raise TooLarge("it is nested too deeply") from error
@@ -82,8 +87,14 @@ def _construct(documents: list[yaml.Node | None]) -> list[Any]:
     """Build the values of trees that were counted."""
     loader = yaml.SafeLoader("")
     try:
-        return [None if document is None else loader.construct_document(document) for document in documents]
-    except (RecursionError, ValueError) as error:  # such as an integer of more digits than Python reads
+        return [
+            None if document is None else loader.construct_document(document)
+            for document in documents
+        ]
+    except (
+        RecursionError,
+        ValueError,
+    ) as error:  # such as an integer of more digits than Python reads
         raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()

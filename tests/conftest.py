@@ -30,8 +30,16 @@ failures.RAISE_ALL = True  # a policy that fails fails the test
 os.environ["WEIR_ALLOCATOR_STRICT"] = "true"  # in the services that tests start, too
 
 WITHIN_S, LOOK_S = 60.0, 0.005
-"""Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds, is not at fault."""
-LONGEST = ("tests/flow/", "tests/deploy/test_image", "tests/trainer/test_training", "tests/trainer/", "tests/local/")
+"""Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds,
+is not at fault.
+"""
+LONGEST = (
+    "tests/flow/",
+    "tests/deploy/test_image",
+    "tests/trainer/test_training",
+    "tests/trainer/",
+    "tests/local/",
+)
 
 
 GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
@@ -47,13 +55,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run side by side: the longest begin, so that nobody waits for one of them at the end."""
+    """Where tests run side by side: the longest begin, so that nobody waits for one of them at the
+    end.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: next((n for n, part in enumerate(LONGEST) if part in item.nodeid), len(LONGEST)))
+        items.sort(
+            key=lambda item: next(
+                (n for n, part in enumerate(LONGEST) if part in item.nodeid), len(LONGEST)
+            )
+        )
 
 
 class NatsServer:
-    """A nats-server in a folder of its own; killed and started again, it is the same server at the same address."""
+    """A nats-server in a folder of its own; killed and started again, it is the same server at the
+    same address.
+    """
 
     def __init__(self, folder: Path, *more: str) -> None:
         self.folder, self._port, self._more = folder, free_port(), more
@@ -69,7 +85,16 @@ class NatsServer:
         return self._process.pid
 
     async def start(self) -> None:
-        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self.folder), *self._more)
+        where = (
+            "-js",
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self._port),
+            "-sd",
+            str(self.folder),
+            *self._more,
+        )
         quiet = asyncio.subprocess.DEVNULL
         self._process = await asyncio.create_subprocess_exec(
             program_path("nats-server"), *where, stdout=quiet, stderr=quiet
@@ -99,7 +124,9 @@ class NatsServer:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 except OSError:
-                    assert self._process and self._process.returncode is None, "the nats-server has ended"
+                    assert self._process and self._process.returncode is None, (
+                        "the nats-server has ended"
+                    )
                     await asyncio.sleep(0.02)
                     continue
                 writer.close()
@@ -107,10 +134,14 @@ class NatsServer:
 
 
 def _until_stopped(pid: int) -> None:
-    """Wait until every thread has stopped: on a busy machine one may run on for a moment after the signal."""
+    """Wait until every thread has stopped: on a busy machine one may run on for a moment after the
+    signal.
+    """
     threads = Path(f"/proc/{pid}/task")
     for _ in range(int(WITHIN_S / LOOK_S)):
-        states = [(each / "stat").read_text().rpartition(")")[2].split()[0] for each in threads.iterdir()]
+        states = [
+            (each / "stat").read_text().rpartition(")")[2].split()[0] for each in threads.iterdir()
+        ]
         if all(state == "T" for state in states):
             return
         time.sleep(LOOK_S)
@@ -150,7 +181,9 @@ async def nats_url(nats_server: NatsServer) -> str:
 
 @pytest.fixture
 def brief_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that was killed is missed after 2.5 heartbeats, whatever they take: here 1 s instead of 5."""
+    """A server that was killed is missed after 2.5 heartbeats, whatever they take: here 1 s instead
+    of 5.
+    """
     monkeypatch.setattr(pull, "HEARTBEAT_S", 0.4)
 
 

@@ -1,12 +1,15 @@
-"""Every process that a test run starts ends with the run, also after `kill -9`; and it hears SIGINT.
+"""Every process that a test run starts ends with the run, also after `kill -9`; and it hears
+SIGINT.
 
-The run puts a mark into its own environment, which each process below it inherits, whoever starts it. A shell at the
-far end of a pipe (the one that `services/local` uses for its pods) waits until the pipe closes, which the kernel does
-when the run ends for whatever reason; it then kills every process that carries the mark. A run inside a run (a worker
-of pytest-xdist, a test that starts pytest) extends the mark, so the outer run ends the inner one, too.
+The run puts a mark into its own environment, which each process below it inherits, whoever starts
+it. A shell at the far end of a pipe (the one that `services/local` uses for its pods) waits until
+the pipe closes, which the kernel does when the run ends for whatever reason; it then kills every
+process that carries the mark. A run inside a run (a worker of pytest-xdist, a test that starts
+pytest) extends the mark, so the outer run ends the inner one, too.
 
-Who gives a process an environment of its own adds `run_mark()`. Two kinds of processes have no mark and end otherwise:
-pods of `services/local`, whose own shell ends them, and Chromium, which ends when its pipe to the run closes.
+Who gives a process an environment of its own adds `run_mark()`. Two kinds of processes have no mark
+and end otherwise: pods of `services/local`, whose own shell ends them, and Chromium, which ends
+when its pipe to the run closes.
 """
 
 from __future__ import annotations
@@ -49,9 +52,11 @@ def end_guard(guard: subprocess.Popen[bytes]) -> None:
 
 
 def restore_sigint() -> None:
-    """Let what the run starts hear SIGINT, as at a terminal, also where the shell that started the run ignores it.
+    """Let what the run starts hear SIGINT, as at a terminal, also where the shell that started the
+    run ignores it.
 
-    A process inherits an ignored signal, but not a handler. The run itself goes on ignoring it, as its shell wishes.
+    A process inherits an ignored signal, but not a handler. The run itself goes on ignoring it, as
+    its shell wishes.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ignore)

@@ -1,8 +1,9 @@
 """A text classifier: it reads what a character is called, and says of which kind the character is.
 
-"CYRILLIC SMALL LETTER ZHE" is a small letter, "COMBINING ACUTE ACCENT" a mark, "INDIAN RUPEE SIGN" a currency's. The
-data is real, and comes with Python itself: names and general categories of the Unicode Character Database. Names that
-are nothing but a number or a sound ("CJK UNIFIED IDEOGRAPH-4E00", "HANGUL SYLLABLE GA") are left out.
+"CYRILLIC SMALL LETTER ZHE" is a small letter, "COMBINING ACUTE ACCENT" a mark, "INDIAN RUPEE SIGN"
+a currency's. The data is real, and comes with Python itself: names and general categories of the
+Unicode Character Database. Names that are nothing but a number or a sound ("CJK UNIFIED
+IDEOGRAPH-4E00", "HANGUL SYLLABLE GA") are left out.
 """
 
 import unicodedata
@@ -13,8 +14,29 @@ import numpy as np
 import tensorflow as tf
 
 LAST = 0x1FFFF  # of the code points that are looked at
-WORDS, BUCKETS = 8, 4096  # a text is at most so many words, a word a number below BUCKETS; 0 is no word
-KINDS = ("Lu", "Ll", "Lm", "Lo", "Mn", "Mc", "Nd", "Nl", "No", "Pd", "Ps", "Pe", "Po", "Sm", "Sc", "Sk", "So")
+WORDS, BUCKETS = (
+    8,
+    4096,
+)  # a text is at most so many words, a word a number below BUCKETS; 0 is no word
+KINDS = (
+    "Lu",
+    "Ll",
+    "Lm",
+    "Lo",
+    "Mn",
+    "Mc",
+    "Nd",
+    "Nl",
+    "No",
+    "Pd",
+    "Ps",
+    "Pe",
+    "Po",
+    "Sm",
+    "Sc",
+    "Sk",
+    "So",
+)
 EVALUATED = 10  # one name in so many is not trained on
 
 
@@ -22,7 +44,12 @@ def _names():
     """Each character's name and the number of its kind."""
     for code in range(LAST):
         name, kind = unicodedata.name(chr(code), ""), unicodedata.category(chr(code))
-        if name and kind in KINDS and not name.endswith(f"-{code:X}") and not name.startswith("HANGUL SYLLABLE"):
+        if (
+            name
+            and kind in KINDS
+            and not name.endswith(f"-{code:X}")
+            and not name.startswith("HANGUL SYLLABLE")
+        ):
             yield name, KINDS.index(kind)
 
 
@@ -41,7 +68,9 @@ _TRAINED_ON = len(_labels) - len(_labels) // EVALUATED
 
 
 def model():
-    """A vector a word; their mean says which words there are, and the last word's what kind of thing it is."""
+    """A vector a word; their mean says which words there are, and the last word's what kind of
+    thing it is.
+    """
     words = keras.Input((WORDS,), dtype="int32")
     vectors = keras.layers.Embedding(BUCKETS, 32, mask_zero=True)(words)
     mean = keras.layers.GlobalAveragePooling1D()(vectors)

@@ -1,8 +1,10 @@
-"""A wide-and-deep recommender with embeddings. Its click data is GENERATED, not recorded from anybody.
+"""A wide-and-deep recommender with embeddings. Its click data is GENERATED, not recorded from
+anybody.
 
-Who sees what, and whether it is clicked, follows a hidden logistic model: every example is a pure function of its
-number and a fixed seed, so `dataset(start, stop)` can begin anywhere, on any worker, and says the same thing each time.
-About 1.2 million parameters, nearly all of them in embeddings: the parameter servers hold much and compute little.
+Who sees what, and whether it is clicked, follows a hidden logistic model: every example is a pure
+function of its number and a fixed seed, so `dataset(start, stop)` can begin anywhere, on any
+worker, and says the same thing each time. About 1.2 million parameters, nearly all of them in
+embeddings: the parameter servers hold much and compute little.
 
 After "Wide & Deep Learning for Recommender Systems" (Cheng et al., 2016).
 """
@@ -23,7 +25,9 @@ CLICK_BIAS = -1.5  # about one impression in four is clicked
 
 
 def _uniform(numbers, stream):
-    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps independent draws apart."""
+    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps
+    independent draws apart.
+    """
     with np.errstate(over="ignore"):
         x = np.asarray(numbers, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
         x = x * np.uint64(0x9E3779B97F4A7C15)
@@ -48,17 +52,31 @@ def _features(numbers):
         "item": item,
         "category": (CATEGORIES * _uniform(item, 11)).astype(np.int32),
         "hour": (HOURS * _uniform(numbers, 3)).astype(np.int32),
-        "context": np.stack([_spread(numbers, 4 + i) for i in range(CONTEXT)], axis=1).astype(np.float32),
+        "context": np.stack([_spread(numbers, 4 + i) for i in range(CONTEXT)], axis=1).astype(
+            np.float32
+        ),
     }
 
 
 def _logit(x):
-    """The hidden model: popularity, an evening peak, a taste (of four kinds) for categories, and the context."""
+    """The hidden model: popularity, an evening peak, a taste (of four kinds) for categories, and
+    the context.
+    """
     taste = np.asarray(4 * _uniform(x["user"], 12), np.uint64)
     affinity = _spread(np.asarray(x["category"], np.uint64) * np.uint64(4) + taste, 13)
-    popularity = 0.7 * _spread(x["item"], 14) + 0.5 * _spread(x["user"], 15) + 0.4 * _spread(x["category"], 16)
+    popularity = (
+        0.7 * _spread(x["item"], 14)
+        + 0.5 * _spread(x["user"], 15)
+        + 0.4 * _spread(x["category"], 16)
+    )
     evening = 0.5 * np.cos((x["hour"] - 20) * 2 * np.pi / HOURS)
-    return CLICK_BIAS + popularity + evening + 0.9 * affinity + x["context"] @ np.array([0.6, -0.4, 0.2])
+    return (
+        CLICK_BIAS
+        + popularity
+        + evening
+        + 0.9 * affinity
+        + x["context"] @ np.array([0.6, -0.4, 0.2])
+    )
 
 
 def _between(start, stop):
@@ -72,14 +90,18 @@ def _between(start, stop):
 
 
 def model():
-    """Deep: an embedding per id and the context, through two layers. Wide: one weight per id, added up."""
+    """Deep: an embedding per id and the context, through two layers. Wide: one weight per id, added
+    up.
+    """
     ids = {name: keras.Input((), dtype="int32", name=name) for name in SIZES}
     context = keras.Input((CONTEXT,), name="context")
     hidden = keras.layers.Concatenate()([*(_embedded(ids, name, WIDTH) for name in SIZES), context])
     for units in (64, 32):
         hidden = keras.layers.Dense(units, activation="relu")(hidden)
     wide = [_embedded(ids, name, 1) for name in SIZES]
-    return keras.Model({**ids, "context": context}, keras.layers.Add()([*wide, keras.layers.Dense(1)(hidden)]))
+    return keras.Model(
+        {**ids, "context": context}, keras.layers.Add()([*wide, keras.layers.Dense(1)(hidden)])
+    )
 
 
 def _embedded(ids, name, width):

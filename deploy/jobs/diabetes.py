@@ -1,7 +1,9 @@
-"""A tabular regression: how far a patient's diabetes has gone one year on, from ten measurements at its beginning.
+"""A tabular regression: how far a patient's diabetes has gone one year on, from ten measurements at
+its beginning.
 
-442 real patients, from the table that scikit-learn ships (Efron, Hastie, Johnstone and Tibshirani, "Least Angle
-Regression", 2004). Four fifths are trained on, in an order shuffled once with a fixed seed; the rest is the evaluation.
+442 real patients, from the table that scikit-learn ships (Efron, Hastie, Johnstone and Tibshirani,
+"Least Angle Regression", 2004). Four fifths are trained on, in an order shuffled once with a fixed
+seed; the rest is the evaluation.
 """
 
 import keras
@@ -13,7 +15,9 @@ _table = load_diabetes(scaled=False)
 _order = np.random.default_rng(0).permutation(len(_table.target))
 _TRAINED_ON = len(_order) * 4 // 5
 _columns, _targets = _table.data[_order], _table.target[_order]
-_seen = slice(0, _TRAINED_ON)  # mean and spread are those of what is trained on: the rest must not be known
+_seen = slice(
+    0, _TRAINED_ON
+)  # mean and spread are those of what is trained on: the rest must not be known
 
 
 def _scaled(values):
@@ -27,8 +31,12 @@ def model():
     return keras.Sequential(
         [
             keras.layers.Input((_inputs.shape[1],)),
-            keras.layers.Dense(32, activation="relu", kernel_regularizer=keras.regularizers.L2(0.03)),
-            keras.layers.Dense(16, activation="relu", kernel_regularizer=keras.regularizers.L2(0.03)),
+            keras.layers.Dense(
+                32, activation="relu", kernel_regularizer=keras.regularizers.L2(0.03)
+            ),
+            keras.layers.Dense(
+                16, activation="relu", kernel_regularizer=keras.regularizers.L2(0.03)
+            ),
             keras.layers.Dense(1),
         ]
     )
@@ -55,5 +63,7 @@ def evaluation():
 
 
 def metrics():
-    """The share of the variance that is explained, and the mean error in units of the spread of what is trained on."""
+    """The share of the variance that is explained, and the mean error in units of the spread of
+    what is trained on.
+    """
     return [keras.metrics.R2Score(name="r2"), keras.metrics.MeanAbsoluteError(name="error")]

@@ -1,4 +1,5 @@
-"""A small convolutional net on the handwritten digits that scikit-learn ships: 1,797 real images of 8 x 8 pixels.
+"""A small convolutional net on the handwritten digits that scikit-learn ships: 1,797 real images of
+8 x 8 pixels.
 
 Four fifths are trained on, in an order shuffled once with a fixed seed; the rest is the evaluation.
 """

@@ -1,8 +1,10 @@
-"""A recommender whose tables exceed any one ps: a vector for each of five million listeners, tracks and so on.
+"""A recommender whose tables exceed any one ps: a vector for each of five million listeners, tracks
+and so on.
 
-Together the tables have 1.2 GiB, and a ps has 1.1 GiB, of which TensorFlow takes its part: so there are six ps, and
-each holds a table. Who listens to what, and whether it is played to its end, is GENERATED, not recorded from anybody:
-every example is a pure function of its number and a fixed seed.
+Together the tables have 1.2 GiB, and a ps has 1.1 GiB, of which TensorFlow takes its part: so there
+are six ps, and each holds a table. Who listens to what, and whether it is played to its end, is
+GENERATED, not recorded from anybody: every example is a pure function of its number and a fixed
+seed.
 
 Three things make a model of this size possible, and all are worth copying:
 - `Rows` asks the ps for the rows that a batch needs. A Keras `Embedding` asks for its whole table, for every batch.
@@ -28,7 +30,9 @@ SPREAD = 0.25  # of a vector's numbers at the beginning
 
 
 def _uniform(numbers, stream):
-    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps independent draws apart."""
+    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps
+    independent draws apart.
+    """
     with np.errstate(over="ignore"):
         x = np.asarray(numbers, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
         x = x * np.uint64(0x9E3779B97F4A7C15)
@@ -38,11 +42,16 @@ def _uniform(numbers, stream):
 
 
 def _ids(numbers):
-    return {name: (ROWS * _uniform(numbers, 1 + at) ** SKEW).astype("int32") for at, name in enumerate(TABLES)}
+    return {
+        name: (ROWS * _uniform(numbers, 1 + at) ** SKEW).astype("int32")
+        for at, name in enumerate(TABLES)
+    }
 
 
 def _between(start, stop):
-    """Whether a track is played to its end: the sum of hidden likings, one for each id, decides how likely it is."""
+    """Whether a track is played to its end: the sum of hidden likings, one for each id, decides how
+    likely it is.
+    """
     numbers = np.arange(start, stop)
     ids = _ids(numbers)
     liking = sum(2.0 * _uniform(ids[name], 11 + at) - 1.0 for at, name in enumerate(TABLES))
@@ -72,7 +81,9 @@ class Rows(keras.layers.Layer):
 
 
 def model():
-    """Of each id a vector; who goes with what is in their products, who is liked at all in their sum."""
+    """Of each id a vector; who goes with what is in their products, who is liked at all in their
+    sum.
+    """
     ids = {name: keras.Input((), dtype="int32", name=name) for name in TABLES}
     vectors = [Rows(name=f"{name}_table")(ids[name]) for name in TABLES]
     pairs = [keras.layers.Multiply()([vectors[0], other]) for other in vectors[1:]]

@@ -125,7 +125,9 @@ def _started(situation: Situation, target: Want) -> Verdict:
 
 
 def _started_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
-    """Start a job at the size that there is room for; its target is an alternative that was lost."""
+    """Start a job at the size that there is room for; its target is an alternative that was
+    lost.
+    """
     missing = trial.missing()
     quota = missing.quota_reason()
     why = quota or f"not enough room{missing.lacking()}"
@@ -147,7 +149,9 @@ def _await_release(situation: Situation, held: Wish) -> Verdict:
 
 def _wished(situation: Situation, target: Want) -> Wish:
     """The wish for a target, as it stands now."""
-    size, batch, sizes = target.size, target.batch, target.sizes
+    size = target.size
+    batch = target.batch
+    sizes = target.sizes
     return wished(situation.wish, size, batch, situation.now, situation.cause, sizes)
 
 

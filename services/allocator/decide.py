@@ -3,7 +3,8 @@
 Law: facts in, actions out. `decide` looks at the state and at the time it is given, and answers
 with what to say, when to look again, and why each job is as it is; it says nothing itself. A job
 gets one decision at a time. While a generation is in flight there is none, except to replace lost
-tasks, to move tasks that will be lost, to end the job, and to repeat a decision that nobody acts on.
+tasks, to move tasks that will be lost, to end the job, and to repeat a decision that nobody acts
+on.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def decide(
 
 
 def prepared(state: State, rules: Rules) -> State:
-    """Return the state with tables that are up to date, so that the next pass need not make them."""
+    """Return the state with tables that are up to date, so that the next pass need not make
+    them.
+    """
     return refreshed(state, with_cluster_quotas(state, rules))
 
 
@@ -369,7 +372,9 @@ def _by_priority(state: State, aside: Collection[str]) -> Jobs:
 
 
 def _split_urgent(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
-    """Divide the jobs: those that may need something else than their policy's size, and all others."""
+    """Divide the jobs: those that may need something else than their policy's size, and all
+    others.
+    """
     marked = tables_of(state).urgent
     urgent: Jobs = {}
     others: Jobs = {}

@@ -43,7 +43,9 @@ def relieved(situation: Situation) -> Verdict | None:
     """Move starving tasks to other nodes. None: no task starves, the move does not pay, or there is
     no room.
     """
-    job, now, settings = situation.job, situation.now, situation.settings
+    job = situation.job
+    now = situation.now
+    settings = situation.settings
     current = situation.current
     starving = _starving(job, now, settings)
     if current is None or not starving or now < retry_s(job, settings):

@@ -91,7 +91,9 @@ def size_of(decision: AllocationDecided) -> Size:
 
 
 def least_of(job: Job, size: Size) -> Size:
-    """Return how far a job of this size may shrink: to its gang floor; not at all if it has less."""
+    """Return how far a job of this size may shrink: to its gang floor; not at all if it has
+    less.
+    """
     ps = min(size.ps, job.request.ps.min)
     workers = min(size.workers, job.request.workers.min)
     return Size(ps, workers)

@@ -196,8 +196,8 @@ class Supply:
         return True
 
     def _empty_cluster(self) -> tuple[Resources, Resources]:
-        """Return what the open nodes have together, and the most that one has of each resource, once
-        all running tasks have ended.
+        """Return what the open nodes have together, and the most that one has of each resource,
+        once all running tasks have ended.
         """
         if self._empty is None:
             room = self.trial(self.starts[-1], ())

@@ -61,7 +61,9 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     urgent: frozenset[str] = frozenset()
     """Jobs that may need something else than the size that their policy wants."""
     policies: dict[str, str] = {}
-    """The policy of each job, in the order of passes, without the jobs that their users suspended."""
+    """The policy of each job, in the order of passes, without the jobs that their users
+    suspended.
+    """
     by_policy: dict[str, JobList] = {}
     """The jobs of `policies`, by their policy."""
     held: dict[str, Amounts] = {}

@@ -4,7 +4,8 @@
     ClusterSpecPublished   the chief builds and traces       GenerationPrepared       one task is prepared
     HandOverOrdered        the generation is to begin        TrainingResumed          it has made its first update
 
-Facts and orders come in separate streams: a pod may be heard of before it is heard that it is to be.
+Facts and orders come in separate streams: a pod may be heard of before it is heard that it is to
+be.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ Names = frozenset[str]
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Names of pods; `chief` is among `wanted`. `prepared`, `published` and `ordered` are of the newest generation that
-    said so."""
+    """Names of pods; `chief` is among `wanted`. `prepared`, `published` and `ordered` are of the
+    newest generation that said so.
+    """
 
     generation: int = 0
     wanted: Names = frozenset()
@@ -78,7 +80,10 @@ def _prepared(known: Beginning, said: GenerationPrepared) -> Beginning:
     newest, pods = known.prepared
     if said.error is not None or said.generation < newest:
         return known
-    return replace(known, prepared=(said.generation, {*pods, said.pod} if said.generation == newest else {said.pod}))
+    return replace(
+        known,
+        prepared=(said.generation, {*pods, said.pod} if said.generation == newest else {said.pod}),
+    )
 
 
 def _ordered(known: Beginning, said: HandOverOrdered) -> Beginning:
@@ -100,8 +105,14 @@ OF_BEGINNING: dict[type[Message], Callable[[Beginning, Any], Beginning]] = {
 
 
 def shown(view: JobView, known: Beginning | None) -> JobView:
-    """While it starts, what it waits for is why it has nothing yet; None: its first messages are not known."""
-    return replace(view, why=awaited(known)) if view.phase == "Starting" and known and known.wanted else view
+    """While it starts, what it waits for is why it has nothing yet; None: its first messages are
+    not known.
+    """
+    return (
+        replace(view, why=awaited(known))
+        if view.phase == "Starting" and known and known.wanted
+        else view
+    )
 
 
 def awaited(known: Beginning) -> str:

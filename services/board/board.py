@@ -1,7 +1,8 @@
 """Everything that is shown, in one frozen value, and how one more message changes it: pure.
 
-What the allocator knows (`state`) is folded by its own code; beside it stands what people ask for and a decision does
-not need: what happened, and when. A story is kept as long as the allocator keeps its job, ended ones included.
+What the allocator knows (`state`) is folded by its own code; beside it stands what people ask for
+and a decision does not need: what happened, and when. A story is kept as long as the allocator
+keeps its job, ended ones included.
 
     board = begun()                                  or begun(state, since_s), where the log's beginning is gone
     board = apply(board, Told(stored_s, stream, sequence, message))
@@ -44,12 +45,15 @@ from shared.messages import (
     TaskExited,
 )
 
-DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT = 100, 512, 200
+DECISIONS_KEPT = 100
+RECENT_KEPT = 512
+EVENTS_KEPT = 200
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`at_s`: when the newest message was stored. `recent`: the newest messages of all kinds; `events`: those of them
-    that a person wants to read one by one. `whys`: by job, why it is, or is not, growing: the allocator's last word.
+    """`at_s`: when the newest message was stored. `recent`: the newest messages of all kinds;
+    `events`: those of them that a person wants to read one by one. `whys`: by job, why it is, or is
+    not, growing: the allocator's last word.
     """
 
     state: State = State()
@@ -62,7 +66,9 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Told, ...] = ()
     recent: tuple[Told, ...] = ()
     early: tuple[Told, ...] = ()
-    """What was said of jobs that we have not heard of, or not any more: facts and orders come in separate streams."""
+    """What was said of jobs that we have not heard of, or not any more: facts and orders come in
+    separate streams.
+    """
     whys: dict[str, str] = {}
     silent: frozenset[str] = frozenset()
     """The jobs that, by the allocator's last word, report nothing though they should train."""
@@ -72,8 +78,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def begun(state: State | None = None, since_s: float = 0.0) -> Board:
     """Before any message was heard.
 
-    `state`: what the allocator has stored, where the log does not tell it from its beginning any more, but since
-    `since_s`; what was before is then taken to be as it is in that state.
+    `state`: what the allocator has stored, where the log does not tell it from its beginning any
+    more, but since `since_s`; what was before is then taken to be as it is in that state.
     """
     known = state or State()
     jobs = {key: _begun(one.job, closed_view(one)) for key, one in known.closed.items()}
@@ -100,7 +106,9 @@ def apply(board: Board, told: Told) -> Board:
         at_s=max(board.at_s, told.at_s),
         sequences=board.sequences | {told.stream: told.sequence},
         recent=series.newest(board.recent, told, RECENT_KEPT),
-        events=board.events if isinstance(told.message, SEEN_OTHERWISE) else _newest(board.events, told),
+        events=board.events
+        if isinstance(told.message, SEEN_OTHERWISE)
+        else _newest(board.events, told),
     )
     if isinstance(told.message, CapacityChanged):
         return _capacity(board, told.message, told.at_s)
@@ -125,18 +133,28 @@ def _event(board: Board, said: Message) -> Told | None:
     """What led to a decision."""
     if not isinstance(said, AllocationDecided) or said.cause == "-":
         return None
-    return next((told for told in reversed(board.recent) if is_cause(told.message, said.cause)), None)
+    return next(
+        (told for told in reversed(board.recent) if is_cause(told.message, said.cause)), None
+    )
 
 
 def why(board: Board, key: str, said: str, silent: bool = False) -> Board:
-    """The board with the allocator's word of why a job is, or is not, growing, and whether it is silent."""
+    """The board with the allocator's word of why a job is, or is not, growing, and whether it is
+    silent.
+    """
     known = board.jobs.get(key)
     others = board.silent - {key}
-    board = replace(board, whys=board.whys | {key: said}, silent=others | {key} if silent else others)
+    board = replace(
+        board, whys=board.whys | {key: said}, silent=others | {key} if silent else others
+    )
     if known is None or known.finished:
         return board
     view = _view(board, replace(known, view=replace(known.view, why=said, silent=silent)))
-    return board if view == known.view else replace(board, jobs=board.jobs | {key: replace(known, view=view)})
+    return (
+        board
+        if view == known.view
+        else replace(board, jobs=board.jobs | {key: replace(known, view=view)})
+    )
 
 
 # ---------------------------------------------------------------- nodes
@@ -144,7 +162,11 @@ def why(board: Board, key: str, said: str, silent: bool = False) -> Board:
 
 def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
     gone, come = board.nodes.get(fact.node), None if fact.gone else node_of(fact, at_s)
-    left = {name: node for name, node in board.nodes.items() if name != fact.node} if fact.gone else board.nodes
+    left = (
+        {name: node for name, node in board.nodes.items() if name != fact.node}
+        if fact.gone
+        else board.nodes
+    )
     totals = summed(board.totals, gone, come, at_s)
     return replace(
         board,
@@ -190,23 +212,32 @@ def _of_job(board: Board, told: Told, event: Told | None) -> Board:
 
 
 def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
-    """The story that a message belongs to, begun with it if need be; None: of a job that is no more, or of which we do
-    not know what was asked."""
+    """The story that a message belongs to, begun with it if need be; None: of a job that is no
+    more, or of which we do not know what was asked.
+    """
     key = said.key()
     known, job = board.jobs.get(key), board.state.jobs.get(key)
     if known and known.uid >= said.uid:
         return known if known.uid == said.uid else None
-    request = getattr(said, "request", None) or (job.request if job and job.uid == said.uid else None)
+    request = getattr(said, "request", None) or (
+        job.request if job and job.uid == said.uid else None
+    )
     if not isinstance(request, JobRequested):
         return None
     asked_s = job.asked_s if job and job.uid == said.uid else at_s
-    view = JobView(job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s)
+    view = JobView(
+        job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
+    )
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
-    return story.holds(begins, rounded(together(_load(node, key) for node in board.nodes.values())), at_s)
+    return story.holds(
+        begins, rounded(together(_load(node, key) for node in board.nodes.values())), at_s
+    )
 
 
 def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
-    """The story with all that was said of it before it began, and a board that waits for it no more."""
+    """The story with all that was said of it before it began, and a board that waits for it no
+    more.
+    """
     facts = [(told, told.message) for told in board.early if isinstance(told.message, JobMessage)]
     own = [told for told, fact in facts if fact.uid == begins.uid and fact.key() == begins.key]
     state = board.state
@@ -225,14 +256,20 @@ def _view(board: Board, told: Story) -> JobView:
     if closed and closed.job.uid == told.uid:
         return closed_view(closed)
     if told.finished:
-        return replace(told.view, phase=ENDED[told.finished.outcome], finished_s=told.finished.finished_s)
+        return replace(
+            told.view, phase=ENDED[told.finished.outcome], finished_s=told.finished.finished_s
+        )
     return told.view
 
 
 def _decided(board: Board, before: Story | None, after: Story) -> Board:
-    if not after.decisions or (before and before.uid == after.uid and before.decisions == after.decisions):
+    if not after.decisions or (
+        before and before.uid == after.uid and before.decisions == after.decisions
+    ):
         return board
-    return replace(board, decisions=series.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT))
+    return replace(
+        board, decisions=series.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT)
+    )
 
 
 def _reported(board: Board, before: Story | None, after: Story) -> Board:

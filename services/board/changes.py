@@ -1,6 +1,7 @@
 """What is new between two boards, so that who watches is sent only that: pure.
 
-By identity: a board's parts are frozen, and stay the very same ones as long as nothing happens to them.
+By identity: a board's parts are frozen, and stay the very same ones as long as nothing happens to
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ T = TypeVar("T")
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """`gone_*`: names that are there no more. A list that is None was thinned: take the board's own, whole."""
+    """`gone_*`: names that are there no more. A list that is None was thinned: take the board's
+    own, whole.
+    """
 
     nodes: tuple[Node, ...] = ()
     gone_nodes: tuple[str, ...] = ()
@@ -47,7 +50,11 @@ def changes(before: Board, after: Board) -> Changes:
 
 
 def _new(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
-    return () if before is after else tuple(one for name, one in after.items() if before.get(name) is not one)
+    return (
+        ()
+        if before is after
+        else tuple(one for name, one in after.items() if before.get(name) is not one)
+    )
 
 
 def _gone(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[str, ...]:

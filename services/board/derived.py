@@ -34,7 +34,9 @@ def share(view: JobView) -> float | None:
 
 
 def left_s(view: JobView) -> float | None:
-    """Seconds to the end at the speed of late; None: it does not train, or has not said how fast."""
+    """Seconds to the end at the speed of late; None: it does not train, or has not said how
+    fast.
+    """
     speed = view.mean_samples_per_second or view.samples_per_second
     if over(view) or not view.total_samples or speed <= 0:
         return None
@@ -99,9 +101,11 @@ def losses(story: Story, most: int = BARS) -> list[float]:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision foresaw, and what came: the pause of the hand-over, speeds before the decision and after, and
-    seconds of training that its preparation cost what trained meanwhile; None: not known, or it has not come
-    (`abandoned` says why, where it will not). `applied`: examples, as last reported before the hand-over."""
+    """What a decision foresaw, and what came: the pause of the hand-over, speeds before the
+    decision and after, and seconds of training that its preparation cost what trained meanwhile;
+    None: not known, or it has not come (`abandoned` says why, where it will not). `applied`:
+    examples, as last reported before the hand-over.
+    """
 
     decision: Decision
     resumed_s: float | None = None
@@ -118,7 +122,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcomes(story: Story) -> Iterable[Outcome]:
-    """Of every decision that is known; of those of one generation (a change in place) the first began it."""
+    """Of every decision that is known; of those of one generation (a change in place) the first
+    began it.
+    """
     trained = {stretch.generation: stretch for stretch in story.stretches}
     told: set[int] = set()
     for decision in story.decisions:
@@ -127,7 +133,9 @@ def outcomes(story: Story) -> Iterable[Outcome]:
             yield Outcome(decision=decision)
             continue
         told.add(decision.generation)
-        known = Outcome(decision=decision, resumed_s=came.resumed_s, pause_s=came.pause_s, after=speed(came))
+        known = Outcome(
+            decision=decision, resumed_s=came.resumed_s, pause_s=came.pause_s, after=speed(came)
+        )
         before = trained.get(came.previous) if came.previous is not None else None
         yield _since(known, before, _report_by(story, before, decision.at_s)) if before else known
 
@@ -145,7 +153,9 @@ def _pace(stretch: Stretch, heard: Report | None) -> float | None:
     """Examples a second up to then; of a single report, what it says itself."""
     if heard is None:
         return None
-    return speed(replace(stretch, last=heard)) or (heard.samples_per_second if heard == stretch.first else None)
+    return speed(replace(stretch, last=heard)) or (
+        heard.samples_per_second if heard == stretch.first else None
+    )
 
 
 def _report_by(story: Story, stretch: Stretch, at_s: float) -> Report | None:
@@ -156,5 +166,7 @@ def _report_by(story: Story, stretch: Stretch, at_s: float) -> Report | None:
 
 
 def curve(reports: Iterable[Report]) -> list[tuple[float, float]]:
-    """Loss over time: seconds since 1970, and the mean over the examples since the report before."""
+    """Loss over time: seconds since 1970, and the mean over the examples since the report
+    before.
+    """
     return [(report.at_s, report.loss) for report in reports if report.loss is not None]

@@ -1,8 +1,9 @@
 """One node as its last `CapacityChanged` has it, and the sum of all nodes: pure.
 
-Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by job) or `others`, and
-the rest is free: allocatable = ours + others + free, as the monitor counts (free is never below zero, so that a node on
-which more is requested than it has shows more held than allocatable).
+Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by
+job) or `others`, and the rest is free: allocatable = ours + others + free, as the monitor counts
+(free is never below zero, so that a node on which more is requested than it has shows more held
+than allocatable).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ DIGITS = 6
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are going; `closed`: why it takes
-    no new pods, empty where it does."""
+    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are going;
+    `closed`: why it takes no new pods, empty where it does.
+    """
 
     name: str
     at_s: float
@@ -38,8 +40,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may go; `used`:
-    measured use of our tasks, as each job last reported it."""
+    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may
+    go; `used`: measured use of our tasks, as each job last reported it.
+    """
 
     at_s: float = 0.0
     nodes: int = 0
@@ -96,7 +99,9 @@ def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) ->
     for node, sign in ((gone, -1), (come, 1)):
         for name, amount in _parts(node).items() if node else ():
             sums[name] += sign * amount
-    return msgspec.structs.replace(totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()})
+    return msgspec.structs.replace(
+        totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()}
+    )
 
 
 HELD = ("allocatable", "ours", "others", "free")

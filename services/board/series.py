@@ -1,7 +1,8 @@
 """What grows for ever, kept short: points in time, thinned and never invented. Pure.
 
-A series that is full loses about half of its points, those that lie close to others, so that what stays is spread
-evenly over the whole time. What stays is as it was said; nothing is averaged and nothing put between.
+A series that is full loses about half of its points, those that lie close to others, so that what
+stays is spread evenly over the whole time. What stays is as it was said; nothing is averaged and
+nothing put between.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def added(points: tuple[P, ...], point: P, most: int = MOST) -> tuple[P, ...]:
 
 
 def thinned(points: tuple[P, ...], most: int) -> tuple[P, ...]:
-    """The first, the last, and of those between such as are more than 2 / `most` of the whole time apart."""
+    """The first, the last, and of those between such as are more than 2 / `most` of the whole time
+    apart.
+    """
     gap = 2 * (points[-1].at_s - points[0].at_s) / most
     kept = [points[0]]
     for point in points[1:-1]:
@@ -44,10 +47,14 @@ def newest(things: tuple[T, ...], thing: T, most: int) -> tuple[T, ...]:
 
 
 def come(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
-    """What came at the end since then; None where it was thinned meanwhile, or is another series."""
+    """What came at the end since then; None where it was thinned meanwhile, or is another
+    series.
+    """
     if not before:
         return after
-    same = len(after) >= len(before) and after[len(before) - 1] is before[-1] and after[0] is before[0]
+    same = (
+        len(after) >= len(before) and after[len(before) - 1] is before[-1] and after[0] is before[0]
+    )
     return after[len(before) :] if same else None
 
 

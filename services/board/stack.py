@@ -1,6 +1,8 @@
-"""Who held the cluster's cores over time: the cluster's series and the jobs', read at even times. Pure.
+"""Who held the cluster's cores over time: the cluster's series and the jobs', read at even times.
+Pure.
 
-What is between two points of a series of steps is as the earlier one says. allocatable = jobs + others + free.
+What is between two points of a series of steps is as the earlier one says. allocatable = jobs +
+others + free.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from services.board.series import P
 from services.board.story import Story
 
 COLUMNS, NAMED = 120, 7
-"""Times that are read; jobs that are told by name: those that held most. There are as many colours."""
+"""Times that are read; jobs that are told by name: those that held most. There are as many
+colours.
+"""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -26,8 +30,10 @@ class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """At each of `times`, cores: of the `jobs` that held most, of all other jobs of ours, of others, free, allocatable;
-    `used`: measured use of our tasks, which is part of what jobs hold."""
+    """At each of `times`, cores: of the `jobs` that held most, of all other jobs of ours, of
+    others, free, allocatable; `used`: measured use of our tasks, which is part of what jobs
+    hold.
+    """
 
     times: tuple[float, ...] = ()
     jobs: tuple[Band, ...] = ()
@@ -45,7 +51,9 @@ def stack(board: Board, from_s: float, to_s: float) -> Stack:
     times = [begins + (to_s - begins) * column / (COLUMNS - 1) for column in range(COLUMNS)]
     totals = [point or Totals() for point in sampled(board.cluster, times)]
     named = _most(board.jobs.values(), times)
-    sums = [sum(column) for column in zip(*(band.cores for band in named), strict=True)] or [0.0] * COLUMNS
+    sums = [sum(column) for column in zip(*(band.cores for band in named), strict=True)] or [
+        0.0
+    ] * COLUMNS
     return Stack(
         times=tuple(times),
         jobs=tuple(named),
@@ -70,9 +78,18 @@ def sampled(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
 
 def _most(stories: Iterable[Story], times: Sequence[float]) -> list[Band]:
     """Those that held most over these times, the largest first."""
-    bands = [_band(one, times) for one in stories if one.held and (one.held_cpu or one.held[-1].at_s > times[0])]
-    return sorted((band for band in bands if any(band.cores)), key=lambda b: (-sum(b.cores), b.job))[:NAMED]
+    bands = [
+        _band(one, times)
+        for one in stories
+        if one.held and (one.held_cpu or one.held[-1].at_s > times[0])
+    ]
+    return sorted(
+        (band for band in bands if any(band.cores)), key=lambda b: (-sum(b.cores), b.job)
+    )[:NAMED]
 
 
 def _band(story: Story, times: Sequence[float]) -> Band:
-    return Band(job=story.key, cores=tuple(point.cpu if point else 0.0 for point in sampled(story.held, times)))
+    return Band(
+        job=story.key,
+        cores=tuple(point.cpu if point else 0.0 for point in sampled(story.held, times)),
+    )

@@ -1,9 +1,10 @@
 """One job from its acceptance to its end, as the bus tells of it: pure.
 
-Beside the view that `weir jobs` shows it has what happened over time: every decision with its reason, the alternatives
-that lost, what it foresaw (`gain_s`, `cost_s`); every generation that trained, with its pause in phases and its first
-and last report; reports and cores held, as thinned series; and sums that no thinning touches (core-seconds, pauses,
-examples that were applied and lost).
+Beside the view that `weir jobs` shows it has what happened over time: every decision with its
+reason, the alternatives that lost, what it foresaw (`gain_s`, `cost_s`); every generation that
+trained, with its pause in phases and its first and last report; reports and cores held, as thinned
+series; and sums that no thinning touches (core-seconds, pauses, examples that were applied and
+lost).
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ from shared.messages import (
     TrainingResumed,
 )
 
-DECISIONS_KEPT, STRETCHES_KEPT, MARKS_KEPT = 128, 256, 128
+DECISIONS_KEPT = 128
+STRETCHES_KEPT = 256
+MARKS_KEPT = 128
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was decided and why; `gain_s` and `cost_s` are what it foresaw, seconds saved and seconds paused. `event`:
-    the fact that led to it, where it was still at hand; `cause` is its id. `abandoned`: why it did not come to be."""
+    """What was decided and why; `gain_s` and `cost_s` are what it foresaw, seconds saved and
+    seconds paused. `event`: the fact that led to it, where it was still at hand; `cause` is its id.
+    `abandoned`: why it did not come to be.
+    """
 
     at_s: float
     job: str
@@ -65,8 +70,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the report before;
-    `memory_gib`: what they have resident; None: not measured."""
+    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the
+    report before; `memory_gib`: what they have resident; None: not measured.
+    """
 
     at_s: float
     generation: int
@@ -80,9 +86,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of how long a stand-still
-    it is the end; `off_s`: for how long the whole cluster was off beside. `lost`: examples that had been applied and
-    were not in the checkpoint that it went on from. `gives`: what was decided; None where that was too long ago."""
+    """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of
+    how long a stand-still it is the end; `off_s`: for how long the whole cluster was off beside.
+    `lost`: examples that had been applied and were not in the checkpoint that it went on from.
+    `gives`: what was decided; None where that was too long ago.
+    """
 
     generation: int
     resumed_s: float
@@ -99,7 +107,9 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """From then on the job's pods held so many cores and GiB: requests, as the nodes' facts have them."""
+    """From then on the job's pods held so many cores and GiB: requests, as the nodes' facts have
+    them.
+    """
 
     at_s: float
     cpu: float
@@ -107,9 +117,10 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the last change of what is
-    held; `used_core_s`: core-seconds used, of which reports tell. `marks`: what went wrong or was given up, as it was
-    said. `beginning`: None where the log does not tell it any more.
+    """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the
+    last change of what is held; `used_core_s`: core-seconds used, of which reports tell. `marks`:
+    what went wrong or was given up, as it was said. `beginning`: None where the log does not tell
+    it any more.
     """
 
     uid: int
@@ -146,12 +157,18 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """As last reported; nothing while it does not train."""
         if not self.reports or self.finished is not None or self.view.phase not in TRAINS:
             return Resources()
-        return Resources(cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0)
+        return Resources(
+            cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0
+        )
 
     @property
     def holding(self) -> Resources:
         """What its pods hold now."""
-        return Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib) if self.held else Resources()
+        return (
+            Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib)
+            if self.held
+            else Resources()
+        )
 
     @property
     def held_cpu(self) -> float:
@@ -160,18 +177,27 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def heard(story: Story, told: Told, event: Told | None = None) -> Story:
-    """The story after one more message of its job; the same, where that is an old one. `event`: a decision's cause."""
+    """The story after one more message of its job; the same, where that is an old one. `event`: a
+    decision's cause.
+    """
     said = told.message
     if not isinstance(said, JobMessage) or said.uid != story.uid:
         return story
-    if story.beginning and (begins := beginning.heard(story.beginning, said)) is not story.beginning:
+    if (
+        story.beginning
+        and (begins := beginning.heard(story.beginning, said)) is not story.beginning
+    ):
         story = replace(story, beginning=begins)
     if type(said) not in OF_STORY:
         return story
     if isinstance(said, AllocationDecided):
         return _decided(story, said, told.at_s, event)
     story = OF_STORY[type(said)](story, said, told.at_s)
-    return replace(story, marks=series.newest(story.marks, told, MARKS_KEPT)) if isinstance(said, MARKS) else story
+    return (
+        replace(story, marks=series.newest(story.marks, told, MARKS_KEPT))
+        if isinstance(said, MARKS)
+        else story
+    )
 
 
 def holds(story: Story, held: Resources, at_s: float) -> Story:
@@ -180,7 +206,9 @@ def holds(story: Story, held: Resources, at_s: float) -> Story:
         return story
     since_s = story.held[-1].at_s if story.held else at_s
     core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
-    return replace(story, core_s=core_s, held=series.added(story.held, Held(at_s, held.cpu, held.memory_gib)))
+    return replace(
+        story, core_s=core_s, held=series.added(story.held, Held(at_s, held.cpu, held.memory_gib))
+    )
 
 
 # ---------------------------------------------------------------- decided, and what came of it
@@ -208,8 +236,14 @@ def _decided(story: Story, said: AllocationDecided, at_s: float, event: Told | N
 
 
 def _sized(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
-    """Facts and orders come in separate streams: a generation may resume before its decision is heard."""
-    if not stretches or stretches[-1].gives is not None or stretches[-1].generation != made.generation:
+    """Facts and orders come in separate streams: a generation may resume before its decision is
+    heard.
+    """
+    if (
+        not stretches
+        or stretches[-1].gives is not None
+        or stretches[-1].generation != made.generation
+    ):
         return stretches
     return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
 
@@ -231,7 +265,9 @@ def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
         generation=said.generation,
         resumed_s=at_s,
         previous=said.previous,
-        gives=next((d.gives for d in reversed(story.decisions) if d.generation == said.generation), None),
+        gives=next(
+            (d.gives for d in reversed(story.decisions) if d.generation == said.generation), None
+        ),
         pause_s=said.pause_s,
         off_s=said.off_s,
         phases=said.phases,
@@ -254,7 +290,9 @@ def _closed(story: Story, at_s: float) -> Story:
     runs = story.runs
     if runs is None or runs.ended_s is not None:
         return story
-    return replace(story, stretches=(*story.stretches[:-1], replace(runs, ended_s=max(at_s, runs.resumed_s))))
+    return replace(
+        story, stretches=(*story.stretches[:-1], replace(runs, ended_s=max(at_s, runs.resumed_s)))
+    )
 
 
 # ---------------------------------------------------------------- how far
@@ -266,7 +304,13 @@ def _progress(story: Story, said: ProgressReported, at_s: float) -> Story:
     if stale or (last and (said.generation, said.step) <= (last.generation, last.step)):
         return story
     report = _report(said, at_s)
-    since_s = last.at_s if last and last.generation == said.generation else runs.resumed_s if runs else at_s
+    since_s = (
+        last.at_s
+        if last and last.generation == said.generation
+        else runs.resumed_s
+        if runs
+        else at_s
+    )
     return replace(
         story,
         reports=series.added(story.reports, report),
@@ -300,7 +344,9 @@ def _reported(stretches: tuple[Stretch, ...], report: Report) -> tuple[Stretch, 
 def _saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
     stale = story.runs is not None and said.generation < story.runs.generation
     applied = story.applied if stale else max(story.applied, said.samples)
-    return replace(story, applied=applied, saves=story.saves + 1, save_cost_s=story.save_cost_s + said.cost_s)
+    return replace(
+        story, applied=applied, saves=story.saves + 1, save_cost_s=story.save_cost_s + said.cost_s
+    )
 
 
 def _finished(story: Story, said: JobFinished, at_s: float) -> Story:

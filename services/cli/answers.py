@@ -17,10 +17,19 @@ M = TypeVar("M", bound=Message)
 
 
 async def first(
-    bus: Bus, kinds: tuple[type[M], ...], after: int, is_it: Callable[[M], bool], within_s: float, key: str = ">"
+    bus: Bus,
+    kinds: tuple[type[M], ...],
+    after: int,
+    is_it: Callable[[M], bool],
+    within_s: float,
+    key: str = ">",
 ) -> M | None:
-    """The first order of these kinds stored behind `after` that is the one; None where none comes in time."""
-    wanted = Wanted(stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after)
+    """The first order of these kinds stored behind `after` that is the one; None where none comes
+    in time.
+    """
+    wanted = Wanted(
+        stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after
+    )
     try:
         async with asyncio.timeout(within_s), aclosing(read(bus, [wanted], follow=True)) as entries:
             async for entry in entries:

@@ -1,7 +1,9 @@
-"""What `weir submit` asks for, from the files of this machine: all is read and checked before the bus is looked for.
+"""What `weir submit` asks for, from the files of this machine: all is read and checked before the
+bus is looked for.
 
-What is wrong with a request in itself, and with its program, is told here, every reason at once. What only the cluster
-knows (which namespaces, images, folders and policies of its own it allows, which names are in use) it answers.
+What is wrong with a request in itself, and with its program, is told here, every reason at once.
+What only the cluster knows (which namespaces, images, folders and policies of its own it allows,
+which names are in use) it answers.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`file`: what is asked by; `body`: the request with these `fields`, as JSON; `path`: of the program that goes
-    with it, None where the request names one by its digest."""
+    """`file`: what is asked by; `body`: the request with these `fields`, as JSON; `path`: of the
+    program that goes with it, None where the request names one by its digest.
+    """
 
     file: Path
     fields: Fields
@@ -43,7 +46,10 @@ def asked(args: argparse.Namespace) -> Asked:
     body = request_file.encoded(fields, file.name)
     if wrong := request_file.reasons_against(fields):
         told = [*wrong, *(f"program: {line}" for line in str(trouble or "").splitlines())]
-        raise Trouble("\n".join([f"{file} cannot be asked for:", *(f"  - {plain(r)}" for r in told), BEGIN]), WRONG_USE)
+        raise Trouble(
+            "\n".join([f"{file} cannot be asked for:", *(f"  - {plain(r)}" for r in told), BEGIN]),
+            WRONG_USE,
+        )
     if trouble:
         raise trouble
     return Asked(file=file, fields=fields, body=body, path=path, program=program)
@@ -69,12 +75,17 @@ def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
 
 
 def _in_namespace(fields: Fields, namespace: str | None, file: Path) -> Fields:
-    """Return the fields with the namespace that was given; raise `Trouble` if the file names another one."""
+    """Return the fields with the namespace that was given; raise `Trouble` if the file names
+    another one.
+    """
     if namespace is None:
         return fields
     named = fields.get("namespace", namespace)
     if named != namespace:
-        raise Trouble(f"{file} names the namespace {named!r}, and -n {namespace!r}: give one of them", WRONG_USE)
+        raise Trouble(
+            f"{file} names the namespace {named!r}, and -n {namespace!r}: give one of them",
+            WRONG_USE,
+        )
     return {**fields, "namespace": namespace}
 
 

@@ -1,4 +1,6 @@
-"""`weir asyncapi`: every subject and message on the bus, for machines (AsyncAPI 3) or as a page. Needs no bus."""
+"""`weir asyncapi`: every subject and message on the bus, for machines (AsyncAPI 3) or as a page.
+Needs no bus.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    whole = page() if args.page else msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+    whole = (
+        page()
+        if args.page
+        else msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+    )
     sys.stdout.write(whole)
     return DONE

@@ -21,7 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     said = f"how long to wait for the end (default: {STOPPED_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=STOPPED_S, metavar="TIME", help=said)
+    parser.add_argument(
+        "--timeout", type=words.duration, default=STOPPED_S, metavar="TIME", help=said
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,9 +37,13 @@ async def cancel(bus: Bus, args: argparse.Namespace) -> int:
     asked = await bus.request(order)
     end = await answers.first(bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key())
     if end is None:
-        raise Trouble(f"job {name} has not stopped within {args.timeout:g} s; is the allocator running? {LOOK}")
+        raise Trouble(
+            f"job {name} has not stopped within {args.timeout:g} s; is the allocator running? {LOOK}"
+        )
     if end.outcome != "cancelled":
-        raise Trouble(f"job {name} {end.outcome} before it could be cancelled; `weir jobs` shows how it ended")
+        raise Trouble(
+            f"job {name} {end.outcome} before it could be cancelled; `weir jobs` shows how it ended"
+        )
     print(f"job {name} is cancelled")
     return DONE
 

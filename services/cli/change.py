@@ -20,7 +20,9 @@ HIGHEST = 2_147_483_647
 def arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     parser.add_argument("--priority", type=priority, metavar="N", help="the larger, the earlier")
-    parser.add_argument("--workers", type=bounds, metavar="MIN..MAX", help="how many workers it may have")
+    parser.add_argument(
+        "--workers", type=bounds, metavar="MIN..MAX", help="how many workers it may have"
+    )
     parser.add_argument("--ps", type=bounds, metavar="MIN..MAX", help="how many ps it may have")
 
 
@@ -31,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
 def priority(text: str) -> int:
     """Read an argument."""
     if not re.fullmatch(r"-?\d{1,10}", text) or abs(int(text)) > HIGHEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}"
+        )
     return int(text)
 
 
@@ -57,7 +61,9 @@ async def change(bus: Bus, args: argparse.Namespace) -> int:
     )
     now = await ask_for(bus, order, args.timeout)
     name = f"{args.namespace}/{args.job}"
-    print(f"job {name} has priority {now.priority}, {_least(now.ps)}{now.ps.max} ps and {_workers(now.workers)}")
+    print(
+        f"job {name} has priority {now.priority}, {_least(now.ps)}{now.ps.max} ps and {_workers(now.workers)}"
+    )
     return DONE
 
 

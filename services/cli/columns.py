@@ -1,4 +1,6 @@
-"""Columns in front of a sentence, as one line; at a terminal the sentence goes on below its own beginning. Pure."""
+"""Columns in front of a sentence, as one line; at a terminal the sentence goes on below its own
+beginning. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ from shared.words import plain
 Cell = tuple[str, int, str]
 """Text, width in columns, style. What is wider pushes what follows to the right."""
 LEAST, INDENT = 24, 6
-"""With fewer columns than these beside its cells a sentence stands below them, so far from the left."""
+"""With fewer columns than these beside its cells a sentence stands below them, so far from the
+left.
+"""
 
 
 def beside(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
     """`width` of the terminal; None: one line, however long."""
-    front = Text.assemble(*((f"{_padded(plain(text), wide)} ", style) for text, wide, style in cells))
+    front = Text.assemble(
+        *((f"{_padded(plain(text), wide)} ", style) for text, wide, style in cells)
+    )
     if width is None or sentence.cell_len <= width - front.cell_len:
         return Text.assemble(front, sentence)
     if width - front.cell_len >= LEAST:

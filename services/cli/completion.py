@@ -1,4 +1,5 @@
-"""`weir completion SHELL`: a script that completes `weir`'s words, for bash, zsh or fish. Needs no bus.
+"""`weir completion SHELL`: a script that completes `weir`'s words, for bash, zsh or fish. Needs no
+bus.
 
 The script itself asks by `--names` for what only the bus knows.
 """

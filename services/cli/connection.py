@@ -1,9 +1,9 @@
 """Where NATS and Kubernetes are, and a command's life on the bus.
 
-In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder, or below the
-nearest of those above it; NATS' usual address.
-Who we are says WEIR_NATS_CREDENTIALS, else what `weir up` wrote for the server at that address.
-Kubernetes comes from where NATS came from: by its URL from `weir up`, otherwise by kubeconfig.
+In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder, or
+below the nearest of those above it; NATS' usual address. Who we are says WEIR_NATS_CREDENTIALS,
+else what `weir up` wrote for the server at that address. Kubernetes comes from where NATS came
+from: by its URL from `weir up`, otherwise by kubeconfig.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """Where a bus and its cluster are, and as whom to ask.
 
-    `kubeconfig`: of `weir up`, with the token for `kube_url`; empty: the usual one. `pod_logs`: where `weir up` keeps
-    what pods print. `limits`: the settings by which it limits jobs. `source` says who told us.
+    `kubeconfig`: of `weir up`, with the token for `kube_url`; empty: the usual one. `pod_logs`:
+    where `weir up` keeps what pods print. `limits`: the settings by which it limits jobs. `source`
+    says who told us.
     """
 
     nats_url: str = USUAL
@@ -84,7 +85,9 @@ def _at(url: str, source: str, folder: Path) -> Connection:
     with contextlib.suppress(Trouble):
         known = _written(folder)
         if known and known.nats_url == url:
-            return msgspec.structs.replace(known, kube_url="", kubeconfig="", pod_logs="", source=source)
+            return msgspec.structs.replace(
+                known, kube_url="", kubeconfig="", pod_logs="", source=source
+            )
     return Connection(nats_url=url, source=source)
 
 
@@ -94,7 +97,9 @@ def here(args: argparse.Namespace) -> Connection:
 
 
 def _written(folder: Path) -> Connection | None:
-    """What `weir up` wrote here, or in the nearest folder above; there our own file alone counts: /tmp is anybody's."""
+    """What `weir up` wrote here, or in the nearest folder above; there our own file alone counts:
+    /tmp is anybody's.
+    """
     above = (each / FILE for each in folder.parents if _is_ours(each / FILE))
     file = folder / FILE if os.path.lexists(folder / FILE) else next(above, folder / FILE)
     try:
@@ -102,7 +107,9 @@ def _written(folder: Path) -> Connection | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise Trouble(f"cannot read {file}: {error}; remove it, or run `weir up` again", WRONG_USE) from error
+        raise Trouble(
+            f"cannot read {file}: {error}; remove it, or run `weir up` again", WRONG_USE
+        ) from error
     return msgspec.structs.replace(found, source=str(FILE if file == folder / FILE else file))
 
 
@@ -124,11 +131,13 @@ Errors = asyncio.Queue[Exception]
 Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
 
 
-def on_bus(args: argparse.Namespace, work: Work, user: str = "", within_s: float | None = None) -> int:
+def on_bus(
+    args: argparse.Namespace, work: Work, user: str = "", within_s: float | None = None
+) -> int:
     """Connect, work, close. What NATS refuses becomes `Trouble`.
 
-    `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir credentials` write them).
-    `within_s`: what takes longer raises `TimeoutError`.
+    `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir
+    credentials` write them). `within_s`: what takes longer raises `TimeoutError`.
     """
     return asyncio.run(asyncio.wait_for(_on_bus(_as(here(args), user), args, work), within_s))
 
@@ -145,7 +154,9 @@ async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) 
     bus = await _connected(connection, errors)
     try:
         return await _unless_refused(work(bus, args), errors)
-    except BrokenPipeError:  # of our own output: what the bus loses, its client tells in its own words
+    except (
+        BrokenPipeError
+    ):  # of our own output: what the bus loses, its client tells in its own words
         raise
     except (NatsError, ConnectionError) as error:
         raise Trouble(_explained(error, connection)) from error
@@ -154,7 +165,9 @@ async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) 
 
 
 async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
-    """What we may not do the server says beside the work, which would wait in vain for an answer."""
+    """What we may not do the server says beside the work, which would wait in vain for an
+    answer.
+    """
     working, refused = asyncio.ensure_future(work), asyncio.ensure_future(_refusal(errors))
     try:
         await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,14 +185,22 @@ async def _refusal(errors: Errors) -> str:
 
 
 async def _connected(connection: Connection, errors: Errors) -> Bus:
-    """The first error counts: a person waits, and would rather know. Later ones are healed by reconnecting."""
+    """The first error counts: a person waits, and would rather know. Later ones are healed by
+    reconnecting.
+    """
     connecting = asyncio.ensure_future(_dial(connection, errors.put))
     failing = asyncio.ensure_future(errors.get())
-    await asyncio.wait({connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        {connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED
+    )
     try:
         if connecting.done():
             return Bus(connecting.result(), SOURCE, patient=False)
-        raise failing.result() if failing.done() else TimeoutError(f"no answer within {CONNECT_S:g} s")
+        raise (
+            failing.result()
+            if failing.done()
+            else TimeoutError(f"no answer within {CONNECT_S:g} s")
+        )
     except (NatsError, OSError, ValueError) as error:
         raise Trouble(_unreached(error, connection)) from error
     finally:
@@ -188,7 +209,9 @@ async def _connected(connection: Connection, errors: Errors) -> Bus:
         await end(failing)
 
 
-async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitable[None]]) -> SturdyClient:
+async def _dial(
+    connection: Connection, on_error: Callable[[Exception], Awaitable[None]]
+) -> SturdyClient:
     return await dial(
         connection.nats_url,
         connection.nats_credentials,
@@ -204,7 +227,11 @@ async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitabl
 def _unreached(error: Exception, connection: Connection) -> str:
     if UNKNOWN not in str(error).lower():
         return f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}"
-    refuses = "refuses the credentials that it was given" if connection.nats_credentials else "wants credentials"
+    refuses = (
+        "refuses the credentials that it was given"
+        if connection.nats_credentials
+        else "wants credentials"
+    )
     return f"NATS at {connection.shown} answers, but {refuses}.\n{CREDENTIALS}"
 
 

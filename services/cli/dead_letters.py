@@ -30,17 +30,30 @@ put-back N: say the message again, on its own subject, if it can be read by now.
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    parser.add_argument("what", nargs="?", choices=("list", "show", "put-back"), default="list", help=WHAT)
+    parser.add_argument(
+        "what", nargs="?", choices=("list", "show", "put-back"), default="list", help=WHAT
+    )
     parser.add_argument("number", nargs="?", type=int, metavar="N", help="the letter's number")
-    parser.add_argument("--since", type=words.duration, metavar="AGE", help="list nothing older than, e.g., 2h or 1d")
+    parser.add_argument(
+        "--since",
+        type=words.duration,
+        metavar="AGE",
+        help="list nothing older than, e.g., 2h or 1d",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a letter, on a line")
 
 
 def run(args: argparse.Namespace) -> int:
     if (args.number is None) != (args.what == "list"):
-        said = "takes no number" if args.what == "list" else "takes a letter's number; `weir dead-letters` lists them"
+        said = (
+            "takes no number"
+            if args.what == "list"
+            else "takes a letter's number; `weir dead-letters` lists them"
+        )
         raise Trouble(f"{args.what} {said}", WRONG_USE)
-    return connection.on_bus(args, {"list": list_all, "show": show, "put-back": put_back}[args.what])
+    return connection.on_bus(
+        args, {"list": list_all, "show": show, "put-back": put_back}[args.what]
+    )
 
 
 # ---------------------------------------------------------------- looking
@@ -71,7 +84,9 @@ async def letter(bus: Bus, number: int) -> Entry:
     try:
         raw = await bus.js.get_msg(DEAD, number)
     except NotFoundError as error:
-        raise Trouble(f"there is no dead letter {number}; `weir dead-letters` lists them") from error
+        raise Trouble(
+            f"there is no dead letter {number}; `weir dead-letters` lists them"
+        ) from error
     said = msgspec.json.decode(raw.data or b"", type=DeadLetter)
     stored_s = raw.time.timestamp() if raw.time else 0.0
     return Entry(said, raw.subject or "", DEAD, number, stored_s)
@@ -81,7 +96,9 @@ async def letter(bus: Bus, number: int) -> Entry:
 
 
 async def put_back(bus: Bus, args: argparse.Namespace) -> int:
-    """Its id is the letter's: within the stream's duplicate window it is stored once, however often one asks."""
+    """Its id is the letter's: within the stream's duplicate window it is stored once, however often
+    one asks.
+    """
     said = (await letter(bus, args.number)).said
     assert isinstance(said, DeadLetter)
     if said.stream not in (ORDERS, FACTS):
@@ -94,13 +111,17 @@ async def put_back(bus: Bus, args: argparse.Namespace) -> int:
     except subjects.Unusable as error:
         look = f"`weir dead-letters show {args.number}` shows it whole"
         raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
-    ack = await bus.js.publish(said.subject, body, headers=dead.headers_back(said, args.number, bus.name))
+    ack = await bus.js.publish(
+        said.subject, body, headers=dead.headers_back(said, args.number, bus.name)
+    )
     print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
     return DONE
 
 
 async def _body(bus: Bus, said: DeadLetter) -> bytes:
-    """All of it, where it still lies; otherwise what the letter has of it, and that may not be all."""
+    """All of it, where it still lies; otherwise what the letter has of it, and that may not be
+    all.
+    """
     try:
         raw = await bus.js.get_msg(said.stream, said.sequence)
     except NotFoundError:

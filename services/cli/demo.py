@@ -1,8 +1,8 @@
 """`weir demo`: a real job grows because somebody else's pods leave, and nothing stays behind.
 
-A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is left, the strangers
-leave in mid-run, and the job takes their place: two to five minutes, longer on a busy machine. The last line of
-standard output is one JSON object.
+A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is
+left, the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on
+a busy machine. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from services.cli.trial import Failed, Trial, trial
 from services.cli.turns import Turns
 from services.cli.up import cluster_file
 from services.local.stack import CannotStart, Stack
-from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TaskStarted, TrainingResumed
+from shared.messages import (
+    AllocationDecided,
+    JobFinished,
+    ProgressReported,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
 from shared.tasks import end
 
 PICTURE = Path("weir-demo.png")
@@ -46,7 +53,9 @@ FIRST_TASKS = 3
 """A chief, a ps and a worker."""
 PATIENCE_S = 240.0
 REDRAW_S = 0.25
-BEGINS = "a cluster of four small nodes starts; this takes two to five minutes, longer on a busy machine"
+BEGINS = (
+    "a cluster of four small nodes starts; this takes two to five minutes, longer on a busy machine"
+)
 BASIS = (
     "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f} s that it trained "
     "before the decision to grow, with the strangers beside it"
@@ -72,7 +81,9 @@ REQUEST: dict[str, Any] = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"where it is drawn (default: {PICTURE})"
     parser.add_argument("--picture", type=Path, default=PICTURE, metavar="PNG", help=said)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep state and logs in this folder")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep state and logs in this folder"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,17 +173,31 @@ async def _play(watched: Trial) -> None:
     watched.saying = "the job was submitted as a message; it starts on what is left"
     await watched.until(lambda: watched.of(TaskStarted), PATIENCE_S, "its first pod")
     watched.saying = "its pods run; each imports TensorFlow first, which takes some seconds"
-    await watched.until(lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "its pods' being ready")
-    watched.saying = "its pods stand ready; they connect, build the model and trace a step, which takes longest"
+    await watched.until(
+        lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "its pods' being ready"
+    )
+    watched.saying = (
+        "its pods stand ready; they connect, build the model and trace a step, which takes longest"
+    )
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
     watched.saying = "it trains; the strangers leave soon"
-    began = watched.of(ProgressReported)[-1].reported_s if watched.of(ProgressReported) else time.time()
-    await watched.until(lambda: _last_report(watched) >= began + LEAVE_AFTER_S, PATIENCE_S, "progress")
+    began = (
+        watched.of(ProgressReported)[-1].reported_s if watched.of(ProgressReported) else time.time()
+    )
+    await watched.until(
+        lambda: _last_report(watched) >= began + LEAVE_AFTER_S, PATIENCE_S, "progress"
+    )
     for name in names:
         await watched.tenants.leave(name)
-    watched.saying = "the strangers left: their cores are free, and the job grows into them while it trains on"
-    await watched.until(lambda: len(watched.of(TaskReady)) > FIRST_TASKS, PATIENCE_S, "its new pods")
-    watched.saying = "new pods stand ready; the larger generation is prepared beside the one that trains on"
+    watched.saying = (
+        "the strangers left: their cores are free, and the job grows into them while it trains on"
+    )
+    await watched.until(
+        lambda: len(watched.of(TaskReady)) > FIRST_TASKS, PATIENCE_S, "its new pods"
+    )
+    watched.saying = (
+        "new pods stand ready; the larger generation is prepared beside the one that trains on"
+    )
     await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
     watched.saying = "grown: more ps, more workers, not one example lost or repeated"
     await _wait_for_end(watched)
@@ -209,21 +234,28 @@ def _report(console: Console, watched: Trial, png: Path) -> int:
 
 
 def _static(watched: Trial) -> picture.Run:
-    """Predicted: the job at the speed that it had before the decision to grow, to its end. From then on it is slowed by
-    the larger generation, which is prepared beside it: a static one would not be.
+    """Predicted: the job at the speed that it had before the decision to grow, to its end. From
+    then on it is slowed by the larger generation, which is prepared beside it: a static one would
+    not be.
     """
     began, last = _training_since(watched), _last_alone(watched)
     trained_s = max(last.reported_s - began, 1e-9)
     epoch = last.total_samples / EPOCHS * trained_s / last.samples
     total = began - watched.submitted_s + epoch * EPOCHS
     basis = BASIS.format(seconds=trained_s, epochs=last.samples * EPOCHS / last.total_samples)
-    return picture.Run(name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS, basis=basis)
+    return picture.Run(
+        name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS, basis=basis
+    )
 
 
 def _last_alone(watched: Trial) -> ProgressReported:
     """What the first generation last said before the decision to grow; else what it said first."""
-    grew_s = next((d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1), math.inf)
-    reports: list[ProgressReported] = [r for r in watched.of(ProgressReported) if r.generation == 1 and r.samples]
+    grew_s = next(
+        (d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1), math.inf
+    )
+    reports: list[ProgressReported] = [
+        r for r in watched.of(ProgressReported) if r.generation == 1 and r.samples
+    ]
     return next((r for r in reversed(reports) if r.reported_s <= grew_s), reports[0])
 
 
@@ -238,7 +270,9 @@ def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
     ends = (elastic.epoch_s[-1], static.epoch_s[-1])
     table.add_row("total time", f"{static.total_s:.0f} s", f"{elastic.total_s:.0f} s")
     table.add_row("last epoch", f"{ends[1]:.2f} s", f"{ends[0]:.2f} s")
-    mean = figures.utilisation(watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s)
+    mean = figures.utilisation(
+        watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s
+    )
     table.add_row("utilisation, mean of the run", "", f"{mean:.0%}")
     return table
 
@@ -246,7 +280,8 @@ def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
 def _result(watched: Trial) -> dict[str, Any]:
     finished, decided = watched.of(JobFinished)[-1], watched.of(AllocationDecided)
     resumed = watched.of(TrainingResumed)
-    first, last = scene.sizes(decided, resumed[0].generation), scene.sizes(decided, resumed[-1].generation)
+    first = scene.sizes(decided, resumed[0].generation)
+    last = scene.sizes(decided, resumed[-1].generation)
     pauses = [r.pause_s for r in resumed if r.pause_s is not None]
     return {
         "grew": last["ps"] > first["ps"] and last["worker"] > first["worker"],

@@ -1,4 +1,5 @@
-"""`weir doctor PROGRAM`: would a job of it train what it seems to, and fit? Asked before it costs anything.
+"""`weir doctor PROGRAM`: would a job of it train what it seems to, and fit? Asked before it costs
+anything.
 
 1 read its text   2 check its job, where there is one   3 try it in a process as a trainer's is, and read its examples
 in another   4 say what was found, and what to do. The program runs in processes of its own; this one has no TensorFlow.
@@ -39,11 +40,16 @@ NO_PYTHON = "mend it, or give another: a program is one file of Python"
 LACKING = "Weir's README.md, Write a training program, says what each function gives"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
-EXAMPLES = ("weir doctor mine.py", f"weir doctor {example('plays.py')} --job {example('plays.yaml')}")
+EXAMPLES = (
+    "weir doctor mine.py",
+    f"weir doctor {example('plays.py')} --job {example('plays.yaml')}",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the training program, or its job's YAML")
+    parser.add_argument(
+        "program", type=Path, metavar="PROGRAM", help="the training program, or its job's YAML"
+    )
     said = "the job's file (default: the YAML of the same name beside the program, if there is one)"
     parser.add_argument("--job", type=Path, metavar="YAML", help=said)
     said = f"how long one call of its code may take (default: {LIMIT_S:g}s)"
@@ -64,12 +70,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _named(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
-    """The program, and its job's file where there is one; a job's file in place of a program names it."""
+    """The program, and its job's file where there is one; a job's file in place of a program names
+    it.
+    """
     if given.suffix not in YAML:
         beside = given.with_suffix(".yaml")
         return given, job_file or (beside if beside.is_file() else None)
     if job_file is not None:
-        raise Trouble(f"{given} is a job's file, and so is {job_file}: give its program, or one of them", WRONG_USE)
+        raise Trouble(
+            f"{given} is a job's file, and so is {job_file}: give its program, or one of them",
+            WRONG_USE,
+        )
     program = _fields(given).get("program")
     if not (isinstance(program, str) and program):
         raise Trouble(f"{given} names no program: weir doctor PROGRAM --job {given}", WRONG_USE)
@@ -81,10 +92,14 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     try:
         program_check.check(body, path)
     except Trouble as trouble:
-        yield wrong(str(trouble), NO_PYTHON if isinstance(trouble, program_check.NoPython) else LACKING)
+        yield wrong(
+            str(trouble), NO_PYTHON if isinstance(trouble, program_check.NoPython) else LACKING
+        )
         return
     tree, beside = ast.parse(body), _beside(path)
-    left, comes = ([name for name in imported(tree) if (name in beside) is there] for there in (True, False))
+    left, comes = (
+        [name for name in imported(tree) if (name in beside) is there] for there in (True, False)
+    )
     yield fine("it has all functions" + (f", and imports {', '.join(comes)}" if comes else ""))
     # 2. What its job says.
     job = _asked_for(job_file, path, body) if job_file else None
@@ -107,7 +122,10 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
     """The job's request, as the allocator would check it by the rules that this environment has."""
     named = {"name": program.name, "digest": store.digest(body)}
-    return check(request_file.encoded(request_file.completed(_fields(file), named, "-"), file.name), rules_here())
+    return check(
+        request_file.encoded(request_file.completed(_fields(file), named, "-"), file.name),
+        rules_here(),
+    )
 
 
 def _fields(file: Path) -> request_file.Fields:
@@ -115,8 +133,9 @@ def _fields(file: Path) -> request_file.Fields:
 
 
 def _beside(path: Path) -> set[str]:
-    """What could be imported from the program's own folder, and from nowhere else; a package needs no `__init__.py`,
-    but one that has the name of an installed one is not meant."""
+    """What could be imported from the program's own folder, and from nowhere else; a package needs
+    no `__init__.py`, but one that has the name of an installed one is not meant.
+    """
     files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
     return (files | {each.parent.name for each in path.resolve().parent.glob("*/*.py")}) - SHIPPED
 
@@ -131,8 +150,13 @@ def _show(findings: list[Finding]) -> None:
         first, *rest = each.what.splitlines()
         terminal.print(line.append(plain(first), style="default"), soft_wrap=True)
         for more in (*rest, *each.more.splitlines()):
-            terminal.print(Text(f"        | {''.join(c if c.isprintable() else ' ' for c in more)}"), soft_wrap=True)
+            terminal.print(
+                Text(f"        | {''.join(c if c.isprintable() else ' ' for c in more)}"),
+                soft_wrap=True,
+            )
         if each.remedy:
             terminal.print(Text(f"        -> {each.remedy}"), soft_wrap=True)
     counts = {weight: sum(f.weight == weight for f in findings) for weight in STYLES}
-    terminal.print(f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider", soft_wrap=True)
+    terminal.print(
+        f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider", soft_wrap=True
+    )

@@ -1,7 +1,8 @@
-"""`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is kept.
+"""`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is
+kept.
 
-The allocator's own state is what it last stored, and the log since then; its own rules are read from the environment,
-as it reads them. What `weir up` lets jobs have, it wrote beside where it is.
+The allocator's own state is what it last stored, and the log since then; its own rules are read
+from the environment, as it reads them. What `weir up` lets jobs have, it wrote beside where it is.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
 
 
 def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
-    return Trouble("\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)]))
+    return Trouble(
+        "\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)])
+    )
 
 
 def rules_for(args: argparse.Namespace) -> Rules:
@@ -62,8 +65,10 @@ def rules_for(args: argparse.Namespace) -> Rules:
 
 
 def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
-    """As the allocator reads them, policies of one's own included. Which images and folders of its nodes a cluster
-    gives to jobs, only the allocator may know. `limits`: what `weir up` wrote; the environment says otherwise."""
+    """As the allocator reads them, policies of one's own included. Which images and folders of its
+    nodes a cluster gives to jobs, only the allocator may know. `limits`: what `weir up` wrote; the
+    environment says otherwise.
+    """
     unknown = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
     known = unknown | {name: said for name, said in (limits or {}).items() if name in LIMITS}
     known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
@@ -79,7 +84,10 @@ async def _state(bus: Bus) -> State:
     """As the allocator's is, or will be once it has heard what is stored."""
     state = await memory.recall(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
-    wanted = [Wanted(stream, filters(stream), after=state.sequences.get(stream, 0)) for stream in (ORDERS, FACTS)]
+    wanted = [
+        Wanted(stream, filters(stream), after=state.sequences.get(stream, 0))
+        for stream in (ORDERS, FACTS)
+    ]
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if not isinstance(entry.said, DeadLetter):
@@ -97,7 +105,12 @@ async def _state(bus: Bus) -> State:
 def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
     """`unnamed`: what to say of the policy of a job that names none."""
     if not found.tasks:
-        return [f"job {job} {_would(found.why)}", *_room(found), *_by(found, unnamed), *map(_effect, found.effects)]
+        return [
+            f"job {job} {_would(found.why)}",
+            *_room(found),
+            *_by(found, unnamed),
+            *map(_effect, found.effects),
+        ]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
     for task in found.tasks:
@@ -115,7 +128,11 @@ def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
 
 def _would(why: str) -> str:
     """What the allocator says of one that waits, of one that would."""
-    return f"would wait{why.removeprefix('waits')}" if why.startswith("waits") else f"would wait: {why}"
+    return (
+        f"would wait{why.removeprefix('waits')}"
+        if why.startswith("waits")
+        else f"would wait: {why}"
+    )
 
 
 def _room(found: Outlook) -> list[str]:
@@ -134,7 +151,10 @@ def _room(found: Outlook) -> list[str]:
 def _by(found: Outlook, unnamed: str) -> list[str]:
     """Which policy was asked; and whose could not be."""
     named = "" if found.named else f" ({unnamed})"
-    return [f"  policy: {found.policy}{named}", *([f"  not sure: {found.unsure}"] if found.unsure else [])]
+    return [
+        f"  policy: {found.policy}{named}",
+        *([f"  not sure: {found.unsure}"] if found.unsure else []),
+    ]
 
 
 def _effect(effect: Effect) -> str:

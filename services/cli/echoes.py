@@ -1,7 +1,8 @@
 """What TensorFlow repeats of a program's failure while it travels between tasks: pure.
 
-It stands a dozen times in a log, in the words of gRPC and between Weir's marks (`trainer/cause.py`). What is between
-the marks is shown the first time, and nothing else of it. Such an echo lasts until somebody else is known to speak.
+It stands a dozen times in a log, in the words of gRPC and between Weir's marks
+(`trainer/cause.py`). What is between the marks is shown the first time, and nothing else of it.
+Such an echo lasts until somebody else is known to speak.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from services.trainer import cause
 
 BEGINS, ENDS = cause.BEGINS.encode(), cause.ENDS.encode()
-ECHO = re.compile(rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .* Truncated error message: ")
+ECHO = re.compile(
+    rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .* Truncated error message: "
+)
 OTHERS = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
 """The same once more, on one line."""

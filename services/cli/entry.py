@@ -20,7 +20,11 @@ class Entry:
     def told(self) -> Told | None:
         """As folds hear it; None: a dead letter, which nobody could read."""
         said = self.said
-        return None if isinstance(said, DeadLetter) else Told(self.stored_s, self.stream, self.sequence, said)
+        return (
+            None
+            if isinstance(said, DeadLetter)
+            else Told(self.stored_s, self.stream, self.sequence, said)
+        )
 
     @property
     def order(self) -> tuple[float, str, int]:

@@ -1,7 +1,8 @@
-"""One stored message as one line: when, its name, what, whose, the numbers one looks for, and a sentence. Pure.
+"""One stored message as one line: when, its name, what, whose, the numbers one looks for, and a
+sentence. Pure.
 
-For people: columns, with colours where the terminal has them; at a terminal fewer of them, and a long sentence goes on
-below its own beginning. For programs: one JSON object, the message whole.
+For people: columns, with colours where the terminal has them; at a terminal fewer of them, and a
+long sentence goes on below its own beginning. For programs: one JSON object, the message whole.
 """
 
 from __future__ import annotations
@@ -34,32 +35,52 @@ from shared.messages import (
 from shared.subjects import BY_TAG, tag_of
 
 DEAD = "dead.letter"
-STYLES = {"job": "cyan", "capacity": "blue", "allocation": "magenta", "cluster": "yellow", "task": "white"}
+STYLES = {
+    "job": "cyan",
+    "capacity": "blue",
+    "allocation": "magenta",
+    "cluster": "yellow",
+    "task": "white",
+}
 STYLES |= {"training": "green", "dead": "red", "service": "bright_black"}
 BAD = "bold red"
 BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
 AT_THE_ENDS = {"uid": "uid", **BETWEEN}
 WIDTHS = (19, 6, 20, 18, 22)  # time, name, fact, whose, numbers
-CLOCK, LONGEST_FACT, WHOSE = 8, max(map(len, BY_TAG)), 14
+CLOCK = 8
+LONGEST_FACT = max(map(len, BY_TAG))
+WHOSE = 14
 
 
 def line(entry: Entry, zone: tzinfo | None) -> Text:
     """Never folded. `zone` None: that of this machine."""
     day, clock = when(entry.stored_s, zone)
-    columns = (f"{day} {clock}", name_of(entry), fact(entry.said), whose(entry.said), numbers(entry))
+    columns = (
+        f"{day} {clock}",
+        name_of(entry),
+        fact(entry.said),
+        whose(entry.said),
+        numbers(entry),
+    )
     styles = ("dim", "dim", style(entry.said), "bold", "dim")
     return beside([*zip(columns, WIDTHS, styles, strict=True)], told(entry), None)
 
 
 def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
     """For a terminal of so many columns, on which the day stands above."""
-    return beside([(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], told(entry), width)
+    return beside(
+        [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], told(entry), width
+    )
 
 
 def cells(entry: Entry) -> list[Cell]:
     """Its name, what it is, and whose."""
     name = (name_of(entry), WIDTHS[1], "dim")
-    return [name, (fact(entry.said), LONGEST_FACT, style(entry.said)), (whose(entry.said), WHOSE, "bold")]
+    return [
+        name,
+        (fact(entry.said), LONGEST_FACT, style(entry.said)),
+        (whose(entry.said), WHOSE, "bold"),
+    ]
 
 
 def told(entry: Entry) -> Text:
@@ -103,11 +124,17 @@ def whose(said: Message | DeadLetter) -> str:
 
 
 def numbers(entry: Entry) -> str:
-    """What one greps for: the uid at both ends of a job's life; revision, generation and step in between."""
+    """What one greps for: the uid at both ends of a job's life; revision, generation and step in
+    between.
+    """
     if isinstance(entry.said, JobRequested):
         return f"uid={entry.sequence}"
     chosen = AT_THE_ENDS if fact(entry.said).startswith("job.") else BETWEEN
-    return " ".join(f"{short}={value}" for name, short in chosen.items() if (value := getattr(entry.said, name, 0)))
+    return " ".join(
+        f"{short}={value}"
+        for name, short in chosen.items()
+        if (value := getattr(entry.said, name, 0))
+    )
 
 
 def when(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
@@ -126,5 +153,12 @@ def bad(said: Message | DeadLetter) -> bool:
         return said.outcome == "failed"
     if isinstance(said, ServiceTroubled):
         return said.seconds is None
-    failures = (JobRejected, ChangeRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
+    failures = (
+        JobRejected,
+        ChangeRejected,
+        GenerationAbandoned,
+        CheckpointFailed,
+        CheckpointSkipped,
+        DeadLetter,
+    )
     return isinstance(said, failures) or bool(getattr(said, "error", None))

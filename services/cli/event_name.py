@@ -1,4 +1,5 @@
-"""The short name by which one stored message is asked for: its stream's letter, and its number there. Pure.
+"""The short name by which one stored message is asked for: its stream's letter, and its number
+there. Pure.
 
 `o12` is number 12 of the orders, `f345` of the facts, `d3` of the dead letters.
 """

@@ -1,4 +1,6 @@
-"""`weir events`: what happened, one line a fact, across the streams, in the order in which it was stored."""
+"""`weir events`: what happened, one line a fact, across the streams, in the order in which it was
+stored.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = "only these: job.requested, all of training, or resumed; separated by commas"
     parser.add_argument("--kind", type=kinds, default=(), metavar="A,B", help=said)
     parser.add_argument(
-        "--since", type=moments.moment, metavar="TIME", help="nothing older: 10m, 2h, 13:45, 2026-11-21"
+        "--since",
+        type=moments.moment,
+        metavar="TIME",
+        help="nothing older: 10m, 2h, 13:45, 2026-11-21",
     )
-    parser.add_argument("--dead", action="store_true", help="dead letters too: what could not be read, and why")
+    parser.add_argument(
+        "--dead", action="store_true", help="dead letters too: what could not be read, and why"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     moments.allow_ages(parser)
 
@@ -70,7 +77,9 @@ async def show(bus: Bus, args: argparse.Namespace) -> int:
 
 
 async def unknown(bus: Bus, args: argparse.Namespace) -> str:
-    """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them does."""
+    """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them
+    does.
+    """
     named = [Wanted(stream, filters(stream, args.job, args.namespace)) for stream in streams(args)]
     async with aclosing(read(bus, named, follow=False)) as entries:
         async for _ in entries:
@@ -83,11 +92,16 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
 
 def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
     since_s = None if args.since is None else args.since(now)
-    chosen = {stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)}
-    found = [Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects]
+    chosen = {
+        stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)
+    }
+    found = [
+        Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects
+    ]
     if not found:
         raise Trouble(
-            f"{', '.join(args.kind)} is about nodes or services, not jobs: leave out --job and --namespace", WRONG_USE
+            f"{', '.join(args.kind)} is about nodes or services, not jobs: leave out --job and --namespace",
+            WRONG_USE,
         )
     return found
 
@@ -97,11 +111,15 @@ def streams(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def printer(as_json: bool) -> Show:
-    """Elsewhere than at a terminal lines are never folded, whatever the width: one fact stays one line."""
+    """Elsewhere than at a terminal lines are never folded, whatever the width: one fact stays one
+    line.
+    """
     if as_json:
         return lambda entry: print(document(entry), flush=True)
     console = Terminal(highlight=False, soft_wrap=True)
-    return by_day(console) if console.is_terminal else lambda entry: console.print(line(entry, None))
+    return (
+        by_day(console) if console.is_terminal else lambda entry: console.print(line(entry, None))
+    )
 
 
 def by_day(console: Terminal) -> Show:

@@ -1,4 +1,6 @@
-"""The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder beside this module."""
+"""The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder
+beside this module.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +17,7 @@ def examples_folder() -> Path:
 
 
 def example(name: str) -> str:
-    """Return the path of an example as a person types it: relative to a checkout, or absolute in a package."""
+    """Return the path of an example as a person types it: relative to a checkout, or absolute in a
+    package.
+    """
     return str((PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT) / name)

@@ -1,7 +1,8 @@
-"""`weir explain JOB`: why it has what it has, at any moment that the log tells of, and what would get it more.
+"""`weir explain JOB`: why it has what it has, at any moment that the log tells of, and what would
+get it more.
 
-The log is read up to the moment and folded as the allocator folds it; by the allocator's own rules, which are read from
-the environment, as it reads them.
+The log is read up to the moment and folded as the allocator folds it; by the allocator's own rules,
+which are read from the environment, as it reads them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,20 @@ from services.cli.unexplained import unexplained
 from shared.bus import Bus
 from shared.messages import JobAccepted
 
-EXAMPLES = ("weir explain digits", "weir explain digits --at '10m ago'", "weir explain digits --at 13:45 --json")
+EXAMPLES = (
+    "weir explain digits",
+    "weir explain digits --at '10m ago'",
+    "weir explain digits --at 13:45 --json",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
-    parser.add_argument("--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now")
+    parser.add_argument(
+        "--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     allow_ages(parser)
 
@@ -43,14 +50,18 @@ def run(args: argparse.Namespace) -> int:
 
 async def explain(bus: Bus, args: argparse.Namespace) -> int:
     now = time.time()
-    key, at_s, rules = f"{args.namespace}.{args.job}", args.at(now), rules_for(args)
+    key = f"{args.namespace}.{args.job}"
+    at_s = args.at(now)
+    rules = rules_for(args)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await past(bus, key, at_s, rules)
     found = explained(there, key, rules)
     if found is None:
         later = await bus.last(JobAccepted, key)
-        raise Trouble("\n".join([unexplained(there, key, later.message if later else None), *notes]))
+        raise Trouble(
+            "\n".join([unexplained(there, key, later.message if later else None), *notes])
+        )
     found = replace(found, ground=await with_event(bus, found.ground), notes=notes)
     if found.unasked and at_s == now:
         found = replace(found, why=await _last_word(bus, args.namespace, found.uid))

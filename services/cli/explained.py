@@ -58,8 +58,18 @@ class _Words:
         yield "has", self.has()
         yield "is to have", [_holding(e.comes), *_places(e.comes)] if e.comes else []
         yield "because", self.because(e.ground) if e.ground else []
-        yield "not", [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives] if e.ground else []
-        yield "now", [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"] if e.why else []
+        yield (
+            "not",
+            [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives]
+            if e.ground
+            else [],
+        )
+        yield (
+            "now",
+            [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"]
+            if e.why
+            else [],
+        )
         yield "for more", [] if e.unasked else self.for_more()
         yield "faster?", [_prospect(e.prospect)] if e.prospect else []
         yield "note", [e.unasked, *e.notes] if e.unasked else e.notes
@@ -67,13 +77,21 @@ class _Words:
     def has(self) -> list[str]:
         e, since = self.e, lasting(self.e.at_s - self.e.since_s)
         if e.phase in ENDED.values():
-            return [f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"]
+            return [
+                f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"
+            ]
         if e.runs is None:
-            return [f"nothing: it {'starts' if e.comes else 'waits'}, asked for at {self.when(e.since_s)}, {since} ago"]
+            return [
+                f"nothing: it {'starts' if e.comes else 'waits'}, asked for at {self.when(e.since_s)}, {since} ago"
+            ]
         if e.phase not in TRAINS:
             goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
             return [f"nothing that trains: {_size(e.runs)} ended; {goes_on}"]
-        speed = f", last reported {e.samples_per_second:,.0f} examples/s{self.silent()}" if e.samples_per_second else ""
+        speed = (
+            f", last reported {e.samples_per_second:,.0f} examples/s{self.silent()}"
+            if e.samples_per_second
+            else ""
+        )
         done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
@@ -120,7 +138,9 @@ def _holding(has: Holding) -> str:
 def _places(has: Holding) -> list[str]:
     places = []
     for node, roles in has.nodes.items():
-        places.append(f"{node}: {', '.join(f'{count} {role}' for role, count in Counter(roles).items())}")
+        places.append(
+            f"{node}: {', '.join(f'{count} {role}' for role, count in Counter(roles).items())}"
+        )
     return ["on " + "; ".join(places)]
 
 
@@ -135,15 +155,23 @@ def _pair(p: Prospect) -> str:
     """Where both speeds come from."""
     fit = f"by a fit to {counted(p.sizes_seen, 'size')} of its own"
     if not p.measured:
-        return f"both {fit}; with its tasks, batch and number of nodes of now it has told no speed yet"
+        return (
+            f"both {fit}; with its tasks, batch and number of nodes of now it has told no speed yet"
+        )
     apart = abs(p.expected - p.samples_per_second) > APART * p.samples_per_second
-    doubt = f" that expects {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured" if apart else ""
+    doubt = (
+        f" that expects {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured"
+        if apart
+        else ""
+    )
     return f"measured (a mean, the newest counts most) -> {fit}{doubt}"
 
 
 def _loser(effect: Effect) -> str:
     name = effect.job.replace(".", "/")
-    return f"{name} would have {_or_nothing(effect.beside)} in place of {_or_nothing(effect.without)}"
+    return (
+        f"{name} would have {_or_nothing(effect.beside)} in place of {_or_nothing(effect.without)}"
+    )
 
 
 def _or_nothing(size: Size | None) -> str:

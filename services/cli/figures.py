@@ -1,4 +1,5 @@
-"""What is read off a run: the three figures of the published systems (total time, epoch time, utilisation).
+"""What is read off a run: the three figures of the published systems (total time, epoch time,
+utilisation).
 
 All pure. Times are seconds since 1970 unless said otherwise; speeds are examples a second.
 """
@@ -14,7 +15,9 @@ from shared.messages import ProgressReported
 
 
 class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """All pods of the cluster together: CPU seconds used since it began, and the cores that its nodes have."""
+    """All pods of the cluster together: CPU seconds used since it began, and the cores that its
+    nodes have.
+    """
 
     at_s: float
     seconds: float
@@ -22,7 +25,9 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> float:
-    """Measured CPU seconds over allocatable CPU seconds between two times: as the kernel counts, not requests."""
+    """Measured CPU seconds over allocatable CPU seconds between two times: as the kernel counts,
+    not requests.
+    """
     inside = [s for s in samples if from_s <= s.at_s <= to_s]
     if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
         return 0.0
@@ -30,13 +35,17 @@ def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> flo
     return used / ((inside[-1].at_s - inside[0].at_s) * inside[-1].allocatable)
 
 
-def utilisation_over_time(samples: Sequence[CpuSample], window_s: float = 3.0) -> list[tuple[float, float]]:
+def utilisation_over_time(
+    samples: Sequence[CpuSample], window_s: float = 3.0
+) -> list[tuple[float, float]]:
     """(time, utilisation over the `window_s` before it)."""
     return [(s.at_s, utilisation(samples, s.at_s - window_s, s.at_s)) for s in samples[1:]]
 
 
 def epoch_seconds(reports: Sequence[ProgressReported], began_s: float, epochs: int) -> list[float]:
-    """How long each complete epoch took, from the time at which its last example was applied (interpolated)."""
+    """How long each complete epoch took, from the time at which its last example was applied
+    (interpolated).
+    """
     if not reports:
         return []
     examples = reports[0].total_samples / epochs
@@ -62,7 +71,9 @@ def samples_at(reports: Sequence[ProgressReported], at_s: float) -> float:
     for report in reports:
         if report.reported_s >= at_s:
             span = report.reported_s - before_s
-            return before + (at_s - before_s) / span * (report.samples - before) if before_s else 0.0
+            return (
+                before + (at_s - before_s) / span * (report.samples - before) if before_s else 0.0
+            )
         before_s, before = report.reported_s, report.samples
     return before
 
@@ -75,8 +86,9 @@ def speed(reports: Sequence[ProgressReported], from_s: float, to_s: float) -> fl
 def ideal_cut(busy_share: float, leave_at: float) -> float:
     """How much of the static time a job could save that scales linearly over all cores at once.
 
-    `busy_share` of the cores are somebody else's until `leave_at` (as a share of the static time T); the job has the
-    rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: what is left at 1. Elastic time over T is
-    leave_at + (1 - leave_at) (1 - busy), and the cut is one less that.
+    `busy_share` of the cores are somebody else's until `leave_at` (as a share of the static time
+    T); the job has the rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: what is
+    left at 1. Elastic time over T is leave_at + (1 - leave_at) (1 - busy), and the cut is one less
+    that.
     """
     return 1.0 - (leave_at + (1.0 - leave_at) * (1.0 - busy_share))

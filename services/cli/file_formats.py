@@ -1,4 +1,6 @@
-"""What is in the files and lines that `weir simulate` and `weir decide` read: a page of help each, with examples."""
+"""What is in the files and lines that `weir simulate` and `weir decide` read: a page of help each,
+with examples.
+"""
 
 from __future__ import annotations
 

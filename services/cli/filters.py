@@ -8,29 +8,48 @@ from shared.messages import DeadLetter
 from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 
 ANY = "*"
-AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity", "service")}
+AREAS = {
+    ORDERS: ("job", "allocation", "cluster"),
+    FACTS: ("task", "training", "capacity", "service"),
+}
 OF_NO_JOB = ("capacity", "service")
 REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume", "job.forget")
 """May be said without a namespace: then it is the default one."""
 
 
-def filters(stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()) -> list[str]:
-    """A consumer's filters on one stream: all of it, or what is about one job, or about a namespace's jobs.
+def filters(
+    stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()
+) -> list[str]:
+    """A consumer's filters on one stream: all of it, or what is about one job, or about a
+    namespace's jobs.
 
-    `kinds`: tags of messages; none: every kind. Of a stream that holds nothing of these kinds there are no filters.
+    `kinds`: tags of messages; none: every kind. Of a stream that holds nothing of these kinds there
+    are no filters.
     """
     if job is None and namespace is None:
-        heads = _dead(kinds) if stream == DEAD else [f"{PREFIX}.{kind}" for kind in _kinds(stream, kinds)]
+        heads = (
+            _dead(kinds)
+            if stream == DEAD
+            else [f"{PREFIX}.{kind}" for kind in _kinds(stream, kinds)]
+        )
         return [f"{head}.>" for head in heads]
     tail = f"{namespace or ANY}.{job or ANY}"
     if stream == DEAD:
-        return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
-    return [f"{PREFIX}.{kind}.{tail}" for kind in _of_jobs(stream, kinds)] + _short(stream, job, namespace, kinds)
+        return [
+            f"{DeadLetter.PREFIX}.{PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)
+        ]
+    return [f"{PREFIX}.{kind}.{tail}" for kind in _of_jobs(stream, kinds)] + _short(
+        stream, job, namespace, kinds
+    )
 
 
 def _kinds(stream: str, kinds: Sequence[str]) -> Sequence[str]:
     """Of this stream; whole areas, where no kind is named."""
-    return [kind for kind in kinds if kind.partition(".")[0] in AREAS[stream]] if kinds else AREAS[stream]
+    return (
+        [kind for kind in kinds if kind.partition(".")[0] in AREAS[stream]]
+        if kinds
+        else AREAS[stream]
+    )
 
 
 def _of_jobs(stream: str, kinds: Sequence[str]) -> list[str]:

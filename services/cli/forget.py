@@ -1,4 +1,6 @@
-"""`weir forget JOB`: remove what a finished job left on the bus, and its checkpoints, if that is wanted."""
+"""`weir forget JOB`: remove what a finished job left on the bus, and its checkpoints, if that is
+wanted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from shared.bus import Bus
 from shared.messages import ForgetRequested, JobAccepted, JobRequested
 from shared.subjects import ORDERS, pattern
 
-EXAMPLES = ("weir forget digits", "weir forget digits -n team-a --checkpoints --folder /checkpoints")
+EXAMPLES = (
+    "weir forget digits",
+    "weir forget digits -n team-a --checkpoints --folder /checkpoints",
+)
 FOLDER = Path(".weir/checkpoints")
 REMOVED_S, LOOK_S = 60.0, 0.1
 
@@ -29,12 +34,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
-    said = "remove its checkpoints, too; without it a terminal is asked, and anybody else keeps them"
+    said = (
+        "remove its checkpoints, too; without it a terminal is asked, and anybody else keeps them"
+    )
     parser.add_argument("--checkpoints", action="store_true", help=said)
     said = f"the checkpoints of all jobs (default: {FOLDER})"
     parser.add_argument("--folder", type=Path, default=FOLDER, metavar="FOLDER", help=said)
     said = f"how long to wait until it is removed (default: {REMOVED_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=REMOVED_S, metavar="TIME", help=said)
+    parser.add_argument(
+        "--timeout", type=words.duration, default=REMOVED_S, metavar="TIME", help=said
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,8 +75,12 @@ async def _require_over(bus: Bus, name: str, key: str) -> None:
         raise Trouble(f"job {name} is not over; `weir cancel {key.partition('.')[2]}` stops it")
 
 
-async def _wait_until_removed(bus: Bus, name: str, key: str, asked_for: int, within_s: float) -> None:
-    """Return once the job's request, at this sequence, is gone; a later one for the same name may be there."""
+async def _wait_until_removed(
+    bus: Bus, name: str, key: str, asked_for: int, within_s: float
+) -> None:
+    """Return once the job's request, at this sequence, is gone; a later one for the same name may
+    be there.
+    """
     try:
         async with asyncio.timeout(within_s):
             while asked_for and await bus.last_sequence(JobRequested, key) == asked_for:
@@ -83,9 +96,15 @@ async def _wait_until_removed(bus: Bus, name: str, key: str, asked_for: int, wit
 
 
 async def _kept_checkpoints(bus: Bus, key: str) -> str:
-    """Return where a job's checkpoints are, below the folder of all jobs or as a URL; nothing where it has none."""
+    """Return where a job's checkpoints are, below the folder of all jobs or as a URL; nothing where
+    it has none.
+    """
     heard = await bus.last(JobAccepted, key)
-    if heard is None or not isinstance(heard.message, JobAccepted) or not heard.message.checkpoint_folder:
+    if (
+        heard is None
+        or not isinstance(heard.message, JobAccepted)
+        or not heard.message.checkpoint_folder
+    ):
         return ""
     accepted = heard.message
     place = checkpoint_folders.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
@@ -93,7 +112,8 @@ async def _kept_checkpoints(bus: Bus, key: str) -> str:
 
 
 async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
-    """Return the name of a job that is not over and began with the checkpoints at a place; empty if there is none.
+    """Return the name of a job that is not over and began with the checkpoints at a place; empty if
+    there is none.
 
     Only jobs of the same namespace can: their requests are refused otherwise.
     """
@@ -102,7 +122,10 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
         async for entry in entries:
             if isinstance(entry.said, JobAccepted):
                 earlier = entry.said.request.checkpoint.continue_from or ""
-                if earlier.strip("/") == place.strip("/") and await standing_of(bus, entry.said.key()) == "open":
+                if (
+                    earlier.strip("/") == place.strip("/")
+                    and await standing_of(bus, entry.said.key()) == "open"
+                ):
                     return f"{namespace}/{entry.said.job}"
     return ""
 
@@ -110,7 +133,11 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
 def _end_checkpoints(place: str, args: argparse.Namespace) -> None:
     """Remove them where that is wanted; else say where they are."""
     folder = args.folder / place
-    if "://" in place or not folder.resolve().is_relative_to(args.folder.resolve()) or not folder.is_dir():
+    if (
+        "://" in place
+        or not folder.resolve().is_relative_to(args.folder.resolve())
+        or not folder.is_dir()
+    ):
         print(f"its checkpoints stay: {place} is not below {args.folder}")
     elif args.checkpoints or _is_wanted(folder):
         shutil.rmtree(folder)

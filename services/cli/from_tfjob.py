@@ -1,4 +1,6 @@
-"""`weir submit PROGRAM --tfjob FILE`: what is said on the command line beside a TFJob, and what its reader is told."""
+"""`weir submit PROGRAM --tfjob FILE`: what is said on the command line beside a TFJob, and what its
+reader is told.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         own.add_argument(f"--{name}", type=int, metavar="N", help=said)
     own.add_argument("--policy", metavar="NAME", help="how the job grows (default: the cluster's)")
     own.add_argument("--image", metavar="IMAGE", help="instead of the TFJob's; '': the cluster's")
-    own.add_argument("--leave-out", action="store_true", help="go on without what Weir has nothing like")
+    own.add_argument(
+        "--leave-out", action="store_true", help="go on without what Weir has nothing like"
+    )
 
 
 def unused(args: argparse.Namespace) -> None:
@@ -52,7 +56,9 @@ def unused(args: argparse.Namespace) -> None:
 
 
 def asked(args: argparse.Namespace) -> tuple[Fields, Path]:
-    """The request's fields, and where its program is; raises `Trouble` with everything that is in the way."""
+    """The request's fields, and where its program is; raises `Trouble` with everything that is in
+    the way.
+    """
     file: Path = args.tfjob
     raw, beside = manifest(text_in(file, "give the file of a TFJob"), file.name)
     found = translated(raw, _wishes(args), beside)
@@ -61,7 +67,10 @@ def asked(args: argparse.Namespace) -> tuple[Fields, Path]:
     wrong = [*([] if program else [NO_PROGRAM.format(file=file)]), *found.told("wrong")]
     lost = [] if args.leave_out else found.told("lost")
     if wrong or lost or program is None:
-        raise Trouble("\n".join([*_listed(f"{file} cannot be asked for:", wrong), *_lost(file, lost)]), WRONG_USE)
+        raise Trouble(
+            "\n".join([*_listed(f"{file} cannot be asked for:", wrong), *_lost(file, lost)]),
+            WRONG_USE,
+        )
     return found.fields, program
 
 
@@ -76,8 +85,14 @@ def _tell(file: Path, found: Asked) -> None:
 
 
 def _lost(file: Path, lost: list[str]) -> list[str]:
-    return [*_listed(f"{file} has what a job of Weir's cannot have:", lost), WAY_OUT] if lost else []
+    return (
+        [*_listed(f"{file} has what a job of Weir's cannot have:", lost), WAY_OUT] if lost else []
+    )
 
 
 def _listed(head: str, lines: list[str]) -> list[str]:
-    return [head, *(f"  - {line if line.startswith('program: ') else plain(line)}" for line in lines)] if lines else []
+    return (
+        [head, *(f"  - {line if line.startswith('program: ') else plain(line)}" for line in lines)]
+        if lines
+        else []
+    )

@@ -21,7 +21,9 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
+    parser.add_argument(
+        "--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said
+    )
 
 
 async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
@@ -29,14 +31,20 @@ async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
     name = f"{change.namespace}/{change.job}"
     await require_open(bus, name, change.key())
     asked = await bus.request(change)
-    answer = await answers.first(bus, ANSWERS, asked, lambda each: _answers(each) == asked, within_s, change.key())
+    answer = await answers.first(
+        bus, ANSWERS, asked, lambda each: _answers(each) == asked, within_s, change.key()
+    )
     if answer is None:
         raise Trouble(
             f"no answer to request {asked} within {within_s:g} s; is the allocator running?\n"
             "The request stays stored and will be answered; `weir events` shows it."
         )
     if isinstance(answer, ChangeRejected):
-        raise Trouble("\n".join([f"job {name} is not changed:", *(f"  - {plain(each)}" for each in answer.reasons)]))
+        raise Trouble(
+            "\n".join(
+                [f"job {name} is not changed:", *(f"  - {plain(each)}" for each in answer.reasons)]
+            )
+        )
     return answer
 
 

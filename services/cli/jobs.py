@@ -37,7 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser, default=None)
     parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: all jobs, then each that changes")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object a line: all jobs, then each that changes",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
 async def jobs(bus: Bus, args: argparse.Namespace) -> int:
     with ExitStack() as screen:
         show = _lines() if args.json else _tables(bus, args.watch, screen)
-        async with aclosing((stored if args.json else told)(bus, args.namespace, args.watch)) as changes:
+        async with aclosing(
+            (stored if args.json else told)(bus, args.namespace, args.watch)
+        ) as changes:
             async for views in changes:
                 await show(views)
     return DONE
@@ -73,14 +79,19 @@ async def told(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[V
         await starts.catch_up(views)
         yield starts.shown(views)
         if watch:
-            async with aclosing(starts.told(views, follow=True)) as entries, aclosing(either(changes, entries)) as news:
+            async with (
+                aclosing(starts.told(views, follow=True)) as entries,
+                aclosing(either(changes, entries)) as news,
+            ):
                 async for new in news:
                     views = views if isinstance(new, Entry) else new
                     yield starts.shown(views)
 
 
 async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:
-    """All jobs, by key; then all of them again after each change. What is no job's view is left out."""
+    """All jobs, by key; then all of them again after each change. What is no job's view is left
+    out.
+    """
     while True:
         views = Views()
         info = await add_consumer(bus.client, bus.js, VIEWS, _consumer(namespace, job))

@@ -19,17 +19,26 @@ WHY = "WHY"
 HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, WHY)
 FOLDED = ("NAMESPACE", "JOB", WHY)
 YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "EXAMPLES/S", WHY, "WORKERS", "PS", "DONE")
-"""Left out in this order where there is too little room; before them the namespace, where all have the usual one."""
+"""Left out in this order where there is too little room; before them the namespace, where all have
+the usual one.
+"""
 GAP, LEAST_WHY = 2, 24
 """Columns between two; and those below which a longer cause is not worth folding."""
 UNDER_WAY = dict.fromkeys(("Starting", "Scaling", "Resuming"), "yellow")
-PHASES = {"Running": "green", **UNDER_WAY, "Failed": "bold red", SILENT: "bold red", "Cancelled": "dim"}
+PHASES = {
+    "Running": "green",
+    **UNDER_WAY,
+    "Failed": "bold red",
+    SILENT: "bold red",
+    "Cancelled": "dim",
+}
 NOTHING = "-"
 
 
 def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Table:
-    """`epochs`: how many each job (by uid) has, where known. Oldest first. Where `width` is too small for all columns
-    those that say least are left out; names and causes are folded, and nothing is cut.
+    """`epochs`: how many each job (by uid) has, where known. Oldest first. Where `width` is too
+    small for all columns those that say least are left out; names and causes are folded, and
+    nothing is cut.
     """
     oldest = sorted(views, key=lambda v: (v.submitted_s, v.uid))
     rows = [dict(zip(HEADINGS, row(view, epochs.get(view.uid, 0)), strict=True)) for view in oldest]
@@ -38,7 +47,9 @@ def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Ta
     for heading, wide in shown.items():
         side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
         fixed = wide if heading == WHY else None
-        drawn.add_column(heading, justify=side, no_wrap=heading not in FOLDED, overflow="fold", width=fixed)
+        drawn.add_column(
+            heading, justify=side, no_wrap=heading not in FOLDED, overflow="fold", width=fixed
+        )
     for cells in rows:
         drawn.add_row(*(cells[heading] for heading in shown))
     return drawn
@@ -46,11 +57,17 @@ def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Ta
 
 def columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
     """The headings that are shown, each with the columns it takes."""
-    wide = {heading: longest([heading, *(cells[heading] for cells in rows)]) for heading in HEADINGS}
+    wide = {
+        heading: longest([heading, *(cells[heading] for cells in rows)]) for heading in HEADINGS
+    }
     usual = all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows)
     least = wide | {WHY: min(wide[WHY], LEAST_WHY)}
     kept = fitting(least, ("NAMESPACE", *YIELDING) if usual else YIELDING, width, GAP)
-    return kept | ({WHY: min(wide[WHY], max(kept[WHY], kept[WHY] + width - taken(kept, GAP)))} if WHY in kept else {})
+    return kept | (
+        {WHY: min(wide[WHY], max(kept[WHY], kept[WHY] + width - taken(kept, GAP)))}
+        if WHY in kept
+        else {}
+    )
 
 
 def row(view: JobView, epochs: int) -> list[Text]:
@@ -83,7 +100,11 @@ def _epochs(view: JobView, epochs: int) -> str:
 
 def _end(view: JobView) -> str:
     """How long it took, what came of it, and its cause."""
-    took = [f"after {lasting(view.finished_s - view.submitted_s)}"] if view.finished_s > view.submitted_s else []
+    took = (
+        [f"after {lasting(view.finished_s - view.submitted_s)}"]
+        if view.finished_s > view.submitted_s
+        else []
+    )
     came = [counted(view.samples, "example"), *evaluated(view.metrics)]
     cause = headline(view.why)
     return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

@@ -1,4 +1,6 @@
-"""Names that a person may be about to type, as far as the bus tells them at once; nothing where it does not."""
+"""Names that a person may be about to type, as far as the bus tells them at once; nothing where it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,21 @@ OPTIONS = ("-n", "--namespace")
 
 
 def told(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> int:
-    """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace that it means."""
+    """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace
+    that it means.
+    """
     live = list(typed[:1]) == [CANCEL]
-    asked = argparse.Namespace(nats=None, what=what, live=live, namespace=namespace(what, typed, parsers))
+    asked = argparse.Namespace(
+        nats=None, what=what, live=live, namespace=namespace(what, typed, parsers)
+    )
     with suppress(Trouble, OSError, TimeoutError):
         connection.on_bus(asked, _names, within_s=ANSWER_S)
     return DONE
 
 
-def namespace(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> str | None:
+def namespace(
+    what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]
+) -> str | None:
     """None: all of them."""
     if what != "jobs":
         return None

@@ -1,7 +1,9 @@
-"""What `weir up` leaves behind when it goes down: which jobs were under way, and where they go on. Reads the bus.
+"""What `weir up` leaves behind when it goes down: which jobs were under way, and where they go on.
+Reads the bus.
 
-A job's pods are told to end as if their machine were shut down, and its chief saves within that grace; the next
-`weir up` of the same folder reads the same bus, finds the job wanted and without pods, and gives it new ones.
+A job's pods are told to end as if their machine were shut down, and its chief saves within that
+grace; the next `weir up` of the same folder reads the same bus, finds the job wanted and without
+pods, and gives it new ones.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ async def left(bus: Bus) -> Left:
     async with aclosing(snapshots(bus, None)) as changes:
         views = await anext(changes)
     under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
-    return {key: (view, await _saved(bus, key, view.uid)) for key, view in sorted(under_way.items())}
+    return {
+        key: (view, await _saved(bus, key, view.uid)) for key, view in sorted(under_way.items())
+    }
 
 
 async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
@@ -48,7 +52,11 @@ def goes_on(under_way: Left) -> str:
 
 
 def _place(view: JobView, saved: CheckpointSaved | None) -> str:
-    return "its beginning" if saved is None else f"step {saved.step:,}{_share(view, saved, ' ({:.0f} %)')}"
+    return (
+        "its beginning"
+        if saved is None
+        else f"step {saved.step:,}{_share(view, saved, ' ({:.0f} %)')}"
+    )
 
 
 def told(under_way: Left, folder: Path, here: Path) -> list[str]:

@@ -35,7 +35,9 @@ def document(entry: Entry) -> str:
     """One JSON object."""
     assert isinstance(entry.said, DeadLetter)
     fields: dict[str, Any] = msgspec.structs.asdict(entry.said)
-    return msgspec.json.encode({"letter": entry.sequence, "time": _iso(entry.stored_s), **fields}).decode()
+    return msgspec.json.encode(
+        {"letter": entry.sequence, "time": _iso(entry.stored_s), **fields}
+    ).decode()
 
 
 def _iso(stored_s: float) -> str:

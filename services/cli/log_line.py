@@ -1,8 +1,8 @@
 """One line that a task printed, as a person reads it: pure.
 
-What services and trainers say is JSON, a line each: it becomes time, level, task, message and the other fields. What
-else there is, a library's words or the program's own, is shown as it is. Foreign text obeys nothing here: control
-characters are taken out.
+What services and trainers say is JSON, a line each: it becomes time, level, task, message and the
+other fields. What else there is, a library's words or the program's own, is shown as it is. Foreign
+text obeys nothing here: control characters are taken out.
 """
 
 from __future__ import annotations
@@ -17,22 +17,35 @@ from rich.text import Text
 
 from shared.words import plain, shortened
 
-LEVELS = {"debug": "dim", "info": "green", "warning": "bold yellow", "error": "bold red", "critical": "bold red"}
+LEVELS = {
+    "debug": "dim",
+    "info": "green",
+    "warning": "bold yellow",
+    "error": "bold red",
+    "critical": "bold red",
+}
 ROUTINE = ("debug", "info")
 STARTS = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl::|E\d{4} .*failed call to cuInit"
     rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is invoked"
 )
-"""Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by itself."""
+"""Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by
+itself.
+"""
 IN_FRONT = ("timestamp", "level", "event")
 KNOWN = ("service", "job", "settings", "exception")
-"""Besides: who asks knows the job, settings are many (`--json` has them), and an exception has lines of its own."""
-LEVEL_WIDE, TASK_WIDE, EVENT_WIDE, VALUE_MOST = 7, 10, 22, 400
+"""Besides: who asks knows the job, settings are many (`--json` has them), and an exception has
+lines of its own.
+"""
+LEVEL_WIDE = 7
+TASK_WIDE = 10
+EVENT_WIDE = 22
+VALUE_MOST = 400
 
 
 def routine(raw: bytes) -> bool:
-    """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it who asks what a
-    program printed. Warnings and errors of Weir are none of it.
+    """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it
+    who asks what a program printed. Warnings and errors of Weir are none of it.
     """
     said = _said(raw)
     return said.get("level") in ROUTINE if said else bool(STARTS.match(raw))
@@ -66,7 +79,9 @@ def _said(raw: bytes) -> dict[str, Any] | None:
 
 
 def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The generation first, for that is what one looks for; a field that is not known says nothing."""
+    """The generation first, for that is what one looks for; a field that is not known says
+    nothing.
+    """
     for name in sorted(said, key=lambda name: (name != "generation", name)):
         value = said[name]
         if name not in (*IN_FRONT, *KNOWN) and value is not None:

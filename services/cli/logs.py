@@ -1,4 +1,6 @@
-"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API, or what is kept of a pod that is gone. Edge."""
+"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API, or what is kept of a pod
+that is gone. Edge.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,7 @@ EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
 LEFT_OUT = "weir logs: left out {lines} of Weir's own work, TensorFlow's start and its echoes; --all shows them"
-ELSEWHERE = (
-    f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
-)
+ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +44,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
-    parser.add_argument("-a", "--all", action="store_true", help="also Weir's own work, TensorFlow's start, its echoes")
-    parser.add_argument("--json", action="store_true", help="all as it was printed: what Weir says is JSON")
-    parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
+    parser.add_argument(
+        "-a",
+        "--all",
+        action="store_true",
+        help="also Weir's own work, TensorFlow's start, its echoes",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="all as it was printed: what Weir says is JSON"
+    )
+    parser.add_argument(
+        "--kube",
+        metavar="URL",
+        help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,7 +127,9 @@ async def _absent(bus: Bus, args: argparse.Namespace) -> int:
 
 
 def _configuration(url: str | None, here: connection.Connection) -> Any:
-    """Return the client's configuration: for `url`, else of the `weir up` here, else from the usual kubeconfig."""
+    """Return the client's configuration: for `url`, else of the `weir up` here, else from the usual
+    kubeconfig.
+    """
     chosen = client.Configuration()
     if url or (here.kube_url and not here.kubeconfig):
         chosen.host = url or here.kube_url
@@ -155,7 +168,9 @@ def _explained() -> Iterator[None]:
     except config.ConfigException as error:
         raise Trouble(f"no Kubernetes to ask: {error}\n{ELSEWHERE}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Trouble(f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}\n{ELSEWHERE}") from error
+        raise Trouble(
+            f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}\n{ELSEWHERE}"
+        ) from error
 
 
 def _refusal(error: Any) -> str:

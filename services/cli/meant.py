@@ -1,4 +1,6 @@
-"""What somebody means who types a command that there is not: nearest in meaning, else in spelling. Pure."""
+"""What somebody means who types a command that there is not: nearest in meaning, else in spelling.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,18 @@ NEAR = 0.6  # of difflib's ratio
 
 
 def meant(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of commands that are `known` (with what each does), the likeliest first; perhaps none."""
+    """Names of commands that are `known` (with what each does), the likeliest first; perhaps
+    none.
+    """
     small = word.lower()
     if small in known:
         return (small,)
     begun = tuple(name for name in known if small and name.startswith(small))
-    return BY_WORD.get(small) or begun or tuple(difflib.get_close_matches(small, known, n=1, cutoff=NEAR))
+    return (
+        BY_WORD.get(small)
+        or begun
+        or tuple(difflib.get_close_matches(small, known, n=1, cutoff=NEAR))
+    )
 
 
 def advice(words: Sequence[str], known: Mapping[str, str]) -> str:

@@ -1,4 +1,6 @@
-"""Whether `weir up` has other nodes than the one before it in the same folder: each keeps its cluster's file. Edge."""
+"""Whether `weir up` has other nodes than the one before it in the same folder: each keeps its
+cluster's file. Edge.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ KINDS_MOST = 3
 
 
 def said_of(folder: Path, cluster: Path) -> str:
-    """In one line, and empty where they are the same or nobody knows; from now on it is this one."""
+    """In one line, and empty where they are the same or nobody knows; from now on it is this
+    one.
+    """
     before, text = _kept(folder), cluster.read_text()
     now = parse(text)
     (folder / KEPT).write_text(text)
-    return f"{OTHER.format(now=_told(now), before=_told(before))}\n" if before and _sizes(before) != _sizes(now) else ""
+    return (
+        f"{OTHER.format(now=_told(now), before=_told(before))}\n"
+        if before and _sizes(before) != _sizes(now)
+        else ""
+    )
 
 
 def _kept(folder: Path) -> ClusterSpec | None:

@@ -32,7 +32,11 @@ def otherwise(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
     if changes == (Waits(until_s=e.at_s),):
         return "nothing more, it is being decided"
     once, by_hand = (
-        " and ".join(TOLD[type(change)](change, e, when) for change in changes if isinstance(change, BY_ITSELF) == so)
+        " and ".join(
+            TOLD[type(change)](change, e, when)
+            for change in changes
+            if isinstance(change, BY_ITSELF) == so
+        )
         for so in (True, False)
     )
     if not once:
@@ -78,8 +82,16 @@ def _raises(change: Raises, e: Explanation, when: When) -> str:
 
 def _widens(change: Widens, e: Explanation, when: When) -> str:
     then = e.bounds
-    pairs = {"ps": (change.ps, then.ps), "workers": (change.workers, then.workers), "batch": (change.batch, then.batch)}
-    told = [f"{name} {_span(new)} ({_span(old)} now)" for name, (new, old) in pairs.items() if new != old]
+    pairs = {
+        "ps": (change.ps, then.ps),
+        "workers": (change.workers, then.workers),
+        "batch": (change.batch, then.batch),
+    }
+    told = [
+        f"{name} {_span(new)} ({_span(old)} now)"
+        for name, (new, old) in pairs.items()
+        if new != old
+    ]
     return f"asked for with {', '.join(told)}"
 
 

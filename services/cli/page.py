@@ -16,8 +16,14 @@ HOST, PORT = "127.0.0.1", 8002
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    parser.add_argument("--host", default=HOST, help=f"where to answer browsers (default: {HOST}, this machine only)")
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free")
+    parser.add_argument(
+        "--host",
+        default=HOST,
+        help=f"where to answer browsers (default: {HOST}, this machine only)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +39,9 @@ async def page(bus: Bus, args: argparse.Namespace) -> int:
     try:
         runner = await served.open()
     except (OSError, OverflowError) as error:
-        raise Trouble(f"cannot answer on {args.host}:{args.port}: {error}; choose another --port") from error
+        raise Trouble(
+            f"cannot answer on {args.host}:{args.port}: {error}; choose another --port"
+        ) from error
     print(f"the page is at {served.url}; Ctrl-C ends it", flush=True)
     try:
         await watch.run()

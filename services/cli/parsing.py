@@ -1,7 +1,8 @@
-"""How `weir` reads its words, and shows what it understands: help that fits a screen, and errors with a way out.
+"""How `weir` reads its words, and shows what it understands: help that fits a screen, and errors
+with a way out.
 
-A usage line names what must be given; what may be given stands below it, a line each as far as that goes. What few
-people need has a page of its own (`apart`).
+A usage line names what must be given; what may be given stands below it, a line each as far as that
+goes. What few people need has a page of its own (`apart`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class Parser(argparse.ArgumentParser):
     """`examples`: shown at the end, as one would type them."""
 
     def __init__(self, prog: str, description: str, examples: Sequence[str] = ()) -> None:
-        shown = "\n".join(["for example:", *(f"  {example}" for example in examples)]) if examples else None
+        shown = (
+            "\n".join(["for example:", *(f"  {example}" for example in examples)])
+            if examples
+            else None
+        )
         super().__init__(prog=prog, description=description, epilog=shown, formatter_class=Layout)
 
     def format_usage(self) -> str:
@@ -51,7 +56,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def apart(parser: argparse.ArgumentParser, name: str, title: str, about: str, said: str) -> Any:
-    """A group of options that `--help` leaves to `--help-<name>`, of which it says what is `said`."""
+    """A group of options that `--help` leaves to `--help-<name>`, of which it says what is
+    `said`.
+    """
     group = parser.add_argument_group(title, about)
     parser.add_argument(f"--help-{name}", action=ShowPage, group=group, help=said)
     return group
@@ -75,7 +82,9 @@ class ShowPage(argparse.Action):
 # ---------------------------------------------------------------- one page
 
 
-def _formatted(parser: argparse.ArgumentParser, about: str | None, groups: Iterable[Any], end: str | None) -> str:
+def _formatted(
+    parser: argparse.ArgumentParser, about: str | None, groups: Iterable[Any], end: str | None
+) -> str:
     layout = Layout(parser.prog)
     layout.add_usage(" ".join(["%(prog)s", *_words(parser)]), (), ())
     layout.add_text(about)
@@ -96,7 +105,9 @@ def _words(parser: argparse.ArgumentParser) -> Iterable[str]:
 
 
 def _placeholder(action: argparse.Action) -> str:
-    name = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
+    name = action.metavar or (
+        f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest
+    )
     return f"[{name}]" if action.nargs in ("?", "*") else str(name)
 
 

@@ -1,7 +1,8 @@
 """The log up to a moment, read for one job. Edge.
 
-It is read from its beginning, so that every wish and every cause is known. Where the beginning is gone, or very long
-ago, the allocator's own stored state stands in for it, if the moment is not before that.
+It is read from its beginning, so that every wish and every cause is known. Where the beginning is
+gone, or very long ago, the allocator's own stored state stands in for it, if the moment is not
+before that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from shared.node_facts import read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 
 MANY = 200_000
-"""Facts; of more than these only the recent ones are read, where the stored state is of use. Orders are far fewer."""
+"""Facts; of more than these only the recent ones are read, where the stored state is of use. Orders
+are far fewer.
+"""
 RECENT_S = 600.0
 """So much is read of them, besides the time for which a wish is held back."""
 STORED = "earlier facts are known by the allocator's own stored state alone"
@@ -51,7 +54,9 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
 
 
 async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: float) -> State:
-    """Return the state with the nodes and quotas whose last fact is older than what is read of the log."""
+    """Return the state with the nodes and quotas whose last fact is older than what is read of the
+    log.
+    """
     first = (await bus.js.stream_info(FACTS)).state.first_seq
     for fact in await read_last_node_facts(bus):
         unread = fact.sequence < first or fact.stored_s < since_s
@@ -85,11 +90,15 @@ async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerato
 async def beginning(bus: Bus, stream: str) -> str:
     """Empty, if the log begins at its beginning."""
     first = (await bus.js.stream_info(stream)).state.first_seq
-    return f"{stream} begins with message {first}: what only earlier ones told is not known" * (first > 1)
+    return f"{stream} begins with message {first}: what only earlier ones told is not known" * (
+        first > 1
+    )
 
 
 async def _stored(bus: Bus, at_s: float) -> State | None:
-    """The allocator's stored state; None where there is none, or where it knows of what came after the moment."""
+    """The allocator's stored state; None where there is none, or where it knows of what came after
+    the moment.
+    """
     state = await memory.recall(bus)
     for stream, sequence in state.sequences.items():
         if await _stored_s(bus, stream, sequence) > at_s:

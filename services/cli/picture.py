@@ -10,8 +10,9 @@ import msgspec
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `utilisation` is (seconds since submission, share of all cores), `hand_overs` in those seconds; `basis`:
-    of what a predicted one is made."""
+    """One run. `utilisation` is (seconds since submission, share of all cores), `hand_overs` in
+    those seconds; `basis`: of what a predicted one is made.
+    """
 
     name: str
     total_s: float
@@ -34,16 +35,25 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
 
 
 def plotted(runs: Sequence[Run], title: str) -> Any:
-    """The figure. A legend names what is drawn beside it, and no more: of a predicted run no utilisation is known."""
+    """The figure. A legend names what is drawn beside it, and no more: of a predicted run no
+    utilisation is known.
+    """
     from matplotlib import pyplot
 
-    figure, (total, epochs, used) = pyplot.subplots(1, 3, figsize=(15, 4.2), width_ratios=(1, 1.6, 2))
+    figure, (total, epochs, used) = pyplot.subplots(
+        1, 3, figsize=(15, 4.2), width_ratios=(1, 1.6, 2)
+    )
     figure.suptitle(title)
-    colours = {run.name: colour for run, colour in zip(runs, ("#3366cc", "#dd8833", "#999999"), strict=False)}
+    colours = {
+        run.name: colour
+        for run, colour in zip(runs, ("#3366cc", "#dd8833", "#999999"), strict=False)
+    }
     for run in runs:
         bars = total.bar(run.name, run.total_s, color=colours[run.name])
         total.bar_label(bars, fmt="%.0f s")
-        epochs.plot(range(1, len(run.epoch_s) + 1), run.epoch_s, label=run.name, color=colours[run.name])
+        epochs.plot(
+            range(1, len(run.epoch_s) + 1), run.epoch_s, label=run.name, color=colours[run.name]
+        )
         if run.utilisation:
             used.plot(*_columns(run.utilisation), label=run.name, color=colours[run.name])
         for number, moment in enumerate(run.hand_overs):
@@ -52,7 +62,11 @@ def plotted(runs: Sequence[Run], title: str) -> Any:
     total.set(title="total time", ylabel="seconds")
     total.margins(y=0.1)  # room for the number on top of a bar
     epochs.set(title="time of each epoch", xlabel="epoch", ylabel="seconds", ylim=(0, None))
-    used.set(title="utilisation (CPU seconds / allocatable)", xlabel="seconds since submission", ylim=(0, 1.05))
+    used.set(
+        title="utilisation (CPU seconds / allocatable)",
+        xlabel="seconds since submission",
+        ylim=(0, 1.05),
+    )
     for axes in (epochs, used):
         axes.legend(frameon=False)
     bases = [run.basis for run in runs if run.basis]

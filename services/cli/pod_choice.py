@@ -22,7 +22,8 @@ class Pod:
 
 
 def choose(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> Pod:
-    """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the newest chief.
+    """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the
+    newest chief.
 
     One that is `gone` where none that is there fits.
     """
@@ -34,7 +35,9 @@ def choose(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> P
 
 
 def _fitting(pods: Sequence[Pod], wanted: str) -> list[Pod]:
-    return [pod for pod in pods if wanted in (pod.role, pod.name) or pod.name.endswith(f"-{wanted}")]
+    return [
+        pod for pod in pods if wanted in (pod.role, pod.name) or pod.name.endswith(f"-{wanted}")
+    ]
 
 
 def _listed(pods: Sequence[Pod]) -> str:

@@ -1,4 +1,6 @@
-"""Policies by the names that a person types; `module:function` is one of their own, and is imported."""
+"""Policies by the names that a person types; `module:function` is one of their own, and is
+imported.
+"""
 
 from __future__ import annotations
 

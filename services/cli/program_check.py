@@ -1,8 +1,9 @@
-"""Can this be a training program? What can be told without running it: its syntax, the names that it binds, and with
-how many arguments its plain functions can be called. Pure.
+"""Can this be a training program? What can be told without running it: its syntax, the names that
+it binds, and with how many arguments its plain functions can be called. Pure.
 
-A name counts however it is bound: defined, imported, assigned, perhaps under a condition. Where names may be bound that
-no reader sees (`from x import *`, `globals()`), the trainer is left to find out.
+A name counts however it is bound: defined, imported, assigned, perhaps under a condition. Where
+names may be bound that no reader sees (`from x import *`, `globals()`), the trainer is left to find
+out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class NoPython(Trouble):
 
 
 def check(body: bytes, path: Path) -> None:
-    """Raises `Trouble` with the place of a syntax error, or the names of the functions that are missing."""
+    """Raises `Trouble` with the place of a syntax error, or the names of the functions that are
+    missing.
+    """
     with warnings.catch_warnings(action="ignore"):
         try:
             tree = ast.parse(body, path.name)
@@ -41,12 +44,18 @@ def check(body: bytes, path: Path) -> None:
         except (ValueError, RecursionError, MemoryError) as error:
             raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
     wrong = "" if _hides(tree) else lacking(path.name, names)
-    if reasons := [*([wrong] if wrong else ()), *_uncallable(tree, path), *_unsupported(tree, path)]:
+    if reasons := [
+        *([wrong] if wrong else ()),
+        *_uncallable(tree, path),
+        *_unsupported(tree, path),
+    ]:
         raise Trouble("\n".join(reasons), WRONG_USE)
 
 
 def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Functions that cannot be called as the trainer calls them; a decorator may change that, so it excuses one."""
+    """Functions that cannot be called as the trainer calls them; a decorator may change that, so it
+    excuses one.
+    """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in CALLED and not node.decorator_list:
             wanted = CALLED[node.name]
@@ -57,7 +66,11 @@ def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
 def _unsupported(tree: ast.Module, path: Path) -> Iterator[str]:
     """Arguments of an optimizer that the trainer would refuse."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "ema_overwrite_frequency" and not _is_none(node.value):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "ema_overwrite_frequency"
+            and not _is_none(node.value)
+        ):
             yield f"{path}:{node.value.lineno}: {NO_OVERWRITE}"
 
 
@@ -69,13 +82,18 @@ def _takes(arguments: ast.arguments, count: int) -> bool:
     """Whether so many arguments by position are enough, and not too many."""
     most = len(arguments.posonlyargs) + len(arguments.args)
     by_name = any(default is None for default in arguments.kw_defaults)
-    return most - len(arguments.defaults) <= count <= (count if arguments.vararg else most) and not by_name
+    return (
+        most - len(arguments.defaults) <= count <= (count if arguments.vararg else most)
+        and not by_name
+    )
 
 
 def _bound(table: symtable.SymbolTable) -> set[str]:
     """Names that the module binds, also from within (`global`)."""
     whole = table.get_type() == "module"
-    mine = {s.get_name() for s in table.get_symbols() if _binds(s) and (whole or s.is_declared_global())}
+    mine = {
+        s.get_name() for s in table.get_symbols() if _binds(s) and (whole or s.is_declared_global())
+    }
     return mine.union(*map(_bound, table.get_children()))
 
 

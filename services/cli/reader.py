@@ -1,7 +1,7 @@
 """Reading one stream as somebody who only watches. Edge.
 
-Promise: every message that matches, in order, each once, without leaving a trace. Who reads on after an error begins
-again with what is stored behind the last message that he took.
+Promise: every message that matches, in order, each once, without leaving a trace. Who reads on
+after an error begins again with what is stored behind the last message that he took.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ THEIR_CLOCKS_S = 5.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to read of one stream: behind a sequence, or since a point in time (seconds since 1970)."""
+    """What to read of one stream: behind a sequence, or since a point in time (seconds since
+    1970).
+    """
 
     stream: str
     filters: list[str]
@@ -51,7 +53,9 @@ class Reader:
         self._left = 0
 
     async def stored(self) -> AsyncIterator[Entry]:
-        """What is there at the call, behind what was read. Old facts may be dropped meanwhile: then there is less."""
+        """What is there at the call, behind what was read. Old facts may be dropped meanwhile: then
+        there is less.
+        """
         self._puller = puller = await self._open()
         with contextlib.suppress(TimeoutError):
             while self._left > 0:
@@ -62,7 +66,9 @@ class Reader:
                 self._seen = raw.metadata.sequence.stream
 
     async def live(self) -> AsyncIterator[Entry]:
-        """What comes from then on. Ends where the connection broke, or the server has forgotten us."""
+        """What comes from then on. Ends where the connection broke, or the server has forgotten
+        us.
+        """
         assert self._puller, "what is stored comes first"
         with contextlib.suppress(NatsError):
             while True:
@@ -76,7 +82,9 @@ class Reader:
             await self._puller.close()
         since = self.wanted.since_s if self._seen == 0 else None
         config = ConsumerConfig(
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE if since is None else DeliverPolicy.BY_START_TIME,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE
+            if since is None
+            else DeliverPolicy.BY_START_TIME,
             opt_start_seq=self._seen + 1 if since is None else None,
             opt_start_time=None if since is None else datetime.fromtimestamp(since, UTC),
             ack_policy=AckPolicy.NONE,
@@ -90,7 +98,11 @@ class Reader:
 
     def _entry(self, raw: Msg) -> Entry | None:
         """None for what one filter that covers all of ours lets through besides."""
-        return entry_of(raw) if any(subjects.lets_through(f, raw.subject) for f in self.wanted.filters) else None
+        return (
+            entry_of(raw)
+            if any(subjects.lets_through(f, raw.subject) for f in self.wanted.filters)
+            else None
+        )
 
 
 def entry_of(raw: Msg) -> Entry | None:

@@ -1,7 +1,8 @@
 """Reading several streams as one. Edge.
 
-What is stored comes in the order in which the server stored it; what comes later, as it comes, put in order as far as
-`SETTLE_S` goes. After the server was away, what was stored meanwhile comes as at the beginning.
+What is stored comes in the order in which the server stored it; what comes later, as it comes, put
+in order as far as `SETTLE_S` goes. After the server was away, what was stored meanwhile comes as at
+the beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Coming = asyncio.Queue[Entry | None]
 
 
 async def read(bus: Bus, wanted: Sequence[Wanted], follow: bool) -> AsyncGenerator[Entry, None]:
-    """What is stored; then, if we follow, what comes. To be closed by who leaves early (`aclosing`)."""
+    """What is stored; then, if we follow, what comes. To be closed by who leaves early
+    (`aclosing`).
+    """
     readers = [Reader(bus, each) for each in wanted]
     async for entry in _stored(readers):
         yield entry
@@ -42,7 +45,9 @@ def _stored(readers: list[Reader]) -> AsyncGenerator[Entry, None]:
 
 
 async def _missed(readers: list[Reader]) -> AsyncGenerator[Entry, None]:
-    """What was stored while nothing came, as soon as it can be read: of all streams together, for the order's sake."""
+    """What was stored while nothing came, as soon as it can be read: of all streams together, for
+    the order's sake.
+    """
     while True:
         await asyncio.sleep(RETRY_S)
         with suppress(NatsError):
@@ -53,7 +58,11 @@ async def _missed(readers: list[Reader]) -> AsyncGenerator[Entry, None]:
 
 async def in_order(sources: list[AsyncIterator[Entry]]) -> AsyncGenerator[Entry, None]:
     """Merge by the time of storing, holding one message a source."""
-    heads = [(entry.order, i, entry) for i, source in enumerate(sources) if (entry := await anext(source, None))]
+    heads = [
+        (entry.order, i, entry)
+        for i, source in enumerate(sources)
+        if (entry := await anext(source, None))
+    ]
     heapq.heapify(heads)
     while heads:
         _, i, entry = heads[0]
@@ -94,7 +103,9 @@ def _at_hand(queue: Coming, *before: Entry | None) -> list[Entry]:
 
 async def either(one: AsyncIterator[A], other: AsyncIterator[B]) -> AsyncGenerator[A | B, None]:
     """What comes of two that never end, as it comes; raises what one of them raises."""
-    coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {_next(source): source for source in (one, other)}
+    coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {
+        _next(source): source for source in (one, other)
+    }
     try:
         while True:
             done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)

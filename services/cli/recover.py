@@ -1,4 +1,6 @@
-"""`weir recover FOLDER`: after a loss of the bus, say which jobs can go on from their checkpoints, and let them."""
+"""`weir recover FOLDER`: after a loss of the bus, say which jobs can go on from their checkpoints,
+and let them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ ANSWER_S = 30.0
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     said = f"the checkpoints of all jobs, or what --print wrote (default: {CHECKPOINTS})"
-    parser.add_argument("folder", type=Path, nargs="?", default=CHECKPOINTS, metavar="FOLDER", help=said)
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=CHECKPOINTS, metavar="FOLDER", help=said
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--resume", action="store_true", help="ask for those that can go on")
     said = "only print what is there as JSON, for a machine that reaches the bus"
@@ -58,7 +62,9 @@ async def recover(found: list[Remains], bus: Bus, args: argparse.Namespace) -> i
     can_go_on = [each for each in lost if resumable(each)]
     if not args.resume:
         if can_go_on:
-            print(f"\n`weir recover {args.folder} --resume` asks for what can go on, each with its newest checkpoint")
+            print(
+                f"\n`weir recover {args.folder} --resume` asks for what can go on, each with its newest checkpoint"
+            )
         return DONE
     troubles = [trouble for each in can_go_on if (trouble := await resume(bus, each))]
     for trouble in troubles:
@@ -97,11 +103,16 @@ def resumable(job: Remains) -> bool:
 
 
 async def known_folders(bus: Bus) -> set[str]:
-    """Return the folders of all jobs that the bus knows, and of those that another job has gone on with."""
+    """Return the folders of all jobs that the bus knows, and of those that another job has gone on
+    with.
+    """
     folders: set[str] = set()
     async for entry in read(bus, [Wanted(ORDERS, [pattern(JobAccepted)])], follow=False):
         if isinstance(entry.said, JobAccepted):
-            folders |= {entry.said.checkpoint_folder, entry.said.request.checkpoint.continue_from or ""}
+            folders |= {
+                entry.said.checkpoint_folder,
+                entry.said.request.checkpoint.continue_from or "",
+            }
     return folders
 
 
@@ -126,5 +137,7 @@ async def resume(bus: Bus, job: Remains) -> str:
         print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
         return ""
     if isinstance(answer, JobRejected):
-        return "\n".join([f"{job.name} is refused:", *(f"  - {plain(reason)}" for reason in answer.reasons)])
+        return "\n".join(
+            [f"{job.name} is refused:", *(f"  - {plain(reason)}" for reason in answer.reasons)]
+        )
     return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"

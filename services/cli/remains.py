@@ -1,7 +1,9 @@
-"""What the checkpoint folders say of jobs, when the bus that knew them is lost. Edge: it reads files.
+"""What the checkpoint folders say of jobs, when the bus that knew them is lost. Edge: it reads
+files.
 
-A job's folder holds its request, its program, and marks beside the checkpoints that its ledger has named
-(`shared/checkpoint_marks.py`). A checkpoint is complete where its files have the digest of its mark.
+A job's folder holds its request, its program, and marks beside the checkpoints that its ledger has
+named (`shared/checkpoint_marks.py`). A checkpoint is complete where its files have the digest of
+its mark.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from shared.messages import LARGEST_PROGRAM, JobRequested
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `folder`: for `checkpoint.continue_from`; `step`: of its newest complete checkpoint, -1: none."""
+    """One job. `folder`: for `checkpoint.continue_from`; `step`: of its newest complete checkpoint,
+    -1: none.
+    """
 
     folder: str
     request: JobRequested
@@ -38,7 +42,9 @@ class Remains(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remains_in(place: Path) -> list[Remains]:
-    """Return the jobs below a folder of checkpoints, or in a file that `--print` made; in the order of their names."""
+    """Return the jobs below a folder of checkpoints, or in a file that `--print` made; in the order
+    of their names.
+    """
     try:
         found = _written(place) if place.is_file() else list(_below(place))
     except (OSError, msgspec.DecodeError) as error:
@@ -53,24 +59,39 @@ def _written(file: Path) -> list[Remains]:
 
 
 def _below(place: Path) -> Iterator[Remains]:
-    """What a job wrote itself is read with care: its folder, and not its request, says whose it is."""
+    """What a job wrote itself is read with care: its folder, and not its request, says whose it
+    is.
+    """
     for file in sorted(place.rglob(REQUEST)):
         home = file.parents[1]
         folder = home.relative_to(place).as_posix()
         with contextlib.suppress(msgspec.DecodeError, OSError):
             request = msgspec.json.decode(file.read_bytes(), type=JobRequested)
-            program = (home / PROGRAM).read_bytes() if (home / PROGRAM).stat().st_size <= LARGEST_PROGRAM else b""
+            program = (
+                (home / PROGRAM).read_bytes()
+                if (home / PROGRAM).stat().st_size <= LARGEST_PROGRAM
+                else b""
+            )
             if checkpoint_folders.is_in_namespace(folder, request.namespace):
                 step, mark = _newest(home)
                 samples, total = (mark.samples, mark.total_samples) if mark else (None, None)
                 yield Remains(
-                    folder=folder, request=request, program=program, step=step, samples=samples, total_samples=total
+                    folder=folder,
+                    request=request,
+                    program=program,
+                    step=step,
+                    samples=samples,
+                    total_samples=total,
                 )
 
 
 def _newest(home: Path) -> tuple[int, Committed | None]:
-    """Return the step and the mark of the newest checkpoint that is complete; -1 and None where there is none."""
-    marks = sorted(home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=lambda file: checkpoint_marks.step(_path(file)))
+    """Return the step and the mark of the newest checkpoint that is complete; -1 and None where
+    there is none.
+    """
+    marks = sorted(
+        home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=lambda file: checkpoint_marks.step(_path(file))
+    )
     for file in reversed(marks):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             mark = msgspec.json.decode(file.read_bytes(), type=Committed)
@@ -85,5 +106,9 @@ def _path(mark: Path) -> str:
 
 def _digest(path: str) -> str:
     index = Path(f"{path}{INDEX}")
-    parts = [file for file in index.parent.glob(f"{index.stem}.*") if checkpoint_marks.counts(file.name)]
-    return checkpoint_marks.digest(index.read_bytes(), [(file.name, file.stat().st_size) for file in parts])
+    parts = [
+        file for file in index.parent.glob(f"{index.stem}.*") if checkpoint_marks.counts(file.name)
+    ]
+    return checkpoint_marks.digest(
+        index.read_bytes(), [(file.name, file.stat().st_size) for file in parts]
+    )

@@ -1,7 +1,8 @@
-"""`weir report JOB`: one page about one job, for a browser; it may be sent to somebody, for it is whole in itself.
+"""`weir report JOB`: one page about one job, for a browser; it may be sent to somebody, for it is
+whole in itself.
 
-The log is read from its beginning, as far as it tells of this job and of nodes, and folded as `weir top` and the page
-fold it.
+The log is read from its beginning, as far as it tells of this job and of nodes, and folded as `weir
+top` and the page fold it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ from shared.bus import Bus
 from shared.messages import CapacityChanged
 from shared.subjects import FACTS, ORDERS, pattern
 
-EXAMPLES = ("weir report digits", "weir report digits -o digits.html", "weir report digits -o - | less")
+EXAMPLES = (
+    "weir report digits",
+    "weir report digits -o digits.html",
+    "weir report digits -o - | less",
+)
 STDOUT = "-"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name; of several the newest")
-    parser.add_argument("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
+    parser.add_argument(
+        "job", type=words.job_name, metavar="JOB", help="the job's name; of several the newest"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,10 +52,14 @@ async def report(bus: Bus, args: argparse.Namespace) -> int:
     board, passes = await folded(bus, args.namespace, args.job)
     story = board.jobs.get(f"{args.namespace}.{args.job}")
     if story is None:
-        raise Trouble(f"the log tells of no job {args.namespace}/{args.job} that was accepted; `weir jobs` lists them")
+        raise Trouble(
+            f"the log tells of no job {args.namespace}/{args.job} that was accepted; `weir jobs` lists them"
+        )
     notes = [said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))]
     epochs = passes.seconds if passes.uid == story.uid else []
-    write(page(contents(board, story, epochs, time.time(), notes)), args.output or f"{args.job}.html")
+    write(
+        page(contents(board, story, epochs, time.time(), notes)), args.output or f"{args.job}.html"
+    )
     return DONE
 
 
@@ -72,5 +85,7 @@ def write(text: str, to: str) -> None:
     try:
         Path(to).write_text(text)
     except OSError as error:
-        raise Trouble(f"cannot write {to}: {error.strerror}; choose another file with -o", WRONG_USE) from error
+        raise Trouble(
+            f"cannot write {to}: {error.strerror}; choose another file with -o", WRONG_USE
+        ) from error
     print(f"{to}: open it in a browser")

@@ -1,8 +1,9 @@
 """A job's YAML file as the body of a request: pure.
 
-The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands for `{start: 2, min: 2, max: 2}` (so do
-`workers` and `batch`), and `program` is a path beside the file. What is wrong, unknown or missing is told by the
-allocator's own check, as far as it holds in every cluster; whether a job may be, each cluster's allocator says.
+The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands for `{start: 2, min:
+2, max: 2}` (so do `workers` and `batch`), and `program` is a path beside the file. What is wrong,
+unknown or missing is told by the allocator's own check, as far as it holds in every cluster;
+whether a job may be, each cluster's allocator says.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be calle
 
 
 def parse(text: str, name: str) -> Fields:
-    """The fields as they are written; raises `Trouble` for what is no YAML mapping, or has a field twice."""
+    """The fields as they are written; raises `Trouble` for what is no YAML mapping, or has a field
+    twice.
+    """
     try:
         fields = yaml_text.load(text, LONGEST_TEXT)
         root = yaml_text.compose(text, LONGEST_TEXT)
@@ -40,7 +43,8 @@ def parse(text: str, name: str) -> Fields:
         raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):
         raise Trouble(
-            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {BEGIN}", WRONG_USE
+            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {BEGIN}",
+            WRONG_USE,
         )
     if twice := list(_twice(root, "", set())):
         raise Trouble("\n".join([f"{name} says what cannot both be so:", *twice]), WRONG_USE)
@@ -90,22 +94,29 @@ A_PATH = "program: is a path, relative to this file, not "
 
 
 def reasons_against(fields: Fields) -> list[str]:
-    """Of a completed request: what no cluster would take, each with its field's path. A policy of somebody's own
-    (`module:function`) may be known there."""
+    """Of a completed request: what no cluster would take, each with its field's path. A policy of
+    somebody's own (`module:function`) may be known there.
+    """
     policy = fields.get("policy")
     own = isinstance(policy, str) and ":" in policy
     checked = check(encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE)
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, Wrong) else ()
     path = A_PATH + found(fields.get("program"))
-    return [path if pathless and reason.startswith("program: ") else reason for reason in _once(told, fields)]
+    return [
+        path if pathless and reason.startswith("program: ") else reason
+        for reason in _once(told, fields)
+    ]
 
 
 def _once(reasons: Iterable[str], fields: Fields) -> list[str]:
     """What is wrong with a plain number, which goes as a span, is told once: so it was typed."""
     typed_once = tuple(f"{name}." for name in SPANS if _is_of_a_number(fields.get(name)))
     parted = [(reason, *reason.partition(": ")) for reason in reasons]
-    short = (f"{f.partition('.')[0]}: {why}" if f.startswith(typed_once) else whole for whole, f, _, why in parted)
+    short = (
+        f"{f.partition('.')[0]}: {why}" if f.startswith(typed_once) else whole
+        for whole, f, _, why in parted
+    )
     return list(dict.fromkeys(short))
 
 
@@ -121,7 +132,9 @@ def encoded(fields: Fields, name: str) -> bytes:
 
 
 def key_of(fields: Fields) -> str:
-    """The last tokens of the subject. A name that cannot stand there is answered too, with its reason."""
+    """The last tokens of the subject. A name that cannot stand there is answered too, with its
+    reason.
+    """
     job, namespace = fields.get("job"), fields.get("namespace", DEFAULT_NAMESPACE)
     return f"{namespace if is_name(namespace) else NO_NAME}.{job if is_name(job) else NO_NAME}"
 

@@ -1,4 +1,6 @@
-"""The demo's screen: tasks by node, generation, step, speed, loss, utilisation; from what was heard."""
+"""The demo's screen: tasks by node, generation, step, speed, loss, utilisation; from what was
+heard.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,21 @@ def _cores(node: CapacityChanged) -> Text:
     own = sum(p.resources.cpu for p in node.own)
     others = node.allocatable.cpu - node.free.cpu - own
     cells = [round(share / node.allocatable.cpu * STEPS) for share in (own, others)]
-    return Text.assemble(("█" * cells[0], "green"), ("█" * cells[1], "red"), ("·" * max(STEPS - sum(cells), 0), "dim"))
+    return Text.assemble(
+        ("█" * cells[0], "green"),
+        ("█" * cells[1], "red"),
+        ("·" * max(STEPS - sum(cells), 0), "dim"),
+    )
 
 
 def _tasks(node: CapacityChanged) -> Text:
     text = Text("strangers " if _strangers(node) else "", style="red")
     for pod in sorted(node.own, key=lambda p: p.pod):
         role, serial = pod.pod.rsplit("-", 2)[1:]
-        text.append(f"{role}-{serial} ", style=f"{COLOURS.get(role, '')} {'strike' if pod.terminating else ''}")
+        text.append(
+            f"{role}-{serial} ",
+            style=f"{COLOURS.get(role, '')} {'strike' if pod.terminating else ''}",
+        )
     return text
 
 
@@ -66,8 +75,20 @@ def _strangers(node: CapacityChanged) -> bool:
     return node.allocatable.cpu - node.free.cpu - own > 1e-6
 
 
-def _figures(watched: Trial, reports: list[ProgressReported], resumed: list[TrainingResumed]) -> Table:
-    table = Table("generation", "step", "examples/s", "loss", UTILISATION, "last pause", "done", box=None, expand=True)
+def _figures(
+    watched: Trial, reports: list[ProgressReported], resumed: list[TrainingResumed]
+) -> Table:
+    table = Table(
+        "generation",
+        "step",
+        "examples/s",
+        "loss",
+        UTILISATION,
+        "last pause",
+        "done",
+        box=None,
+        expand=True,
+    )
     if not reports:
         return table
     last = reports[-1]

@@ -1,6 +1,8 @@
-"""Every message as one sentence: pure. The subject of each sentence is the job (or node) named beside it.
+"""Every message as one sentence: pure. The subject of each sentence is the job (or node) named
+beside it.
 
-Foreign text (a program's traceback, a reason) is cut to its last line and cleaned of control characters.
+Foreign text (a program's traceback, a reason) is cut to its last line and cleaned of control
+characters.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def sentence(said: Message | DeadLetter) -> str:
 
 
 def _requested(m: JobRequested) -> str:
-    size = f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
+    size = (
+        f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
+    )
     return f"asks to train {m.program.name} for {counted(m.epochs, 'epoch')} with {size}"
 
 
@@ -75,7 +79,11 @@ def _cancel(m: CancelRequested) -> str:
 
 def _change(m: ChangeRequested) -> str:
     priority = [] if m.priority is None else [f"priority {m.priority}"]
-    bounds = [f"{each.min} to {each.max} {role}" for role, each in (("ps", m.ps), ("workers", m.workers)) if each]
+    bounds = [
+        f"{each.min} to {each.max} {role}"
+        for role, each in (("ps", m.ps), ("workers", m.workers))
+        if each
+    ]
     return f"is to have {' and '.join([*priority, *bounds]) or 'no change'}"
 
 
@@ -115,20 +123,31 @@ def _rejected(m: JobRejected) -> str:
 def _capacity(m: CapacityChanged) -> str:
     if m.gone:
         return "is gone"
-    closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
+    closed = [
+        said
+        for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable))
+        if so
+    ]
     ours = f", {counted(len(m.own), 'pod')} of ours" if m.own else ""
     return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
 
 
 def _quota(m: QuotaChanged) -> str:
-    told = [f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used" for bound in m.bounds]
+    told = [
+        f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used"
+        for bound in m.bounds
+    ]
     told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
     return "; ".join(told) or "has no quota"
 
 
 def _claims(m: ClaimsChanged) -> str:
     claims = [claim for placement in m.placements for claim in placement.claims]
-    return f"has {counted(len(claims), 'claim')} bound to some nodes only" if claims else "has no claim bound to nodes"
+    return (
+        f"has {counted(len(claims), 'claim')} bound to some nodes only"
+        if claims
+        else "has no claim bound to nodes"
+    )
 
 
 def _decided(m: AllocationDecided) -> str:
@@ -146,9 +165,13 @@ def _rate(m: AllocationDecided) -> str:
     by_workers = rate.of_workers(asked.rate_with_workers, workers, asked.workers.start)
     parts = (
         (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
-        (by_workers, f"{asked.rate_with_workers}: {asked.workers.start} -> {counted(workers, 'worker')}"),
+        (
+            by_workers,
+            f"{asked.rate_with_workers}: {asked.workers.start} -> {counted(workers, 'worker')}",
+        ),
     )
-    rules, share = ", ".join(rule for changes, rule in parts if changes != 1.0), by_batch * by_workers
+    rules = ", ".join(rule for changes, rule in parts if changes != 1.0)
+    share = by_batch * by_workers
     return f"; learning rate 1 -> {share:.3g} of the program's ({rules})" if rules else ""
 
 
@@ -176,7 +199,10 @@ LEAVES = {
     SIGTERM: ("it was told to end", ENDS),
     EVICTED: ("Kubernetes evicts the pod", MOVES),
     DELETED: ("somebody deletes the pod", MOVES),
-    CORDONED: ("the node is cordoned", "it moves when all fits elsewhere, and stays if that is taken back"),
+    CORDONED: (
+        "the node is cordoned",
+        "it moves when all fits elsewhere, and stays if that is taken back",
+    ),
     TAINTED: ("the node is being taken away", MOVES),
 }
 """Cause and remedy, by the reason."""
@@ -184,7 +210,9 @@ LEAVES = {
 
 def _exited(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
-    return f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
+    return (
+        f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
+    )
 
 
 def _spec(m: ClusterSpecPublished) -> str:
@@ -194,7 +222,9 @@ def _spec(m: ClusterSpecPublished) -> str:
 def _prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
         return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
-    took = f" after {m.seconds:.1f} s" if m.seconds else ""  # a ps or worker only stands: there is nothing to measure
+    took = (
+        f" after {m.seconds:.1f} s" if m.seconds else ""
+    )  # a ps or worker only stands: there is nothing to measure
     return f"{m.task()} is prepared for generation {m.generation}{took}"
 
 
@@ -224,14 +254,20 @@ def _saved(m: CheckpointSaved) -> str:
     stood = f", and held all training up: {m.stood}" if m.stood else ""
     held = lasting(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
     paused = f", of which it held training up for {held}" if held else ""
-    waited = f"; the bus answered only after {lasting(m.waited_s)}" if m.waited_s >= WAITED_LEAST_S else ""
+    waited = (
+        f"; the bus answered only after {lasting(m.waited_s)}"
+        if m.waited_s >= WAITED_LEAST_S
+        else ""
+    )
     took = lasting(m.seconds, fine=True)
     return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
 
 
 def _unsaved(m: CheckpointFailed) -> str:
     given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
-    return f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
+    return (
+        f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
+    )
 
 
 def _skipped(m: CheckpointSkipped) -> str:
@@ -261,7 +297,9 @@ def _progress(m: ProgressReported) -> str:
 def _finished(m: JobFinished) -> str:
     metrics = "".join(f", {said}" for said in evaluated(m.metrics))
     cause = headline(m.cause)
-    return f"{m.outcome} after {counted(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
+    return (
+        f"{m.outcome} after {counted(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
+    )
 
 
 def _troubled(m: ServiceTroubled) -> str:
@@ -297,7 +335,9 @@ def _noun(span: Span, noun: str) -> str:
 
 def _roles(roles: Iterable[Role]) -> str:
     counts = Counter[str](roles)
-    return " + ".join(counted(counts[role], role) for role in ("chief", "ps", "worker") if counts[role])
+    return " + ".join(
+        counted(counts[role], role) for role in ("chief", "ps", "worker") if counts[role]
+    )
 
 
 def _clock(point_s: float) -> str:

@@ -1,7 +1,8 @@
 """`weir simulate`: what would happen to these jobs on these machines, under one policy or another.
 
-The shipping decision runs over a simulated cluster (see `services/allocator/simulator/`); the same seed gives the same
-world to every policy. Prints a table; on request writes the figures as JSON and draws a picture.
+The shipping decision runs over a simulated cluster (see `services/allocator/simulator/`); the same
+seed gives the same world to every policy. Prints a table; on request writes the figures as JSON and
+draws a picture.
 """
 
 from __future__ import annotations
@@ -43,24 +44,55 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     usual = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
     parser.add_argument("--jobs", type=Path, metavar="CSV", help="the jobs: when, what, how much")
     parser.add_argument("--surfaces", type=Path, metavar="CSV", help="each model's measured speeds")
-    parser.add_argument("--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them"
+    )
     said = "in place of these: a log of `weir events --json`"
     parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
     said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
-    parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
+    parser.add_argument(
+        "--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said
+    )
     said = f"the pause of each change (default: {usual.restart_s:g}, or the log's)"
     parser.add_argument("--restart-seconds", type=at_least_zero, metavar="S", help=said)
     said = "speeds vary by this share, e.g. 0.03 (default: 0)"
-    parser.add_argument("--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said)
+    parser.add_argument(
+        "--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said
+    )
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
     parser.add_argument("--report-seconds", type=above_zero, metavar="S", help=said)
     said = f"reserve capacity after such a wait ({Rules().reserve_after_s:g}; 0: never)"
-    parser.add_argument("--reserve-after", type=at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
+    parser.add_argument(
+        "--reserve-after",
+        type=at_least_zero,
+        default=Rules().reserve_after_s,
+        metavar="S",
+        help=said,
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the same seed, the same world (default: 0)",
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
-    parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw allocations, utilisation, completion times")
-    own = apart(parser, "files", "what is in the files", file_formats.SIMULATE, "what is in these files, with examples")
+    parser.add_argument(
+        "--timeline", action="store_true", help="in the JSON: each job's allocation over time"
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="PNG",
+        help="draw allocations, utilisation, completion times",
+    )
+    own = apart(
+        parser,
+        "files",
+        "what is in the files",
+        file_formats.SIMULATE,
+        "what is in these files, with examples",
+    )
     own.add_argument(
         "--loss",
         type=Path,
@@ -94,23 +126,42 @@ def _report_failures(runs: Sequence[Run]) -> int:
     for done in (done for done in runs if done.failures):
         first = done.failures[0]
         jobs = counted(len({failure.job for failure in done.failures}), "job")
-        print(f"{first.traceback}policy {done.policy} failed with {jobs}; {first.job}: {first.reason}", file=sys.stderr)
+        print(
+            f"{first.traceback}policy {done.policy} failed with {jobs}; {first.job}: {first.reason}",
+            file=sys.stderr,
+        )
     return FAILED if any(done.failures for done in runs) else DONE
 
 
 def simulations(
-    world: Scenario, names: Sequence[str], seed: int, reserve_after_s: float = Rules().reserve_after_s
+    world: Scenario,
+    names: Sequence[str],
+    seed: int,
+    reserve_after_s: float = Rules().reserve_after_s,
 ) -> Iterator[Run]:
     """One run a policy, with a bar that counts finished jobs."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True
+    ) as bar:
         for name in names:
             line = bar.add_task(name, total=len(world.jobs), day="")
 
             def watch(over: int, now: float, line: Any = line) -> None:
                 bar.update(line, completed=over, day=f"at {now:,.0f} s")
 
-            yield simulate(world, Rules(policy=name, reserve_after_s=reserve_after_s), seed, time.perf_counter, watch)
+            yield simulate(
+                world,
+                Rules(policy=name, reserve_after_s=reserve_after_s),
+                seed,
+                time.perf_counter,
+                watch,
+            )
 
 
 def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
@@ -126,7 +177,9 @@ def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, An
 
 def scenario(args: argparse.Namespace) -> Scenario:
     """What was handed in; raises `Trouble` with every reason against every file."""
-    if missing := [f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None]:
+    if missing := [
+        f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None
+    ]:
         raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
     reasons: list[str] = []
     surfaces = _read(args.surfaces, files.surfaces, reasons)
@@ -140,7 +193,9 @@ def scenario(args: argparse.Namespace) -> Scenario:
 
 def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     """The run as it was, and its world."""
-    if given := [f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)]:
+    if given := [
+        f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)
+    ]:
         raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
     reasons: list[str] = []
     log = _read(args.from_log, log_file.told, reasons)
@@ -148,7 +203,9 @@ def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
         raise _unusable(reasons)
     found = recorded.past(log)
     if found.left_out:
-        print(f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr)
+        print(
+            f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr
+        )
     return [found.run], _as_asked(args, found.scenario)
 
 
@@ -159,7 +216,11 @@ def _as_asked(args: argparse.Namespace, world: Scenario) -> Scenario:
 
 
 def _unusable(reasons: Sequence[str]) -> Trouble:
-    lines = ["these files cannot be used:", *reasons, "`weir simulate --help-files` shows what is in them"]
+    lines = [
+        "these files cannot be used:",
+        *reasons,
+        "`weir simulate --help-files` shows what is in them",
+    ]
     return Trouble("\n".join(lines), WRONG_USE)
 
 
@@ -190,6 +251,8 @@ def _drawn(runs: Sequence[Run], path: Path) -> None:
     try:
         simulated.draw(runs, path)
     except ModuleNotFoundError as error:
-        raise Trouble(f"no picture: {error.name} is not installed (pip install 'weir[local]')") from error
+        raise Trouble(
+            f"no picture: {error.name} is not installed (pip install 'weir[local]')"
+        ) from error
     except OSError as error:
         raise Trouble(f"cannot write {path}: {error.strerror}; give another path") from error

@@ -1,4 +1,6 @@
-"""Simulated runs as a picture: each job's allocation over time, utilisation, and how completion times spread."""
+"""Simulated runs as a picture: each job's allocation over time, utilisation, and how completion
+times spread.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from services.allocator.simulator.record import Record
 
 HOURS_FROM_S = 7200.0
 PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")
-ACROSS = ("{unit} of the simulation", "{unit} of the simulation", "{unit} since the job's own submission")
+ACROSS = (
+    "{unit} of the simulation",
+    "{unit} of the simulation",
+    "{unit} since the job's own submission",
+)
 NAMES_MOST = 24
 """So many names stand below one another; of more jobs only some are named."""
 SMALL, LEGEND_INCH = "small", 0.4
@@ -34,9 +40,13 @@ def plotted(runs: Sequence[Run]) -> Any:
     from matplotlib import pyplot
 
     size = (15, 1.2 + 3.0 * len(runs))
-    figure, rows = pyplot.subplots(len(runs), 3, figsize=size, width_ratios=(2, 1.4, 1.2), squeeze=False)
+    figure, rows = pyplot.subplots(
+        len(runs), 3, figsize=size, width_ratios=(2, 1.4, 1.2), squeeze=False
+    )
     unit_s, unit = _unit(max((run.ended_s for run in runs), default=0.0))
-    most = max((_tasks(size) for run in runs for record in run.records for size in record.sizes), default=1)
+    most = max(
+        (_tasks(size) for run in runs for record in run.records for size in record.sizes), default=1
+    )
     for run, (jobs, used, times) in zip(runs, rows, strict=True):
         _jobs(jobs, run, unit_s, max(1, most))
         _utilisation(used, run, unit_s)
@@ -68,14 +78,18 @@ def _jobs(axes: Any, run: Run, unit_s: float, most: int) -> None:
     axes.set_ylabel(run.policy)
     each = -(-len(run.records) // NAMES_MOST) or 1
     named = range(0, len(run.records), each)
-    axes.set_yticks([row + 0.45 for row in named], [run.records[row].work.job for row in named], fontsize=SMALL)
+    axes.set_yticks(
+        [row + 0.45 for row in named], [run.records[row].work.job for row in named], fontsize=SMALL
+    )
 
 
 def _meanings(most: int) -> list[Any]:
     """What each shade stands for: none, few and as many tasks as any job has."""
     from matplotlib.patches import Patch
 
-    said = {0: "waits", 1: "1 ps or worker"} | ({most: f"{most} ps and workers"} if most > 1 else {})
+    said = {0: "waits", 1: "1 ps or worker"} | (
+        {most: f"{most} ps and workers"} if most > 1 else {}
+    )
     return [Patch(color=_shade(tasks / most), label=label) for tasks, label in said.items()]
 
 
@@ -88,12 +102,19 @@ def _spans(record: Record, ended_s: float) -> list[tuple[float, float, int]]:
     end_s = ended_s if record.finished_s is None else record.finished_s
     starts = [(record.work.submitted_s, 0), *((size[0], _tasks(size)) for size in record.sizes)]
     ends = [start for start, _ in starts[1:]] + [end_s]
-    return [(start, end, tasks) for (start, tasks), end in zip(starts, ends, strict=True) if end > start]
+    return [
+        (start, end, tasks) for (start, tasks), end in zip(starts, ends, strict=True) if end > start
+    ]
 
 
 def _utilisation(axes: Any, run: Run, unit_s: float) -> None:
     steps = [(start, held / offered if offered else 0.0) for start, _, held, offered in shares(run)]
-    axes.step([start / unit_s for start, _ in steps], [share for _, share in steps], where="post", color="#3366cc")
+    axes.step(
+        [start / unit_s for start, _ in steps],
+        [share for _, share in steps],
+        where="post",
+        color="#3366cc",
+    )
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("held of what jobs may hold")
 

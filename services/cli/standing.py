@@ -8,7 +8,9 @@ Standing = Literal["unknown", "open", "over"]
 
 
 def standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
-    """Each is a job's uid, 0 where nothing was said. A refused request for a running job's name changes nothing."""
+    """Each is a job's uid, 0 where nothing was said. A refused request for a running job's name
+    changes nothing.
+    """
     if not requested and not accepted:
         return "unknown"
     if accepted and accepted != finished:

@@ -1,4 +1,6 @@
-"""What jobs that start wait for, read from their own messages, beside the views that the allocator keeps. Edge."""
+"""What jobs that start wait for, read from their own messages, beside the views that the allocator
+keeps. Edge.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Starts:
     """Of one namespace, or of all (None)."""
 
     def __init__(self, bus: Bus, namespace: str | None) -> None:
-        self.bus, self.namespace, self._known = bus, namespace, dict[tuple[str, int], Beginning]()
+        self.bus = bus
+        self.namespace = namespace
+        self._known = dict[tuple[str, int], Beginning]()
 
     async def catch_up(self, views: Mapping[str, JobView]) -> None:
         """Read what is stored, where a job starts."""
@@ -36,7 +40,9 @@ class Starts:
         """Each message that tells more, once it is known here."""
         submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
         since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
-        streams = {stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)}
+        streams = {
+            stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)
+        }
         wanted = [Wanted(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
         async with aclosing(read(self.bus, wanted, follow)) as entries:
             async for entry in entries:

@@ -33,9 +33,12 @@ def read(path: Path) -> bytes:
             return path.read_bytes()
     except OSError as error:
         hint = ONE_FILE if isinstance(error, IsADirectoryError) else RELATIVE
-        raise Trouble(f"cannot read the program {path}: {error.strerror}; {hint}", WRONG_USE) from error
+        raise Trouble(
+            f"cannot read the program {path}: {error.strerror}; {hint}", WRONG_USE
+        ) from error
     raise Trouble(
-        f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}", FAILED
+        f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}",
+        FAILED,
     )
 
 
@@ -49,7 +52,9 @@ digest = programs.digest_of
 # ---------------------------------------------------------------- on the bus
 
 LEADER_S, AGAIN_S = 3.0, 0.2
-"""For how long a bucket that does not answer may be without a leader, and when to ask again; seconds."""
+"""For how long a bucket that does not answer may be without a leader, and when to ask again;
+seconds.
+"""
 NOTHING = digest(b"")
 UNPROVISIONED = (
     "namespace {0} is not provisioned on this bus: it has no bucket for the programs of its jobs. Nothing was sent.\n"
@@ -64,7 +69,8 @@ FULL = (
 
 
 async def keep(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str:
-    """Store a program in the bucket of its namespace unless it is there and whole; return its digest.
+    """Store a program in the bucket of its namespace unless it is there and whole; return its
+    digest.
 
     Raises `Trouble` if the namespace has no bucket, or no room in it.
     """
@@ -80,7 +86,9 @@ async def require_bucket(bus: Bus, namespace: str) -> None:
 
 
 async def _in_bucket(namespace: str, use: Callable[[], Awaitable[T]]) -> T:
-    """Use the bucket of a namespace. One that does not answer may be choosing a leader: it is asked for a while."""
+    """Use the bucket of a namespace. One that does not answer may be choosing a leader: it is asked
+    for a while.
+    """
     until_s = time.monotonic() + LEADER_S
     while True:
         try:

@@ -1,6 +1,8 @@
-"""`weir streams create|verify`: the streams and buckets that the services need; the one place that makes them.
+"""`weir streams create|verify`: the streams and buckets that the services need; the one place that
+makes them.
 
-It also provisions the namespaces that jobs may run in: `default`, those of WEIR_JOB_NAMESPACES, those of --namespace.
+It also provisions the namespaces that jobs may run in: `default`, those of WEIR_JOB_NAMESPACES,
+those of --namespace.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     room = "room of weir-orders (default: 1, or as before)"
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
     said = f"one more than {NAMESPACES} lists; may be repeated"
-    parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
+    parser.add_argument(
+        "--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said
+    )
     said = f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)"
     parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
     for option, what, usual in (
@@ -54,12 +58,16 @@ def run(args: argparse.Namespace) -> int:
 async def create(bus: Bus, args: argparse.Namespace) -> int:
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     rates = Rates(requests=args.requests_kib_s, reports=args.reports_kib_s)
-    await bus.create(args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates)
+    await bus.create(
+        args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates
+    )
     return _show("made", namespaces)
 
 
 def namespaces_to_provision(given: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return `default`, the namespaces that the setting lists, and those given on the command line."""
+    """Return `default`, the namespaces that the setting lists, and those given on the command
+    line.
+    """
     settings = {NAMESPACES: environ[NAMESPACES]} if NAMESPACES in environ else {}
     try:
         listed = config.load(config.Common, "setup", settings).job_namespaces

@@ -55,12 +55,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = "the job's, where the file names none"
     parser.add_argument("-n", "--namespace", type=words.namespace_name, metavar="NS", help=said)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
+    how.add_argument(
+        "-f",
+        "--follow",
+        action="store_true",
+        help="watch the job to its end; 0 only if it succeeded",
+    )
     said = "only say what would happen now, and why"
     how.add_argument("--dry-run", action="store_true", help=said)
-    how.add_argument("--print", action="store_true", help="only print the request as JSON; nothing is sent or kept")
+    how.add_argument(
+        "--print",
+        action="store_true",
+        help="only print the request as JSON; nothing is sent or kept",
+    )
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
+    parser.add_argument(
+        "--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def printed(request: Asked) -> int:
     """Without an id: who sends the same text twice has asked twice."""
-    body = request_file.encoded({n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name)
+    body = request_file.encoded(
+        {n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name
+    )
     print(msgspec.json.format(body, indent=2).decode())
     return DONE
 
@@ -87,10 +100,18 @@ async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
     where = _answered_on(bus, request.fields)
     answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
     if answer is None:
-        raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
+        raise Trouble(
+            f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}"
+        )
     if isinstance(answer, JobRejected):
-        whose = f"job {answer.job}" if answer.job == request.fields.get("job") else f"the request in {request.file}"
-        raise Trouble("\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
+        whose = (
+            f"job {answer.job}"
+            if answer.job == request.fields.get("job")
+            else f"the request in {request.file}"
+        )
+        raise Trouble(
+            "\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)])
+        )
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     for line in filter(None, [await too_large(bus, answer), _next(answer, request.path, args)]):
         print(line, file=sys.stderr, flush=True)
@@ -99,11 +120,17 @@ async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
 
 def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace) -> str:
     """One line: how to watch it, and what was not done before it was asked for."""
-    bus = f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""  # no password is shown
+    bus = (
+        f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""
+    )  # no password is shown
     whose = "" if accepted.namespace == DEFAULT_NAMESPACE else f" -n {accepted.namespace}"
     events = f"weir events --job {accepted.job} --follow{whose}{bus}"
     watched = [] if args.follow else [f"watch it: `{events}`, or `weir top{bus}`"]
-    untried = [] if program is None else [f"the program was read, not tried: `weir doctor {shlex.quote(str(program))}`"]
+    untried = (
+        []
+        if program is None
+        else [f"the program was read, not tried: `weir doctor {shlex.quote(str(program))}`"]
+    )
     return "; ".join([*watched, *untried])
 
 
@@ -132,7 +159,9 @@ async def publish(bus: Bus, fields: Fields, name: str) -> int:
 
 
 def _headers(fields: Fields, source: str) -> dict[str, str]:
-    """As on every message of Weir: CloudEvents, and the id by which the server ignores a repetition."""
+    """As on every message of Weir: CloudEvents, and the id by which the server ignores a
+    repetition.
+    """
     key = request_file.key_of(fields)
     said = f"{key}.{tag_of(JobRequested)}.{fields['request_id']}"
     return {
@@ -148,7 +177,9 @@ def _headers(fields: Fields, source: str) -> dict[str, str]:
 
 
 def _answered_on(bus: Bus, fields: Fields) -> str:
-    """What is no name is answered elsewhere, which one who may only hear of his namespace does not hear."""
+    """What is no name is answered elsewhere, which one who may only hear of his namespace does not
+    hear.
+    """
     return ">" if bus.client.api == API else f"{fields.get('namespace', 'default')}.*"
 
 

@@ -1,4 +1,6 @@
-"""The text of a file that somebody named; who names one that cannot be read is told why, and what to do. Edge."""
+"""The text of a file that somebody named; who names one that cannot be read is told why, and what
+to do. Edge.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +16,6 @@ def text_in(file: Path, hint: str) -> str:
     except OSError as error:
         raise Trouble(f"cannot read {file}: {error.strerror}; {hint}", WRONG_USE) from error
     except UnicodeDecodeError as error:
-        raise Trouble(f"{file} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
+        raise Trouble(
+            f"{file} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE
+        ) from error

@@ -1,4 +1,5 @@
-"""A Kubeflow TFJob (kubeflow.org/v1) as a job request: pure, from a manifest to fields and to what it has beyond them.
+"""A Kubeflow TFJob (kubeflow.org/v1) as a job request: pure, from a manifest to fields and to what
+it has beyond them.
 
     metadata.name, .namespace           job, namespace
     PS, Worker: replicas                ps, workers: start with so many, min 1, max as wished (or as many)
@@ -8,8 +9,9 @@
     terminationGracePeriodSeconds       grace_s
     annotations weir.dev/...            what no TFJob says: program, epochs, batch, max-ps, max-workers, policy, ...
 
-A TFJob's command is not run: Weir trains a program with `model()`, `dataset()` and so on, so one has to be given. What
-else the manifest has is named (`tfjob_remarks.py`); only labels and foreign annotations are passed over in silence.
+A TFJob's command is not run: Weir trains a program with `model()`, `dataset()` and so on, so one
+has to be given. What else the manifest has is named (`tfjob_remarks.py`); only labels and foreign
+annotations are passed over in silence.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         for remark in self.remarks:
             if remark.kind == kind and remark.where not in where.setdefault(remark.text, []):
                 where[remark.text].append(remark.where)
-        return [f"{', '.join(types)}: {text}" if types[0] else text for text, types in where.items()]
+        return [
+            f"{', '.join(types)}: {text}" if types[0] else text for text, types in where.items()
+        ]
 
 
 def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
@@ -57,34 +61,59 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     Raises `Trouble` for a file that has none, or several, or cannot be read.
     """
     try:
-        documents = [each if isinstance(each, dict) else {} for each in yaml_text.load_all(text) if each is not None]
+        documents = [
+            each if isinstance(each, dict) else {}
+            for each in yaml_text.load_all(text)
+            if each is not None
+        ]
     except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {' '.join(str(error).split())}", WRONG_USE) from error
     found = [each for each in documents if each.get("kind") == "TFJob"]
     if len(found) != 1:
         kinds = ", ".join(str(each.get("kind", "no object")) for each in documents) or "nothing"
-        raise Trouble(f"{name} has {counted(len(found), 'TFJob')}, and one is needed; there is {kinds}", WRONG_USE)
+        raise Trouble(
+            f"{name} has {counted(len(found), 'TFJob')}, and one is needed; there is {kinds}",
+            WRONG_USE,
+        )
     if found[0].get("apiVersion") != GROUP:
         raise Trouble(f"{name} is of {found[0].get('apiVersion')}; only {GROUP} is read", WRONG_USE)
-    return found[0], [str(each.get("kind", "no object")) for each in documents if each is not found[0]]
+    return found[0], [
+        str(each.get("kind", "no object")) for each in documents if each is not found[0]
+    ]
 
 
-def translated(raw: Fields, wishes: Mapping[str, int | str | None], beside: Sequence[str] = ()) -> Asked:
-    """`wishes`: by the names of `WISHES`, what was said beside the manifest; None: as its annotations say.
+def translated(
+    raw: Fields, wishes: Mapping[str, int | str | None], beside: Sequence[str] = ()
+) -> Asked:
+    """`wishes`: by the names of `WISHES`, what was said beside the manifest; None: as its
+    annotations say.
 
-    Raises `Trouble` for a manifest that no operator would take either: a field of another type than it has.
+    Raises `Trouble` for a manifest that no operator would take either: a field of another type than
+    it has.
     """
     try:
         job = msgspec.convert(raw, TFJob)
     except msgspec.ValidationError as error:
         raise Trouble(f"this is no TFJob: {error}", WRONG_USE) from error
     annotated = (job.metadata.annotations or {}).items()
-    notes = {name.removeprefix(ANNOTATION): _plain(v) for name, v in annotated if name.startswith(ANNOTATION)}
+    notes = {
+        name.removeprefix(ANNOTATION): _plain(v)
+        for name, v in annotated
+        if name.startswith(ANNOTATION)
+    }
     said = {name: notes.get(name) if wishes.get(name) is None else wishes[name] for name in WISHES}
-    roles = {role: r for name, r in job.spec.tf_replica_specs.items() if (role := ROLES.get(name.lower()))}
+    roles = {
+        role: r
+        for name, r in job.spec.tf_replica_specs.items()
+        if (role := ROLES.get(name.lower()))
+    }
     name = {"job": job.metadata.name, "namespace": job.metadata.namespace}
     return Asked(
-        fields={k: v for k, v in {**name, **_spans(roles, said), **_shared(roles, said)}.items() if v is not None},
+        fields={
+            k: v
+            for k, v in {**name, **_spans(roles, said), **_shared(roles, said)}.items()
+            if v is not None
+        },
         program=str(notes["program"]) if "program" in notes else None,
         remarks=(*remarks(raw, job, said), *_strange(notes), *map(_foreign, beside)),
     )
@@ -98,7 +127,9 @@ def _strange(notes: Mapping[str, Any]) -> Iterator[Remark]:
     for name in notes:
         if name not in (*WISHES, "program"):
             known = ", ".join((*WISHES, "program"))
-            yield Remark("wrong", "", f"annotation {ANNOTATION}{name}: there is none; there are {known}")
+            yield Remark(
+                "wrong", "", f"annotation {ANNOTATION}{name}: there is none; there are {known}"
+            )
 
 
 def _foreign(kind: str) -> Remark:
@@ -116,7 +147,11 @@ def _spans(roles: Mapping[str, Replica], said: Fields) -> Fields:
         "epochs": said["epochs"],
         "batch": said["batch"],
         "ps": {"start": counts["ps"], "min": 1, "max": said["max-ps"] or counts["ps"]},
-        "workers": {"start": counts["worker"], "min": 1, "max": said["max-workers"] or counts["worker"]},
+        "workers": {
+            "start": counts["worker"],
+            "min": 1,
+            "max": said["max-workers"] or counts["worker"],
+        },
     }
 
 
@@ -125,7 +160,9 @@ def _count(replica: Replica | None) -> int:
 
 
 def _shared(roles: Mapping[str, Replica], said: Fields) -> Fields:
-    """What all tasks have in common, and what each role has. A worker's word counts first, if there is any."""
+    """What all tasks have in common, and what each role has. A worker's word counts first, if there
+    is any.
+    """
     first = [roles[role] for role in ("worker", "chief", "ps") if role in roles]
     images = [c.image for r in first if (c := container(r)) and c.image]
     graces = [g for r in first if (g := r.pod.termination_grace_period_seconds) is not None]
@@ -141,9 +178,14 @@ def _shared(roles: Mapping[str, Replica], said: Fields) -> Fields:
 
 
 def _resources(roles: Mapping[str, Replica]) -> Fields:
-    """Of the chief, ps and worker; who has no workers lets the chief train, so its are the worker's."""
+    """Of the chief, ps and worker; who has no workers lets the chief train, so its are the
+    worker's.
+    """
     given = {**roles, "worker": roles.get("worker", roles.get("chief", Replica()))}
-    found = {role: _amounts((container(replica) or Container()).resources) for role, replica in given.items()}
+    found = {
+        role: _amounts((container(replica) or Container()).resources)
+        for role, replica in given.items()
+    }
     return {role: amounts for role, amounts in found.items() if amounts}
 
 
@@ -163,6 +205,8 @@ def _volumes(replica: Replica) -> Iterator[Fields]:
     paths = {mount.name: mount.mount_path for mount in reversed(mounts)}
     for each in replica.pod.volumes or ():
         claim, folder = each.persistent_volume_claim, each.host_path
-        source = {"claim": claim.claim_name} if claim else {"host_path": folder.path} if folder else {}
+        source = (
+            {"claim": claim.claim_name} if claim else {"host_path": folder.path} if folder else {}
+        )
         if source and each.name in paths:
             yield {"name": each.name, "mount_path": paths[each.name], **source}

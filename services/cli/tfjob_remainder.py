@@ -1,7 +1,7 @@
 """What of a TFJob no job request has a field for: each such field, and what to do instead. Pure.
 
-`lost`: the training may depend on it, and Weir has not got it. `moot`: Weir does it in its own way. What is in none of
-the tables is lost: Kubernetes knows more fields than anybody would list.
+`lost`: the training may depend on it, and Weir has not got it. `moot`: Weir does it in its own way.
+What is in none of the tables is lost: Kubernetes knows more fields than anybody would list.
 """
 
 from __future__ import annotations
@@ -37,16 +37,25 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     "ttlSecondsAfterFinished": ("moot", OVER),
     "backoffLimit": ("moot", "Weir replaces what is lost, and gives up by its own limits"),
     "activeDeadlineSeconds": ("lost", "no job has a deadline; `weir cancel` ends one"),
-    "schedulingPolicy": ("moot", "a job starts with all of its least size or not at all, from Weir's own queue"),
+    "schedulingPolicy": (
+        "moot",
+        "a job starts with all of its least size or not at all, from Weir's own queue",
+    ),
     "managedBy": ("moot", "this request goes to Weir"),
     # of a pod
     "restartPolicy": ("moot", "a task that is lost is replaced, and training goes on"),
-    **dict.fromkeys(("nodeSelector", "nodeName", "affinity", "topologySpreadConstraints"), ("lost", NODES)),
+    **dict.fromkeys(
+        ("nodeSelector", "nodeName", "affinity", "topologySpreadConstraints"), ("lost", NODES)
+    ),
     **dict.fromkeys(("tolerations", "schedulerName"), ("lost", NODES)),
     **dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostUsers"), ("lost", NONE)),
-    **dict.fromkeys(("serviceAccountName", "serviceAccount"), ("lost", "a job's pods have no access to the API")),
+    **dict.fromkeys(
+        ("serviceAccountName", "serviceAccount"), ("lost", "a job's pods have no access to the API")
+    ),
     **dict.fromkeys(("priorityClassName", "priority"), ("lost", "give --priority N")),
-    **dict.fromkeys(("hostname", "subdomain", "enableServiceLinks", "terminationMessagePath"), ("moot", OWN)),
+    **dict.fromkeys(
+        ("hostname", "subdomain", "enableServiceLinks", "terminationMessagePath"), ("moot", OWN)
+    ),
     "initContainers": ("lost", "what they prepare belongs in the image or on a claim"),
     "imagePullSecrets": ("lost", "name them in the namespace's default service account"),
     "dnsPolicy": ("moot", OWN),
@@ -60,13 +69,24 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), ("moot", WATCHED)),
     **dict.fromkeys(("terminationMessagePolicy", "stdin", "tty", "resizePolicy"), ("moot", OWN)),
     # of a mount
-    "readOnly": ("lost", "volumes are mounted so that they can be written to, as far as the claim lets them"),
-    **dict.fromkeys(("subPath", "subPathExpr"), ("lost", "volumes are mounted whole: mount above it")),
+    "readOnly": (
+        "lost",
+        "volumes are mounted so that they can be written to, as far as the claim lets them",
+    ),
+    **dict.fromkeys(
+        ("subPath", "subPathExpr"), ("lost", "volumes are mounted whole: mount above it")
+    ),
 }
 NOTHING = "Weir has nothing like it"
 ENV = "pods have no variables of the job's: set it in the image, or in PROGRAM with os.environ"
 SET_ANYWAY = {"TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "GRPC_FAIL_FAST", "PYTHONUNBUFFERED"}
-SAFE = {"runAsNonRoot", "seccompProfile", "allowPrivilegeEscalation", "readOnlyRootFilesystem", "fsGroupChangePolicy"}
+SAFE = {
+    "runAsNonRoot",
+    "seccompProfile",
+    "allowPrivilegeEscalation",
+    "readOnlyRootFilesystem",
+    "fsGroupChangePolicy",
+}
 VOLUMES = "a volume is a claim or, where the cluster allows it, a folder of the node"
 
 
@@ -88,7 +108,9 @@ def volume(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
     name, sources = str(raw.get("name")), set(raw) - {"name", "persistentVolumeClaim", "hostPath"}
     if "emptyDir" in sources:
         kind: Kind = "moot" if mounted <= {"/tmp"} else "lost"
-        yield Remark(kind, where, f"volume {name} (emptyDir): every pod may write in /tmp, and nowhere else")
+        yield Remark(
+            kind, where, f"volume {name} (emptyDir): every pod may write in /tmp, and nowhere else"
+        )
     for source in sorted(sources - {"emptyDir"}):
         yield Remark("lost", where, f"volume {name} ({source}): {VOLUMES}")
 
@@ -111,7 +133,11 @@ DEFAULTS = [
 def _answer(name: str, value: Any) -> tuple[Kind, str]:
     if name == "securityContext":
         return ("moot" if isinstance(value, Mapping) and set(value) <= SAFE else "lost"), RESTRICTED
-    if name == "tolerations" and isinstance(value, list) and all(_of_devices(each) for each in value):
+    if (
+        name == "tolerations"
+        and isinstance(value, list)
+        and all(_of_devices(each) for each in value)
+    ):
         return "moot", "tasks with devices tolerate their nodes"
     if name == "schedulingPolicy" and isinstance(value, Mapping) and value.get("priorityClass"):
         return ANSWERS["priorityClassName"]

@@ -1,4 +1,6 @@
-"""The fields of a TFJob that a job request takes, typed as Kubernetes has them; null stands for absent."""
+"""The fields of a TFJob that a job request takes, typed as Kubernetes has them; null stands for
+absent.
+"""
 
 from __future__ import annotations
 

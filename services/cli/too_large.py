@@ -1,7 +1,9 @@
-"""Does a job that was just accepted wait for ever, as things are? Read from the view that the allocator keeps of it.
+"""Does a job that was just accepted wait for ever, as things are? Read from the view that the
+allocator keeps of it.
 
-Whether a task fits some node is for the allocator to say: it knows the nodes, and with its first look at a job it says
-so. Who asked for the job waits for that word, but not long; where it does not come, nothing is told.
+Whether a task fits some node is for the allocator to say: it knows the nodes, and with its first
+look at a job it says so. Who asked for the job waits for that word, but not long; where it does not
+come, nothing is told.
 """
 
 from __future__ import annotations

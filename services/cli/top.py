@@ -1,6 +1,7 @@
 """`weir top`: nodes with their load by job, jobs, and the last decisions, live over the bus.
 
-At a terminal the picture stays in its place until Ctrl-C; elsewhere it is printed once, as plain text.
+At a terminal the picture stays in its place until Ctrl-C; elsewhere it is printed once, as plain
+text.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from shared.tasks import end
 
 EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
 EVERY_S, WORDS_S = 1.0, 1.0
-"""Between two pictures; and so long one picture alone waits for the allocator's word on each job."""
+"""Between two pictures; and so long one picture alone waits for the allocator's word on each
+job.
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    parser.add_argument("--once", action="store_true", help="one picture, and no more; so too where no terminal is")
+    parser.add_argument(
+        "--once", action="store_true", help="one picture, and no more; so too where no terminal is"
+    )
     said = f"draw anew so often (default: {EVERY_S:g}s)"
     parser.add_argument("--every", type=words.duration, default=EVERY_S, metavar="TIME", help=said)
 
@@ -41,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def top(bus: Bus, args: argparse.Namespace) -> int:
-    await bus.verify()  # who watches waits for what is away, and would wait for ever for what was never made
+    await (
+        bus.verify()
+    )  # who watches waits for what is away, and would wait for ever for what was never made
     watch, where = Watch(bus), connection.here(args).shown
     watching = asyncio.ensure_future(watch.run())
     try:
@@ -76,7 +83,11 @@ def _holding(board: Board) -> list[str]:
 
 
 async def _live(
-    watch: Watch, watching: asyncio.Future[None], console: Terminal, picture: Picture, every_s: float
+    watch: Watch,
+    watching: asyncio.Future[None],
+    console: Terminal,
+    picture: Picture,
+    every_s: float,
 ) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not watching.done():
@@ -86,7 +97,9 @@ async def _live(
 
 
 async def _words(watch: Watch) -> None:
-    """What is decided is on the bus at once; why a job does not grow is in a bucket, which is read beside it."""
+    """What is decided is on the bus at once; why a job does not grow is in a bucket, which is read
+    beside it.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WORDS_S):
             while any(key not in watch.board.whys for key in _holding(watch.board)):

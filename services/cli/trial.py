@@ -1,4 +1,6 @@
-"""One job on a stack, with somebody else's pods beside it, watched from submission to end. For the demo and benches."""
+"""One job on a stack, with somebody else's pods beside it, watched from submission to end. For the
+demo and benches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from services.local.stack import Stack
 from services.local.tenancy import pod_spec
 from shared import bus, tasks
 from shared.bus import Bus, Heard
-from shared.messages import JobFinished, JobRejected, JobRequested, ProgressReported, TrainingResumed
+from shared.messages import (
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    ProgressReported,
+    TrainingResumed,
+)
 from shared.subjects import DEFAULT_NAMESPACE
 
 NAMESPACE = "tenants"
@@ -53,18 +61,25 @@ class Tenants:
         spec = pod_spec(TenantSpec(node=node, cpu=cpu))
         async with aiohttp.ClientSession(headers=self._headers) as http:
             await http.post(self._namespaces, json={"metadata": {"name": NAMESPACE}})
-            async with http.post(self._pods, json={"metadata": {"name": name}, "spec": spec}) as answer:
+            async with http.post(
+                self._pods, json={"metadata": {"name": name}, "spec": spec}
+            ) as answer:
                 answer.raise_for_status()
         return name
 
     async def leave(self, name: str) -> None:
-        async with aiohttp.ClientSession(headers=self._headers) as http, http.delete(f"{self._pods}/{name}") as answer:
+        async with (
+            aiohttp.ClientSession(headers=self._headers) as http,
+            http.delete(f"{self._pods}/{name}") as answer,
+        ):
             answer.raise_for_status()
 
 
 @dataclass
 class Trial:
-    """What was heard and measured. `heard` grows while it runs; `changed` is set at each message."""
+    """What was heard and measured. `heard` grows while it runs; `changed` is set at each
+    message.
+    """
 
     stack: Stack
     bus: Bus
@@ -78,21 +93,27 @@ class Trial:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
-        """Upload the program and ask for the job; returns its uid and the request as it was sent."""
+        """Upload the program and ask for the job; returns its uid and the request as it was
+        sent.
+        """
         kept = {"name": program.name, "digest": await self._stored(request, program)}
         self.submitted_s = time.time()
         asked = msgspec.convert({**request, "program": kept}, JobRequested)
         return await self.bus.request(asked), asked
 
     async def _stored(self, request: dict[str, Any], program: Path) -> str:
-        return await store.keep(self.bus, store.read(program), request.get("namespace", DEFAULT_NAMESPACE))
+        return await store.keep(
+            self.bus, store.read(program), request.get("namespace", DEFAULT_NAMESPACE)
+        )
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Every message of a kind, in the order heard."""
         return [h.message for h in self.heard if isinstance(h.message, kind)]
 
     async def until(self, holds: Callable[[], Any], timeout_s: float, what: str) -> Any:
-        """Wait until something holds, looking again at each message; raises `Failed` where it does not come."""
+        """Wait until something holds, looking again at each message; raises `Failed` where it does
+        not come.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while not (found := holds()):
@@ -113,7 +134,9 @@ class Trial:
 
     async def finished(self, timeout_s: float) -> JobFinished:
         """The end of the job; raises `Failed` unless it succeeded."""
-        over: JobFinished = await self.until(lambda: next(iter(self.of(JobFinished)), None), timeout_s, "the end")
+        over: JobFinished = await self.until(
+            lambda: next(iter(self.of(JobFinished)), None), timeout_s, "the end"
+        )
         if over.outcome != "succeeded":
             raise Failed(f"the job {over.outcome}: {over.cause}")
         return over
@@ -159,7 +182,9 @@ class Trial:
 
 @asynccontextmanager
 async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
-    """Watch a stack; what breaks the watching ends whatever is waited for. `ca`: the authority of a bus in TLS."""
+    """Watch a stack; what breaks the watching ends whatever is waited for. `ca`: the authority of a
+    bus in TLS.
+    """
     connection = await bus.connect(stack.nats_url, "trial", stack.operator, ca)
     broken = asyncio.ensure_future(connection.failed())
     watched = Trial(stack, connection, Tenants(stack.kube_url, stack.kube_headers), broken)

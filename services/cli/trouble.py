@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+DONE = 0
+FAILED = 1
+WRONG_USE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 CODES = {
     DONE: "done",
@@ -11,7 +15,9 @@ CODES = {
     INTERRUPTED: "interrupted",
     PIPE_CLOSED: "nobody reads on",
 }
-"""The exit codes of every command of `weir`; `weir --help` shows them. The last two are 128 and the signal's number."""
+"""The exit codes of every command of `weir`; `weir --help` shows them. The last two are 128 and the
+signal's number.
+"""
 
 
 class Trouble(Exception):

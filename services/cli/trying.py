@@ -1,4 +1,6 @@
-"""Two processes that try a program as a trainer's would, each begun in a folder of its own. Edge."""
+"""Two processes that try a program as a trainer's would, each begun in a folder of its own.
+Edge.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,19 @@ SEEN = msgspec.json.Decoder(Examined)
 
 
 def tried(name: str, body: bytes, asked: Asked) -> tuple[Examined, Examined]:
-    """What two processes saw: one that tries all, and one that reads the same examples; another `hash` has each."""
+    """What two processes saw: one that tries all, and one that reads the same examples; another
+    `hash` has each.
+    """
     print("tries it in two processes; TensorFlow takes some seconds to begin", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
         path = Path(folder) / "program" / name
         path.parent.mkdir()
         path.write_bytes(body)
         every = msgspec.structs.replace(asked, program=str(path))
-        trials = [_Trial(Path(folder), each, seed) for seed, each in enumerate([every, _only_reads(every)])]
+        trials = [
+            _Trial(Path(folder), each, seed)
+            for seed, each in enumerate([every, _only_reads(every)])
+        ]
         here, there = (trial.outcome() for trial in trials)
         return here, there
 
@@ -45,7 +52,13 @@ class _Trial:
         self._folder.mkdir()
         self._reads, writes = os.pipe()
         self._log = (self._folder / "log").open("wb")
-        words = ["-P", "-m", "services.trainer.examine", str(writes), msgspec.json.encode(asked).decode()]
+        words = [
+            "-P",
+            "-m",
+            "services.trainer.examine",
+            str(writes),
+            msgspec.json.encode(asked).decode(),
+        ]
         self._process = subprocess.Popen(
             [sys.executable, *words],
             cwd=self._folder,
@@ -83,7 +96,9 @@ class _Trial:
 
 
 def _environment(seed: int) -> dict[str, str]:
-    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to import from."""
+    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to
+    import from.
+    """
     ours = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH", "")]))
     more = {"PYTHONPATH": path, "PYTHONHASHSEED": str(seed + 1)}

@@ -1,7 +1,9 @@
-"""What is told of a story while it goes on, so that it is never silent for long: pure, as far as a memory goes.
+"""What is told of a story while it goes on, so that it is never silent for long: pure, as far as a
+memory goes.
 
-Each turn is said when it comes; between two turns how far the job is, as far as that is new; and where nothing is,
-what is waited for, and for how long it has been. Times are seconds of a clock that only goes forward.
+Each turn is said when it comes; between two turns how far the job is, as far as that is new; and
+where nothing is, what is waited for, and for how long it has been. Times are seconds of a clock
+that only goes forward.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ class Turns:
 
     def __init__(self, report_s: float = REPORT_S, still_s: float = STILL_S) -> None:
         self.report_s, self.still_s = report_s, still_s
-        self._saying, self._turned_s, self._said_s = "", 0.0, 0.0
+        self._saying = ""
+        self._turned_s = 0.0
+        self._said_s = 0.0
         self._report: ProgressReported | None = None
 
     def line(self, saying: str, report: ProgressReported | None, now_s: float) -> str:
@@ -31,7 +35,11 @@ class Turns:
     def _line(self, saying: str, report: ProgressReported | None, now_s: float) -> str:
         if self._turns(saying, now_s):
             return saying
-        if report is not None and report is not self._report and now_s >= self._said_s + self.report_s:
+        if (
+            report is not None
+            and report is not self._report
+            and now_s >= self._said_s + self.report_s
+        ):
             self._report = report
             return sentence(report)
         late = saying and now_s >= self._said_s + self.still_s

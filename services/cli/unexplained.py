@@ -13,7 +13,8 @@ from shared.words import listed, plain
 
 def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:
     """`later`: the newest acceptance of such a job in the whole log, if there is one."""
-    name, asked = key.replace(".", "/"), [a for a in there.state.asked.values() if a.request.key() == key]
+    name = key.replace(".", "/")
+    asked = [a for a in there.state.asked.values() if a.request.key() == key]
     if asked:
         at = _time(asked[-1].asked_s, zone)
         return f"job {name}, asked for at {at}, was not answered yet: is the allocator running?"

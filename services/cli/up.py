@@ -56,10 +56,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, metavar="FILE", help=said)
     said = f"where state and logs go (default: {FOLDER})"
     parser.add_argument("--data", type=Path, default=FOLDER, metavar="FOLDER", help=said)
-    parser.add_argument("--nats-port", type=int, default=4222, metavar="N", help="where NATS listens (default: 4222)")
-    parser.add_argument("--kube-port", type=int, default=8001, metavar="N", help="the Kubernetes API (default: 8001)")
     parser.add_argument(
-        "--page-port", type=int, default=PAGE_PORT, metavar="N", help=f"the page (default: {PAGE_PORT})"
+        "--nats-port",
+        type=int,
+        default=4222,
+        metavar="N",
+        help="where NATS listens (default: 4222)",
+    )
+    parser.add_argument(
+        "--kube-port",
+        type=int,
+        default=8001,
+        metavar="N",
+        help="the Kubernetes API (default: 8001)",
+    )
+    parser.add_argument(
+        "--page-port",
+        type=int,
+        default=PAGE_PORT,
+        metavar="N",
+        help=f"the page (default: {PAGE_PORT})",
     )
 
 
@@ -87,10 +103,18 @@ async def _up(args: argparse.Namespace) -> int:
         async with stack:
             stack.write_connection(CONNECTION)
             nodes = counted(len(spec.named()), "node")
-            places = {"kube": stack.kubeconfig, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
+            places = {
+                "kube": stack.kubeconfig,
+                "nats": stack.nats_url,
+                "creds": stack.operator,
+                "folder": args.data,
+            }
             places["page"] = f"http://127.0.0.1:{page_port}/"
             first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
-            print(f"{first}{LOOK.format(nodes=nodes, example=example('digits.yaml'), **places)}", flush=True)
+            print(
+                f"{first}{LOOK.format(nodes=nodes, example=example('digits.yaml'), **places)}",
+                flush=True,
+            )
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()
@@ -112,7 +136,10 @@ async def _tell_what_is_left(stack: Stack) -> None:
     try:
         under_way = await _under_way(stack)
     except UNREADABLE as error:
-        print(f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.", flush=True)
+        print(
+            f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.",
+            flush=True,
+        )
         return
     print("\n".join(told(under_way, stack.folder, Path.cwd())), flush=True)
 
@@ -134,7 +161,9 @@ def _page_port(wanted: int) -> int:
 def limits(spec: ClusterSpec) -> dict[str, str]:
     """The file's quotas, and the namespaces that this cluster has, as the services' settings."""
     spaces = {"WEIR_JOB_NAMESPACES": ",".join(dict.fromkeys(("default", *spec.quotas)))}
-    return spaces | ({"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {})
+    return spaces | (
+        {"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {}
+    )
 
 
 def spec_in(cluster: Path) -> ClusterSpec:

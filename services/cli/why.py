@@ -1,7 +1,7 @@
 """`weir why EVENT`: from a fact back to its roots, and on to what came of it.
 
-An event is asked for by its name, which `weir events` shows (`o12`, `f345`), or by its id (`weir events --json`).
-Orders are read whole, facts as far as the chain touches them.
+An event is asked for by its name, which `weir events` shows (`o12`, `f345`), or by its id (`weir
+events --json`). Orders are read whole, facts as far as the chain touches them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser, default=None)
     said = "its name, as `weir events` shows it (o12, f345), or its id, as --json does"
     parser.add_argument("event", metavar="EVENT", help=said)
-    parser.add_argument("--all", action="store_true", help=f"every row (otherwise {ROWS} before it, and {ROWS} after)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: causes, the event, effects")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"every row (otherwise {ROWS} before it, and {ROWS} after)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a line: causes, the event, effects"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +60,11 @@ def run(args: argparse.Namespace) -> int:
 async def why(bus: Bus, args: argparse.Namespace) -> int:
     found = await chained(bus, await event(bus, args.event, args.namespace), args.namespace)
     if args.json:
-        for role, steps in (("cause", found.before), ("event", [found.event]), ("effect", found.after)):
+        for role, steps in (
+            ("cause", found.before),
+            ("event", [found.event]),
+            ("effect", found.after),
+        ):
             for step in steps:
                 print(_document(role, step), flush=True)
         return DONE
@@ -87,7 +97,9 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
                     return entry
                 break
     said = "`weir events` shows each with its name (o12, f345), and --json with its id"
-    raise Trouble(f"there is no event {plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`.")
+    raise Trouble(
+        f"there is no event {plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`."
+    )
 
 
 def _at(stream: str, sequence: int, namespace: str | None) -> Wanted:
@@ -107,7 +119,9 @@ def _with_id(text: str, namespace: str | None) -> Wanted:
 
 
 async def chained(bus: Bus, event: Entry, namespace: str | None) -> Chain:
-    """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about nodes."""
+    """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about
+    nodes.
+    """
     entries = [event, *await _read(bus, Wanted(ORDERS, filters(ORDERS, None, namespace)))]
     known, asked = Known(entries), set[Lack]()
     while lacking := _next(event, known, asked, namespace):

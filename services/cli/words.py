@@ -1,4 +1,6 @@
-"""Words on the command line: names and durations. How counts, times and foreign text are told: `shared/words.py`."""
+"""Words on the command line: names and durations. How counts, times and foreign text are told:
+`shared/words.py`.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,16 @@ T = TypeVar("T")
 
 
 class Word(Generic[T]):
-    """How an argument is read. `offers`: what a shell completes it to; or whose names it `asks` the bus for."""
+    """How an argument is read. `offers`: what a shell completes it to; or whose names it `asks` the
+    bus for.
+    """
 
-    def __init__(self, read: Callable[[str], T], offers: tuple[str, ...] = (), asks: str = "") -> None:
-        self.read, self.offers, self.asks = read, offers, asks
+    def __init__(
+        self, read: Callable[[str], T], offers: tuple[str, ...] = (), asks: str = ""
+    ) -> None:
+        self.read = read
+        self.offers = offers
+        self.asks = asks
 
     def __call__(self, text: str) -> T:
         return self.read(text)
@@ -28,12 +36,16 @@ class Word(Generic[T]):
 
 def is_name(text: object) -> bool:
     """A DNS label: what may stand as one token of a subject."""
-    return isinstance(text, str) and len(text) <= LONGEST_NAME and bool(re.fullmatch(DNS_LABEL, text))
+    return (
+        isinstance(text, str) and len(text) <= LONGEST_NAME and bool(re.fullmatch(DNS_LABEL, text))
+    )
 
 
 def name(text: str) -> str:
     if not is_name(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters"
+        )
     return text
 
 
@@ -49,11 +61,17 @@ def duration(text: str) -> float:
 
 
 def evaluated(metrics: Mapping[str, float]) -> list[str]:
-    """What a program's `evaluation()` said at the end, named as such: the loss of training is another number."""
+    """What a program's `evaluation()` said at the end, named as such: the loss of training is
+    another number.
+    """
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     return [f"evaluation: {told}"] if told else []
 
 
-def namespace_argument(parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE) -> None:
+def namespace_argument(
+    parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE
+) -> None:
     said = f"the job's namespace (default: {default or 'all'})"
-    parser.add_argument("-n", "--namespace", type=namespace_name, default=default, metavar="NS", help=said)
+    parser.add_argument(
+        "-n", "--namespace", type=namespace_name, default=default, metavar="NS", help=said
+    )

@@ -1,7 +1,8 @@
 """What the launcher can order: values in the imperative. `kube.py` and the bus perform them.
 
-Law: each has a key, the same whenever the same is wanted. While a key is under way it is not ordered again, and to
-perform one twice, too late or half does no harm: what is there is left, what is gone is gone.
+Law: each has a key, the same whenever the same is wanted. While a key is under way it is not
+ordered again, and to perform one twice, too late or half does no harm: what is there is left, what
+is gone is gone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class CreatePolicy(Action, frozen=True, kw_only=True):
 
 
 class CreateSecret(Action, frozen=True, kw_only=True):
-    """Keep the credentials of a job's trainers for its pods. `text`: they themselves, made when it is performed."""
+    """Keep the credentials of a job's trainers for its pods. `text`: they themselves, made when it
+    is performed.
+    """
 
     decision: AllocationDecided
     owner_uid: str  # the service's

@@ -1,6 +1,8 @@
-"""Where a pod finds its job's checkpoints: the path, and the part of the claim that it mounts. Pure.
+"""Where a pod finds its job's checkpoints: the path, and the part of the claim that it mounts.
+Pure.
 
-Law: a pod sees the folder of its own job, and read-only the one that it continues from; nothing else of the claim.
+Law: a pod sees the folder of its own job, and read-only the one that it continues from; nothing
+else of the claim.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
 
 
 def continue_from(decision: AllocationDecided, settings: Settings) -> str:
-    """Return the path or URL of the finished job's folder that this one continues from; empty if there is none."""
+    """Return the path or URL of the finished job's folder that this one continues from; empty if
+    there is none.
+    """
     earlier = decision.request.checkpoint.continue_from
     return _in_pod(earlier, settings) if earlier else ""
 
@@ -33,7 +37,11 @@ def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[d
     folders = {_own_folder(decision): False}
     if earlier := decision.request.checkpoint.continue_from:
         folders.setdefault(earlier, True)
-    return [_mount(folder, read_only, settings) for folder, read_only in folders.items() if "://" not in folder]
+    return [
+        _mount(folder, read_only, settings)
+        for folder, read_only in folders.items()
+        if "://" not in folder
+    ]
 
 
 def _own_folder(decision: AllocationDecided) -> str:
@@ -45,7 +53,11 @@ def _in_pod(folder: str, settings: Settings) -> str:
 
 
 def _mount(folder: str, read_only: bool, settings: Settings) -> dict[str, Any]:
-    mount = {"name": CHECKPOINTS, "mountPath": _in_pod(folder, settings), "subPath": posixpath.normpath(folder)}
+    mount = {
+        "name": CHECKPOINTS,
+        "mountPath": _in_pod(folder, settings),
+        "subPath": posixpath.normpath(folder),
+    }
     return {**mount, "readOnly": True} if read_only else mount
 
 
@@ -53,4 +65,6 @@ def checkpoint_volumes(decision: AllocationDecided, settings: Settings) -> list[
     """Return the claim as a volume of the pod, if anything of it is mounted."""
     if not checkpoint_mounts(decision, settings):
         return []
-    return [{"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": settings.checkpoint_claim}}]
+    return [
+        {"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": settings.checkpoint_claim}}
+    ]

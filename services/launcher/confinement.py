@@ -1,8 +1,10 @@
-"""What a trainer's pod may do: as much as Kubernetes' Pod Security standard `restricted` allows, and less where it can.
+"""What a trainer's pod may do: as much as Kubernetes' Pod Security standard `restricted` allows,
+and less where it can.
 
-A program is strangers' code. Its pod is not root and never becomes it, has no capability, no token of the API, and a
-root that it can only read. Beside its volumes and checkpoints it may write into /tmp, which is empty when the pod
-begins, goes with it, and is limited; its HOME lies there too, because libraries keep caches and settings at home.
+A program is strangers' code. Its pod is not root and never becomes it, has no capability, no token
+of the API, and a root that it can only read. Beside its volumes and checkpoints it may write into
+/tmp, which is empty when the pod begins, goes with it, and is limited; its HOME lies there too,
+because libraries keep caches and settings at home.
 """
 
 from __future__ import annotations

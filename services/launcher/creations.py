@@ -1,8 +1,9 @@
-"""What has to be made for a generation: first the service that owns everything, then the trainers' credentials, where
-the bus asks for any, then the pods that are missing, once their job is guarded (`policies.py`).
+"""What has to be made for a generation: first the service that owns everything, then the trainers'
+credentials, where the bus asks for any, then the pods that are missing, once their job is guarded
+(`policies.py`).
 
-Law: a name is used by one pod at a time, and by one that has lived never again. A name that an earlier job of the same
-name has not given back is waited for.
+Law: a name is used by one pod at a time, and by one that has lived never again. A name that an
+earlier job of the same name has not given back is waited for.
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
         return []
     there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
     most_s = rules.grace_most_s
-    grace_s = grace.needed_s(generation.decision.request.grace_s, job.changes_s or (most_s,), most_s)
+    grace_s = grace.needed_s(
+        generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
+    )
     return [
-        CreatePod(decision=generation.decision, task=task, name=name, owner_uid=service.uid, grace_s=grace_s)
+        CreatePod(
+            decision=generation.decision,
+            task=task,
+            name=name,
+            owner_uid=service.uid,
+            grace_s=grace_s,
+        )
         for name, task in generation.tasks.items()
         if name not in there
     ]

@@ -1,7 +1,7 @@
 """What a node's cordon and taints say about the pods that are on it.
 
-Which taints take pods away is said in `shared/taints.py`. That a node is not ready or cannot be reached is a taint,
-too, but it is judged by the node's readiness (`exits.py`).
+Which taints take pods away is said in `shared/taints.py`. That a node is not ready or cannot be
+reached is a taint, too, but it is judged by the node's readiness (`exits.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Writing Kubernetes Events, few enough that neither the server nor the launcher's own work suffers. Edge.
+"""Writing Kubernetes Events, few enough that neither the server nor the launcher's own work
+suffers. Edge.
 
-An event is about a job's service, so the first ones of a job wait until that is there. What is too much is dropped.
+An event is about a job's service, so the first ones of a job wait until that is there. What is too
+much is dropped.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ from shared.patience import Plaint
 
 T = TypeVar("T")
 
-MOST_WAITING, MOST_OF_JOB, MOST_JOBS = 256, 8, 1_000
-"""Events that wait to be written; of a job whose service is not there yet; and such jobs, or those with a budget."""
+MOST_WAITING = 256
+MOST_OF_JOB = 8
+MOST_JOBS = 1_000
+"""Events that wait to be written; of a job whose service is not there yet; and such jobs, or those
+with a budget.
+"""
 ALREADY_THERE = 409
 
 
 class EventWriter:
     def __init__(self, api: Api, settings: Settings, clock: Callable[[], float]) -> None:
-        self.api, self.settings, self.clock = api, settings, clock
+        self.api = api
+        self.settings = settings
+        self.clock = clock
         self.queue = asyncio.Queue[tuple[Note, ServiceFact]](MOST_WAITING)
         self.early: dict[int, deque[Note]] = {}
         self.budgets: dict[int, Budget] = {}
@@ -55,7 +63,9 @@ class EventWriter:
     def _may_tell(self, note: Note) -> bool:
         now, rules = self.clock(), self.settings
         full = Budget(float(rules.event_burst), now)
-        budget = self.budgets.get(note.uid, full).refilled(now, rules.event_burst, rules.event_refill_s)
+        budget = self.budgets.get(note.uid, full).refilled(
+            now, rules.event_burst, rules.event_refill_s
+        )
         if note.last:
             self.budgets.pop(note.uid, None)
             return True
@@ -71,7 +81,9 @@ class EventWriter:
 
     async def _write(self, note: Note, service: ServiceFact) -> None:
         try:
-            await self.api.call("POST", path("events", service.namespace), event(note, service, self.clock()))
+            await self.api.call(
+                "POST", path("events", service.namespace), event(note, service, self.clock())
+            )
         except ApiError as error:
             if error.status != ALREADY_THERE:
                 self.plaint.tell("EventNotWritten", error)

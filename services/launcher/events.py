@@ -1,13 +1,14 @@
-"""Kubernetes Events on a job's service: what `kubectl events` and `kubectl describe service JOB` tell of it.
+"""Kubernetes Events on a job's service: what `kubectl events` and `kubectl describe service JOB`
+tell of it.
 
     Decided     Normal     the allocator gave it tasks, or took them, and why
     Started, Grown, Shrunk, Moved, Resumed     Normal     a generation trains
     Abandoned   Warning    a generation was given up, and why
     Failed      Warning    the job failed, with its cause; else Succeeded or Cancelled
 
-They are for people, and nothing depends on them. One that is not written at once is not written: its job has too many
-(`Budget`), too many wait, or the server refuses it. An event's name follows from the message that it tells of, so it is
-written once, however often that is heard.
+They are for people, and nothing depends on them. One that is not written at once is not written:
+its job has too many (`Budget`), too many wait, or the server refuses it. An event's name follows
+from the message that it tells of, so it is written once, however often that is heard.
 """
 
 from __future__ import annotations
@@ -50,22 +51,32 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_of(message: JobMessage, view: View) -> Note | None:
-    """Return what to tell of a message; None: nothing. `view`: before the message was remembered."""
+    """Return what to tell of a message; None: nothing. `view`: before the message was
+    remembered.
+    """
     if isinstance(message, AllocationDecided):
         has = _size(message.tasks) if message.tasks else "no tasks"
-        return _note(message, "Decided", f"generation {message.generation}, {has}: {message.reason}")
+        return _note(
+            message, "Decided", f"generation {message.generation}, {has}: {message.reason}"
+        )
     if isinstance(message, TrainingResumed):
         return _resumed(message, view)
     if isinstance(message, GenerationAbandoned):
-        return _note(message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning")
+        return _note(
+            message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning"
+        )
     if isinstance(message, JobFinished) and message.uid in view.told.jobs:
         reason, cause = ENDS[message.outcome], headline(message.cause)
         said = f"after {counted(message.samples, 'example')}" + (f": {cause}" if cause else "")
-        return _note(message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True)
+        return _note(
+            message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True
+        )
     return None
 
 
-def _note(message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False) -> Note:
+def _note(
+    message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False
+) -> Note:
     told = shortened(plain(text), LONGEST_TEXT, gap=" [...] ")
     return Note(uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last)
 
@@ -82,12 +93,20 @@ def _resumed(message: TrainingResumed, view: View) -> Note | None:
         reason = _change(len(before.decision.tasks), len(tasks))
     else:
         reason = "Started" if _begins(message, now.decision) else "Resumed"
-    pause = "" if message.pause_s is None else f" after a pause of {lasting(message.pause_s, fine=True)}"
-    return _note(message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}")
+    pause = (
+        ""
+        if message.pause_s is None
+        else f" after a pause of {lasting(message.pause_s, fine=True)}"
+    )
+    return _note(
+        message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}"
+    )
 
 
 def _begins(message: TrainingResumed, decision: AllocationDecided) -> bool:
-    """Return whether the job trains for the first time: told after the first updates, of each worker one at most."""
+    """Return whether the job trains for the first time: told after the first updates, of each
+    worker one at most.
+    """
     workers = sum(task.role == "worker" for task in decision.tasks)
     return message.samples <= decision.batch * max(1, workers)
 
@@ -113,7 +132,8 @@ class Budget(msgspec.Struct, frozen=True):
 
 def event(note: Note, service: ServiceFact, now: float) -> dict[str, Any]:
     """Return the Event, as the API takes it."""
-    number, at = hashlib.sha256(note.id.encode()).hexdigest()[:16], datetime.fromtimestamp(now, UTC).strftime(STAMP)
+    number = hashlib.sha256(note.id.encode()).hexdigest()[:16]
+    at = datetime.fromtimestamp(now, UTC).strftime(STAMP)
     return {
         "kind": "Event",
         "apiVersion": "v1",

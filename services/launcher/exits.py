@@ -1,7 +1,7 @@
 """Which tasks have started, which have ended, and why.
 
-Law: only a pod that is wanted can be lost. What a decision sent away is no news, so no memory of our own deletions is
-needed, and a restart cannot mistake a victim for a loss.
+Law: only a pod that is wanted can be lost. What a decision sent away is no news, so no memory of
+our own deletions is needed, and a restart cannot mistake a victim for a loss.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ def starts(view: View, job: Job) -> list[TaskStarted]:
     return [
         TaskStarted(**about_pod(job, pod), node=pod.node)
         for pod in by_name(view.pods_of(job.uid))
-        if pod.phase == "Running" and not pod.gone and pod.name in stays and pod.uid not in job.started
+        if pod.phase == "Running"
+        and not pod.gone
+        and pod.name in stays
+        and pod.uid not in job.started
     ]
 
 
 def exits(view: View, job: Job, now: float, node_lost_s: float) -> list[TaskExited]:
     stays = wanted(job)
-    found = [_exit(job, pod, view.nodes, now, node_lost_s) for pod in by_name(view.pods_of(job.uid))]
+    found = [
+        _exit(job, pod, view.nodes, now, node_lost_s) for pod in by_name(view.pods_of(job.uid))
+    ]
     said = [fact for fact in [*found, *_vanished(view, job)] if fact is not None]
     return [fact for fact in said if fact.pod in stays and fact.pod_uid not in job.exited]
 
@@ -52,10 +57,16 @@ def forget(view: View, uid: int) -> View:
     return view
 
 
-def _exit(job: Job, pod: PodFact, nodes: dict[str, NodeFact], now: float, node_lost_s: float) -> TaskExited | None:
+def _exit(
+    job: Job, pod: PodFact, nodes: dict[str, NodeFact], now: float, node_lost_s: float
+) -> TaskExited | None:
     if pod.over or pod.gone:
         reason = pod.reason or DELETED
-        ending: dict[str, Any] = {"exit_code": pod.exit_code, "reason": reason, "message": pod.message}
+        ending: dict[str, Any] = {
+            "exit_code": pod.exit_code,
+            "reason": reason,
+            "message": pod.message,
+        }
         return TaskExited(**about_pod(job, pod), node=pod.node, **ending)
     lost = lost_s(pod, nodes, node_lost_s)
     if lost is None or lost > now:
@@ -68,7 +79,12 @@ def _vanished(view: View, job: Job) -> Iterable[TaskExited]:
     """Pods that were seen alive and went while nobody looked."""
     there = view.pods.get(job.uid, {})
     return (
-        TaskExited(**about(fact), node=fact.node, reason=DELETED, message="gone while the launcher was away")
+        TaskExited(
+            **about(fact),
+            node=fact.node,
+            reason=DELETED,
+            message="gone while the launcher was away",
+        )
         for uid, fact in sorted(job.started.items())
         if uid not in there
     )

@@ -1,8 +1,9 @@
 """What Kubernetes says, read into small facts: pods, headless services, nodes.
 
-Law: a pod is judged by its deletionTimestamp, how its container ended, and its node's Ready. Never by phase alone: on a
-dead node a pod stays `Running` for ever. An object that is not as Kubernetes makes them is `Strange`; what anybody may
-write into one, its annotations, can be anything and never makes it so.
+Law: a pod is judged by its deletionTimestamp, how its container ended, and its node's Ready. Never
+by phase alone: on a dead node a pod stays `Running` for ever. An object that is not as Kubernetes
+makes them is `Strange`; what anybody may write into one, its annotations, can be anything and never
+makes it so.
 """
 
 from __future__ import annotations
@@ -155,12 +156,17 @@ def _read(raw: bytes, shape: type[S], reader: Callable[[S], F]) -> F:
 
 
 def _pod(pod: PodObject) -> PodFact | None:
-    meta, spec, status = pod.metadata, pod.spec or Spec(), pod.status or PodStatus()
-    task, notes, leaving = _task(meta), meta.annotations or {}, meta.deletion_timestamp is not None
+    meta = pod.metadata
+    spec = pod.spec or Spec()
+    status = pod.status or PodStatus()
+    task = _task(meta)
+    notes = meta.annotations or {}
+    leaving = meta.deletion_timestamp is not None
     if task is None:
         return None
     live = _first(status.container_statuses, ContainerStatus())
-    asked, given = _amounts(_first(spec.containers, Container()).resources), _amounts(live.resources)
+    asked = _amounts(_first(spec.containers, Container()).resources)
+    given = _amounts(live.resources)
     stuck = _condition(status, "PodScheduled", "False", "Unschedulable")
     return PodFact(
         **task,
@@ -182,16 +188,26 @@ def _pod(pod: PodObject) -> PodFact | None:
 
 def _service(service: ServiceObject) -> ServiceFact | None:
     whose = _whose(service.metadata)
-    return None if whose is None else ServiceFact(**whose, leaving=service.metadata.deletion_timestamp is not None)
+    return (
+        None
+        if whose is None
+        else ServiceFact(**whose, leaving=service.metadata.deletion_timestamp is not None)
+    )
 
 
 def _policy(policy: ServiceObject) -> PolicyFact | None:
     whose = _whose(policy.metadata)
-    return None if whose is None else PolicyFact(**whose, leaving=policy.metadata.deletion_timestamp is not None)
+    return (
+        None
+        if whose is None
+        else PolicyFact(**whose, leaving=policy.metadata.deletion_timestamp is not None)
+    )
 
 
 def _node(node: NodeObject) -> NodeFact:
-    ready = next((c for c in (node.status or NodeStatus()).conditions or () if c.type == "Ready"), None)
+    ready = next(
+        (c for c in (node.status or NodeStatus()).conditions or () if c.type == "Ready"), None
+    )
     fact = NodeFact(name=node.metadata.name, **_doom(node.spec or NodeSpec()))
     if ready is None:
         return fact
@@ -199,7 +215,9 @@ def _node(node: NodeObject) -> NodeFact:
 
 
 def _doom(spec: NodeSpec) -> dict[str, Any]:
-    found = doom(bool(spec.unschedulable), [Taint(key=t.key, effect=t.effect) for t in spec.taints or ()])
+    found = doom(
+        bool(spec.unschedulable), [Taint(key=t.key, effect=t.effect) for t in spec.taints or ()]
+    )
     return {"doom": found.why, "doomed_by": found.by, "within_s": found.within_s} if found else {}
 
 
@@ -245,9 +263,15 @@ def _grace_s(note: str | None) -> int | None:
 
 
 def _ending(status: PodStatus, state: State, leaving: bool) -> dict[str, Any]:
-    """Exit code, time, reason and message of a pod that is over; what is known so far of one that is not."""
+    """Exit code, time, reason and message of a pod that is over; what is known so far of one that
+    is not.
+    """
     end, moved = state.terminated or Terminated(), _condition(status, "DisruptionTarget", "True")
-    reason = status.reason or _reason(end.reason or "", moved is not None, leaving) or BY_PHASE.get(status.phase or "")
+    reason = (
+        status.reason
+        or _reason(end.reason or "", moved is not None, leaving)
+        or BY_PHASE.get(status.phase or "")
+    )
     message = status.message or end.message or (moved.message if moved else None)
     return {
         "exit_code": end.exit_code,

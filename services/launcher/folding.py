@@ -1,9 +1,10 @@
 """Remembering what the bus says of one job, one message at a time.
 
-Law: folding the same message twice is folding it once, and a message about a generation that is over changes nothing.
-So a repeated, late or already remembered message is harmless, and a restarted launcher reads its way to the same state.
-Facts and orders come in two streams: in whatever order these are read, the result is the same, and the allocator
-(`services/allocator/job.py`) comes to the same one. A fact that is read before its decision waits (`is_early`).
+Law: folding the same message twice is folding it once, and a message about a generation that is
+over changes nothing. So a repeated, late or already remembered message is harmless, and a restarted
+launcher reads its way to the same state. Facts and orders come in two streams: in whatever order
+these are read, the result is the same, and the allocator (`services/allocator/job.py`) comes to the
+same one. A fact that is read before its decision waits (`is_early`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from shared.messages import (
 )
 
 UNKNOWN_PODS_KEPT = 128
-"""Facts about pods that no generation wants: one may yet be decided that does. A job can name any pod."""
+"""Facts about pods that no generation wants: one may yet be decided that does. A job can name any
+pod.
+"""
 UIDS_OF_POD_KEPT = 4
 """A pod that is made again has another uid."""
 NOTICES_KEPT = 16
@@ -54,7 +57,10 @@ def fold(job: Job, message: JobMessage, at_s: float) -> Job:
 def is_early(job: Job | None, message: JobMessage) -> bool:
     """Return whether a fact has to wait for a decision that is not read yet."""
     if job is None or job.newest is None:
-        return isinstance(message, (*GENERATION_FACTS, TaskReady, TaskStarted, TaskLeaving, TaskExited, TaskUpdated))
+        return isinstance(
+            message,
+            (*GENERATION_FACTS, TaskReady, TaskStarted, TaskLeaving, TaskExited, TaskUpdated),
+        )
     return isinstance(message, GENERATION_FACTS) and message.generation > job.newest
 
 
@@ -72,7 +78,9 @@ def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
 
 
 def _rested(job: Job) -> Job:
-    """After a pause nothing runs, and the next generation has none before it; none of them can run any more."""
+    """After a pause nothing runs, and the next generation has none before it; none of them can run
+    any more.
+    """
     return replace(job, running=None, drained=None, generations={}) if paused(job) else job
 
 
@@ -86,7 +94,9 @@ def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
 def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     before = known.prepared.get(message.pod_uid) if known else None
-    if known is None or (before is not None and (before.error is not None or message.error is None)):
+    if known is None or (
+        before is not None and (before.error is not None or message.error is None)
+    ):
         return job  # who was prepared may still fail; who has failed has failed
     prepared = _drop_oldest({**known.prepared, message.pod_uid: message}, [known])
     return _with(job, message.generation, replace(known, prepared=prepared))
@@ -123,16 +133,25 @@ def _running(job: Job, number: int, at_s: float) -> Job:
 
 
 def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
-    job = _running(job, message.generation, at_s)  # it trains, though nobody has heard it say so: old facts may go
+    job = _running(
+        job, message.generation, at_s
+    )  # it trains, though nobody has heard it say so: old facts may go
     if _stopped(job, message):
-        return replace(job, drained=message.generation, drained_for=message.successor, drained_step=message.step)
-    goes_on = not message.final and message.generation == job.drained and message.step > job.drained_step
+        return replace(
+            job,
+            drained=message.generation,
+            drained_for=message.successor,
+            drained_step=message.step,
+        )
+    goes_on = (
+        not message.final and message.generation == job.drained and message.step > job.drained_step
+    )
     return replace(job, drained=None) if goes_on else job
 
 
 def _progressed(job: Job, message: ProgressReported, at_s: float) -> Job:
-    """A generation that reports trains, even where its `TrainingResumed` is gone. A report comes every few seconds, so
-    none waits for its decision.
+    """A generation that reports trains, even where its `TrainingResumed` is gone. A report comes
+    every few seconds, so none waits for its decision.
     """
     return _running(job, message.generation, at_s)
 
@@ -142,13 +161,19 @@ def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
     known = job.generations.get(message.successor or 0)
     if known is None or message.generation != job.running:
         return job
-    return _with(job, message.successor or 0, replace(known, unsaved=f"{message.cause}; {message.remedy}"))
+    return _with(
+        job, message.successor or 0, replace(known, unsaved=f"{message.cause}; {message.remedy}")
+    )
 
 
 def _stopped(job: Job, message: CheckpointSaved) -> bool:
     """Unless that for which it stopped was given up meanwhile: then it goes on."""
     successor = job.generations.get(message.successor or 0)
-    return message.final and message.generation == job.running and not (successor and successor.abandoned)
+    return (
+        message.final
+        and message.generation == job.running
+        and not (successor and successor.abandoned)
+    )
 
 
 def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:
@@ -182,7 +207,9 @@ def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
 
 
 def _drop_oldest(facts: dict[str, P], generations: Iterable[Generation]) -> dict[str, P]:
-    """Return facts by pod uid without the oldest, if there are more than the pods of these generations explain."""
+    """Return facts by pod uid without the oldest, if there are more than the pods of these
+    generations explain.
+    """
     generations = list(generations)
     if len(facts) <= UNKNOWN_PODS_KEPT + sum(len(each.decision.tasks) for each in generations):
         return facts
@@ -201,7 +228,9 @@ def _with(job: Job, number: int, generation: Generation) -> Job:
 
 
 def _tidy(job: Job) -> Job:
-    """Forget the generations that are over, and what was said of pods that none of the rest wants."""
+    """Forget the generations that are over, and what was said of pods that none of the rest
+    wants.
+    """
     left = {n: g for n, g in job.generations.items() if job.running is None or n >= job.running}
     over = sorted(n for n, g in left.items() if g.abandoned and n != job.running)[:-ABANDONED_KEPT]
     left = {n: g for n, g in left.items() if n not in over}

@@ -1,7 +1,9 @@
-"""Performing what was decided, a few at a time, and waiting before what failed is decided again. Edge.
+"""Performing what was decided, a few at a time, and waiting before what failed is decided again.
+Edge.
 
-A failed action is not repeated here: after a while it is handed back, and the reconciler orders it anew if it is still
-wanted. The wait grows with each failure in a row, so a server in trouble is left in peace.
+A failed action is not repeated here: after a while it is handed back, and the reconciler orders it
+anew if it is still wanted. The wait grows with each failure in a row, so a server in trouble is
+left in peace.
 """
 
 from __future__ import annotations
@@ -24,14 +26,22 @@ OnMade = Callable[[Action], None]
 
 
 class Hands:
-    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why it never will be.
-    `on_made(action)`: it is done, and no watch will show it.
+    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why
+    it never will be. `on_made(action)`: it is done, and no watch will show it.
     """
 
     def __init__(
-        self, api: Api, settings: Settings, on_outcome: OnOutcome, on_made: OnMade, minter: Minter | None = None
+        self,
+        api: Api,
+        settings: Settings,
+        on_outcome: OnOutcome,
+        on_made: OnMade,
+        minter: Minter | None = None,
     ) -> None:
-        self.api, self.settings, self.on_outcome, self.on_made = api, settings, on_outcome, on_made
+        self.api = api
+        self.settings = settings
+        self.on_outcome = on_outcome
+        self.on_made = on_made
         self.minter = minter
         self.failures: dict[str, int] = {}  # in a row, by action
         self.slots = asyncio.Semaphore(settings.kube_parallel)
@@ -51,10 +61,16 @@ class Hands:
 
     def _whole(self, action: Action) -> Action:
         """With the secret in it that it is about, which is nowhere else."""
-        return self.minter.filled(action) if isinstance(action, CreateSecret) and self.minter else action
+        return (
+            self.minter.filled(action)
+            if isinstance(action, CreateSecret) and self.minter
+            else action
+        )
 
     async def refused(self, action: Action, why: str) -> None:
-        """What cannot be made is handed back at once; a resize that cannot be is left; a deletion is tried again."""
+        """What cannot be made is handed back at once; a resize that cannot be is left; a deletion
+        is tried again.
+        """
         log.warning("Refused", action=action.key(), error=why)
         if isinstance(action, Making):
             self.on_outcome(action, why)

@@ -1,4 +1,6 @@
-"""How far one job has come, as the bus told it: its generations, and what its pods said of themselves."""
+"""How far one job has come, as the bus told it: its generations, and what its pods said of
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def sooner(leaves_s: float, said_s: float) -> bool:
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one generation has come. `prepared` is by pod uid; times are when the server stored the message."""
+    """How far one generation has come. `prepared` is by pod uid; times are when the server stored
+    the message.
+    """
 
     decision: AllocationDecided
     decided_s: float
@@ -69,14 +73,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     running: int | None = None  # resumed last
     drained: int | None = None  # saved its final checkpoint: it applies nothing more
     drained_for: int | None = None  # the successor for which it did
-    drained_step: int = 0  # at which update; a later checkpoint of the same generation shows that it went on
+    drained_step: int = (
+        0  # at which update; a later checkpoint of the same generation shows that it went on
+    )
     settled_s: float = 0.0  # when a generation last resumed or was abandoned
     ready: dict[str, TaskReady] = {}
     started: dict[str, TaskStarted] = {}
     leaving: dict[str, Leaving] = {}
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
-    changes_s: tuple[float, ...] = ()  # what its last changes took, from the decision to the first update
+    changes_s: tuple[
+        float, ...
+    ] = ()  # what its last changes took, from the decision to the first update
 
     @property
     def key(self) -> str:
@@ -89,13 +97,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def known_pods(self) -> set[str]:
         """The names that have been alive at some time."""
-        return {fact.pod for facts in (self.ready, self.started, self.exited) for fact in facts.values()}
+        return {
+            fact.pod for facts in (self.ready, self.started, self.exited) for fact in facts.values()
+        }
 
 
 def locked(job: Job) -> int | None:
-    """The generation that must have its chance: handed over to, and the one before has stopped for it."""
+    """The generation that must have its chance: handed over to, and the one before has stopped for
+    it.
+    """
     for number, generation in job.generations.items():
-        handed = generation.ordered_s is not None and not generation.abandoned and ahead(job, number)
+        handed = (
+            generation.ordered_s is not None and not generation.abandoned and ahead(job, number)
+        )
         before = generation.spec.previous if generation.spec else None
         if handed and before is not None and before == job.drained:
             return number

@@ -1,8 +1,9 @@
 """Performing what was decided, on a Kubernetes API server. Edge.
 
-Promise: performing an action twice, or late, is harmless: what is there is left as it is, what is gone is gone, and
-only the very pod that was meant (its uid is a precondition) is deleted. `Refused`: it will not work this way, and why.
-`TryLater`: it may work soon; nothing, or everything, may have been done.
+Promise: performing an action twice, or late, is harmless: what is there is left as it is, what is
+gone is gone, and only the very pod that was meant (its uid is a precondition) is deleted.
+`Refused`: it will not work this way, and why. `TryLater`: it may work soon; nothing, or everything,
+may have been done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from services.launcher.shapes import ServiceObject
 from shared.kube.client import TROUBLES, Api, ApiError
 
 Body = dict[str, Any]
-BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, INVALID = 400, 403, 404, 409, 413, 422
+BAD_REQUEST = 400
+FORBIDDEN = 403
+NOT_FOUND = 404
+CONFLICT = 409
+TOO_LARGE = 413
+INVALID = 422
 HOPELESS = (BAD_REQUEST, FORBIDDEN, NOT_FOUND, 405, TOO_LARGE, 415, INVALID)
 
 
@@ -58,7 +64,9 @@ async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> 
 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
-    """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let read any."""
+    """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let
+    read any.
+    """
     await _posted(api, "secrets", pods.secret(action))
 
 
@@ -87,7 +95,9 @@ async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
     try:
         return await api.call("GET", path(kind, namespace, name))
     except ApiError as error:
-        raise TryLater(f"{kind}/{name} was there and is gone") if error.status == NOT_FOUND else error from error
+        raise (
+            TryLater(f"{kind}/{name} was there and is gone") if error.status == NOT_FOUND else error
+        ) from error
 
 
 def _must_be_ours(found: Body, wanted: Body) -> None:
@@ -120,7 +130,9 @@ async def _delete(api: Api, where: str, uid: str, grace_s: int | None = None) ->
 
 async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
     where = path("pods", action.namespace, action.name) + "/resize"
-    await api.call("PATCH", where, pods.resize(action.task.resources, action.cpu_limits), patch=True)
+    await api.call(
+        "PATCH", where, pods.resize(action.task.resources, action.cpu_limits), patch=True
+    )
 
 
 _PERFORM: dict[type[Action], Any] = {

@@ -1,4 +1,6 @@
-"""The labels and names by which Weir knows its own, and by which people find them with `kubectl -l`."""
+"""The labels and names by which Weir knows its own, and by which people find them with `kubectl
+-l`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,13 @@ from shared.messages import TaskPlan
 
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
 SELECTOR = f"{MANAGED_BY}={OURS}"
-JOB, UID, ROLE, SERIAL, INDEX = (f"weir.dev/{word}" for word in ("job", "uid", "role", "serial", "index"))
-GENERATION, RESOURCES = "weir.dev/generation", "weir.dev/resources"  # annotations: with what a pod was made
+JOB, UID, ROLE, SERIAL, INDEX = (
+    f"weir.dev/{word}" for word in ("job", "uid", "role", "serial", "index")
+)
+GENERATION, RESOURCES = (
+    "weir.dev/generation",
+    "weir.dev/resources",
+)  # annotations: with what a pod was made
 GRACE = "weir.dev/grace-seconds"  # annotation: the request's `grace_s`
 
 
@@ -39,4 +46,6 @@ def task_labels(job: str, uid: int, task: TaskPlan) -> dict[str, str]:
         SERIAL: str(task.serial),
         INDEX: str(task.index),
     }
-    return {**labels, "training.kubeflow.org/job-role": "master"} if task.role == "chief" else labels
+    return (
+        {**labels, "training.kubeflow.org/job-role": "master"} if task.role == "chief" else labels
+    )

@@ -1,4 +1,6 @@
-"""The launcher in numbers: how its pods stand, how tasks end, which generations never were, and what saving takes."""
+"""The launcher in numbers: how its pods stand, how tasks end, which generations never were, and
+what saving takes.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +76,15 @@ class Meters:
         """What trainers say, once it is new."""
         if isinstance(message, CheckpointFailed):
             self.unsaved.count()
-        elif isinstance(message, CheckpointSaved) and message.seconds > 0:  # 0: it was there already
+        elif (
+            isinstance(message, CheckpointSaved) and message.seconds > 0
+        ):  # 0: it was there already
             self.saving.observe(message.seconds)
-        elif isinstance(message, GenerationPrepared) and message.role == "chief" and message.error is None:
+        elif (
+            isinstance(message, GenerationPrepared)
+            and message.role == "chief"
+            and message.error is None
+        ):
             self.preparing.observe(message.seconds)
 
     def said(self, message: Message) -> None:
@@ -93,7 +101,9 @@ class Meters:
 
 def standing(view: View) -> Measure:
     """How many pods are in each state; a state that none is in is told, too."""
-    found = Counter(state_of(pod) for pods in view.pods.values() for pod in pods.values() if not pod.gone)
+    found = Counter(
+        state_of(pod) for pods in view.pods.values() for pod in pods.values() if not pod.gone
+    )
     return Measure(PODS, {(state,): found[state] for state in get_args(Standing)})
 
 

@@ -1,7 +1,8 @@
-"""What was heard, stored now and then, so that a restart reads the rest only, even when old facts are gone. Edge.
+"""What was heard, stored now and then, so that a restart reads the rest only, even when old facts
+are gone. Edge.
 
-Promise: what is loaded is what the messages up to `after` told. Where it does not fit the streams (they were made
-anew), or cannot be read, it is nothing, and all is read again.
+Promise: what is loaded is what the messages up to `after` told. Where it does not fit the streams
+(they were made anew), or cannot be read, it is nothing, and all is read again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ KEY = "launcher"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """`after`: by stream, the sequence of the last message that is in it; `stored_s`: when that was stored."""
+    """`after`: by stream, the sequence of the last message that is in it; `stored_s`: when that was
+    stored.
+    """
 
     after: dict[str, int] = {}
     stored_s: dict[str, float] = {}
@@ -32,7 +35,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 async def load(connection: Bus) -> Snapshot:
     try:
-        found = msgspec.json.decode(zlib.decompress(await snapshots.load(connection, KEY)), type=Snapshot)
+        found = msgspec.json.decode(
+            zlib.decompress(await snapshots.load(connection, KEY)), type=Snapshot
+        )
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("NoSnapshot", error=repr(error))
         return Snapshot()

@@ -1,9 +1,12 @@
-"""Credentials of a job's trainers: theirs alone, for this job's subjects and its program, for a time. Edge.
+"""Credentials of a job's trainers: theirs alone, for this job's subjects and its program, for a
+time. Edge.
 
-They do not say where the program's contents are, so they stay good however often the same program is stored.
+They do not say where the program's contents are, so they stay good however often the same program
+is stored.
 
-They are not renewed. A pod's environment is that of its start, and a file that could be renewed could be read by the
-program, too. So they last longer than a job does (`credentials_s`), and are an end to what leaked, not a fence.
+They are not renewed. A pod's environment is that of its start, and a file that could be renewed
+could be read by the program, too. So they last longer than a job does (`credentials_s`), and are an
+end to what leaked, not a fence.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class Minter:
         return msgspec.structs.replace(action, text=self._minted(action.decision))
 
     def _minted(self, decision: AllocationDecided) -> str:
-        meta, chance = programs.meta_token(decision.request.program.digest), os.urandom(tokens.CHANCE_BYTES)
+        meta = programs.meta_token(decision.request.program.digest)
+        chance = os.urandom(tokens.CHANCE_BYTES)
         request = decision.request
         return authority.job(
             self.signer,

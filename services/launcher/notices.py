@@ -1,10 +1,10 @@
 """Which tasks that work will have to go, though no decision sent them away, and by when.
 
-Law: as with exits, only a pod that is wanted can be told to leave; so our own deletions are no news. Each reason is
-said once a pod, and again when it has a time at last, or a sooner one.
+Law: as with exits, only a pod that is wanted can be told to leave; so our own deletions are no
+news. Each reason is said once a pod, and again when it has a time at last, or a sooner one.
 
-A deletionTimestamp is itself the moment at which the pod is killed. Of a node it is not known, except where whoever
-taints it gives a fixed notice (`doom`).
+A deletionTimestamp is itself the moment at which the pod is killed. Of a node it is not known,
+except where whoever taints it gives a fixed notice (`doom`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ def notices(view: View, job: Job) -> list[TaskLeaving]:
         return []
     stays = wanted(job)
     working = [p for p in by_name(view.pods_of(job.uid)) if p.name in stays and _works(p)]
-    found = [notice for pod in working for notice in (_of_pod(job, pod), _of_node(view, job, pod)) if notice]
+    found = [
+        notice
+        for pod in working
+        for notice in (_of_pod(job, pod), _of_node(view, job, pod))
+        if notice
+    ]
     return [notice for notice in found if _is_news(job, notice)]
 
 
@@ -32,11 +37,17 @@ def _works(pod: PodFact) -> bool:
 
 
 def _of_pod(job: Job, pod: PodFact) -> TaskLeaving | None:
-    """Somebody else deletes or evicts it, or will in a moment: then there is a condition and no time yet."""
+    """Somebody else deletes or evicts it, or will in a moment: then there is a condition and no
+    time yet.
+    """
     if not pod.leaving and not pod.reason:
         return None
     return TaskLeaving(
-        **about_pod(job, pod), node=pod.node, why=pod.reason or DELETED, leaves_s=pod.leaves_s, message=pod.message
+        **about_pod(job, pod),
+        node=pod.node,
+        why=pod.reason or DELETED,
+        leaves_s=pod.leaves_s,
+        message=pod.message,
     )
 
 
@@ -45,7 +56,11 @@ def _of_node(view: View, job: Job, pod: PodFact) -> TaskLeaving | None:
     if node is None or not node.doom:
         return None
     return TaskLeaving(
-        **about_pod(job, pod), node=pod.node, why=node.doom, leaves_s=node.leaves_s, message=node.doomed_by
+        **about_pod(job, pod),
+        node=pod.node,
+        why=node.doom,
+        leaves_s=node.leaves_s,
+        message=node.doomed_by,
     )
 
 

@@ -1,8 +1,10 @@
-"""What a trainer's pod and a job's service look like to Kubernetes: plain manifests, made from a decision.
+"""What a trainer's pod and a job's service look like to Kubernetes: plain manifests, made from a
+decision.
 
-The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by affinity to the node
-that was chosen, so the scheduler has the last word; what it requests is its limit, of cpu only where that is hard; and
-it never restarts: a lost task is decided anew. What it may do is in `confinement.py`.
+The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by
+affinity to the node that was chosen, so the scheduler has the last word; what it requests is its
+limit, of cpu only where that is hard; and it never restarts: a lost task is decided anew. What it
+may do is in `confinement.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +17,22 @@ from msgspec.structs import replace
 
 from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod, CreateSecret
-from services.launcher.checkpoints import checkpoint_dir, checkpoint_mounts, checkpoint_volumes, continue_from
+from services.launcher.checkpoints import (
+    checkpoint_dir,
+    checkpoint_mounts,
+    checkpoint_volumes,
+    continue_from,
+)
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 from shared.quantities import GPU
 
 Body = dict[str, Any]
-CONTAINER, PORT = "tensorflow", "tfjob-port"  # as a TFJob's: old selectors, dashboards and log queries go on working
+CONTAINER, PORT = (
+    "tensorflow",
+    "tfjob-port",
+)  # as a TFJob's: old selectors, dashboards and log queries go on working
 COMMAND = ["python", "-m", "services.trainer"]
 CREDENTIALS, UID_KEPT = "nats.creds", 13  # two groups of a uid's digits
 
@@ -70,12 +80,19 @@ def secret_name(job: str, owner_uid: str) -> str:
 
 def pod(order: CreatePod, settings: Settings) -> Body:
     body = _pod(order, settings)
-    body["spec"]["containers"][0]["env"] += [*_certificates(settings), *_credentials(order, settings)]
+    body["spec"]["containers"][0]["env"] += [
+        *_certificates(settings),
+        *_credentials(order, settings),
+    ]
     return body
 
 
 def _certificates(settings: Settings) -> list[Body]:
-    return [{"name": "WEIR_NATS_CA", "value": settings.trainer_nats_ca}] if settings.trainer_nats_ca else []
+    return (
+        [{"name": "WEIR_NATS_CA", "value": settings.trainer_nats_ca}]
+        if settings.trainer_nats_ca
+        else []
+    )
 
 
 def _credentials(order: CreatePod, settings: Settings) -> list[Body]:
@@ -121,7 +138,11 @@ def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
 
 def _spec(order: CreatePod, settings: Settings) -> Body:
     task, request = order.task, order.decision.request
-    volumes = [*_volumes(request), *checkpoint_volumes(order.decision, settings), confinement.volume(settings)]
+    volumes = [
+        *_volumes(request),
+        *checkpoint_volumes(order.decision, settings),
+        confinement.volume(settings),
+    ]
     return {
         "hostname": order.name,
         "subdomain": order.decision.job,
@@ -161,7 +182,9 @@ def _container(order: CreatePod, settings: Settings) -> Body:
 
 
 def _env(order: CreatePod, settings: Settings) -> list[Body]:
-    decision, task, request = order.decision, order.task, order.decision.request
+    decision = order.decision
+    task = order.task
+    request = order.decision.request
     values = {
         "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
         "WEIR_LOG_LEVEL": settings.log_level,
@@ -197,7 +220,10 @@ def _pod_env() -> list[Body]:
         "WEIR_TRAINER_NODE": "spec.nodeName",
         "WEIR_TRAINER_HOST": "status.podIP",
     }
-    return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+    ]
 
 
 def _on_node(node: str) -> Body:
@@ -213,4 +239,8 @@ def _volumes(request: JobRequested) -> list[Body]:
 def _source(volume: Volume) -> Body:
     if volume.claim is not None:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
-    return {"hostPath": {"path": volume.host_path}} if volume.host_path is not None else {"emptyDir": {}}
+    return (
+        {"hostPath": {"path": volume.host_path}}
+        if volume.host_path is not None
+        else {"emptyDir": {}}
+    )

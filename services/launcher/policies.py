@@ -1,8 +1,10 @@
-"""Who may reach a job's pods: a NetworkPolicy a job, made before its first pod, and made again if it is lost.
+"""Who may reach a job's pods: a NetworkPolicy a job, made before its first pod, and made again if
+it is lost.
 
-TensorFlow's ports ask nobody who he is. So a job's pods may be reached by one another, on every port, and by nobody
-else; what they themselves may reach is left open, because their data may be anywhere. It holds where the cluster's
-network enforces such policies; one that somebody has widened is left as it is.
+TensorFlow's ports ask nobody who he is. So a job's pods may be reached by one another, on every
+port, and by nobody else; what they themselves may reach is left open, because their data may be
+anywhere. It holds where the cluster's network enforces such policies; one that somebody has widened
+is left as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def guarded(view: View, job: Job, rules: Settings) -> bool:
 
 def manifest(order: CreatePolicy) -> Body:
     decision = order.decision
-    own = {"podSelector": {"matchLabels": {labels.JOB: decision.job, labels.UID: str(decision.uid)}}}
+    own = {
+        "podSelector": {"matchLabels": {labels.JOB: decision.job, labels.UID: str(decision.uid)}}
+    }
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

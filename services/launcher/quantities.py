@@ -1,7 +1,7 @@
 """What a task may use as Kubernetes writes it, and back.
 
-The server rewrites quantities ("1000m" becomes "1", "1024Mi" becomes "1Gi"), so two of them are compared as numbers, in
-millicores and MiB.
+The server rewrites quantities ("1000m" becomes "1", "1024Mi" becomes "1Gi"), so two of them are
+compared as numbers, in millicores and MiB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The launcher's one decision: from all that is known, what is to be done now. Pure.
 
-It looks at the world as it is and not at what has just happened, so a repeated event, a late one, or a restart at any
-moment makes no difference. For each job, in this order:
+It looks at the world as it is and not at what has just happened, so a repeated event, a late one,
+or a restart at any moment makes no difference. For each job, in this order:
 
     1  a job that is over leaves nothing behind
     2  pods that ended are reported, and those that will have to go
@@ -33,12 +33,16 @@ from services.launcher.view import View
 from shared.messages import JobMessage
 
 
-def reconcile(view: View, now: float, rules: Settings, only: Iterable[int] | None = None) -> list[Action]:
+def reconcile(
+    view: View, now: float, rules: Settings, only: Iterable[int] | None = None
+) -> list[Action]:
     """What is to be done, for these jobs (absent: all). What is under way already is left out."""
     found: list[Action] = []
     for uid in sorted(view.uids() if only is None else only):
         job = view.told.jobs.get(uid)
-        found += _without_job(view, uid, now, rules) if job is None else _of_job(view, job, now, rules)
+        found += (
+            _without_job(view, uid, now, rules) if job is None else _of_job(view, job, now, rules)
+        )
     return [action for action in found if action.key() not in view.asked]
 
 

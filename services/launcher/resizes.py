@@ -1,6 +1,7 @@
 """Which pods change their cpu or memory in place, and of which it can be said that they have.
 
-A pod that the running generation still uses may only grow for the next one; it shrinks once that one runs.
+A pod that the running generation still uses may only grow for the next one; it shrinks once that
+one runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ def resizes(view: View, job: Job) -> list[Action]:
         return []
     generation, pods = job.generations[job.newest], view.standing(job.uid)
     alive = [(task, pods[name]) for name, task in generation.tasks.items() if name in pods]
-    steps = (_step(job, generation.decision, task, pod) for task, pod in alive if not (pod.leaving or pod.over))
+    steps = (
+        _step(job, generation.decision, task, pod)
+        for task, pod in alive
+        if not (pod.leaving or pod.over)
+    )
     return [step for step in steps if step is not None]
 
 
@@ -27,7 +32,9 @@ def _step(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -
         if ahead(job, decision.generation) and not grows(pod.resources, task.resources):
             return None
         return _resize(decision, task, pod)
-    if same(_last_said(job, pod), task.resources) or not same(pod.actual or pod.resources, task.resources):
+    if same(_last_said(job, pod), task.resources) or not same(
+        pod.actual or pod.resources, task.resources
+    ):
         return None
     return Say(message=_updated(job, decision, task, pod))
 

@@ -1,7 +1,8 @@
 """The launcher's shell: remember each fact, ask the one pure question, perform the answer.
 
-Every fact is dealt with in the same way, whatever it is: it is folded into the view and the reconciler is woken. A
-burst of facts is answered once. Nothing is performed before all that was said is read and all that exists is listed.
+Every fact is dealt with in the same way, whatever it is: it is folded into the view and the
+reconciler is woken. A burst of facts is answered once. Nothing is performed before all that was
+said is read and all that exists is listed.
 """
 
 from __future__ import annotations
@@ -89,17 +90,23 @@ class Launcher:
         clock: Callable[[], float] = time.time,
         minter: Minter | None = None,
     ) -> None:
-        self.bus, self.settings, self.clock = bus, settings, clock
+        self.bus = bus
+        self.settings = settings
+        self.clock = clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
         self.stored_s: dict[str, float] = {}  # by stream: when that message was stored
         self.replaying = True  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
-        self.resting = set[int]()  # jobs whose last order was refused: they are looked at again `RETRY_S` later
+        self.resting = set[
+            int
+        ]()  # jobs whose last order was refused: they are looked at again `RETRY_S` later
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
-        self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
+        self.given: dict[
+            str, int
+        ] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
         self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
         self.events = EventWriter(api, settings, clock)
@@ -123,10 +130,14 @@ class Launcher:
     def ends_job_to_come(self, message: JobMessage, sequence: int) -> bool:
         """Return whether this announces the end of a job whose request is not stored yet.
 
-        A uid is the sequence of a request in the stream in which ends are, too. A job that guesses the uid of the next
-        job of its name would otherwise keep it from ever being started.
+        A uid is the sequence of a request in the stream in which ends are, too. A job that guesses
+        the uid of the next job of its name would otherwise keep it from ever being started.
         """
-        return isinstance(message, JobFinished) and message.uid > sequence and message.uid not in self.view.told.jobs
+        return (
+            isinstance(message, JobFinished)
+            and message.uid > sequence
+            and message.uid not in self.view.told.jobs
+        )
 
     def remember(self, message: JobMessage, at_s: float) -> None:
         before, self.view = self.view, view.told(self.view, message, at_s)
@@ -172,7 +183,9 @@ class Launcher:
             self.stir(fact.job_uid, *(self.namesakes(fact) if gone else ()))
 
     def on_node(self, node: facts.NodeFact, gone: bool) -> None:
-        """Nodes report themselves all the time; only their readiness matters, and whether their pods have to go."""
+        """Nodes report themselves all the time; only their readiness matters, and whether their
+        pods have to go.
+        """
         known = self.view.nodes.get(node.name)
         if (
             gone
@@ -184,7 +197,11 @@ class Launcher:
 
     def namesakes(self, pod: facts.PodFact) -> list[int]:
         """The jobs that may have waited for a pod's name."""
-        return [uid for uid, job in self.view.told.jobs.items() if (job.namespace, job.job) == (pod.namespace, pod.job)]
+        return [
+            uid
+            for uid, job in self.view.told.jobs.items()
+            if (job.namespace, job.job) == (pod.namespace, pod.job)
+        ]
 
     def stir(self, *uids: int) -> None:
         self.dirty.update(uids)
@@ -194,7 +211,9 @@ class Launcher:
 
     async def run(self) -> None:
         self.view = view.awake(self.view, self.clock())
-        log.info("Awake", jobs=len(self.view.told.jobs), pods=sum(map(len, self.view.pods.values())))
+        log.info(
+            "Awake", jobs=len(self.view.told.jobs), pods=sum(map(len, self.view.pods.values()))
+        )
         while True:
             await self.answer()
             await self.save_now_and_then()
@@ -227,28 +246,41 @@ class Launcher:
         dues = [at for uid, at in self.dues.items() if uid not in self.resting]
         due = min([*dues, *saving], default=None)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.wake.wait(), None if due is None else max(0.0, due - self.clock()))
+            await asyncio.wait_for(
+                self.wake.wait(), None if due is None else max(0.0, due - self.clock())
+            )
         self.stir(*(uid for uid, at in self.dues.items() if at <= self.clock()))
 
     async def say(self, message: JobMessage) -> None:
-        log.info(type(message).__name__, job=message.key(), generation=message.generation, id=message.id())
+        log.info(
+            type(message).__name__,
+            job=message.key(),
+            generation=message.generation,
+            id=message.id(),
+        )
         if type(message) in ORDERS:
             await self.order(message)
         else:
-            message = clamped(message)  # as it is heard, or what was said would not be what is remembered
+            message = clamped(
+                message
+            )  # as it is heard, or what was said would not be what is remembered
             await self.bus.publish(message)
             self.remember(message, self.clock())
             self.meters.said(message)
 
     async def order(self, message: JobMessage) -> None:
-        """On top of all orders for the job that we know; if another has given one, we hear it and think again.
+        """On top of all orders for the job that we know; if another has given one, we hear it and
+        think again.
 
-        We looked while we led, so a later leader's order is behind what we saw, and ours is refused.
+        We looked while we led, so a later leader's order is behind what we saw, and ours is
+        refused.
         """
         if message.uid in self.resting:
             return  # what this order follows on was refused
         key, over = message.key(), subjects.about(message.key(), "cluster")
-        last = max(await self.bus.last_over(over), self.given.get(key, 0))  # a copy that lags has not even our own
+        last = max(
+            await self.bus.last_over(over), self.given.get(key, 0)
+        )  # a copy that lags has not even our own
         if not await self.heard(last, key):
             return self.stir(message.uid)
         try:
@@ -263,7 +295,8 @@ class Launcher:
     def rest(self, uid: int) -> None:
         """Leave a job alone for `RETRY_S`, then look again; other jobs do not wait for that.
 
-        Any copy of the stream may have said what is there. While it lags, every order that goes by it is refused.
+        Any copy of the stream may have said what is there. While it lags, every order that goes by
+        it is refused.
         """
         self.resting.add(uid)
         self.dirty.add(uid)
@@ -274,7 +307,9 @@ class Launcher:
         self.stir(uid)
 
     async def heard(self, sequence: int, key: str) -> bool:
-        """Whether an order is ours or in the view; else wait for it. One that never comes cannot be read."""
+        """Whether an order is ours or in the view; else wait for it. One that never comes cannot be
+        read.
+        """
         if sequence <= max(self.after.get(subjects.ORDERS, 0), self.given.get(key, 0)):
             return True
         with contextlib.suppress(TimeoutError):
@@ -303,17 +338,23 @@ class Launcher:
             await self.snapshots.store(memory.encoded(self.snapshot()))
 
     def snapshot(self) -> memory.Snapshot:
-        return memory.Snapshot(after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told)
+        return memory.Snapshot(
+            after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told
+        )
 
     def begin_from(self, known: memory.Snapshot) -> None:
         self.view = view.View(told=known.told)
         self.after, self.stored_s = dict(known.after), dict(known.stored_s)
 
     async def follow(self, known: memory.Snapshot) -> None:
-        """Hear what a snapshot lacks; all, where a stream was set back and it is of messages that are no more."""
+        """Hear what a snapshot lacks; all, where a stream was set back and it is of messages that
+        are no more.
+        """
         self.begin_from(known)
         try:
-            await self.bus.follow((*HEARD, *SAID), self.on_fact, known.after, stored_s=known.stored_s)
+            await self.bus.follow(
+                (*HEARD, *SAID), self.on_fact, known.after, stored_s=known.stored_s
+            )
         except SetBack as error:
             log.warning("StartsFromTheLog", reason=str(error))
             self.begin_from(memory.Snapshot())
@@ -335,7 +376,9 @@ async def start(bus: Bus, settings: Settings) -> None:
     api.tells(bus.troubles)
     api.may_change = bus.must_lead
     bus.spawn(api.report())
-    launcher = Launcher(bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s))
+    launcher = Launcher(
+        bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s)
+    )
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     bus.vitals.tell("the snapshot", launcher.snapshots.measures)

@@ -1,6 +1,7 @@
 """The few fields that are read of Kubernetes' objects, typed; everything else is passed over.
 
-Law: null stands for absent, and what is of another type than Kubernetes gives it is an error of the decoder.
+Law: null stands for absent, and what is of another type than Kubernetes gives it is an error of the
+decoder.
 """
 
 from __future__ import annotations

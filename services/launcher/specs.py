@@ -1,4 +1,6 @@
-"""When a generation's cluster spec can be published and when its hand-over can be ordered, and what they say."""
+"""When a generation's cluster spec can be published and when its hand-over can be ordered, and what
+they say.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from services.launcher.view import View
 from shared.messages import ClusterSpecPublished, HandOverOrdered, TaskAddress, TaskPlan, TaskReady
 
 
-def next_step(view: View, job: Job, number: int, now: float) -> ClusterSpecPublished | HandOverOrdered | None:
+def next_step(
+    view: View, job: Job, number: int, now: float
+) -> ClusterSpecPublished | HandOverOrdered | None:
     """What can be said of a generation that is being brought up; None: somebody is waited for."""
     generation = job.generations[number]
     if generation.ordered_s is not None:
@@ -29,10 +33,16 @@ def ready_tasks(view: View, job: Job, generation: Generation) -> dict[str, TaskR
 def unprepared(view: View, job: Job, generation: Generation) -> list[str]:
     """Who has not prepared the generation yet."""
     pods = view.standing(job.uid)
-    return [n for n in sorted(generation.tasks) if n not in pods or pods[n].uid not in generation.prepared]
+    return [
+        n
+        for n in sorted(generation.tasks)
+        if n not in pods or pods[n].uid not in generation.prepared
+    ]
 
 
-def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> ClusterSpecPublished | None:
+def cluster_spec(
+    view: View, job: Job, generation: Generation, now: float
+) -> ClusterSpecPublished | None:
     ready, decision = ready_tasks(view, job, generation), generation.decision
     if len(ready) < len(generation.tasks):
         return None
@@ -66,13 +76,16 @@ def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrder
 
 
 def able(view: View, job: Job, number: int | None) -> int | None:
-    """The generation, if the pods of its chief and of every ps still run (be it for their last seconds); else it
-    applies nothing more, and nobody can drain it: the next begins from a checkpoint.
+    """The generation, if the pods of its chief and of every ps still run (be it for their last
+    seconds); else it applies nothing more, and nobody can drain it: the next begins from a
+    checkpoint.
     """
     generation = job.generations.get(-1 if number is None else number)
     needed = [n for n, t in generation.tasks.items() if t.role != "worker"] if generation else []
     pods = view.standing(job.uid)
-    return number if needed and all(n in pods and pods[n].phase == "Running" for n in needed) else None
+    return (
+        number if needed and all(n in pods and pods[n].phase == "Running" for n in needed) else None
+    )
 
 
 def free_port(ready: TaskReady, running: ClusterSpecPublished | None) -> int:

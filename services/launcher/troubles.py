@@ -1,8 +1,8 @@
 """Why, and from when on, a generation that is being brought up will not be.
 
-Law: everything that can go wrong is listed with the moment at which it counts (0: at once). The earliest that has
-passed is the reason to give the generation up; the earliest that has not is when to look again. One list, so no timer
-can be forgotten.
+Law: everything that can go wrong is listed with the moment at which it counts (0: at once). The
+earliest that has passed is the reason to give the generation up; the earliest that has not is when
+to look again. One list, so no timer can be forgotten.
 """
 
 from __future__ import annotations
@@ -23,15 +23,27 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
     generation = job.generations[number]
     found = [late(view, job, generation, rules), *undrained(view, job, generation, rules)]
     if rules.job_namespaces and job.namespace not in rules.job_namespaces:
-        found.append((NOW, f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}"))
+        found.append(
+            (
+                NOW,
+                f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}",
+            )
+        )
     if (job.uid, number) in view.refused:
         found.append((NOW, view.refused[job.uid, number]))
     before = generation.spec.previous if generation.spec else None
     if before is not None and before != job.running:
-        found.append((NOW, f"generation {job.running} resumed meanwhile, and this one was prepared to follow {before}"))
+        found.append(
+            (
+                NOW,
+                f"generation {job.running} resumed meanwhile, and this one was prepared to follow {before}",
+            )
+        )
     if generation.unsaved:
         found.append((NOW, f"nothing to begin from: {generation.unsaved}"))
-    of_task = {name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)}
+    of_task = {
+        name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)
+    }
     fragile = _indispensable(generation, of_task) if locked(job) == number else list(of_task)
     return found + [trouble for name in fragile for trouble in of_task[name]]
 
@@ -56,7 +68,9 @@ def late(view: View, job: Job, generation: Generation, rules: Settings) -> Troub
 
 
 def undrained(view: View, job: Job, generation: Generation, rules: Settings) -> list[Trouble]:
-    """The chief that was ordered to drain has ended before it could: nobody will say that the next may begin."""
+    """The chief that was ordered to drain has ended before it could: nobody will say that the next
+    may begin.
+    """
     before = job.generations.get(-1 if generation.drains is None else generation.drains)
     if generation.ordered_s is None or before is None or job.drained == generation.drains:
         return []
@@ -70,7 +84,11 @@ def undrained(view: View, job: Job, generation: Generation, rules: Settings) -> 
 
 def _unready(view: View, job: Job, generation: Generation) -> str:
     ready, pods = ready_tasks(view, job, generation), view.standing(job.uid)
-    return ", ".join(f"{name} ({_state(pods.get(name))})" for name in sorted(generation.tasks) if name not in ready)
+    return ", ".join(
+        f"{name} ({_state(pods.get(name))})"
+        for name in sorted(generation.tasks)
+        if name not in ready
+    )
 
 
 def _state(pod: PodFact | None) -> str:
@@ -78,13 +96,17 @@ def _state(pod: PodFact | None) -> str:
 
 
 def _indispensable(generation: Generation, of_task: dict[str, list[Trouble]]) -> list[str]:
-    """A locked generation can do without a worker; without its chief, a ps or all workers it cannot come to be."""
+    """A locked generation can do without a worker; without its chief, a ps or all workers it cannot
+    come to be.
+    """
     workers = [name for name in of_task if generation.tasks[name].role == "worker"]
     spared = workers if any(not of_task[name] for name in workers) else []
     return [name for name in of_task if name not in spared]
 
 
-def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Settings) -> list[Trouble]:
+def _of_task(
+    view: View, job: Job, generation: Generation, name: str, rules: Settings
+) -> list[Trouble]:
     pod = view.standing(job.uid).get(name)
     said = generation.prepared.get(pod.uid) if pod else None
     failed = [(NOW, f"{name}: {said.error}")] if said and said.error is not None else []
@@ -92,14 +114,19 @@ def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Set
 
 
 def _overtaken_s(job: Job, pod: PodFact, number: int, rules: Settings) -> float | None:
-    """Until then a generation without the pod may be decided, which keeps what stands ready. None: it is told now.
+    """Until then a generation without the pod may be decided, which keeps what stands ready. None:
+    it is told now.
 
     What was said of its node is another matter, and may be long ago.
     """
     if number != job.newest or pod.phase != "Running":
         return NOW
     known = job.leaving.get(pod.uid)
-    said = [notice.at_s for why, notice in known.notices.items() if why not in OF_NODE] if known else []
+    said = (
+        [notice.at_s for why, notice in known.notices.items() if why not in OF_NODE]
+        if known
+        else []
+    )
     return min(said) + rules.overtake_s if said else None
 
 
@@ -109,17 +136,32 @@ def _behind(message: str) -> str:
 
 
 def _awaited(view: View, job: Job) -> set[str]:
-    """Pods that are ready before Kubernetes has shown them to us: a watch may be late, and they are not gone."""
-    return {job.ready[pod_uid].pod for uid, pod_uid in view.awaited if uid == job.uid and pod_uid in job.ready}
+    """Pods that are ready before Kubernetes has shown them to us: a watch may be late, and they are
+    not gone.
+    """
+    return {
+        job.ready[pod_uid].pod
+        for uid, pod_uid in view.awaited
+        if uid == job.uid and pod_uid in job.ready
+    }
 
 
 def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:
     pod = view.standing(job.uid).get(name)
     if pod is None:
-        return [(NOW, f"{name} is gone")] if name in job.known_pods() and name not in _awaited(view, job) else []
+        return (
+            [(NOW, f"{name} is gone")]
+            if name in job.known_pods() and name not in _awaited(view, job)
+            else []
+        )
     if pod.over:
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
-        return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}")]
+        return [
+            (
+                due,
+                f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}",
+            )
+        ]
     if pod.leaving:
         until_s = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
         return [] if until_s is None else [(until_s, f"{name} is being deleted")]

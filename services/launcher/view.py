@@ -1,7 +1,8 @@
-"""Everything the launcher knows: what the bus said of each job, and what Kubernetes shows. A pure fold of both.
+"""Everything the launcher knows: what the bus said of each job, and what Kubernetes shows. A pure
+fold of both.
 
-What the bus said is kept over a restart (`Told`); what Kubernetes shows is listed anew; what is under way (`asked`) is
-forgotten, because performing it again does no harm.
+What the bus said is kept over a restart (`Told`); what Kubernetes shows is listed anew; what is
+under way (`asked`) is forgotten, because performing it again does no harm.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ class EarlyFact(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bus said: `jobs` by uid, `finished` by name and uid, in the order in which the ends were told.
+    """What the bus said: `jobs` by uid, `finished` by name and uid, in the order in which the ends
+    were told.
 
-    Law: a message about a job counts only under the name of the job with that uid. The server checks the name, which is
-    part of the subject; the uid in the body is whatever the sender wrote.
+    Law: a message about a job counts only under the name of the job with that uid. The server
+    checks the name, which is part of the subject; the uid in the body is whatever the sender wrote.
     """
 
     jobs: dict[int, Job] = {}
@@ -91,7 +93,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     asked: frozenset[str] = frozenset()
     awaited: frozenset[tuple[int, str]] = frozenset()
     """Job uid and uid of each pod that has spoken on the bus and has yet to be shown to us."""
-    awake_s: float = 0.0  # since when we watch: no step is late before its time has passed before our eyes
+    awake_s: float = (
+        0.0  # since when we watch: no step is late before its time has passed before our eyes
+    )
 
     def pods_of(self, uid: int) -> list[PodFact]:
         return list(self.pods.get(uid, {}).values())
@@ -104,12 +108,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """Pod names that an earlier job of the same name has not given back yet."""
         others = (pods.values() for uid, pods in self.pods.items() if uid != job.uid)
         return {
-            p.name for pods in others for p in pods if (p.namespace, p.job) == (job.namespace, job.job) and not p.gone
+            p.name
+            for pods in others
+            for p in pods
+            if (p.namespace, p.job) == (job.namespace, job.job) and not p.gone
         }
 
     def service_taken(self, job: Job) -> bool:
         same = (job.namespace, job.job)
-        return any((s.namespace, s.name) == same for uid, s in self.services.items() if uid != job.uid)
+        return any(
+            (s.namespace, s.name) == same for uid, s in self.services.items() if uid != job.uid
+        )
 
     def uids(self) -> set[int]:
         return {*self.told.jobs, *self.pods, *self.services}
@@ -124,17 +133,25 @@ def told(view: View, message: JobMessage, at_s: float) -> View:
     if new is view.told:
         return view
     gone = (uid, message.generation)
-    keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
+    keep = {
+        k: v
+        for k, v in view.refused.items()
+        if not (isinstance(message, GenerationAbandoned) and k == gone)
+    }
     return replace(view, told=new, refused=keep, awaited=_pods_not_shown_yet(view, new, uid))
 
 
 def _pods_not_shown_yet(view: View, new: Told, uid: int) -> frozenset[tuple[int, str]]:
-    """Return the pods that Kubernetes has yet to show us, after news of one job: its newly ready pods are added."""
+    """Return the pods that Kubernetes has yet to show us, after news of one job: its newly ready
+    pods are added.
+    """
     before, now = view.told.jobs.get(uid), new.jobs.get(uid)
     old, ready = before.ready if before else {}, now.ready if now else {}
     if old is ready:
         return view.awaited
-    spoken = {(uid, pod_uid) for pod_uid in ready.keys() - old.keys() - view.pods.get(uid, {}).keys()}
+    spoken = {
+        (uid, pod_uid) for pod_uid in ready.keys() - old.keys() - view.pods.get(uid, {}).keys()
+    }
     return frozenset(each for each in view.awaited if each[0] != uid or each[1] in ready) | spoken
 
 
@@ -156,7 +173,11 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
     if isinstance(message, ProgressReported) and folded is job:
         return said
     said = replace(said, jobs={**said.jobs, uid: folded})
-    return _with_early(said, key, uid) if isinstance(message, AllocationDecided) and said.early else said
+    return (
+        _with_early(said, key, uid)
+        if isinstance(message, AllocationDecided) and said.early
+        else said
+    )
 
 
 def _without(said: Told, key: str, uid: int, at_s: float) -> Told:
@@ -192,14 +213,17 @@ def pod_seen(view: View, pod: PodFact) -> View:
     own = {uid: p for uid, p in view.pods.get(pod.job_uid, {}).items() if uid != pod.uid}
     if not (pod.gone and pod.phase == "Pending"):
         own[pod.uid] = pod
-    done = {actions.creation(pod.name, pod.job_uid)} | ({f"delete pod {pod.uid}"} if pod.gone else set())
+    done = {actions.creation(pod.name, pod.job_uid)} | (
+        {f"delete pod {pod.uid}"} if pod.gone else set()
+    )
     shown = {"asked": view.asked - done, "awaited": view.awaited - {(pod.job_uid, pod.uid)}}
     return replace(view, pods=_put(view.pods, pod.job_uid, own), **shown)
 
 
 def pods_listed(view: View, listed: Iterable[PodFact], namespace: str = "") -> View:
-    """All there are (in one namespace, where one is given): the others are gone. So is what was made and is not there,
-    be it that it ended before it could be shown: it is made again, which does no harm where it is only late.
+    """All there are (in one namespace, where one is given): the others are gone. So is what was
+    made and is not there, be it that it ended before it could be shown: it is made again, which
+    does no harm where it is only late.
     """
     found, view = list(listed), _unmade(view, "create pod ")
     there = {pod.uid for pod in found}
@@ -223,12 +247,16 @@ def service_seen(view: View, service: ServiceFact, gone: bool) -> View:
             return view
         left = {uid: s for uid, s in view.services.items() if uid != service.job_uid}
         return replace(view, services=left, asked=view.asked - {f"delete service {service.uid}"})
-    asked = frozenset(k for k in view.asked if not k.startswith(f"create service {service.job_uid} "))
+    asked = frozenset(
+        k for k in view.asked if not k.startswith(f"create service {service.job_uid} ")
+    )
     return replace(view, services={**view.services, service.job_uid: service}, asked=asked)
 
 
 def services_listed(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
-    view = replace(view, services={uid: s for uid, s in view.services.items() if not _inside(s, namespace)})
+    view = replace(
+        view, services={uid: s for uid, s in view.services.items() if not _inside(s, namespace)}
+    )
     view = _unmade(view, "create service ")
     for service in listed:
         view = service_seen(view, service, gone=False)
@@ -246,7 +274,9 @@ def policy_seen(view: View, policy: PolicyFact, gone: bool) -> View:
 
 
 def policies_listed(view: View, listed: Iterable[PolicyFact], namespace: str = "") -> View:
-    view = replace(view, policies={uid: p for uid, p in view.policies.items() if not _inside(p, namespace)})
+    view = replace(
+        view, policies={uid: p for uid, p in view.policies.items() if not _inside(p, namespace)}
+    )
     view = _unmade(view, "create policy ")
     for policy in listed:
         view = policy_seen(view, policy, gone=False)
@@ -277,12 +307,17 @@ def _dated(view: View, node: NodeFact, now: float) -> NodeFact:
 def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
     """All there are: a node that was there and is not any more counts as not ready from now on."""
     found = {node.name: _dated(view, node, now) for node in listed}
-    lost = {n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now) for n, f in view.nodes.items()}
+    lost = {
+        n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now)
+        for n, f in view.nodes.items()
+    }
     return replace(view, nodes={**lost, **found})
 
 
 def provided(view: View, service_uid: str) -> View:
-    """A job's credentials are there; those go with their service, so others need not be remembered."""
+    """A job's credentials are there; those go with their service, so others need not be
+    remembered.
+    """
     there = {service.uid for service in view.services.values()}
     return replace(view, provided=(view.provided & there) | {service_uid})
 
@@ -308,5 +343,7 @@ def refused(view: View, uid: int, generation: int, why: str) -> View:
     return replace(view, refused={**view.refused, (uid, generation): why})
 
 
-def _put(pods: dict[int, dict[str, PodFact]], uid: int, own: dict[str, PodFact]) -> dict[int, dict[str, PodFact]]:
+def _put(
+    pods: dict[int, dict[str, PodFact]], uid: int, own: dict[str, PodFact]
+) -> dict[int, dict[str, PodFact]]:
     return {**{u: p for u, p in pods.items() if u != uid}, **({uid: own} if own else {})}

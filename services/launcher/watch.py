@@ -1,4 +1,5 @@
-"""What the launcher looks at: nodes, and what is Weir's own in the namespaces of jobs; one watch a kind and namespace.
+"""What the launcher looks at: nodes, and what is Weir's own in the namespaces of jobs; one watch a
+kind and namespace.
 
 Edge.
 """
@@ -31,7 +32,9 @@ def watched(settings: Settings) -> list[tuple[Kind, str]]:
     """Each kind with each namespace in which it is looked at; empty: in all of them."""
     inside = settings.job_namespaces or ("",)
     kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]
-    return [(kind, namespace) for kind in kinds for namespace in (("",) if kind == "nodes" else inside)]
+    return [
+        (kind, namespace) for kind in kinds for namespace in (("",) if kind == "nodes" else inside)
+    ]
 
 
 async def watch(api: Api, kind: Kind, namespace: str, on_event: OnEvent) -> None:

@@ -1,4 +1,5 @@
-"""A cluster on one machine: a Kubernetes API stand-in on loopback whose kubelet runs pods as processes.
+"""A cluster on one machine: a Kubernetes API stand-in on loopback whose kubelet runs pods as
+processes.
 
 Hears: what any Kubernetes client asks for, over HTTP on 127.0.0.1.
 Says:  what a real API server would: objects, watches, Status objects for every refusal.
@@ -11,15 +12,16 @@ as processes.
                            |                kubelet (asks rules)
                            +------------------------------------------------------------------+
 
-The law: the store alone holds state; every part reads the journal and writes to the store; what is decided is
-decided by pure functions (`scheduler`, `garbage`, `objects/`, `kubelet/rules`, `kubelet/status`).
+The law: the store alone holds state; every part reads the journal and writes to the store; what is
+decided is decided by pure functions (`scheduler`, `garbage`, `objects/`, `kubelet/rules`,
+`kubelet/status`).
 
-Nodes that somebody registers over the API are the kubelet's no business: pods bound to them stay as their
-clients say, so hundreds of nodes and thousands of pods can be simulated.
+Nodes that somebody registers over the API are the kubelet's no business: pods bound to them stay as
+their clients say, so hundreds of nodes and thousands of pods can be simulated.
 
 Network policies are objects like any other, and nobody keeps them: all pods are on loopback.
 
 Not here: images, networks, probes, mounts (see `kubelet/launch.py`), pod affinity, topology spread,
-preemption, volumes claims that bind, disruption budgets, roles, custom resources, server-side apply,
-persistence of objects. Linux only.
+preemption, volumes claims that bind, disruption budgets, roles, custom resources, server-side
+apply, persistence of objects. Linux only.
 """

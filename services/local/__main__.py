@@ -1,5 +1,6 @@
-"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file FILE]
-[--image NAME=FOLDER]`"""
+"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file
+FILE] [--image NAME=FOLDER]`
+"""
 
 import argparse
 import asyncio
@@ -16,14 +17,22 @@ BAD_SETTINGS = 2
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="services.local", description="a Kubernetes cluster on one machine")
-    parser.add_argument("--cluster", type=Path, required=True, help="YAML file with nodes and tenants")
+    parser = argparse.ArgumentParser(
+        prog="services.local", description="a Kubernetes cluster on one machine"
+    )
+    parser.add_argument(
+        "--cluster", type=Path, required=True, help="YAML file with nodes and tenants"
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder for logs and pods")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any that is free")
     parser.add_argument("--port-file", type=Path, help="where to write the port, once it is open")
-    parser.add_argument("--token-file", type=Path, help="file with a token that every request must carry")
+    parser.add_argument(
+        "--token-file", type=Path, help="file with a token that every request must carry"
+    )
     said = "run containers of this image with the Python packages of this folder; may be given several times"
-    parser.add_argument("--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=said)
+    parser.add_argument(
+        "--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=said
+    )
     return parser.parse_args()
 
 
@@ -41,8 +50,12 @@ async def serve(chosen: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     spec = parse(chosen.cluster.read_text())
     token = chosen.token_file.read_text().strip() if chosen.token_file is not None else ""
-    settings = Settings(port=chosen.port, token=token, kubelet=KubeletSettings(images=dict(chosen.image)))
-    cluster_here = local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings)
+    settings = Settings(
+        port=chosen.port, token=token, kubelet=KubeletSettings(images=dict(chosen.image))
+    )
+    cluster_here = local_cluster(
+        spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings
+    )
     async with cluster_here as cluster:
         if chosen.port_file is not None:
             chosen.port_file.write_text(cluster.url.rpartition(":")[2])

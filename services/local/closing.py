@@ -1,8 +1,10 @@
-"""What a cluster that was killed could not say at its end, the next one says before anybody decides. Edge.
+"""What a cluster that was killed could not say at its end, the next one says before anybody
+decides. Edge.
 
-One that is stopped in order says last that its nodes take nothing any more. After a `kill -9` of everything the newest
-word of each node is of a moment when it was there, with pods that died with it; and it may have been another machine.
-So each is told to be not ready, and the monitor tells of those that there are, as they are, once it has seen them.
+One that is stopped in order says last that its nodes take nothing any more. After a `kill -9` of
+everything the newest word of each node is of a moment when it was there, with pods that died with
+it; and it may have been another machine. So each is told to be not ready, and the monitor tells of
+those that there are, as they are, once it has seen them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What tidies up after everybody: ownership, namespaces, pods without a node, old events. They act on
-the store as somebody with a client could, and decide nothing themselves: see `garbage.py`.
+"""What tidies up after everybody: ownership, namespaces, pods without a node, old events. They act
+on the store as somebody with a client could, and decide nothing themselves: see `garbage.py`.
 
-A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates a node
-writes that.
+A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates
+a node writes that.
 """
 
 import asyncio
@@ -25,7 +25,17 @@ from services.local.objects.bodies import (
     with_spec,
     with_status,
 )
-from services.local.objects.kinds import ACCOUNT, EVENT, KINDS, NAMESPACE, NEW_EVENT, NODE, POD, QUOTA, Kind
+from services.local.objects.kinds import (
+    ACCOUNT,
+    EVENT,
+    KINDS,
+    NAMESPACE,
+    NEW_EVENT,
+    NODE,
+    POD,
+    QUOTA,
+    Kind,
+)
 from services.local.objects.quotas import counted
 from services.local.store import BEFORE_ALL, Deletion, Key, Store
 
@@ -59,7 +69,9 @@ class Controllers:
     def catch_up(self) -> None:
         seen = self.store.revision
         for kind in KINDS:
-            for change in self.store.journal(kind).after(self.position) if kind is not NEW_EVENT else ():
+            for change in (
+                self.store.journal(kind).after(self.position) if kind is not NEW_EVENT else ()
+            ):
                 self.react(kind, change)
         self.position = seen
         if self.store.revision != seen:
@@ -87,7 +99,9 @@ class Controllers:
 
     def count_quotas(self, namespace: str) -> None:
         for quota in self.store.stored(QUOTA, namespace):
-            self.store.update(QUOTA, counted(quota.body, (pod.body for pod in self.store.stored(POD, namespace))))
+            self.store.update(
+                QUOTA, counted(quota.body, (pod.body for pod in self.store.stored(POD, namespace)))
+            )
 
     def is_alive(self, uid: str) -> bool:
         return uid in self.store.alive
@@ -118,12 +132,17 @@ class Controllers:
         for namespace in [body for body in self.store.bodies(NAMESPACE) if is_leaving(body)]:
             name = name_of(namespace)
             contents = [
-                (k, s.body) for k in KINDS if k.namespaced and k is not NEW_EVENT for s in self.store.stored(k, name)
+                (k, s.body)
+                for k in KINDS
+                if k.namespaced and k is not NEW_EVENT
+                for s in self.store.stored(k, name)
             ]
             for kind, body in contents:
                 self.take(kind, body)
             if not any(self.store.stored(k, name) for k in KINDS if k.namespaced):
-                self.store.change(NAMESPACE, "", name, lambda body: with_spec(body, finalizers=None))
+                self.store.change(
+                    NAMESPACE, "", name, lambda body: with_spec(body, finalizers=None)
+                )
 
     def finish_foreground(self) -> None:
         for uid, (kind, key) in list(self.finishing.items()):
@@ -150,7 +169,10 @@ class Controllers:
     def take_by_force(self, pod: Body) -> None:
         if not is_leaving(pod):
             self.store.update(
-                POD, with_status(pod, phase="Failed", reason="NodeLost", message="The node no longer exists")
+                POD,
+                with_status(
+                    pod, phase="Failed", reason="NodeLost", message="The node no longer exists"
+                ),
             )
         self.store.delete(POD, namespace_of(pod), name_of(pod), Deletion(grace_s=0))
 
@@ -178,4 +200,7 @@ def create_namespaces(store: Store, more: Iterable[str]) -> None:
     for name in dict.fromkeys((*NAMESPACES, *more)):
         body = identified(store, NAMESPACE, name)
         named = with_meta(body, labels={"kubernetes.io/metadata.name": name})
-        store.create(NAMESPACE, {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}})
+        store.create(
+            NAMESPACE,
+            {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}},
+        )

@@ -21,11 +21,17 @@ def is_owned_by(body: Body, uid: str) -> bool:
 
 
 def is_garbage(body: Body, is_alive: Callable[[str], bool]) -> bool:
-    """Every owner is gone. An owner of a kind that is not served here is given the benefit of the doubt."""
+    """Every owner is gone. An owner of a kind that is not served here is given the benefit of the
+    doubt.
+    """
     owners = owners_of(body)
-    known = all((str(owner.get("apiVersion")), str(owner.get("kind"))) in BY_NAME for owner in owners)
+    known = all(
+        (str(owner.get("apiVersion")), str(owner.get("kind"))) in BY_NAME for owner in owners
+    )
     return bool(owners) and known and not any(is_alive(str(owner.get("uid"))) for owner in owners)
 
 
 def orphaned(body: Body, uid: str) -> Body:
-    return with_meta(body, ownerReferences=[o for o in owners_of(body) if o.get("uid") != uid] or None)
+    return with_meta(
+        body, ownerReferences=[o for o in owners_of(body) if o.get("uid") != uid] or None
+    )

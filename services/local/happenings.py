@@ -1,13 +1,26 @@
-"""Events, as `kubectl describe` shows them; and the two forms of one: core/v1 and events.k8s.io/v1."""
+"""Events, as `kubectl describe` shows them; and the two forms of one: core/v1 and
+events.k8s.io/v1.
+"""
 
 from services.local.objects.bodies import Body, meta, name_of, namespace_of, without_none
 from services.local.objects.kinds import EVENT, NEW_EVENT
 
 NORMAL, WARNING = "Normal", "Warning"
-SAME = ("metadata", "reason", "type", "action", "related", "series", "reportingInstance", "eventTime")
+SAME = (
+    "metadata",
+    "reason",
+    "type",
+    "action",
+    "related",
+    "series",
+    "reportingInstance",
+    "eventTime",
+)
 
 
-def event_about(body: Body, component: str, kind: str, reason: str, message: str, now: str, uid: str) -> Body:
+def event_about(
+    body: Body, component: str, kind: str, reason: str, message: str, now: str, uid: str
+) -> Body:
     about = {
         "kind": body["kind"],
         "apiVersion": body["apiVersion"],
@@ -44,14 +57,19 @@ def as_new(event: Body) -> Body:
     old = {
         "regarding": event.get("involvedObject"),
         "note": event.get("message"),
-        "reportingController": event.get("reportingComponent") or (event.get("source") or {}).get("component"),
+        "reportingController": event.get("reportingComponent")
+        or (event.get("source") or {}).get("component"),
         "deprecatedCount": event.get("count"),
         "deprecatedFirstTimestamp": event.get("firstTimestamp"),
         "deprecatedLastTimestamp": event.get("lastTimestamp"),
         "deprecatedSource": event.get("source"),
     }
     kept = {field: event.get(field) for field in SAME}
-    return {"kind": NEW_EVENT.name, "apiVersion": NEW_EVENT.api_version, **without_none({**kept, **old})}
+    return {
+        "kind": NEW_EVENT.name,
+        "apiVersion": NEW_EVENT.api_version,
+        **without_none({**kept, **old}),
+    }
 
 
 def as_core(event: Body) -> Body:

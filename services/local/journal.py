@@ -1,10 +1,10 @@
 """What happened, in order: the memory behind every watch.
 
-One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once for all
-watchers. A watcher is no queue but a position: it reads what came since, and sleeps on `news`. So five
-hundred watchers cost nothing while nothing happens, and a slow one holds nobody up: if the journal has
-forgotten the revision after which it wants to read, it is told so (410 Expired) and lists again, just as
-behind a real API server.
+One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once
+for all watchers. A watcher is no queue but a position: it reads what came since, and sleeps on
+`news`. So five hundred watchers cost nothing while nothing happens, and a slow one holds nobody up:
+if the journal has forgotten the revision after which it wants to read, it is told so (410 Expired)
+and lists again, just as behind a real API server.
 """
 
 import asyncio
@@ -22,7 +22,11 @@ KEPT_S = 300.0
 
 encode = msgspec.json.Encoder().encode
 
-ADDED, MODIFIED, DELETED, BOOKMARK, ERROR = "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+BOOKMARK = "BOOKMARK"
+ERROR = "ERROR"
 
 
 class Stored:
@@ -49,7 +53,10 @@ class Change:
     __slots__ = ("_lines", "after", "before", "revision", "verb")
 
     def __init__(self, verb: str, before: Stored | None, after: Stored) -> None:
-        self.verb, self.before, self.after, self.revision = verb, before, after, after.revision
+        self.verb = verb
+        self.before = before
+        self.after = after
+        self.revision = after.revision
         self._lines: dict[str, bytes] = {}
 
     def seen_by(self, match: Match) -> str | None:
@@ -63,7 +70,9 @@ class Change:
         return ADDED if fits else DELETED if was else None
 
     def shown(self, verb: str) -> Body:
-        """An object that stopped matching is shown as it last matched, at the revision of the change."""
+        """An object that stopped matching is shown as it last matched, at the revision of the
+        change.
+        """
         if verb == DELETED != self.verb and self.before is not None:
             return with_meta(self.before.body, resourceVersion=str(self.revision))
         return self.after.body
@@ -71,12 +80,16 @@ class Change:
     def line(self, verb: str) -> bytes:
         if verb not in self._lines:
             body = self.shown(verb)
-            self._lines[verb] = line_of(verb, self.after.encoded if body is self.after.body else encode(body))
+            self._lines[verb] = line_of(
+                verb, self.after.encoded if body is self.after.body else encode(body)
+            )
         return self._lines[verb]
 
 
 class Journal:
-    """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too many."""
+    """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too
+    many.
+    """
 
     def __init__(self, since: int, length: int) -> None:
         self.floor = since  # changes up to and including this revision are forgotten
@@ -101,4 +114,8 @@ class Journal:
         if not self.changes or self.changes[-1].revision <= revision:
             return []
         start = bisect_right(self.changes, revision, key=lambda change: change.revision)
-        return [self.changes[index] for index in range(start, len(self.changes))] if start else list(self.changes)
+        return (
+            [self.changes[index] for index in range(start, len(self.changes))]
+            if start
+            else list(self.changes)
+        )

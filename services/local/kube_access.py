@@ -1,7 +1,8 @@
-"""Who may use the API of the cluster stand-in: holders of a token that only its owner's files contain. Edge.
+"""Who may use the API of the cluster stand-in: holders of a token that only its owner's files
+contain. Edge.
 
-The API runs commands as its owner for anybody who may create pods, and every local user reaches its port. So each
-request carries a bearer token, random for each folder and kept for the next start.
+The API runs commands as its owner for anybody who may create pods, and every local user reaches its
+port. So each request carries a bearer token, random for each folder and kept for the next start.
 """
 
 from __future__ import annotations

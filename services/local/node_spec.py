@@ -8,7 +8,8 @@
     quotas:
       team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace's jobs may hold in all
 
-There are the namespaces `default` and those that `quotas` name; `team-b: {}` is one without a limit.
+There are the namespaces `default` and those that `quotas` name; `team-b: {}` is one without a
+limit.
 
 Every reason why a file is no good is told, not only the first.
 """
@@ -39,7 +40,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu: Annotated[int, Meta(ge=0)] = 0
 
     def names(self) -> list[str]:
-        return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
+        return (
+            [self.name]
+            if self.count == 1
+            else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
+        )
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +78,9 @@ def parse(text: str) -> ClusterSpec:
     if not isinstance(document, dict):
         raise BadCluster("a cluster file is a mapping with `nodes` and perhaps `tenants`")
     known = ("nodes", "tenants", "quotas")
-    reasons = [f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known]
+    reasons = [
+        f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known
+    ]
     nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
     quotas = limits(document.get("quotas") or {}, reasons)
@@ -102,7 +109,11 @@ def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> 
     good = {}
     for index, entry in enumerate(entries or []):
         where = f"{field}[{index}]"
-        wrong = field_reasons(kind, entry, f"{where}.") if isinstance(entry, dict) else [f"{where}: must be a mapping"]
+        wrong = (
+            field_reasons(kind, entry, f"{where}.")
+            if isinstance(entry, dict)
+            else [f"{where}: must be a mapping"]
+        )
         reasons += wrong
         if not wrong:
             good[index] = msgspec.convert(entry, kind)
@@ -116,7 +127,9 @@ def wrong_nodes(nodes: Mapping[int, NodeSpec]) -> list[str]:
         if not SUBDOMAIN.match(node.name)
     ]
     seen = Counter(name for node in nodes.values() for name in node.names())
-    return reasons + [f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1]
+    return reasons + [
+        f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1
+    ]
 
 
 def wrong_tenants(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:

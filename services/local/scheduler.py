@@ -1,5 +1,5 @@
-"""Which node does a pod go to? Pure: a wish and what is left on the nodes in; a choice, or why there is none,
-out.
+"""Which node does a pod go to? Pure: a wish and what is left on the nodes in; a choice, or why
+there is none, out.
 
 A node is fit when, in this order (the first reason that speaks against it is the one that is told):
 
@@ -9,9 +9,9 @@ A node is fit when, in this order (the first reason that speaks against it is th
                  metadata.name
     room         requests <= allocatable - requests of every pod there that has not ended
 
-Of the fit nodes the emptiest after placement wins (least allocated: mean of free cpu and free memory, as
-shares of what is allocatable), plus what preferred affinity adds; on a tie the first by name. Pod affinity,
-topology spread, volumes and preemption are left out.
+Of the fit nodes the emptiest after placement wins (least allocated: mean of free cpu and free
+memory, as shares of what is allocatable), plus what preferred affinity adds; on a tie the first by
+name. Pod affinity, topology spread, volumes and preemption are left out.
 """
 
 import json
@@ -28,7 +28,9 @@ from services.local.objects.selection import term_matches
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
-PREFERENCE_WEIGHT = 1 / 100  # the largest weight of one preferred term counts as much as a whole empty node
+PREFERENCE_WEIGHT = (
+    1 / 100
+)  # the largest weight of one preferred term counts as much as a whole empty node
 
 
 class Room(msgspec.Struct, kw_only=True):
@@ -103,7 +105,8 @@ def tolerates(toleration: Body, taint: Body) -> bool:
         return toleration.get("operator") == "Exists"
     same = toleration["key"] == taint.get("key")
     return same and (
-        toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
+        toleration.get("operator") == "Exists"
+        or (toleration.get("value") or "") == (taint.get("value") or "")
     )
 
 
@@ -115,11 +118,17 @@ def untolerated(wish: Wish, room: Room) -> Body | None:
 def is_wanted(wish: Wish, room: Room) -> bool:
     if any(room.labels.get(key) != value for key, value in wish.selector.items()):
         return False
-    return not wish.required or any(term_matches(term, room.labels, room.name) for term in wish.required)
+    return not wish.required or any(
+        term_matches(term, room.labels, room.name) for term in wish.required
+    )
 
 
 def lacking(wish: Wish, room: Room) -> list[str]:
-    return [resource for resource, asked in wish.requests.items() if asked and asked > room.free.get(resource, 0)]
+    return [
+        resource
+        for resource, asked in wish.requests.items()
+        if asked and asked > room.free.get(resource, 0)
+    ]
 
 
 def refusals(wish: Wish, room: Room) -> list[str]:
@@ -130,7 +139,10 @@ def refusals(wish: Wish, room: Room) -> list[str]:
         return [f"node(s) had untolerated taint(s) {{{bad.get('key')}: {bad.get('value') or ''}}}"]
     if not is_wanted(wish, room):
         return [MISMATCH]
-    return ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking(wish, room)]
+    return [
+        "Too many pods" if resource == "pods" else f"Insufficient {resource}"
+        for resource in lacking(wish, room)
+    ]
 
 
 def share_left(wish: Wish, room: Room, resource: str) -> float:
@@ -140,9 +152,13 @@ def share_left(wish: Wish, room: Room, resource: str) -> float:
 
 def score(wish: Wish, room: Room) -> float:
     liked = sum(
-        p.get("weight", 0) for p in wish.preferred if term_matches(p.get("preference") or {}, room.labels, room.name)
+        p.get("weight", 0)
+        for p in wish.preferred
+        if term_matches(p.get("preference") or {}, room.labels, room.name)
     )
-    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(liked) * PREFERENCE_WEIGHT
+    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(
+        liked
+    ) * PREFERENCE_WEIGHT
 
 
 def choose(wish: Wish, rooms: list[Room]) -> Choice:

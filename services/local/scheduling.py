@@ -1,7 +1,8 @@
-"""The scheduler's hands: hears pods and nodes from the store, asks `scheduler.choose`, binds or says why not.
+"""The scheduler's hands: hears pods and nodes from the store, asks `scheduler.choose`, binds or
+says why not.
 
-What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not five
-thousand.
+What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not
+five thousand.
 """
 
 import asyncio
@@ -79,7 +80,10 @@ class Scheduling:
         self.catch_up()
         if not self.ledger.waiting:
             return
-        rooms = {name_of(n): room_of(n, self.ledger.used.get(name_of(n), {})) for n in self.store.bodies(NODE)}
+        rooms = {
+            name_of(n): room_of(n, self.ledger.used.get(name_of(n), {}))
+            for n in self.store.bodies(NODE)
+        }
         hopeless: dict[str, Choice] = {}  # by likeness: what does not fit once does not fit twice
         for namespace, name in list(self.ledger.waiting.values()):
             pod = self.store.find(POD, namespace, name)
@@ -112,7 +116,10 @@ class Scheduling:
     def refuse(self, pod: Body, why: str) -> None:
         if (condition(pod, "PodScheduled") or {}).get("message") == why:
             return
-        self.store.update(POD, with_condition(pod, self.store.now(), "PodScheduled", "False", "Unschedulable", why))
+        self.store.update(
+            POD,
+            with_condition(pod, self.store.now(), "PodScheduled", "False", "Unschedulable", why),
+        )
         tell(self.store, pod, NAME, WARNING, "FailedScheduling", why)
 
 

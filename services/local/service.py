@@ -17,7 +17,12 @@ from services.allocator.policies.contract import Quotas
 from services.local.api.metrics import Metrics
 from services.local.api.server import Server
 from services.local.api.watching import BOOKMARK_S
-from services.local.controllers import Controllers, ControllerSettings, create_namespaces, identified
+from services.local.controllers import (
+    Controllers,
+    ControllerSettings,
+    create_namespaces,
+    identified,
+)
 from services.local.kubelet import machine, node
 from services.local.kubelet.keeper import Keeper
 from services.local.kubelet.kubelet import Kubelet
@@ -42,7 +47,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0  # 0: any that is free
     token: str = ""  # if given, every request must carry it
     bookmark_s: float = BOOKMARK_S
-    last_look_s: float = 0.3  # so long those who watch are still told, when nodes and pods have ended
+    last_look_s: float = (
+        0.3  # so long those who watch are still told, when nodes and pods have ended
+    )
     kubelet: KubeletSettings = KubeletSettings()
     controllers: ControllerSettings = ControllerSettings()
 
@@ -112,7 +119,9 @@ class Cluster:
 
     async def open_doors(self) -> None:
         metrics = Metrics(self.world, self.usage)
-        server = Server(self.store, metrics, self.world.logs, self.settings.token, self.settings.bookmark_s)
+        server = Server(
+            self.store, metrics, self.world.logs, self.settings.token, self.settings.bookmark_s
+        )
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
         await self.runner.setup()
         listening = socket.create_server(("127.0.0.1", self.settings.port), backlog=1024)
@@ -163,7 +172,9 @@ class Cluster:
             self.store.change(NODE, "", name, lambda body: condition(body, self.store.now()))
 
     def close_nodes(self) -> None:
-        """Whoever decides when the nodes are another day's waits until they are seen again, and as they are then."""
+        """Whoever decides when the nodes are another day's waits until they are seen again, and as
+        they are then.
+        """
         self.is_going = True
         self.report()
 

@@ -1,6 +1,8 @@
-"""Everything on one machine: nats-server, the cluster stand-in and the services, each a process of its own.
+"""Everything on one machine: nats-server, the cluster stand-in and the services, each a process of
+its own.
 
-A service that dies is started again at once; the stack itself dies as a whole, whatever ends it (`lifeline`).
+A service that dies is started again at once; the stack itself dies as a whole, whatever ends it
+(`lifeline`).
 
     async with Stack(folder, cluster_file) as stack:
         stack.nats_url, stack.kube_url
@@ -43,7 +45,9 @@ COMMON = (
 )
 BEGUN_AGAIN = "WEIR_BEGUN_AGAIN"
 JOB_NAMESPACES = "WEIR_JOB_NAMESPACES"
-START_S, STOP_S, AGAIN_S = 20.0, 12.0, 0.2
+START_S = 20.0
+STOP_S = 12.0
+AGAIN_S = 0.2
 
 
 class CannotStart(Exception):
@@ -53,8 +57,12 @@ class CannotStart(Exception):
 class Part:
     """One process that is kept alive. Its output goes to `<folder>/<name>.log`."""
 
-    def __init__(self, name: str, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
-        self.name, self.command, self.environment = name, command, environment
+    def __init__(
+        self, name: str, command: list[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        self.name = name
+        self.command = command
+        self.environment = environment
         self.log_path = folder / f"{name}.log"
         self.process: asyncio.subprocess.Process | None = None
         self.restarts = 0
@@ -116,8 +124,12 @@ class Stack:
         services: tuple[str, ...] = SERVICES,
         nats_servers: int = 1,
     ) -> None:
-        """`nats_servers`: how many servers the bus is a cluster of, 1 or 3; each stream has a replica on every one."""
-        self.folder, self.cluster_file, self.settings = folder, cluster_file, dict(settings or {})
+        """`nats_servers`: how many servers the bus is a cluster of, 1 or 3; each stream has a
+        replica on every one.
+        """
+        self.folder = folder
+        self.cluster_file = cluster_file
+        self.settings = dict(settings or {})
         self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
         self.services = services
         self.nats_ports = (self.nats_port, *(free_port() for _ in range(nats_servers - 1)))
@@ -173,7 +185,10 @@ class Stack:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -183,7 +198,9 @@ class Stack:
             await self._stop(name)
 
     async def wind_down(self) -> None:
-        """All but the bus. Nobody decides any more when the pods end; monitor and launcher are there to tell of it."""
+        """All but the bus. Nobody decides any more when the pods end; monitor and launcher are
+        there to tell of it.
+        """
         for name in ("page", "allocator", "cluster", "monitor", "launcher"):
             await self._stop(name)
 
@@ -204,12 +221,23 @@ class Stack:
         config.write_text(nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
         cluster = nats_clusters.route_options([free_port() for _ in self.nats_ports])
         for name, port, options in zip(self.nats_parts, self.nats_ports, cluster, strict=True):
-            where = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self.folder / name), *options]
+            where = [
+                "-a",
+                "127.0.0.1",
+                "-p",
+                str(port),
+                "-js",
+                "-sd",
+                str(self.folder / name),
+                *options,
+            ]
             await self._start(name, [str(server), *where, "-c", str(config)], {})
         for name, port in zip(self.nats_parts, self.nats_ports, strict=True):
             await self._answers(name, port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await nats_clusters.create_streams(connection, len(self.nats_ports), self.namespaces, START_S)
+        await nats_clusters.create_streams(
+            connection, len(self.nats_ports), self.namespaces, START_S
+        )
         await connection.close()
 
     async def _close_nodes(self) -> None:
@@ -260,7 +288,9 @@ class Stack:
         end = time.monotonic() + START_S
         while not listens(port):
             if time.monotonic() > end:
-                raise CannotStart(f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}")
+                raise CannotStart(
+                    f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}"
+                )
             await asyncio.sleep(0.05)
 
     def _last_lines(self, name: str) -> str:
@@ -269,7 +299,11 @@ class Stack:
     def write_connection(self, path: Path) -> None:
         """Let other commands find this stack."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
+        here = {
+            "nats_url": self.nats_url,
+            "kube_url": self.kube_url,
+            "nats_credentials": self.operator,
+        }
         here["kubeconfig"] = self.kubeconfig
         logs = str(self.folder.resolve() / "cluster" / "logs")
         path.write_text(json.dumps(here | {"pod_logs": logs, "limits": self.settings}))
@@ -279,7 +313,9 @@ def vacant(nats_port: int, kube_port: int) -> None:
     """Raises `CannotStart` where somebody listens on one of them."""
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
         if listens(port):
-            raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
+            raise CannotStart(
+                f"port {port} is taken; is `weir up` running already? Else choose {option}"
+            )
 
 
 def listens(port: int) -> bool:

@@ -1,7 +1,8 @@
-"""The state of the cluster: objects by kind, namespace and name, under one revision number for all of them.
+"""The state of the cluster: objects by kind, namespace and name, under one revision number for all
+of them.
 
-Every write makes a new body and takes the next revision; a write that changes nothing takes none. Nothing
-here waits, so each call is a transaction. Deleting follows the rules of the real store:
+Every write makes a new body and takes the next revision; a write that changes nothing takes none.
+Nothing here waits, so each call is a transaction. Deleting follows the rules of the real store:
 
     finalizers left            -> deletionTimestamp is set, the object stays until an update takes the last
                                one away
@@ -10,8 +11,8 @@ here waits, so each call is a transaction. Deleting follows the rules of the rea
     grace 0 for such a pod     -> MODIFIED with deletionTimestamp, then DELETED, at once
     otherwise                  -> DELETED
 
-Objects live in memory only: a cluster that is started again is a new one, with revisions above those of the
-last.
+Objects live in memory only: a cluster that is started again is a new one, with revisions above
+those of the last.
 """
 
 import asyncio
@@ -45,7 +46,9 @@ from services.local.objects.refusals import already_exists, conflict, forbidden,
 Key = tuple[str, str]  # namespace, name
 BEFORE_ALL: Key = ("", "")  # names are not empty
 
-STALE = "the object has been modified; please apply your changes to the latest version and try again"
+STALE = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
 JOURNAL_LENGTH = 20_000  # changes of one kind that a watch can go back
 
 
@@ -73,11 +76,16 @@ class Store:
     ) -> None:
         self.clock, self.uids = clock, uids
         self.revision = first_revision
-        # Sorted by key, so that a page of a list begins in the middle (`make bench-scale`: 150,000 pods in pages).
-        self.objects: dict[str, SortedDict[Key, Stored]] = {kind.stored_as: SortedDict() for kind in KINDS}
+        # Sorted by key, so that a page of a list begins in the middle (`make bench-scale`: 150,000
+        # pods in pages).
+        self.objects: dict[str, SortedDict[Key, Stored]] = {
+            kind.stored_as: SortedDict() for kind in KINDS
+        }
         self.journals = {kind.stored_as: Journal(first_revision, journal_length) for kind in KINDS}
         self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
-        self.owned: dict[str, dict[str, tuple[Kind, Key]]] = {}  # by the owner's uid, then by their own
+        self.owned: dict[
+            str, dict[str, tuple[Kind, Key]]
+        ] = {}  # by the owner's uid, then by their own
         self.news = asyncio.Event()  # set, and replaced, at every write of any kind
 
     def now(self) -> str:
@@ -142,7 +150,9 @@ class Store:
     def check_quotas(self, pod: Body) -> None:
         namespace = namespace_of(pod)
         for quota in self.stored(QUOTA, namespace):
-            if why := exceeded(quota.body, pod, (each.body for each in self.stored(POD, namespace))):
+            if why := exceeded(
+                quota.body, pod, (each.body for each in self.stored(POD, namespace))
+            ):
                 raise forbidden(f'pods "{name_of(pod)}" is forbidden: {why}')
 
     def update(self, kind: Kind, body: Body) -> Body:
@@ -160,8 +170,12 @@ class Store:
             return self.drop(kind, key, body)
         return self.put(kind, key, MODIFIED, old, body)
 
-    def change(self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]) -> Body | None:
-        """As the system's parts write: the latest version through `how`; None: there is no such object."""
+    def change(
+        self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]
+    ) -> Body | None:
+        """As the system's parts write: the latest version through `how`; None: there is no such
+        object.
+        """
         body = self.find(kind, namespace, name)
         return None if body is None else self.update(kind, how(body))
 
@@ -192,7 +206,11 @@ class Store:
 
     def dependents(self, owner_uid: str) -> list[tuple[Kind, Body]]:
         places = list(self.owned.get(owner_uid, {}).values())
-        return [(kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))]
+        return [
+            (kind, stored.body)
+            for kind, key in places
+            if (stored := self.objects[kind.stored_as].get(key))
+        ]
 
     def drop(self, kind: Kind, key: Key, body: Body) -> Body:
         return self.put(kind, key, DELETED, self.objects[kind.stored_as][key], body)
@@ -202,7 +220,11 @@ class Store:
     def delete(self, kind: Kind, namespace: str, name: str, how: Deletion) -> Body:
         body = self.read(kind, namespace, name)
         check_preconditions(kind, body, how)
-        return self.mark(kind, body, how) if self.must_wait(kind, body, how) else self.remove_now(kind, body, how)
+        return (
+            self.mark(kind, body, how)
+            if self.must_wait(kind, body, how)
+            else self.remove_now(kind, body, how)
+        )
 
     def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
         return held(kind, body) or how.foreground or self.grace(kind, body, how) > 0
@@ -210,7 +232,11 @@ class Store:
     def grace(self, kind: Kind, body: Body, how: Deletion) -> int:
         if kind.name != "Pod" or not node_of(body) or is_over(body):
             return 0
-        wanted = spec(body).get("terminationGracePeriodSeconds", 30) if how.grace_s is None else how.grace_s
+        wanted = (
+            spec(body).get("terminationGracePeriodSeconds", 30)
+            if how.grace_s is None
+            else how.grace_s
+        )
         earlier = meta(body).get("deletionGracePeriodSeconds")
         return int(wanted) if earlier is None else min(int(wanted), int(earlier))
 
@@ -225,28 +251,38 @@ class Store:
         if how.foreground and "foregroundDeletion" not in (meta(body).get("finalizers") or []):
             changes["finalizers"] = [*(meta(body).get("finalizers") or []), "foregroundDeletion"]
         marked = with_meta(body, **changes)
-        return self.update(kind, with_status(marked, phase="Terminating") if kind is NAMESPACE else marked)
+        return self.update(
+            kind, with_status(marked, phase="Terminating") if kind is NAMESPACE else marked
+        )
 
     def remove_now(self, kind: Kind, body: Body, how: Deletion) -> Body:
         key = (namespace_of(body), name_of(body))
         if kind.name == "Pod" and node_of(body) and not is_over(body) and not leaves_now(body):
             marks = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 0}
-            body = self.put(kind, key, MODIFIED, self.objects[kind.stored_as][key], with_meta(body, **marks))
+            body = self.put(
+                kind, key, MODIFIED, self.objects[kind.stored_as][key], with_meta(body, **marks)
+            )
         return self.drop(kind, key, body)
 
     def may_go(self, kind: Kind, body: Body) -> bool:
         """A leaving object that nothing holds any more."""
-        return not held(kind, body) and (kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body))
+        return not held(kind, body) and (
+            kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body)
+        )
 
     def finish(self, kind: Kind, body: Body) -> None:
-        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is another."""
+        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is
+        another.
+        """
         current = self.find(kind, namespace_of(body), name_of(body))
         if current is not None and uid_of(current) == uid_of(body):
             self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))
 
 
 def held(kind: Kind, body: Body) -> bool:
-    return bool(meta(body).get("finalizers")) or (kind is NAMESPACE and bool(spec(body).get("finalizers")))
+    return bool(meta(body).get("finalizers")) or (
+        kind is NAMESPACE and bool(spec(body).get("finalizers"))
+    )
 
 
 def leaves_now(body: Body) -> bool:

@@ -1,4 +1,6 @@
-"""Telling people: the system's own events. One that cannot be written (its namespace is going) is dropped."""
+"""Telling people: the system's own events. One that cannot be written (its namespace is going) is
+dropped.
+"""
 
 import contextlib
 
@@ -11,4 +13,6 @@ from services.local.store import Store
 
 def tell(store: Store, about: Body, component: str, kind: str, reason: str, message: str) -> None:
     with contextlib.suppress(Refusal):
-        store.create(EVENT, event_about(about, component, kind, reason, message, store.now(), store.uids()))
+        store.create(
+            EVENT, event_about(about, component, kind, reason, message, store.now(), store.uids())
+        )

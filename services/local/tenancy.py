@@ -1,4 +1,6 @@
-"""The tenants of the cluster file: pods of somebody else that come and go. `due` decides, `Tenancy` does."""
+"""The tenants of the cluster file: pods of somebody else that come and go. `due` decides, `Tenancy`
+does.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ GRACE_S = 2
 def due(tenants: Sequence[TenantSpec], elapsed_s: float) -> set[int]:
     """Which of them should be there now, by their place in the file."""
     return {
-        index for index, t in enumerate(tenants) if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
+        index
+        for index, t in enumerate(tenants)
+        if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
     }
 
 
@@ -51,7 +55,9 @@ class Tenancy:
     async def run(self) -> None:
         if not self.tenants:
             return
-        self.store.create(NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"}))
+        self.store.create(
+            NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"})
+        )
         start = asyncio.get_running_loop().time()
         while True:
             self.settle(due(self.tenants, asyncio.get_running_loop().time() - start))
@@ -66,5 +72,7 @@ class Tenancy:
         self.present = wanted
 
     def come(self, index: int) -> None:
-        body = identified(self.store, POD, pod_name(index), HOME, spec=pod_spec(self.tenants[index]))
+        body = identified(
+            self.store, POD, pod_name(index), HOME, spec=pod_spec(self.tenants[index])
+        )
         self.store.create(POD, new_pod(with_meta(body, generation=1, labels={"app": "tenant"})))

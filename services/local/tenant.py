@@ -1,8 +1,9 @@
-"""Somebody else's work: burns about that much cpu until it is told to go. `python -m services.local.tenant
---cpu 0.3`
+"""Somebody else's work: burns about that much cpu until it is told to go. `python -m
+services.local.tenant --cpu 0.3`
 
-In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest, so it uses its share and no more
-even where no limit is enforced. More than one core takes one process a core. SIGTERM ends it, with 0.
+In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest, so it uses its share and
+no more even where no limit is enforced. More than one core takes one process a core. SIGTERM ends
+it, with 0.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """What one node can still hold.
 
-Law: free = allocatable less the effective requests of every pod bound to the node that has not ended, ours or not. A
-pod that terminates still holds what it has; only its disappearance frees it. Judge a node by its Ready condition and a
-pod by its deletion, never by phase alone: on a dead node pods stay `Running` for minutes.
+Law: free = allocatable less the effective requests of every pod bound to the node that has not
+ended, ours or not. A pod that terminates still holds what it has; only its disappearance frees it.
+Judge a node by its Ready condition and a pod by its deletion, never by phase alone: on a dead node
+pods stay `Running` for minutes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from services.monitor.quantities import total
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 
-def node_capacity(node: NodeFact, pods: Iterable[PodFact], revision: str, now: float) -> CapacityChanged:
-    """The fact to tell of a node. `revision` is the API's, of the newest event that this picture rests on."""
+def node_capacity(
+    node: NodeFact, pods: Iterable[PodFact], revision: str, now: float
+) -> CapacityChanged:
+    """The fact to tell of a node. `revision` is the API's, of the newest event that this picture
+    rests on.
+    """
     holding = [p for p in pods if not p.ended]
     free = node.allocatable.less(total(p.requests for p in holding))
     told = CapacityChanged(
@@ -59,7 +64,9 @@ def same_picture(one: CapacityChanged | None, other: CapacityChanged) -> bool:
 
 
 def digest(told: CapacityChanged, revision: str) -> str:
-    """Of the picture and of the revision it was seen at: a node that returns to an old picture tells a new fact."""
+    """Of the picture and of the revision it was seen at: a node that returns to an old picture
+    tells a new fact.
+    """
     return hashlib.sha256(revision.encode() + msgspec.json.encode(_plain(told))).hexdigest()[:16]
 
 

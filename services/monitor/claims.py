@@ -1,7 +1,7 @@
 """To which nodes the volume behind each claim of a namespace can be attached.
 
-Law: only claims are kept that are bound to a volume, and only volumes that not every node can reach: by their node
-affinity, or by the labels of zone and region that older volumes have.
+Law: only claims are kept that are bound to a volume, and only volumes that not every node can
+reach: by their node affinity, or by the labels of zone and region that older volumes have.
 """
 
 from __future__ import annotations
@@ -82,22 +82,34 @@ class ClaimObject(Shape, frozen=True):
 
 
 def claim(raw: bytes) -> Named[str] | None:
-    """Read the name of the volume to which a claim is bound; None where it is bound to none. Raise `Strange`."""
+    """Read the name of the volume to which a claim is bound; None where it is bound to none. Raise
+    `Strange`.
+    """
     try:
         read = msgspec.json.decode(raw, type=ClaimObject)
         volume = read.spec.volume_name if read.spec else None
-        return Named(_namespace(read.metadata.namespace), read.metadata.name, volume) if volume else None
+        return (
+            Named(_namespace(read.metadata.namespace), read.metadata.name, volume)
+            if volume
+            else None
+        )
     except UNREADABLE as error:
         raise Strange(str(error)) from error
 
 
 def volume(raw: bytes) -> Named[Terms] | None:
-    """Read which nodes a volume is for; None where it is for all, or is nobody's. Raise `Strange`."""
+    """Read which nodes a volume is for; None where it is for all, or is nobody's. Raise
+    `Strange`.
+    """
     try:
         read = msgspec.json.decode(raw, type=VolumeObject)
         claimed = read.spec.claim_ref if read.spec else None
         terms = read.terms() if claimed else ()
-        return Named(_namespace(claimed.namespace), read.metadata.name, terms) if claimed and terms else None
+        return (
+            Named(_namespace(claimed.namespace), read.metadata.name, terms)
+            if claimed and terms
+            else None
+        )
     except UNREADABLE as error:
         raise Strange(str(error)) from error
 
@@ -108,7 +120,9 @@ def _namespace(namespace: str | None) -> str:
 
 
 def _term(term: TermObject) -> NodeTerm:
-    return NodeTerm(labels=_requirements(term.match_expressions), fields=_requirements(term.match_fields))
+    return NodeTerm(
+        labels=_requirements(term.match_expressions), fields=_requirements(term.match_fields)
+    )
 
 
 def _requirements(each: Iterable[RequirementObject] | None) -> tuple[NodeRequirement, ...]:
@@ -155,7 +169,9 @@ class ClaimPicture:
         for name, bound_to in self.claims.of(namespace):
             if bound_to in volumes:
                 together.setdefault(volumes[bound_to], []).append(name)
-        placements = [ClaimPlacement(claims=tuple(names), terms=terms) for terms, names in together.items()]
+        placements = [
+            ClaimPlacement(claims=tuple(names), terms=terms) for terms, names in together.items()
+        ]
         told = ClaimsChanged(namespace=namespace, seen="", placements=tuple(placements))
         digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]
         return msgspec.structs.replace(told, seen=digest, observed_s=now)

@@ -1,8 +1,8 @@
 """Small frozen facts out of the API's large objects.
 
-Law: only what is counted is kept. The `...Object` shapes name the few fields that are read; everything else is
-skipped by the decoder, so that twenty thousand pods stay a few megabytes. An object that is not as Kubernetes makes
-them is `Strange`: nothing of it is counted.
+Law: only what is counted is kept. The `...Object` shapes name the few fields that are read;
+everything else is skipped by the decoder, so that twenty thousand pods stay a few megabytes. An
+object that is not as Kubernetes makes them is `Strange`: nothing of it is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z",
 
 
 class PodFact(msgspec.Struct, frozen=True):
-    """One pod: where it is bound, what it requests, and whose it is (`job` is empty for a foreign one)."""
+    """One pod: where it is bound, what it requests, and whose it is (`job` is empty for a foreign
+    one).
+    """
 
     uid: str
     namespace: str
@@ -92,7 +94,9 @@ class PodObject(Shape, frozen=True):
     status: PodStatus | None = None
 
     def fact(self) -> PodFact:
-        labels, spec, status = self.metadata.labels or {}, self.spec or PodSpec(), self.status or PodStatus()
+        labels = self.metadata.labels or {}
+        spec = self.spec or PodSpec()
+        status = self.status or PodStatus()
         return PodFact(
             uid=self.metadata.uid or f"{self.metadata.namespace}/{self.metadata.name}",
             namespace=self.metadata.namespace or "",
@@ -139,7 +143,9 @@ class NodeObject(Shape, frozen=True):
             allocatable=amount(status.allocatable),
             ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
             schedulable=not spec.unschedulable,
-            taints=tuple(Taint(key=t.key, value=t.value or "", effect=t.effect) for t in spec.taints or ()),
+            taints=tuple(
+                Taint(key=t.key, value=t.value or "", effect=t.effect) for t in spec.taints or ()
+            ),
             labels=self.metadata.labels or {},
         )
 
@@ -164,10 +170,12 @@ def node_fact(raw: bytes) -> NodeFact:
 
 
 def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
-    """Return what the scheduler counts: the request of the pod, or of its containers, and the overhead.
+    """Return what the scheduler counts: the request of the pod, or of its containers, and the
+    overhead.
 
-    A request of the pod as a whole (`spec.resources`) replaces what its containers request of the same resource. While
-    a pod or a container is being resized, the larger of what it asks for and what it still has counts.
+    A request of the pod as a whole (`spec.resources`) replaces what its containers request of the
+    same resource. While a pod or a container is being resized, the larger of what it asks for and
+    what it still has counts.
     """
     of_containers = container_requests(spec, status)
     whole = (spec.resources.requests if spec.resources else None) or {}
@@ -180,7 +188,8 @@ def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
 
 
 def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
-    """Return the larger of containers and sidecars, and any init container beside the sidecars before it.
+    """Return the larger of containers and sidecars, and any init container beside the sidecars
+    before it.
 
     A sidecar is an init container that restarts always.
     """

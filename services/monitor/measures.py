@@ -9,11 +9,24 @@ from shared.metrics import Family, Labels, Measure
 
 GIB = 1 << 30  # bytes
 SHARES = "by share: allocatable, free of every pod's requests, or requested by our own pods (ours)."
-CPU = Family(name="weir_capacity_cpu_cores", kind="gauge", help=f"Cores of all nodes, {SHARES}", labels=("share",))
-MEMORY = Family(
-    name="weir_capacity_memory_bytes", kind="gauge", help=f"Memory of all nodes, {SHARES}", labels=("share",)
+CPU = Family(
+    name="weir_capacity_cpu_cores",
+    kind="gauge",
+    help=f"Cores of all nodes, {SHARES}",
+    labels=("share",),
 )
-DEVICES = Family(name="weir_capacity_devices", kind="gauge", help=f"GPUs of all nodes, {SHARES}", labels=("share",))
+MEMORY = Family(
+    name="weir_capacity_memory_bytes",
+    kind="gauge",
+    help=f"Memory of all nodes, {SHARES}",
+    labels=("share",),
+)
+DEVICES = Family(
+    name="weir_capacity_devices",
+    kind="gauge",
+    help=f"GPUs of all nodes, {SHARES}",
+    labels=("share",),
+)
 NODES = Family(
     name="weir_capacity_nodes",
     kind="gauge",
@@ -51,4 +64,8 @@ def _shares(told: list[CapacityChanged], amount: Amount) -> dict[Labels, float]:
 def _states(told: list[CapacityChanged]) -> dict[Labels, float]:
     cordoned = sum(fact.ready and not fact.schedulable for fact in told)
     unready = sum(not fact.ready for fact in told)
-    return {("ready",): len(told) - cordoned - unready, ("cordoned",): cordoned, ("unready",): unready}
+    return {
+        ("ready",): len(told) - cordoned - unready,
+        ("cordoned",): cordoned,
+        ("unready",): unready,
+    }

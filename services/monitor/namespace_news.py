@@ -1,7 +1,7 @@
 """What is new of all namespaces, from two kinds of objects that are watched. Edge.
 
-A burst of events is one look, and nothing is new before both kinds have been listed: half a picture would say that a
-namespace has lost what the other kind still has to tell of.
+A burst of events is one look, and nothing is new before both kinds have been listed: half a picture
+would say that a namespace has lost what the other kind still has to tell of.
 """
 
 from __future__ import annotations

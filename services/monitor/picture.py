@@ -1,7 +1,7 @@
 """The picture of the cluster: which nodes there are, and which pods are bound to each.
 
-Law: every change returns the names of the nodes whose capacity it may have changed, so that one pod's event costs one
-node's recount.
+Law: every change returns the names of the nodes whose capacity it may have changed, so that one
+pod's event costs one node's recount.
 """
 
 from __future__ import annotations

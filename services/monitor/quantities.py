@@ -23,10 +23,16 @@ class Amount(msgspec.Struct, frozen=True):
 
     def less(self, other: Amount) -> Amount:
         """What remains, never below nothing."""
-        return Amount(max(0, self.milli - other.milli), max(0, self.bytes - other.bytes), max(0, self.gpu - other.gpu))
+        return Amount(
+            max(0, self.milli - other.milli),
+            max(0, self.bytes - other.bytes),
+            max(0, self.gpu - other.gpu),
+        )
 
     def at_least(self, other: Amount) -> Amount:
-        return Amount(max(self.milli, other.milli), max(self.bytes, other.bytes), max(self.gpu, other.gpu))
+        return Amount(
+            max(self.milli, other.milli), max(self.bytes, other.bytes), max(self.gpu, other.gpu)
+        )
 
     def resources(self) -> Resources:
         """Return it in the units of a message, and within the bounds of one."""
@@ -37,7 +43,9 @@ NOTHING = Amount()
 
 
 def amount(named: Mapping[str, object] | None) -> Amount:
-    """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no amount."""
+    """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no
+    amount.
+    """
     if not named:
         return NOTHING
     counted = [whole(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]

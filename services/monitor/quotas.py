@@ -1,8 +1,9 @@
 """What the ResourceQuotas and LimitRanges of each namespace allow its tasks.
 
-Law: only what counts for tasks is kept. A task's pod has requests and no deadline, so of the quotas with scopes those
-count that are for such pods and for no others; a quota for pods of some priority classes is left out. What a quota
-allows and uses is taken from its status, by which the API server admits pods.
+Law: only what counts for tasks is kept. A task's pod has requests and no deadline, so of the quotas
+with scopes those count that are for such pods and for no others; a quota for pods of some priority
+classes is left out. What a quota allows and uses is taken from its status, by which the API server
+admits pods.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from services.monitor.collection import Collection, Named
 from services.monitor.facts import UNREADABLE, ObjectMeta
 from shared.bounds import clamped
 from shared.kube.shapes import Shape, Strange
-from shared.messages import MostResources, Namespace, QuotaBound, QuotaChanged, Resources, TaskBounds
+from shared.messages import (
+    MostResources,
+    Namespace,
+    QuotaBound,
+    QuotaChanged,
+    Resources,
+    TaskBounds,
+)
 from shared.quantities import GIB, GPU, whole
 
 SCOPES_OF_TASKS = {"NotTerminating", "NotBestEffort"}
@@ -25,7 +33,9 @@ COUNTED = {"pods": 1, "count/pods": 1}
 COUNTED |= {f"{of}cpu": 1000 for of in ("", "requests.", "limits.")}
 COUNTED |= {f"{of}memory": GIB for of in ("", "requests.", "limits.")}
 COUNTED |= {f"requests.{GPU}": 1}
-"""The resources of a quota that count for tasks, and how many of their smallest units come to one of ours."""
+"""The resources of a quota that count for tasks, and how many of their smallest units come to one
+of ours.
+"""
 OF_TASKS = ("Container", "Pod")
 """The kinds of limits that count for tasks: the pod of a task has one container."""
 UNITS = {"cpu": ("cpu", 1000), "memory_gib": ("memory", GIB), "gpu": (GPU, 1)}
@@ -141,7 +151,9 @@ def _amounts(each: Iterable[Quantities | None]) -> dict[str, list[Any]]:
     for quantities in each:
         for name, (resource, unit) in UNITS.items():
             if quantities and resource in quantities:
-                found.setdefault(name, []).append(_in_unit(whole(resource, quantities[resource]), unit))
+                found.setdefault(name, []).append(
+                    _in_unit(whole(resource, quantities[resource]), unit)
+                )
     return found
 
 
@@ -178,7 +190,9 @@ class QuotaPicture:
             namespace=namespace,
             seen="",
             bounds=tuple(bound for _, bounds in self.quotas.of(namespace) for bound in bounds),
-            task_bounds=tuple(each for _, each in self.limit_ranges.of(namespace) if _says_anything(each)),
+            task_bounds=tuple(
+                each for _, each in self.limit_ranges.of(namespace) if _says_anything(each)
+            ),
         )
         digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]
         return msgspec.structs.replace(told, seen=digest, observed_s=now)

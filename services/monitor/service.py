@@ -1,10 +1,11 @@
 """The monitor's shell: see the cluster, say what is free and what quotas allow.
 
-What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of events about a node
-is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed. Quotas
-and claims are marked by namespace, and published in the same way by loops of their own: where they cannot be read,
-capacity is told all the same. When the bus was away, it may have lost what was said last: what is stored is read again,
-and what differs is said.
+What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of
+events about a node is one fact and facts about a node leave in order. Nothing is said before nodes
+and pods have both been listed. Quotas and claims are marked by namespace, and published in the same
+way by loops of their own: where they cannot be read, capacity is told all the same. When the bus
+was away, it may have lost what was said last: what is stored is read again, and what differs is
+said.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Monitor:
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(measures.REACTION)
-        self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.awake = asyncio.Event()
+        self.nodes_known = asyncio.Event()
+        self.pods_known = asyncio.Event()
 
     def begin_from(self, stored: list[Heard]) -> None:
         """Take what is stored for what was said, and look at every node and namespace again."""
@@ -159,12 +162,15 @@ class Monitor:
     async def say(self, told: Message) -> None:
         """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
 
-        Another may lie there although we lead (or none: facts age): we look, and the newest word is ours all the same.
+        Another may lie there although we lead (or none: facts age): we look, and the newest word is
+        ours all the same.
         """
         subject = subjects.subject_of(told)
         while True:
             try:
-                self.said[subject] = await self.bus.publish(told, expect_last=self.said.get(subject, 0))
+                self.said[subject] = await self.bus.publish(
+                    told, expect_last=self.said.get(subject, 0)
+                )
                 return
             except Stale:
                 self.said[subject] = await self.bus.last_sequence(type(told), told.key())
@@ -177,7 +183,9 @@ async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
     api.tells(bus.troubles)
-    monitor = Monitor(bus, await recall_all(bus, settings.recall_parallel), settings.recall_parallel)
+    monitor = Monitor(
+        bus, await recall_all(bus, settings.recall_parallel), settings.recall_parallel
+    )
     bus.on_return.add(monitor.on_bus_return)
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)

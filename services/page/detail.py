@@ -24,7 +24,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class StretchRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A generation that trained, and the pause before it. `speed`: mean between its first and its last report."""
+    """A generation that trained, and the pause before it. `speed`: mean between its first and its
+    last report.
+    """
 
     generation: int
     resumed_s: float
@@ -50,8 +52,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """`reports`: (time, examples a second, loss, cores used, generation, examples applied); `held`: (time, cores);
-    `marks`: (time, sentence). What is None has not changed since it was sent."""
+    """`reports`: (time, examples a second, loss, cores used, generation, examples applied); `held`:
+    (time, cores); `marks`: (time, sentence). What is None has not changed since it was sent.
+    """
 
     key: str
     uid: int
@@ -98,7 +101,14 @@ def _rows(before: Sequence[T] | None, after: Sequence[T], row: Any) -> Rows:
 
 
 def _report(report: Report) -> tuple[Any, ...]:
-    return (report.at_s, report.samples_per_second, report.loss, report.cpu, report.generation, report.samples)
+    return (
+        report.at_s,
+        report.samples_per_second,
+        report.loss,
+        report.cpu,
+        report.generation,
+        report.samples,
+    )
 
 
 def _stretch(stretch: Stretch) -> StretchRow:

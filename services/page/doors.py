@@ -1,7 +1,8 @@
 """Who may come in, and how what is sent is to be treated: HTTP around the page. Edge.
 
-Who answers on this machine only, answers this machine's names only (so that no site can have its own name point here),
-and no other site's page gets an answer to what it posts. A browser is told to load nothing from anywhere else.
+Who answers on this machine only, answers this machine's names only (so that no site can have its
+own name point here), and no other site's page gets an answer to what it posts. A browser is told to
+load nothing from anywhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from aiohttp.typedefs import Middleware
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STATIC = Path(__file__).with_name("static")
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -54,7 +60,11 @@ async def say_how_to_treat(request: web.Request, response: web.StreamResponse) -
 
 def files() -> list[web.RouteDef]:
     """Everything in `static/`, read once; `/` is the page itself."""
-    routes = [web.get(f"/{path.name}", _file(path)) for path in sorted(STATIC.iterdir()) if path.suffix in TYPES]
+    routes = [
+        web.get(f"/{path.name}", _file(path))
+        for path in sorted(STATIC.iterdir())
+        if path.suffix in TYPES
+    ]
     return [web.get("/", _file(STATIC / "index.html")), *routes]
 
 

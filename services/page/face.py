@@ -20,8 +20,10 @@ from services.page.rows import (
 
 
 class News(Row, frozen=True, kw_only=True):
-    """What a browser has not been told yet. `whole`: forget what was told before. `cut_s`: since when we hear nothing
-    of the bus; `at_s`: when the newest message was stored; `number`: of this news, for one browser."""
+    """What a browser has not been told yet. `whole`: forget what was told before. `cut_s`: since
+    when we hear nothing of the bus; `at_s`: when the newest message was stored; `number`: of this
+    news, for one browser.
+    """
 
     now_s: float
     at_s: float
@@ -55,5 +57,9 @@ def parts(before: Board | None, after: Board) -> dict[str, object]:
 
 
 def anew(before: Board | None, after: Board) -> bool:
-    """Whether a browser has to forget what it was told: nothing, or of streams that were made anew since."""
-    return before is None or any(after.sequences.get(name, 0) < heard for name, heard in before.sequences.items())
+    """Whether a browser has to forget what it was told: nothing, or of streams that were made anew
+    since.
+    """
+    return before is None or any(
+        after.sequences.get(name, 0) < heard for name, heard in before.sequences.items()
+    )

@@ -1,7 +1,7 @@
 """One browser, told again and again what is new to it: server-sent events. Edge.
 
-A browser that is slow is told less often and never falls behind: what it is told is always the difference between what
-it was told last and what is now.
+A browser that is slow is told less often and never falls behind: what it is told is always the
+difference between what it was told last and what is now.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ STACK_S = 1.0
 AGAIN_MS = 1000
 """After so long a browser that has lost us tries again."""
 LONGEST_S = 366 * 86_400.0
-HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
 
 
 @dataclass
 class Browser:
-    """What it looks at (`job`: `<namespace>.<job>`, `span_s`: of the cluster's picture), and what it has been told."""
+    """What it looks at (`job`: `<namespace>.<job>`, `span_s`: of the cluster's picture), and what
+    it has been told.
+    """
 
     job: str
     span_s: float

@@ -1,7 +1,7 @@
 """A board's parts as plain rows, for a browser. Pure.
 
-Times are seconds since 1970, amounts of CPU cores, of memory (`*_gib`) GiB, speeds examples a second. Nothing is
-computed here that `services/board` has not computed: rows choose and name.
+Times are seconds since 1970, amounts of CPU cores, of memory (`*_gib`) GiB, speeds examples a
+second. Nothing is computed here that `services/board` has not computed: rows choose and name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class NodeRow(Row, frozen=True, kw_only=True):
-    """`load`: cores by job; `others`: cores of somebody else's pods; `ours_gib`: what all jobs hold."""
+    """`load`: cores by job; `others`: cores of somebody else's pods; `ours_gib`: what all jobs
+    hold.
+    """
 
     name: str
     at_s: float
@@ -37,9 +39,11 @@ class NodeRow(Row, frozen=True, kw_only=True):
 
 
 class JobRow(Row, frozen=True, kw_only=True):
-    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long it takes still.
-    `pauses`: how many, `paused_s`: all together, and `pause_s`: the last; table and timeline show these.
-    `metrics`: what its evaluation said at the end; `loss` is that of training."""
+    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long
+    it takes still. `pauses`: how many, `paused_s`: all together, and `pause_s`: the last; table and
+    timeline show these. `metrics`: what its evaluation said at the end; `loss` is that of
+    training.
+    """
 
     key: str
     job: str
@@ -135,7 +139,9 @@ def node_row(node: Node) -> NodeRow:
 
 
 def totals_row(totals: Totals) -> TotalsRow:
-    sums = {name: getattr(totals, name) for name in TotalsRow.__struct_fields__ if hasattr(totals, name)}
+    sums = {
+        name: getattr(totals, name) for name in TotalsRow.__struct_fields__ if hasattr(totals, name)
+    }
     return TotalsRow(
         **sums,
         held_share=derived.utilisation(totals),
@@ -202,6 +208,8 @@ def decision_row(decision: Decision) -> DecisionRow:
         alternatives=decision.alternatives,
         gain_s=decision.gain_s,
         cost_s=decision.cost_s,
-        event=f"{event.message.key().replace('.', '/', 1)} {sentence(event.message)}" if event else "",
+        event=f"{event.message.key().replace('.', '/', 1)} {sentence(event.message)}"
+        if event
+        else "",
         abandoned=decision.abandoned,
     )

@@ -33,7 +33,9 @@ LARGEST_PROPOSAL = 64 << 10  # bytes
 
 class Settings(config.Common, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
-    """Where browsers are answered; beyond this machine only behind something that knows who may look."""
+    """Where browsers are answered; beyond this machine only behind something that knows who may
+    look.
+    """
     port: Port = 8002
     """0: any that is free."""
     push_s: float = 0.05
@@ -50,17 +52,23 @@ class Page:
 
     def app(self) -> web.Application:
         """The table of contents."""
-        app = web.Application(middlewares=[doors.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL)
+        app = web.Application(
+            middlewares=[doors.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL
+        )
         app.on_response_prepare.append(doors.say_how_to_treat)
         app.add_routes(doors.files())
-        app.add_routes([web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)])
+        app.add_routes(
+            [web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)]
+        )
         app.add_routes([web.get("/api/example", self.example)])
         app.add_routes([web.get("/healthz", self.alive), web.get("/readyz", self.ready)])
         return app
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
         if self.following >= self.settings.browsers:
-            raise web.HTTPServiceUnavailable(text="too many are looking; come again\n", headers={"Retry-After": "5"})
+            raise web.HTTPServiceUnavailable(
+                text="too many are looking; come again\n", headers={"Retry-After": "5"}
+            )
         self.following += 1
         try:
             return await push(request, self.watch, self.settings.push_s)
@@ -72,7 +80,9 @@ class Page:
 
     async def ready(self, request: web.Request) -> web.Response:
         if not self.watch.caught_up or self.watch.cut_s is not None:
-            return web.Response(status=503, text="not ready: the bus's log is not read, or the bus is away\n")
+            return web.Response(
+                status=503, text="not ready: the bus's log is not read, or the bus is away\n"
+            )
         return web.Response(text="ready\n")
 
     async def example(self, request: web.Request) -> web.Response:
@@ -94,7 +104,9 @@ class Page:
         runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
-        listening = socket.create_server((self.settings.host, self.settings.port), family=family, backlog=128)
+        listening = socket.create_server(
+            (self.settings.host, self.settings.port), family=family, backlog=128
+        )
         await web.SockSite(runner, listening).start()
         self.url = f"http://{self.settings.host}:{listening.getsockname()[1]}/"
         return runner

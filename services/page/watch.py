@@ -1,8 +1,9 @@
 """The board, kept up with the bus. Edge.
 
-Promises. What is stored is read first, in the order in which it was stored; then every message as it comes, each once.
-While the bus is away `cut_s` says since when, and the board stays as it was; when the bus is back it is read on from
-where we were, and from the beginning where a stream was set back or made anew.
+Promises. What is stored is read first, in the order in which it was stored; then every message as
+it comes, each once. While the bus is away `cut_s` says since when, and the board stays as it was;
+when the bus is back it is read on from where we were, and from the beginning where a stream was set
+back or made anew.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ log = structlog.get_logger()
 
 PROBE_S, RETRY_S = 1.0, 0.5
 RECENT_S = 6 * 3600.0
-"""So much is read of a log that is longer than `MANY` facts; what was before comes from the allocator's stored
-state."""
+"""So much is read of a log that is longer than `MANY` facts; what was before comes from the
+allocator's stored state.
+"""
 AT_ONCE = 100
 """Messages, after which others get their turn while much is read."""
 
 
 class Watch:
-    """`run` never returns. `turned` is set, and another put in its place, whenever something is new."""
+    """`run` never returns. `turned` is set, and another put in its place, whenever something is
+    new.
+    """
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
-        self.bus, self.clock, self.board = bus, clock, begun()
+        self.bus = bus
+        self.clock = clock
+        self.board = begun()
         self.cut_s: float | None = None
         self.caught_up = False
         self.turned = asyncio.Event()
@@ -54,7 +60,10 @@ class Watch:
         self._following: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        work = [asyncio.ensure_future(one()) for one in (self._follow_for_ever, self._hear_why, self._probe)]
+        work = [
+            asyncio.ensure_future(one())
+            for one in (self._follow_for_ever, self._hear_why, self._probe)
+        ]
         try:
             await asyncio.gather(*work)
         finally:
@@ -103,8 +112,12 @@ class Watch:
             self._turn()
 
     async def _begin(self) -> None:
-        """Where the log does not begin at its beginning, or is very long, the allocator's stored state stands in."""
-        orders, facts = [(await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)]
+        """Where the log does not begin at its beginning, or is very long, the allocator's stored
+        state stands in.
+        """
+        orders, facts = [
+            (await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)
+        ]
         many = facts.messages > MANY
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
@@ -129,7 +142,9 @@ class Watch:
             self.board = apply(self.board, told)
 
     def _take_unheard_nodes(self) -> None:
-        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the stored state too."""
+        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the
+        stored state too.
+        """
         facts = self._node_facts.take_unheard()
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, self.clock()), None
@@ -153,11 +168,16 @@ class Watch:
     # ------------------------------------------------------------ whether we hear
 
     async def _probe(self) -> None:
-        """A connection alone delivers nothing: the server is asked, and what it says is held against what we know."""
+        """A connection alone delivers nothing: the server is asked, and what it says is held
+        against what we know.
+        """
         while True:
             try:
                 async with asyncio.timeout(2 * PROBE_S):
-                    last = {name: (await self.bus.js.stream_info(name)).state.last_seq for name in (ORDERS, FACTS)}
+                    last = {
+                        name: (await self.bus.js.stream_info(name)).state.last_seq
+                        for name in (ORDERS, FACTS)
+                    }
                 if any(last[name] < self.board.sequences.get(name, 0) for name in last):
                     self._anew()
                 self._heard()
@@ -177,6 +197,8 @@ class Watch:
 
     def _anew(self) -> None:
         log.warning("StreamSetBack")
-        self.board, self.caught_up, self._stored = begun(), False, None
+        self.board = begun()
+        self.caught_up = False
+        self._stored = None
         if self._following is not None:
             self._following.cancel()

@@ -1,7 +1,8 @@
-"""What would come of a proposed job: what `weir submit --dry-run` says, asked by a browser. Pure but for the rules,
-which are read from the environment as the allocator reads them.
+"""What would come of a proposed job: what `weir submit --dry-run` says, asked by a browser. Pure
+but for the rules, which are read from the environment as the allocator reads them.
 
-Nothing is asked for and nothing kept. Whether the program itself is sound is not looked at: only its size matters here.
+Nothing is asked for and nothing kept. Whether the program itself is sound is not looked at: only
+its size matters here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def example(state: State) -> str:
     """To begin with: as large as there is room for just now; the smallest, where there is none."""
     nodes = [node for node in free_nodes(state) if node.takes]
-    sizes = next((sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1])
+    sizes = next(
+        (sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1]
+    )
     told = (f"  {role}: {_told(getattr(sizes, role))}\n" for role in ROLES)
     return EXAMPLE + "".join(told)
 

@@ -48,8 +48,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """`from_s` to `to_s`, of which `waited_s` to the first update (None: there was none). `done_again_core_s` is a part
-    of training; `cluster_ours` and `cluster_all`: shares of the allocatable cores; None: nothing is known of nodes."""
+    """`from_s` to `to_s`, of which `waited_s` to the first update (None: there was none).
+    `done_again_core_s` is a part of training; `cluster_ours` and `cluster_all`: shares of the
+    allocatable cores; None: nothing is known of nodes.
+    """
 
     from_s: float
     to_s: float
@@ -73,7 +75,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trained_s(self) -> float:
         stood_s = self.paused_s + self.off_s
-        return 0.0 if self.waited_s is None else max(self.completion_s - self.waited_s - stood_s, 0.0)
+        return (
+            0.0 if self.waited_s is None else max(self.completion_s - self.waited_s - stood_s, 0.0)
+        )
 
     @property
     def utilisation(self) -> float | None:
@@ -114,7 +118,9 @@ def ended_s(board: Board, story: Story) -> float:
 
 
 def _mean_speed(story: Story, first_s: float | None, to_s: float) -> float | None:
-    """Examples applied from the first update to the end, pauses included; what was lost and done again counts once."""
+    """Examples applied from the first update to the end, pauses included; what was lost and done
+    again counts once.
+    """
     return story.applied / (to_s - first_s) if first_s is not None and to_s > first_s else None
 
 
@@ -131,7 +137,9 @@ def parts(board: Board, story: Story) -> Parts:
     end_s = ended_s(board, story)
     last_s = max(board.at_s, end_s)
     edges = {story.asked_s, end_s, last_s, *(point.at_s for point in story.held)}
-    edges |= {edge for s in story.stretches for edge in (s.resumed_s, s.ended_s) if edge is not None}
+    edges |= {
+        edge for s in story.stretches for edge in (s.resumed_s, s.ended_s) if edge is not None
+    }
     sums: dict[str, float] = {}
     for since_s, until_s in pairwise(sorted(edges)):
         for name, cores in _split(story, _held_at(story, since_s), since_s, end_s).items():
@@ -150,7 +158,14 @@ def _split(story: Story, held: float, at_s: float, end_s: float) -> dict[str, fl
         return {"ending": held}
     if not story.stretches or at_s < story.stretches[0].resumed_s:
         return {"starting": held}
-    runs = next((s for s in story.stretches if s.resumed_s <= at_s and (s.ended_s is None or at_s < s.ended_s)), None)
+    runs = next(
+        (
+            s
+            for s in story.stretches
+            if s.resumed_s <= at_s and (s.ended_s is None or at_s < s.ended_s)
+        ),
+        None,
+    )
     if runs is None:
         return {"paused": held}
     own = min(held, _cores(story, runs, at_s, held))
@@ -165,13 +180,17 @@ def _cores(story: Story, runs: Stretch, at_s: float, unknown: float) -> float:
     return runs.gives.cpu if runs.gives else unknown
 
 
-def cluster_shares(totals: Sequence[Totals], from_s: float, to_s: float) -> tuple[float, float] | None:
+def cluster_shares(
+    totals: Sequence[Totals], from_s: float, to_s: float
+) -> tuple[float, float] | None:
     """Of the allocatable core-seconds: requested by our jobs, requested by anybody."""
     spans = list(_spans(totals, from_s, to_s))
     whole = sum(t.allocatable * s for t, s in spans)
     if not whole:
         return None
-    return sum(t.ours * s for t, s in spans) / whole, sum((t.ours + t.others) * s for t, s in spans) / whole
+    return sum(t.ours * s for t, s in spans) / whole, sum(
+        (t.ours + t.others) * s for t, s in spans
+    ) / whole
 
 
 def _spans(totals: Sequence[Totals], from_s: float, to_s: float) -> Iterable[tuple[Totals, float]]:

@@ -13,7 +13,10 @@ from services.report.account import Parts
 from services.report.drawing import Panel, Scale
 from services.report.words import lasting, number, percent
 
-LEFT, RIGHT, ROW, EDGE = 110.0, 90.0, 24.0, 14.0
+LEFT = 110.0
+RIGHT = 90.0
+ROW = 24.0
+EDGE = 14.0
 ROOMY = 600.0
 """Units of width from which a pause's name stands beside its bar, and not above it."""
 PHASES = (
@@ -51,13 +54,16 @@ def _rows(width: float) -> Rows:
 
 
 def pauses(stretches: Sequence[Stretch], width: float = drawing.WIDE) -> str:
-    """A row each: from 0, the last update before, to the first one after it, by the ps' clocks. Its phases lie after
-    each other at its end; those that begin left of 0 began while updates were still applied.
+    """A row each: from 0, the last update before, to the first one after it, by the ps' clocks. Its
+    phases lie after each other at its end; those that begin left of 0 began while updates were
+    still applied.
     """
     rows = _rows(width)
     paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
     longest = max((one.pause_s or 0.0 for one in paused), default=0.0)
-    x = Scale(min((_begins(one) for one in paused), default=0.0), longest or 1.0, rows.left, rows.right)
+    x = Scale(
+        min((_begins(one) for one in paused), default=0.0), longest or 1.0, rows.left, rows.right
+    )
     entries = [WAITING, *((style, said) for _, style, said in PHASES)]
     told, last = drawing.key(rows.left, 14, width, entries, filled=True, left=rows.left)
     top, floor = last + 14, last + 14 + len(paused) * rows.height
@@ -65,22 +71,33 @@ def pauses(stretches: Sequence[Stretch], width: float = drawing.WIDE) -> str:
     for row, one in enumerate(paused):
         drawn += _pause(one, x, top + row * rows.height, rows)
     drawn += _axis(x, top - 4, floor, drawing.about(width, TICK))
-    return drawing.svg(width, floor + 40, "pauses by phase, in seconds since the last update", drawn)
+    return drawing.svg(
+        width, floor + 40, "pauses by phase, in seconds since the last update", drawn
+    )
 
 
 def _begins(stretch: Stretch) -> float:
-    """Seconds since the last update; below 0, where the phases together last longer than the pause."""
+    """Seconds since the last update; below 0, where the phases together last longer than the
+    pause.
+    """
     return min((stretch.pause_s or 0.0) - stretch.phases.total_s(), 0.0)
 
 
 def _pause(one: Stretch, x: Scale, y: float, rows: Rows) -> list[str]:
     waiting_s = one.phases.waiting_s(one.pause_s or 0.0)
-    spans = [(waiting_s, *WAITING), *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES)]
+    spans = [
+        (waiting_s, *WAITING),
+        *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES),
+    ]
     drawn, reached = _name(one, x, y, rows), _begins(one)
     y += rows.above
     for seconds, style, said in spans:
         left, right = x.at(reached), x.at(reached + seconds)
-        drawn.append(drawing.rectangle(left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"))
+        drawn.append(
+            drawing.rectangle(
+                left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"
+            )
+        )
         reached += seconds
     return drawn
 
@@ -104,9 +121,13 @@ def _axis(x: Scale, top: float, y: float, about: int) -> list[str]:
 
 def epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
     """A bar each: how long it took."""
-    height, left, right = 110.0, 62.0, width - EDGE
+    height = 110.0
+    left = 62.0
+    right = width - EDGE
     high = max(seconds)
-    panel = Panel(Scale(0.5, len(seconds) + 0.5, left, right), Scale(0.0, high * 1.08, 12 + height, 12))
+    panel = Panel(
+        Scale(0.5, len(seconds) + 0.5, left, right), Scale(0.0, high * 1.08, 12 + height, 12)
+    )
     drawn = [drawing.grid(panel, drawing.ticks(high, 3))]
     thick = min((right - left) / len(seconds) * 0.7, 40.0)
     for at, each in enumerate(seconds, start=1):
@@ -125,11 +146,15 @@ def _whole_ticks(most: int, about: int) -> list[int]:
 
 def cores(parts: Parts, width: float = drawing.WIDE) -> str:
     """One bar, all that was held; what each part of it is stands in the list below it."""
-    x, drawn, reached = Scale(0.0, parts.held or 1.0, 0.0, width), list[str](), 0.0
+    x = Scale(0.0, parts.held or 1.0, 0.0, width)
+    drawn = list[str]()
+    reached = 0.0
     for name, style, said in PARTS:
         amount = float(getattr(parts, name))
         left, right = x.at(reached), x.at(reached + amount)
-        title = f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held or 1.0))}"
+        title = (
+            f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held or 1.0))}"
+        )
         drawn.append(drawing.rectangle(left, 4, right - left, 30, f"area {style}", title))
         reached += amount
     return drawing.svg(width, 38, "CPU-hours held, by what they were held for", drawn)

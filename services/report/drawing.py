@@ -1,7 +1,8 @@
-"""Lines, steps and bars as SVG: a panel is a box with two scales, and everything in it is given in its own units. Pure.
+"""Lines, steps and bars as SVG: a panel is a box with two scales, and everything in it is given in
+its own units. Pure.
 
-Colours are names of the page's style, so that a drawing is right in light and dark; dashes and patterns say the same
-once more, for who does not tell colours apart.
+Colours are names of the page's style, so that a drawing is right in light and dark; dashes and
+patterns say the same once more, for who does not tell colours apart.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from shared.words import MINUS
 
 Point = tuple[float, float]
 WIDE, NARROW = 960.0, 320.0
-"""Units of a drawing from side to side; of the two that the page has of each, a phone shows the narrow one."""
+"""Units of a drawing from side to side; of the two that the page has of each, a phone shows the
+narrow one.
+"""
 LETTER = 7.3
-"""Pixels of a letter at the size of labels (12 px): the widest usual one; so nothing that is placed by it overlaps."""
+"""Pixels of a letter at the size of labels (12 px): the widest usual one; so nothing that is placed
+by it overlaps.
+"""
 LINE = 16.0
 """From one line of labels to the next."""
 WHOLE_HOURS, WHOLE_MINUTES = 5 * 3_600, 10 * 60
@@ -37,7 +42,11 @@ class Scale(msgspec.Struct, frozen=True):
 
     def at(self, value: float) -> float:
         span = self.high - self.low
-        return self.from_px + (value - self.low) / span * (self.to_px - self.from_px) if span else self.from_px
+        return (
+            self.from_px + (value - self.low) / span * (self.to_px - self.from_px)
+            if span
+            else self.from_px
+        )
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -67,11 +76,16 @@ def ticks(high: float, wanted: int = 4, low: float = 0.0) -> list[float]:
         return [low]
     power = 10.0 ** math.floor(math.log10(span / wanted))
     step = next(s * power for s in STEPS if span / (s * power) <= wanted + 0.5 or s == STEPS[-1])
-    return [round(step * n, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [
+        round(step * n, 12)
+        for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def about(width: float, apart: float) -> int:
-    """How many values of an axis have room, where one takes so much; never too few to read between."""
+    """How many values of an axis have room, where one takes so much; never too few to read
+    between.
+    """
     return max(round(width / apart), 4)
 
 
@@ -119,7 +133,9 @@ def band(panel: Panel, since: float, until: float, style: str, title: str = "") 
     return rectangle(left, top, width, height, style, title)
 
 
-def rectangle(left: float, top: float, width: float, height: float, style: str, title: str = "") -> str:
+def rectangle(
+    left: float, top: float, width: float, height: float, style: str, title: str = ""
+) -> str:
     said = f"<title>{escape(title)}</title>" if title else ""
     return (
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" class="{style}">'
@@ -152,9 +168,16 @@ def grid(panel: Panel, values: Iterable[float]) -> str:
 
 
 def key(
-    x: float, y: float, until: float, entries: Iterable[tuple[str, str]], filled: bool = False, left: float = 0.0
+    x: float,
+    y: float,
+    until: float,
+    entries: Iterable[tuple[str, str]],
+    filled: bool = False,
+    left: float = 0.0,
 ) -> tuple[str, float]:
-    """What each line or area is, beside each other from `x` on, in further lines from `left` on; and the last line."""
+    """What each line or area is, beside each other from `x` on, in further lines from `left` on;
+    and the last line.
+    """
     drawn = []
     for style, said in entries:
         if x > left and x + 26 + wide(said) > until:

@@ -1,4 +1,5 @@
-"""What each decision foresaw, and what came, by the same formula (`services/allocator/payback.py`). Pure.
+"""What each decision foresaw, and what came, by the same formula (`services/allocator/payback.py`).
+Pure.
 
 foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
 came       saved = left / v - left / v'';  in all: saved - slowed - pause
@@ -21,8 +22,8 @@ from services.board.story import Story
 
 
 class Came(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision beside what came of it. `number` counts from 1; `remaining`, `left`: examples, as last reported before
-    it and before the hand-over.
+    """A decision beside what came of it. `number` counts from 1; `remaining`, `left`: examples, as
+    last reported before it and before the hand-over.
 
     None: not known, or nothing was foreseen.
     """
@@ -44,7 +45,11 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
     def saved_s(self) -> float | None:
         """Seconds by the speed alone, without what it cost to come there; below 0: it is slower."""
         before, after = self.outcome.before, self.outcome.after
-        return self.left / before - self.left / after if before and after and self.left is not None else None
+        return (
+            self.left / before - self.left / after
+            if before and after and self.left is not None
+            else None
+        )
 
     @property
     def in_all_s(self) -> float | None:

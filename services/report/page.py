@@ -1,4 +1,6 @@
-"""The page: what stands on it, from the answer to the details. Pure; one text without request and script."""
+"""The page: what stands on it, from the answer to the details. Pure; one text without request and
+script.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def contents(board: Board, story: Story, epochs: Sequence[float], written_s: float, notes: Sequence[str]) -> Contents:
+def contents(
+    board: Board, story: Story, epochs: Sequence[float], written_s: float, notes: Sequence[str]
+) -> Contents:
     return Contents(
         board=board,
         story=story,
@@ -56,18 +60,32 @@ def page(told: Contents) -> str:
 def _sections(told: Contents) -> Iterable[str]:
     yield _head(told)
     yield _cards(told)
-    over_time = _drawings(lambda width: timeline(told.board, told.story, told.account, told.came, width))
+    over_time = _drawings(
+        lambda width: timeline(told.board, told.story, told.account, told.came, width)
+    )
     yield _section("Over time", TIMELINE, over_time)
     if told.epochs:
         longest = f"The first took {lasting(told.epochs[0])}, the last {lasting(told.epochs[-1])}."
-        yield _section("Each epoch", f"{EPOCH} {longest}", _drawings(lambda width: bars.epochs(told.epochs, width)))
+        yield _section(
+            "Each epoch",
+            f"{EPOCH} {longest}",
+            _drawings(lambda width: bars.epochs(told.epochs, width)),
+        )
     yield _paused(told)
     held = _drawings(lambda width: bars.cores(told.account.parts, width))
     yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
-        yield _section("Decisions: foreseen, and what came", FORESEEN, tables.decisions(told.came, told.account.from_s))
+        yield _section(
+            "Decisions: foreseen, and what came",
+            FORESEEN,
+            tables.decisions(told.came, told.account.from_s),
+        )
     if told.story.marks:
-        yield _section("What went wrong, or was given up", "", tables.marks(told.story.marks, told.account.from_s))
+        yield _section(
+            "What went wrong, or was given up",
+            "",
+            tables.marks(told.story.marks, told.account.from_s),
+        )
     yield _foot(told)
 
 
@@ -88,7 +106,11 @@ FORESEEN = (
 
 def _head(told: Contents) -> str:
     story, view = told.story, told.story.view
-    size = f"{counted(view.total_samples, 'example')} to apply" if view.total_samples else "no report yet"
+    size = (
+        f"{counted(view.total_samples, 'example')} to apply"
+        if view.total_samples
+        else "no report yet"
+    )
     asked = story.request
     policy = text(asked.policy or "of the cluster")
     line = f"{text(asked.program.name)}, {counted(asked.epochs, 'epoch')}, {size}; policy {policy}"
@@ -103,7 +125,11 @@ def _state(told: Contents) -> str:
     finished, phase = told.story.finished, told.story.view.phase
     if finished is None:
         return f'<p class="note">{phase}: not over; this is how it stood at {clock(told.account.to_s)}.</p>'
-    cause = f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>" if finished.cause else ""
+    cause = (
+        f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>"
+        if finished.cause
+        else ""
+    )
     style = "note good" if finished.outcome == "succeeded" else "note bad"
     return f'<div class="{style}">{phase} at {clock(told.account.to_s)}.{cause}</div>'
 
@@ -115,16 +141,20 @@ def _cards(told: Contents) -> str:
     spent = told.account
     name = "Completion time" if spent.over else "Time so far"
     split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
-    split += f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}" if spent.pauses else "no pause"
-    split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
-    cluster = (
-        f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
+    split += (
+        f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}"
+        if spent.pauses
+        else "no pause"
     )
+    split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
+    cluster = f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
     held = number(spent.parts.held / HOUR_S)
     waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({counted(spent.lost, 'example')} lost)"
     return _grid(
         _card(name, lasting(spent.completion_s), split),
-        _card("Utilisation of CPU", percent(spent.utilisation), f"used, of what it held; {cluster}"),
+        _card(
+            "Utilisation of CPU", percent(spent.utilisation), f"used, of what it held; {cluster}"
+        ),
         _card("Throughput, examples/s", number(spent.examples_per_second), _throughput(told)),
         *_accuracy(told),
         _card("Cost, CPU-hours", held, waste),
@@ -134,7 +164,11 @@ def _cards(told: Contents) -> str:
 def _throughput(told: Contents) -> str:
     view = told.story.view
     of = f" of {whole(view.total_samples)}" if view.total_samples else ""
-    spans = "first update to end: pauses, last save, evaluation included" if told.account.over else "pauses included"
+    spans = (
+        "first update to end: pauses, last save, evaluation included"
+        if told.account.over
+        else "pauses included"
+    )
     return f"{spans}; {whole(told.story.applied)}{of} applied"
 
 
@@ -146,11 +180,19 @@ def _accuracy(told: Contents) -> list[str]:
         beside = ", ".join(f"{text(name)} {number(value, 4)}" for name, value in others)
         return [
             _card(
-                text(first[0]).capitalize(), number(first[1], 4), f"on evaluation(), at the end; {beside}".rstrip("; ")
+                text(first[0]).capitalize(),
+                number(first[1], 4),
+                f"on evaluation(), at the end; {beside}".rstrip("; "),
             )
         ]
     if view.loss is not None:
-        return [_card("Loss", number(view.loss, 4), "as last reported: mean of the examples since the report before")]
+        return [
+            _card(
+                "Loss",
+                number(view.loss, 4),
+                "as last reported: mean of the examples since the report before",
+            )
+        ]
     return []
 
 
@@ -166,7 +208,9 @@ def _paused(told: Contents) -> str:
     """Nothing, where it never paused."""
     paused = [one for one in told.story.stretches if one.pause_s is not None]
     if not paused:
-        return _section("Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}")
+        return _section(
+            "Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}"
+        )
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
         "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
@@ -178,11 +222,15 @@ def _paused(told: Contents) -> str:
         said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."
-    return _section("Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width)))
+    return _section(
+        "Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width))
+    )
 
 
 def _saves(story: Story) -> str:
-    """What else held training up, where nothing paused: the save of a hand-over is a part of its pause."""
+    """What else held training up, where nothing paused: the save of a hand-over is a part of its
+    pause.
+    """
     if not story.save_cost_s:
         return ""
     return f" To save holds training, too, and is no pause: it cost {lasting(story.save_cost_s)} in all."
@@ -204,7 +252,9 @@ def _section(name: str, said: str, *parts: str) -> str:
 
 
 def _drawings(drawn: Callable[[float], str]) -> str:
-    """Twice, of which one is shown: labels of a wide drawing cannot be read on a phone, and it would have to scroll."""
+    """Twice, of which one is shown: labels of a wide drawing cannot be read on a phone, and it
+    would have to scroll.
+    """
     sizes = (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
     return "".join(f'<div class="drawing {name}">{drawn(width)}</div>\n' for name, width in sizes)
 

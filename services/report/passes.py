@@ -1,11 +1,12 @@
-"""How long each epoch took: a fold of its own, because the read model thins what was reported. Pure.
+"""How long each epoch took: a fold of its own, because the read model thins what was reported.
+Pure.
 
-    an epoch is over when as many examples as it and those before it have were applied; between two reports, at
-    at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
+    an epoch is over when as many examples as it and those before it have were applied; between two
+    reports, at at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
 
-with what the two reports say of time and examples, and `size` the examples of an epoch: the time between two reports is
-shared out evenly, and a pause never is. One that was rolled back ends when it is complete again; the first begins with
-the first update.
+with what the two reports say of time and examples, and `size` the examples of an epoch: the time
+between two reports is shared out evenly, and a pause never is. One that was rolled back ends when
+it is complete again; the first begins with the first update.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 
 class Passes(msgspec.Struct, frozen=True):
-    """Of one job, by its uid. `size`: examples of an epoch, 0 before the first report. `ends`: when each complete epoch
-    was over, by its number from 1; `last_s`, `last`: time and examples of the newest report or a generation's begin."""
+    """Of one job, by its uid. `size`: examples of an epoch, 0 before the first report. `ends`: when
+    each complete epoch was over, by its number from 1; `last_s`, `last`: time and examples of the
+    newest report or a generation's begin.
+    """
 
     uid: int = -1
     epochs: int = 0
@@ -68,6 +71,11 @@ def _over(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
     if more <= 0 or not passes.size:
         return {}
     shares = {
-        number: (number * passes.size - passes.last) / more for number in range(1, int(samples / passes.size) + 1)
+        number: (number * passes.size - passes.last) / more
+        for number in range(1, int(samples / passes.size) + 1)
     }
-    return {number: passes.last_s + part * (at_s - passes.last_s) for number, part in shares.items() if part > 0}
+    return {
+        number: passes.last_s + part * (at_s - passes.last_s)
+        for number, part in shares.items()
+        if part > 0
+    }

@@ -1,7 +1,8 @@
-"""All of one stop that was asked for, told together: one thing that happened, not a dozen that went wrong. Pure.
+"""All of one stop that was asked for, told together: one thing that happened, not a dozen that went
+wrong. Pure.
 
-Of a stop are the ends of pods whose nodes or cluster are shut down in order, and what their tasks said of it before
-(SIGTERM). It is another one where nothing of it was told for so long.
+Of a stop are the ends of pods whose nodes or cluster are shut down in order, and what their tasks
+said of it before (SIGTERM). It is another one where nothing of it was told for so long.
 """
 
 from __future__ import annotations

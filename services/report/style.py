@@ -1,5 +1,6 @@
-"""How the page looks: in light and dark, on paper, wide and narrow. Colours are Okabe and Ito's, which people with any
-kind of colour vision tell apart; in the dark the lighter of them."""
+"""How the page looks: in light and dark, on paper, wide and narrow. Colours are Okabe and Ito's,
+which people with any kind of colour vision tell apart; in the dark the lighter of them.
+"""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #ffffff; --card: #f5f7f9; --edge: #d5dbe1;

@@ -46,13 +46,22 @@ def cell(said: str, narrow: bool = False, label: str = "") -> str:
 def parts(spent: Account) -> str:
     """Each part of what was held, and the whole."""
     rows = [
-        row(cell(f'<i class="swatch {style}"></i>{said}'), *_amount(getattr(spent.parts, name), spent.parts.held))
+        row(
+            cell(f'<i class="swatch {style}"></i>{said}'),
+            *_amount(getattr(spent.parts, name), spent.parts.held),
+        )
         for name, style, said in PARTS
     ]
     rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held, spent.parts.held)))
-    rows.append(row(cell("of training: done again"), *_amount(spent.done_again_core_s, spent.parts.held)))
+    rows.append(
+        row(cell("of training: done again"), *_amount(spent.done_again_core_s, spent.parts.held))
+    )
     rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held)))
-    return table(("cores were held for", "CPU-hours", "core-seconds", "share of what was held"), rows, "amounts")
+    return table(
+        ("cores were held for", "CPU-hours", "core-seconds", "share of what was held"),
+        rows,
+        "amounts",
+    )
 
 
 def _amount(core_s: float, held: float) -> tuple[str, str, str]:
@@ -87,7 +96,11 @@ def _decision(one: Came, before: Holding | None, from_s: float) -> str:
 
 def _change(before: Holding | None, gives: Holding) -> str:
     now = _size(gives)
-    if before is None or (before.ps, before.workers, before.batch) == (gives.ps, gives.workers, gives.batch):
+    if before is None or (before.ps, before.workers, before.batch) == (
+        gives.ps,
+        gives.workers,
+        gives.batch,
+    ):
         return now if gives.workers or gives.ps else "no tasks"
     return f"{_size(before)} → <b>{now}</b>"
 
@@ -99,7 +112,9 @@ def _size(gives: Holding) -> str:
 def _others(alternatives: Sequence[Alternative]) -> str:
     if not alternatives:
         return ""
-    told = "".join(f"<li>{size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>" for a in alternatives)
+    told = "".join(
+        f"<li>{size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>" for a in alternatives
+    )
     return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
 
 
@@ -117,7 +132,10 @@ def _came(one: Came) -> str:
         return f"did not come to be: {text(found.decision.abandoned)}"
     if found.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
-    lines = [*_speed(one), f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision"]
+    lines = [
+        *_speed(one),
+        f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision",
+    ]
     if one.in_all_s is not None:
         lines.append(f"<b>in all {saving(one.in_all_s, fine=True)}</b>")
     return "<br>".join(lines)
@@ -135,14 +153,20 @@ def _speed(one: Came) -> list[str]:
 
 def _cost(found: Outcome) -> str:
     paused = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
-    return f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}" if found.slowed_s else paused
+    return (
+        f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}"
+        if found.slowed_s
+        else paused
+    )
 
 
 # ---------------------------------------------------------------- what went wrong
 
 
 def marks(told: Sequence[Told], from_s: float) -> str:
-    rows = [row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one))) for one in folded(told)]
+    rows = [
+        row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one))) for one in folded(told)
+    ]
     return table(("after", "what"), rows)
 
 
@@ -151,9 +175,7 @@ def _event(stop: Stop) -> str:
         return _wrong(stop[0].message)
     names = some([said.task() for said in ends(stop)], "task", NAMES_MOST)
     each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
-    return (
-        f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
-    )
+    return f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
 
 
 def _wrong(said: Message) -> str:
@@ -161,7 +183,9 @@ def _wrong(said: Message) -> str:
         why = text(said.reason or "without a reason")
         return f"{said.task()} ended on {text(said.node)}: {why}{_behind(said.message)}"
     if isinstance(said, TaskLeaving):
-        return f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
+        return (
+            f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
+        )
     if isinstance(said, GenerationAbandoned):
         return f"generation {said.generation} was given up{_behind(said.reason)}"
     if isinstance(said, CheckpointFailed):
@@ -174,5 +198,9 @@ def _wrong(said: Message) -> str:
 def _behind(message: str) -> str:
     """The first line can be read alone; the rest can be opened."""
     first, _, rest = message.strip().partition("\n")
-    more = f"<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>" if rest.strip() else ""
+    more = (
+        f"<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>"
+        if rest.strip()
+        else ""
+    )
     return (f": {text(first)}" if first else "") + more

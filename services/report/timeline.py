@@ -1,6 +1,8 @@
-"""The job over time: tasks, throughput, loss, cores and the cluster, one above the other on one axis of time. Pure.
+"""The job over time: tasks, throughput, loss, cores and the cluster, one above the other on one
+axis of time. Pure.
 
-Pauses are bands through all of it; decisions are numbers below it that lead to their row of the table.
+Pauses are bands through all of it; decisions are numbers below it that lead to their row of the
+table.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from services.report.foresight import Came
 from services.report.words import lasting
 
 LEFT, RIGHT = 62.0, 14.0
-HEAD, UNDER, GAP = 16.0, 10.0, 20.0
+HEAD = 16.0
+UNDER = 10.0
+GAP = 20.0
 """Above a heading's first line, below its last, below a panel."""
 TICK = 120.0
 """From one time on the axis to the next, about."""
@@ -31,12 +35,16 @@ ROOM = 1.08
 
 
 class Sheet:
-    """Panels below each other, each under its heading: all take their height, and say where the next begins."""
+    """Panels below each other, each under its heading: all take their height, and say where the
+    next begins.
+    """
 
     def __init__(self, account: Account, story: Story, width: float) -> None:
         self.from_s, self.until = account.from_s, max(account.completion_s, 1e-3)
         self.unit: Unit = drawing.unit_of(self.until)
-        self.story, self.width, self.top = story, width, 4.0
+        self.story = story
+        self.width = width
+        self.top = 4.0
         self.x = Scale(0.0, self.until, LEFT, width - RIGHT)
         self.drawn: list[str] = []
 
@@ -44,7 +52,9 @@ class Sheet:
         """Seconds since submission, within the time that is drawn."""
         return min(max(at_s - self.from_s, 0.0), self.until)
 
-    def heading(self, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False) -> None:
+    def heading(
+        self, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False
+    ) -> None:
         """In one line with what its lines and areas are, where there is room."""
         y, lines = self.top + HEAD, drawing.folded(said, self.width, BOLD)
         for row, part in enumerate(lines):
@@ -55,7 +65,9 @@ class Sheet:
         self.top = y + UNDER
 
     def panel(self, height: float, high: float, low: float = 0.0, whole: bool = False) -> Panel:
-        """The next one, with its pauses and the lines of its grid; `whole`: at whole numbers only."""
+        """The next one, with its pauses and the lines of its grid; `whole`: at whole numbers
+        only.
+        """
         top = self.top
         high = high if high > low else low + 1.0
         panel = Panel(self.x, Scale(low, low + (high - low) * ROOM, top + height, top))
@@ -68,7 +80,9 @@ class Sheet:
         for stretch in self.story.stretches:
             if stretch.pause_s is not None:
                 at_s = stretch.resumed_s
-                title = f"pause of {lasting(stretch.pause_s)} before generation {stretch.generation}"
+                title = (
+                    f"pause of {lasting(stretch.pause_s)} before generation {stretch.generation}"
+                )
                 began_s = at_s - stretch.pause_s
                 yield drawing.band(panel, self.since(began_s), self.since(at_s), "pause", title)
                 yield from self._off(panel, began_s, stretch.off_s)
@@ -87,12 +101,16 @@ class Sheet:
             self.drawn.append(f'<path d="M{x:.1f} {y - 16:.1f}v5" class="rule"/>')
             self.drawn.append(drawing.words(x, y, drawing.label(value), "tick", "middle"))
         self.drawn.append(
-            drawing.words(self.width - RIGHT, y + 18, f"{self.unit.name} since submission", "tick", "end")
+            drawing.words(
+                self.width - RIGHT, y + 18, f"{self.unit.name} since submission", "tick", "end"
+            )
         )
         self.top = y + 26
 
 
-def timeline(board: Board, story: Story, account: Account, came: Sequence[Came], width: float = drawing.WIDE) -> str:
+def timeline(
+    board: Board, story: Story, account: Account, came: Sequence[Came], width: float = drawing.WIDE
+) -> str:
     sheet = Sheet(account, story, width)
     _tasks(sheet, story)
     _throughput(sheet, story)
@@ -115,7 +133,10 @@ def _tasks(sheet: Sheet, story: Story) -> None:
     sheet.heading("Tasks that train", [("blue", "workers"), ("orange dashed", "ps")])
     panel = sheet.panel(70, max(max(size) for size in sizes), whole=True)
     for style, index in (("blue", 1), ("orange dashed", 0)):
-        points = [(sheet.since(s.resumed_s), float(size[index])) for s, size in zip(known, sizes, strict=True)]
+        points = [
+            (sheet.since(s.resumed_s), float(size[index]))
+            for s, size in zip(known, sizes, strict=True)
+        ]
         sheet.drawn.append(drawing.steps(panel, points, _last(sheet, known), style))
 
 
@@ -142,18 +163,27 @@ def _loss(sheet: Sheet, story: Story) -> None:
         sheet.drawn.append(drawing.line(panel, run, "green"))
 
 
-def _runs(sheet: Sheet, story: Story, value: Callable[[Report], float | None]) -> Iterable[list[Point]]:
+def _runs(
+    sheet: Sheet, story: Story, value: Callable[[Report], float | None]
+) -> Iterable[list[Point]]:
     """A line for each generation, so that none goes through a pause."""
     for generation in dict.fromkeys(report.generation for report in story.reports):
         own = [report for report in story.reports if report.generation == generation]
-        yield [(sheet.since(report.at_s), number) for report in own if (number := value(report)) is not None]
+        yield [
+            (sheet.since(report.at_s), number)
+            for report in own
+            if (number := value(report)) is not None
+        ]
 
 
 def _cores(sheet: Sheet, story: Story) -> None:
     held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
     if not held:
         return
-    sheet.heading("Cores of this job", [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")])
+    sheet.heading(
+        "Cores of this job",
+        [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")],
+    )
     panel = sheet.panel(90, max(cpu for _, cpu in held))
     corners = drawing.stepped(held, sheet.until)
     sheet.drawn.append(drawing.area(panel, corners, [(x, 0.0) for x, _ in corners], "sky"))
@@ -175,7 +205,9 @@ def _cluster(sheet: Sheet, board: Board) -> None:
     floor = [0.0] * len(shown)
     for style, part in (("blue", "ours"), ("orange hatched", "others"), ("pale", "free")):
         ceiling = [low + getattr(total, part) for low, total in zip(floor, shown, strict=True)]
-        sheet.drawn.append(drawing.area(panel, _steps(sheet, shown, ceiling), _steps(sheet, shown, floor), style))
+        sheet.drawn.append(
+            drawing.area(panel, _steps(sheet, shown, ceiling), _steps(sheet, shown, floor), style)
+        )
         floor = ceiling
 
 
@@ -195,12 +227,13 @@ def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:
         if row is not None:
             taken[row] = x + MARK / 2
             sheet.drawn.append(_mark(x, sheet.top + row * MARK, one))
-    sheet.top += MARK * max((row + 1 for row, until in enumerate(taken) if until > LEFT - MARK), default=1) + 6
+    sheet.top += (
+        MARK * max((row + 1 for row, until in enumerate(taken) if until > LEFT - MARK), default=1)
+        + 6
+    )
 
 
 def _mark(x: float, y: float, one: Came) -> str:
     said = one.outcome.decision
     shape = drawing.rectangle(x - 10, y, 20, 18, "mark", f"{said.reason}")
-    return (
-        f'<a href="#decision-{one.number}">{shape}{drawing.words(x, y + 13, str(one.number), "number", "middle")}</a>'
-    )
+    return f'<a href="#decision-{one.number}">{shape}{drawing.words(x, y + 13, str(one.number), "number", "middle")}</a>'

@@ -47,4 +47,6 @@ def text(said: object) -> str:
 
 def lines(said: str) -> str:
     """Foreign text of several lines, as it was indented."""
-    return escape("\n".join("".join(c for c in line if c.isprintable()) for line in said.splitlines()))
+    return escape(
+        "\n".join("".join(c for c in line if c.isprintable()) for line in said.splitlines())
+    )

@@ -1,7 +1,8 @@
-"""The set-up's shell: make the streams and buckets, then look from time to time whether they are still there.
+"""The set-up's shell: make the streams and buckets, then look from time to time whether they are
+still there.
 
-At its start it makes or updates all of them, because a newer version may keep them otherwise. Several may run at once:
-making twice what is there changes nothing.
+At its start it makes or updates all of them, because a newer version may keep them otherwise.
+Several may run at once: making twice what is there changes nothing.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ from services.trainer import sealed
 from shared import stopping
 
 EVICTED = 143
-"""A task that was stopped has not done its work; `service.EXIT_EVICTED`, which is imported later."""
+"""A task that was stopped has not done its work; `service.EXIT_EVICTED`, which is imported
+later.
+"""
 
 if __name__ == "__main__":
     stopping.end_when_told(EVICTED)  # before the imports below, which take a while
@@ -15,4 +17,11 @@ if __name__ == "__main__":
     from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, Settings, start
     from shared import app
 
-    app.run("trainer", Settings, start, stopped=EXIT_EVICTED, credentials=credentials, cut_off=EXIT_BUS_LOST)
+    app.run(
+        "trainer",
+        Settings,
+        start,
+        stopped=EXIT_EVICTED,
+        credentials=credentials,
+        cut_off=EXIT_BUS_LOST,
+    )

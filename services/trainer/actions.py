@@ -1,4 +1,6 @@
-"""What a pod may do about a fact: values that `supervise` and `leaving` give back and `service` carries out."""
+"""What a pod may do about a fact: values that `supervise` and `leaving` give back and `service`
+carries out.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class BeginChild(msgspec.Struct, frozen=True):
 
 
 class DrainChild(msgspec.Struct, frozen=True):
-    """`successor`: the generation for which it stops; None: for good, because tasks of it have to go."""
+    """`successor`: the generation for which it stops; None: for good, because tasks of it have to
+    go.
+    """
 
     generation: int
     successor: int | None
@@ -51,13 +55,17 @@ class SayLastIsFinal(msgspec.Struct, frozen=True):
 
 
 class StayForNext(msgspec.Struct, frozen=True):
-    """This pod can do nothing more for `generation`; it stays a while for the next, and then ends."""
+    """This pod can do nothing more for `generation`; it stays a while for the next, and then
+    ends.
+    """
 
     generation: int
 
 
 class LeavePod(msgspec.Struct, frozen=True):
-    """A generation trains without this pod's part in it: the pod ends, so that its task is replaced."""
+    """A generation trains without this pod's part in it: the pod ends, so that its task is
+    replaced.
+    """
 
     generation: int
 

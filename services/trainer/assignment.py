@@ -1,4 +1,6 @@
-"""What a child of this pod is told at its birth: who it is in its generation, and how it is to prepare."""
+"""What a child of this pod is told at its birth: who it is in its generation, and how it is to
+prepare.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,19 @@ from shared.messages import ClusterSpecPublished, Resources
 
 
 def assignment(
-    spec: ClusterSpecPublished, settings: Settings, program: str, *, fresh: bool, follows: bool, nice: int
+    spec: ClusterSpecPublished,
+    settings: Settings,
+    program: str,
+    *,
+    fresh: bool,
+    follows: bool,
+    nice: int,
 ) -> Assignment:
-    """`follows`: something of the job has run before. `nice`: niceness of who prepares beside what runs.
+    """`follows`: something of the job has run before. `nice`: niceness of who prepares beside what
+    runs.
 
-    Where nothing runs, or a fresh child starts because it has stopped, to warm up would only make the pause longer.
+    Where nothing runs, or a fresh child starts because it has stopped, to warm up would only make
+    the pause longer.
     """
     task = spec.of(settings.pod)
     assert task is not None, "only members start children"

@@ -1,6 +1,8 @@
-"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where it belongs.
+"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where it
+belongs.
 
-Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses the network.
+Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses
+the network.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from shared.messages import ModelProfile
 
 
 class Meter(tf.Module):  # type: ignore[misc]
-    """What a ps knows of the training besides the model: numbers written in the gradient's own step, and the ledger.
+    """What a ps knows of the training besides the model: numbers written in the gradient's own
+    step, and the ledger.
 
-    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last update was applied,
-    and the first of this generation, by that ps' clock (seconds since 1970; 0: none yet). `ledger`: which examples are
-    applied, as JSON; written just before a checkpoint is.
+    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last
+    update was applied, and the first of this generation, by that ps' clock (seconds since 1970; 0:
+    none yet). `ledger`: which examples are applied, as JSON; written just before a checkpoint is.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,9 @@ class Meter(tf.Module):  # type: ignore[misc]
             self.step.assign_add(1)
             now = tf.timestamp()
             self.last_s.assign(now)
-            first = self.first_s.read_value()  # once: of two reads one may see what another update wrote meanwhile
+            first = (
+                self.first_s.read_value()
+            )  # once: of two reads one may see what another update wrote meanwhile
             self.first_s.assign(tf.where(first > 0.0, first, now))
 
 
@@ -78,7 +83,9 @@ def _built(program: ModuleType) -> Any:
 
 
 def _made(name: str, maker: Callable[[], Any], kind: type) -> Any:
-    """What a function of the program makes, if it is of this kind; raises `BadProgram` otherwise."""
+    """What a function of the program makes, if it is of this kind; raises `BadProgram`
+    otherwise.
+    """
     made = maker()
     if not isinstance(made, kind):
         raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)
@@ -88,7 +95,9 @@ def _made(name: str, maker: Callable[[], Any], kind: type) -> Any:
 def profile_of(model: Any) -> ModelProfile:
     weights = model.trainable_variables
     count = sum(int(tf.size(v.value)) for v in weights)
-    return ModelProfile(parameters=count, bytes=sum(_bytes(v) for v in weights), variables=len(weights))
+    return ModelProfile(
+        parameters=count, bytes=sum(_bytes(v) for v in weights), variables=len(weights)
+    )
 
 
 def _bytes(variable: Any) -> int:
@@ -114,9 +123,12 @@ def _recorded_sizes(sizes: list[int]) -> Iterator[None]:
 
 @contextmanager
 def _placed(
-    strategy: Any, choose: Callable[[], int], record: Callable[[int, int], None] = lambda place, size: None
+    strategy: Any,
+    choose: Callable[[], int],
+    record: Callable[[int, int], None] = lambda place, size: None,
 ) -> Iterator[None]:
-    """Let `choose` name the ps of every variable created inside; `record` is told where it lies and how large it is.
+    """Let `choose` name the ps of every variable created inside; `record` is told where it lies and
+    how large it is.
 
     The strategy places variable number n on ps n mod count; we set n before it looks.
     """

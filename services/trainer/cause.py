@@ -1,18 +1,20 @@
 """Why a program failed, in words that its author understands.
 
-The first line can be read alone: the program's own file and line, and the exception. Behind it stands the traceback,
-without the frames of Weir and TensorFlow where the program has any of its own.
+The first line can be read alone: the program's own file and line, and the exception. Behind it
+stands the traceback, without the frames of Weir and TensorFlow where the program has any of its
+own.
 
-A frame of the program may be in three places: in the exception's traceback; in that of an exception before it; or,
-because TensorFlow traces, and runs Python in other threads and processes, only in the text of the exception:
+A frame of the program may be in three places: in the exception's traceback; in that of an exception
+before it; or, because TensorFlow traces, and runs Python in other threads and processes, only in
+the text of the exception:
 
     in user code:  File "net.py", line 3, in loss  *        a function that TensorFlow rewrote
     Detected at node GatherV2 defined at:  File ...         an operation that failed later than its line was run; of a
                                                             dataset's, `sought.py` says so
     KeyError: 'row'  Traceback (most recent call last): ... a function that TensorFlow called back
 
-What a worker met travels to the chief as the text of a gRPC error, of which some 3,000 characters arrive: so it is
-told there already, and put between marks.
+What a worker met travels to the chief as the text of a gRPC error, of which some 3,000 characters
+arrive: so it is told there already, and put between marks.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from shared.words import shortened
 REMOTE = 2_000  # characters that a worker tells the chief
 BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
 
-FRAME = re.compile(r'(?P<indent>\s*)File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.*?)[ *]*')
+FRAME = re.compile(
+    r'(?P<indent>\s*)File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.*?)[ *]*'
+)
 TYPED = re.compile(r"[A-Za-z_][\w.]*:\s")
 NOISE = re.compile(
     r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+"
@@ -40,7 +44,13 @@ NOISE = re.compile(
 )
 HIDDEN = re.compile(rf"^<frozen |/(tensorflow|keras|services/trainer)/|{GENERATED}")
 PRELUDES = (
-    *("Detected at ", "Traceback (most recent", "Graph execution error", "in user code:", "Exception enc"),
+    *(
+        "Detected at ",
+        "Traceback (most recent",
+        "Graph execution error",
+        "in user code:",
+        "Exception enc",
+    ),
     "<stack traces unavailable>",
 )
 RESTS = re.compile(r"\s+\[\[\{\{node |\n\s*Arguments received by |\nAdditional GRPC error | \[Op:")
@@ -64,7 +74,9 @@ def told(error: BaseException, program: str, longest: int = CAUSE_LENGTH) -> str
     if marked:
         return marked[1]
     if isinstance(error, BadProgram):
-        return shortened(f"{_place(program, error.line)}{error}" if error.line else str(error), longest)
+        return shortened(
+            f"{_place(program, error.line)}{error}" if error.line else str(error), longest
+        )
     if isinstance(error, SyntaxError) and error.filename == program:
         return shortened(_misspelt(error, program), longest)
     found = [seen for each in _chain(error, program) if (seen := _seen(each, program)).frames]
@@ -106,7 +118,9 @@ def _headline(says: str) -> str:
 def _traceback(seen: Seen, program: str) -> str:
     name = PurePath(program).name
     shown = [
-        FrameSummary(name if _same(f.filename, program) else f.filename, f.lineno, f.name, line=f.line)
+        FrameSummary(
+            name if _same(f.filename, program) else f.filename, f.lineno, f.name, line=f.line
+        )
         for f in seen.frames
     ]
     stack = "".join(traceback.StackSummary.from_list(shown).format())
@@ -130,7 +144,9 @@ def _foreign(error: BaseException) -> str:
 
 
 def _chain(error: BaseException, program: str) -> Iterator[BaseException]:
-    """An exception and those before it. What TensorFlow has rewritten says itself all that was said before."""
+    """An exception and those before it. What TensorFlow has rewritten says itself all that was said
+    before.
+    """
     known: list[BaseException | None] = [None]
     each: BaseException | None = error
     while each not in known and each is not None:
@@ -142,12 +158,16 @@ def _chain(error: BaseException, program: str) -> Iterator[BaseException]:
 
 
 def _seen(error: BaseException, program: str) -> Seen:
-    """From the program's first frame on, and without the frames that are not the program's to mend."""
+    """From the program's first frame on, and without the frames that are not the program's to
+    mend.
+    """
     text = _plain(error)
     inner = _text_frames(text, program)
     met = traceback.extract_tb(error.__traceback__)
     frames = [*met, *inner] if inner else as_written(met)
-    entered = next((at for at, frame in enumerate(frames) if _same(frame.filename, program)), len(frames))
+    entered = next(
+        (at for at, frame in enumerate(frames) if _same(frame.filename, program)), len(frames)
+    )
     own = [frame for frame in frames[entered:] if not HIDDEN.search(frame.filename)]
     return Seen(own, _behind(error, text, _last(text, program)) if inner else _says(error))
 
@@ -166,13 +186,18 @@ def _text_frames(text: str, program: str) -> list[FrameSummary]:
     lines, found = text.splitlines(), _frames(text).items()
     if not any(_same(frame["path"], program) for _, frame in found):
         return []
-    made = (FrameSummary(f["path"], int(f["line"]), _named(f["name"]), line=_code(lines, at, f)) for at, f in found)
+    made = (
+        FrameSummary(f["path"], int(f["line"]), _named(f["name"]), line=_code(lines, at, f))
+        for at, f in found
+    )
     return list({(frame.filename, frame.lineno, frame.name): frame for frame in made}.values())
 
 
 def _frames(text: str) -> dict[int, re.Match[str]]:
     """By the number of the line."""
-    return {at: frame for at, line in enumerate(text.splitlines()) if (frame := FRAME.fullmatch(line))}
+    return {
+        at: frame for at, line in enumerate(text.splitlines()) if (frame := FRAME.fullmatch(line))
+    }
 
 
 def _last(text: str, program: str) -> int:
@@ -187,7 +212,11 @@ def _named(name: str) -> str:
 def _code(lines: list[str], at: int, frame: re.Match[str]) -> str:
     """The line of code below a frame, where there is one."""
     below = lines[at + 1] if at + 1 < len(lines) else ""
-    return below.strip() if _indent(below) > len(frame["indent"]) and not FRAME.fullmatch(below) else ""
+    return (
+        below.strip()
+        if _indent(below) > len(frame["indent"]) and not FRAME.fullmatch(below)
+        else ""
+    )
 
 
 def _behind(error: BaseException, text: str, last: int) -> str:
@@ -196,7 +225,12 @@ def _behind(error: BaseException, text: str, last: int) -> str:
     depth = len(frames[last]["indent"])
     for at in range(last + 1, len(lines)):
         line = lines[at]
-        if line.strip() and at not in frames and _indent(line) <= depth and not line.startswith(PRELUDES):
+        if (
+            line.strip()
+            and at not in frames
+            and _indent(line) <= depth
+            and not line.startswith(PRELUDES)
+        ):
             return _typed(error, RESTS.split("\n".join(lines[at:]), maxsplit=1)[0].strip())
     return type(error).__name__
 
@@ -214,5 +248,7 @@ def _indent(line: str) -> int:
 
 
 def _same(path: str, program: str) -> bool:
-    """Whether this is the program's file, here or in another pod: there another folder holds that of its digest."""
+    """Whether this is the program's file, here or in another pod: there another folder holds that
+    of its digest.
+    """
     return PurePath(path).parts[-2:] == PurePath(program).parts[-2:]

@@ -1,14 +1,16 @@
 """Checkpoints: TensorFlow's own, with the shard ledger inside.
 
-Written under n parameter servers one restores under m: every variable is whole (no partitioner). Each ps writes its own
-part, in parallel. A folder `gen-<g>` per generation, so that a stale generation never touches what another has written;
-a checkpoint exists once the ledger bucket names it, not when its files lie there.
+Written under n parameter servers one restores under m: every variable is whole (no partitioner).
+Each ps writes its own part, in parallel. A folder `gen-<g>` per generation, so that a stale
+generation never touches what another has written; a checkpoint exists once the ledger bucket names
+it, not when its files lie there.
 
-First all is cut, then written. A cut is one value of every variable as of one moment: on each ps a second variable
-beside each takes the first one's value. Nothing is copied for it, for TensorFlow shares what is assigned and copies
-before it changes what is shared (that a value once read stays as it was read is promised by `ReadVariableOp`). So a
-cut takes milliseconds whatever the model's size, and what lies in it can be written while training goes on; until then
-memory holds, of everything that training changes meanwhile, both values.
+First all is cut, then written. A cut is one value of every variable as of one moment: on each ps a
+second variable beside each takes the first one's value. Nothing is copied for it, for TensorFlow
+shares what is assigned and copies before it changes what is shared (that a value once read stays as
+it was read is promised by `ReadVariableOp`). So a cut takes milliseconds whatever the model's size,
+and what lies in it can be written while training goes on; until then memory holds, of everything
+that training changes meanwhile, both values.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ PATH = [tf.TensorSpec([], tf.string)]
 
 
 class Part(NamedTuple):
-    """One tensor of a checkpoint: whose, under which key, how to get it. No owner: it is constant."""
+    """One tensor of a checkpoint: whose, under which key, how to get it. No owner: it is
+    constant.
+    """
 
     owner: Any
     key: str
@@ -40,16 +44,24 @@ class Part(NamedTuple):
 
 
 class Checkpoint:
-    """What a generation writes and reads; any Keras program can restore `model` and `optimizer` from it.
+    """What a generation writes and reads; any Keras program can restore `model` and `optimizer`
+    from it.
 
-    Everything is traced once: TensorFlow would build the same graph at each call, while training stands still.
+    Everything is traced once: TensorFlow would build the same graph at each call, while training
+    stands still.
     """
 
     def __init__(self, built: Built) -> None:
         self._ledger = built.meter.ledger
-        self._whole = tf.train.Checkpoint(model=built.model, optimizer=built.optimizer, meter=built.meter)
+        self._whole = tf.train.Checkpoint(
+            model=built.model, optimizer=built.optimizer, meter=built.meter
+        )
         tensors, _, self._savers, _ = self._whole._saver._gather_serialized_tensors()
-        parts = [Part(owner, key, source) for owner, found in tensors.items() for key, source in found.items()]
+        parts = [
+            Part(owner, key, source)
+            for owner, found in tensors.items()
+            for key, source in found.items()
+        ]
         self._constant = [part for part in parts if part.owner is None]
         self._parts = [part for part in parts if part.owner is not None]
         self._copies = [_empty(part.source) for part in self._parts]
@@ -67,7 +79,10 @@ class Checkpoint:
             with tf.device(part.source.device):
                 value = part.source.tensor
                 copy.assign(value, read_value=False)
-            self._held[part.key] = part.source.device, (value.shape.num_elements() or 0) * (value.dtype.size or 8)
+            self._held[part.key] = (
+                part.source.device,
+                (value.shape.num_elements() or 0) * (value.dtype.size or 8),
+            )
 
     def _dropped(self) -> None:
         for part, copy in zip(self._parts, self._copies, strict=True):
@@ -79,7 +94,9 @@ class Checkpoint:
         found = object_identity.ObjectIdentityDictionary()
         for part, copy in zip(self._parts, self._copies, strict=True):
             with tf.device(part.source.device):
-                found.setdefault(part.owner, {})[trackable_utils.extract_local_name(part.key)] = copy.read_value()
+                found.setdefault(part.owner, {})[trackable_utils.extract_local_name(part.key)] = (
+                    copy.read_value()
+                )
         for owner, values in found.items():
             owner._restore_from_tensors(values)
 
@@ -111,8 +128,8 @@ class Checkpoint:
     def rehearsed(self, folder: str, failed: Callable[[Any], None]) -> Iterator[None]:
         """Write before and read back after, so that nothing done in between remains.
 
-        And so that what is slow or impossible here shows itself before training stops for it. `failed` hears of an
-        error of the files, and may raise; otherwise there is another way back.
+        And so that what is slow or impossible here shows itself before training stops for it.
+        `failed` hears of an error of the files, and may raise; otherwise there is another way back.
         """
         path = f"{folder}/rehearsal"
         self._cut()
@@ -151,8 +168,9 @@ class Checkpoint:
     def read(self, path: str) -> Ledger:
         """Restore all of it; where that fails, everything is as it was before.
 
-        Raises `tf.errors.OpError`: `DataLossError` where the bytes of a variable are not those that were written (their
-        checksums stand in the index), `NotFoundError` where a file or a variable is missing; and `msgspec.DecodeError`.
+        Raises `tf.errors.OpError`: `DataLossError` where the bytes of a variable are not those that
+        were written (their checksums stand in the index), `NotFoundError` where a file or a
+        variable is missing; and `msgspec.DecodeError`.
         """
         with self._wholly():
             self._read(tf.constant(path))
@@ -178,4 +196,6 @@ def _nothing(dtype: tf.DType) -> tf.Tensor:
 def _empty(source: Any) -> tf.Variable:
     """A variable that can hold any value of this kind, where its source lies."""
     with tf.device(source.device):
-        return tf.Variable(_nothing(source.dtype), shape=tf.TensorShape(None), trainable=False, dtype=source.dtype)
+        return tf.Variable(
+            _nothing(source.dtype), shape=tf.TensorShape(None), trainable=False, dtype=source.dtype
+        )

@@ -66,7 +66,9 @@ Say = Callable[[Line], None]
 
 
 def connect(cluster: dict[str, list[str]]) -> Any:
-    """Return a strategy over a generation's cluster. Waits until every ps and worker accepts connections."""
+    """Return a strategy over a generation's cluster. Waits until every ps and worker accepts
+    connections.
+    """
     cancellation.keep_per_thread()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
@@ -75,8 +77,8 @@ def connect(cluster: dict[str, list[str]]) -> Any:
 
 
 def paused_s(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
-    """From the last update of the generation before to the first of this one, by the ps' clocks; 0: there was none.
-    The time for which the whole cluster was off is left out.
+    """From the last update of the generation before to the first of this one, by the ps' clocks; 0:
+    there was none. The time for which the whole cluster was off is left out.
 
     None where nothing ran before, or nothing was applied: all was, or a lane broke before it had.
     """
@@ -84,19 +86,31 @@ def paused_s(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
 
 
 def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
-    """When the last update was applied before this generation: the one in the checkpoint, by its ps' clock; where later
-    ones were reported, and lost, the last of those, by its chief's clock. 0: none was.
+    """When the last update was applied before this generation: the one in the checkpoint, by its
+    ps' clock; where later ones were reported, and lost, the last of those, by its chief's clock. 0:
+    none was.
     """
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
 
 class Chief:
-    """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in order."""
+    """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in
+    order.
+    """
 
     def __init__(
-        self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any], dog: Watchdog
+        self,
+        assignment: Assignment,
+        program: ModuleType,
+        say: Say,
+        inbox: queue.Queue[Any],
+        dog: Watchdog,
     ) -> None:
-        self.assignment, self.program, self.say, self.inbox, self.dog = assignment, program, say, inbox, dog
+        self.assignment = assignment
+        self.program = program
+        self.say = say
+        self.inbox = inbox
+        self.dog = dog
         self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
         self.summaries = Summaries(assignment.checkpoint_dir, marks.size_of(assignment))
@@ -115,13 +129,22 @@ class Chief:
         with self.dog.limited("examples()"):
             self.ledger = shards.fresh(examples(self.program), self.assignment.request.epochs)
         self.checkpoint = Checkpoint(self.built)
-        with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
+        with self.dog.limited(
+            "dataset(0, 1), or a step through the model and loss(), while it is traced,"
+        ):
             self.step = self._trace_step(strategy)
         self.lanes = self._make_lanes()
         self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
         every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
         self.saving = Saving(
-            self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied, redo_s
+            self.checkpoint,
+            self.folder,
+            every_s,
+            self.say,
+            self.inbox,
+            self._lost_ps,
+            self._applied,
+            redo_s,
         )
         self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
         if self.assignment.warms_up:
@@ -145,15 +168,24 @@ class Chief:
         return optimizers.accumulated_batches(self.built.optimizer)
 
     def _warm(self) -> None:
-        """Run the step on every worker, a save and a restore: what is slow the first time happens now."""
+        """Run the step on every worker, a save and a restore: what is slow the first time happens
+        now.
+        """
         stop = min(self.assignment.batch, self.ledger.examples)
-        positions = step.arguments(passes.split_passes([(0, stop)], self.assignment.request.device_batch_max))
+        positions = step.arguments(
+            passes.split_passes([(0, stop)], self.assignment.request.device_batch_max)
+        )
         with self.checkpoint.rehearsed(self.folder, self._not_rehearsed):
-            for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
+            for value in [
+                self.coordinator.schedule(self.step, args=positions)
+                for _ in range(2 * self.workers)
+            ]:
                 fetched(value)
 
     def _not_rehearsed(self, error: Any) -> None:
-        """Where nothing can be saved a hand-over is not begun; but who has nothing beside him trains."""
+        """Where nothing can be saved a hand-over is not begun; but who has nothing beside him
+        trains.
+        """
         if self._lost_ps():
             raise error
         why, remedy = disk.trouble(type(error).__name__, error.message)
@@ -193,11 +225,17 @@ class Chief:
         self.summaries.begin(restored_at, word)
 
     def _restore(self, order: Begin) -> float:
-        """Restore the first that is whole, and return when the last update was applied before (0: never)."""
-        found = restored(self.checkpoint, order, self.assignment.checkpoint_dir, self.say, self._lost_ps)
+        """Restore the first that is whole, and return when the last update was applied before (0:
+        never).
+        """
+        found = restored(
+            self.checkpoint, order, self.assignment.checkpoint_dir, self.say, self._lost_ps
+        )
         if found is None:
             if self.assignment.continue_from:
-                self.ledger = restore_earlier(self.checkpoint, self.assignment.continue_from, self.ledger)
+                self.ledger = restore_earlier(
+                    self.checkpoint, self.assignment.continue_from, self.ledger
+                )
                 self.built.meter.first_s.assign(0.0)
             return 0.0
         self.ledger = found
@@ -205,14 +243,18 @@ class Chief:
         return float(self.built.meter.last_s)
 
     def _settle_rate(self) -> float | None:
-        """Set and return the rate of this generation; None where a schedule gives it, which `prepare` has scaled."""
+        """Set and return the rate of this generation; None where a schedule gives it, which
+        `prepare` has scaled.
+        """
         return optimizers.set_rates(self.built.optimizer, self.rates, self._rate_share())
 
     def _rate_share(self) -> float:
         """Of the program's learning rate, what this generation trains with."""
         request = self.assignment.request
         share = rate.of_batch(request.learning_rate, self.assignment.batch, request.batch.start)
-        return share * rate.of_workers(request.rate_with_workers, self.workers, request.workers.start)
+        return share * rate.of_workers(
+            request.rate_with_workers, self.workers, request.workers.start
+        )
 
     def _go(self, steps: int) -> None:
         self.reported = self.went = time.monotonic()
@@ -251,7 +293,9 @@ class Chief:
                 case SaveNow():
                     self.summaries.flush()
                     draft = self._draft(time.monotonic())
-                    if not draft.ledger.finished:  # else `finish` saves, which may change the weights before
+                    if (
+                        not draft.ledger.finished
+                    ):  # else `finish` saves, which may change the weights before
                         self.saving.now(draft)
                     self._go(self.lanes.steps)
                 case Kept():
@@ -260,7 +304,9 @@ class Chief:
                     self.saving.spare = Spare(gib)
 
     def _hand_over(self, drain: Drain) -> bool:
-        """Drain, save and wait. True when draining finished the job; otherwise train on when told to, or not saved."""
+        """Drain, save and wait. True when draining finished the job; otherwise train on when told
+        to, or not saved.
+        """
         self.saving.settle()  # while training goes on
         began = time.monotonic()
         self.lanes.drain()
@@ -347,9 +393,11 @@ class Chief:
         )
 
     def _finalize_weights(self) -> None:
-        """As at the end of `Model.fit`: with `use_ema` the averages become the weights. A second time changes nothing.
+        """As at the end of `Model.fit`: with `use_ema` the averages become the weights. A second
+        time changes nothing.
 
-        No earlier checkpoint has them in place of the weights, so training goes on from what it was.
+        No earlier checkpoint has them in place of the weights, so training goes on from what it
+        was.
         """
         with self.strategy.scope():
             self.built.optimizer.finalize_variable_values(self.built.model.trainable_variables)
@@ -361,7 +409,9 @@ class Chief:
                 return
             if left:
                 time.sleep(LAST_WAIT_S)
-        raise cause.plainly(f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved")
+        raise cause.plainly(
+            f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved"
+        )
 
     def _tidy(self) -> None:
         """What the ledger names no more goes before this process does, once it names the last."""
@@ -371,4 +421,8 @@ class Chief:
             keeping.keep(self.assignment, word, self.ledger.total)
 
     def _names_last(self, word: Any) -> bool:
-        return isinstance(word, Kept) and self.saving.newest is not None and self.saving.newest.path in word.paths
+        return (
+            isinstance(word, Kept)
+            and self.saving.newest is not None
+            and self.saving.newest.path in word.paths
+        )

@@ -1,7 +1,8 @@
 """One task of one generation, in a process of its own; the only process that runs TensorFlow.
 
 It is born by a fork of the pod's nursery, which has imported TensorFlow already, or freshly
-(`python -m services.trainer.child FD`). It speaks with its supervisor over a socket, and dies with it.
+(`python -m services.trainer.child FD`). It speaks with its supervisor over a socket, and dies with
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ PEER_WORDS = ("Could not start gRPC server", "some remote workers have been rest
 
 
 class _Mouth:
-    """Says lines, one at a time, from any thread. `handle` is for what must be said without Python."""
+    """Says lines, one at a time, from any thread. `handle` is for what must be said without
+    Python.
+    """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel, self._lock = channel, threading.Lock()
@@ -94,7 +97,9 @@ def _watched(assignment: Assignment, say: _Mouth) -> Watchdog:
 
 
 def _threads(assignment: Assignment) -> None:
-    """As many threads as cores are ours; enough between operations that no worker waits for another's."""
+    """As many threads as cores are ours; enough between operations that no worker waits for
+    another's.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(within(assignment))
@@ -141,7 +146,9 @@ def _stand(assignment: Assignment, say: _Mouth, lines: Any) -> int:
     role, index = assignment.role, assignment.index
     errors = _errors()
     try:
-        server = lean.serve(assignment.cluster, role, index, between(assignment), within(assignment))
+        server = lean.serve(
+            assignment.cluster, role, index, between(assignment), within(assignment)
+        )
     except errors.OpError as error:
         say(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
         return EXIT_PEER_LOST
@@ -173,7 +180,9 @@ def _explain(error: BaseException, say: _Mouth, program: str) -> int:
 
 
 def peer_lost(error: BaseException) -> bool:
-    """Also where our port is not free, or a server has gone meanwhile, of which TensorFlow says no more than this."""
+    """Also where our port is not free, or a server has gone meanwhile, of which TensorFlow says no
+    more than this.
+    """
     errors = _errors()
     if isinstance(error, errors.UnknownError | errors.InvalidArgumentError):
         return any(words in str(error) for words in PEER_WORDS)

@@ -1,4 +1,6 @@
-"""Children of a pod: processes, born by a fork of the nursery or freshly, spoken with over a socket pair."""
+"""Children of a pod: processes, born by a fork of the nursery or freshly, spoken with over a socket
+pair.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from services.trainer.orders import Assignment, Born, Failed, Finished, Order, Word, heard, last_words, line
+from services.trainer.orders import (
+    Assignment,
+    Born,
+    Failed,
+    Finished,
+    Order,
+    Word,
+    heard,
+    last_words,
+    line,
+)
 
 OnWord = Callable[[Word], Awaitable[None]]
 OnEnd = Callable[[], Awaitable[None]]
@@ -30,7 +42,9 @@ class Nursery:
         self._process = _spawn("services.trainer.nursery", theirs, role)
 
     def bear(self, channel: socket.socket) -> None:
-        """Ask for a child at the other end of `channel`; it is forked as soon as TensorFlow is imported."""
+        """Ask for a child at the other end of `channel`; it is forked as soon as TensorFlow is
+        imported.
+        """
         socket.send_fds(self._channel, [b"c"], [channel.fileno()])
         channel.close()
 
@@ -47,8 +61,12 @@ class Nursery:
 class Child:
     """One child, from birth to end. `end` is final and at once; after it nothing more is heard."""
 
-    def __init__(self, assignment: Assignment, nursery: Nursery | None, on_word: OnWord, on_end: OnEnd) -> None:
-        self._on_word, self._on_end, self._program = on_word, on_end, assignment.program
+    def __init__(
+        self, assignment: Assignment, nursery: Nursery | None, on_word: OnWord, on_end: OnEnd
+    ) -> None:
+        self._on_word = on_word
+        self._on_end = on_end
+        self._program = assignment.program
         self._odd, self._explained = b"", False
         self._ours, theirs = socket.socketpair()
         self._ours.sendall(line(assignment))
@@ -123,7 +141,9 @@ class Child:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line; none when the child is gone, also where it had not read all that it was told."""
+    """The next line; none when the child is gone, also where it had not read all that it was
+    told.
+    """
     try:
         return await reader.readline()
     except ConnectionResetError:
@@ -135,6 +155,8 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:
     handle = theirs.fileno()
     os.set_inheritable(handle, True)
-    process = subprocess.Popen([sys.executable, "-m", module, str(handle), *words], pass_fds=[handle])
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, str(handle), *words], pass_fds=[handle]
+    )
     theirs.close()
     return process

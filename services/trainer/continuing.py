@@ -1,7 +1,7 @@
 """Begin a job with the last checkpoint of a finished one (`checkpoint.continue_from`). Edge.
 
-Model, optimizer and the ledger of examples come from the earlier job. Its epochs count, so the new job trains only
-those that it asks for in addition.
+Model, optimizer and the ledger of examples come from the earlier job. Its epochs count, so the new
+job trains only those that it asks for in addition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ FIELD = "checkpoint.continue_from"
 
 
 def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledger:
-    """Restore the newest complete checkpoint in `folder`, and return its ledger with the epochs of `ledger`.
+    """Restore the newest complete checkpoint in `folder`, and return its ledger with the epochs of
+    `ledger`.
 
     Those that the earlier job's ledger has named come first.
 

@@ -36,7 +36,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "the checkpoint folder is not there, or is none",
         "see that it exists, and that every node of the job mounts it",
     ),
-    (r"input/output error|stale file handle", "the disk under the checkpoint folder fails", "look at its volume"),
+    (
+        r"input/output error|stale file handle",
+        "the disk under the checkpoint folder fails",
+        "look at its volume",
+    ),
     (
         r"Unavailable|DeadlineExceeded|Aborted",
         "the checkpoint store does not answer",

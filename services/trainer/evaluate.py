@@ -21,20 +21,25 @@ TRIED = 2  # examples, so that there is a batch of them
 def metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float]:
     """The program's metrics and mean loss over its `evaluation()`; empty where it has none.
 
-    The weights are copied to a plain model here, so that evaluating asks the ps once, not once a batch. What is no
-    finite number is left out: JSON has none, and the loss of a model that diverged says no more.
+    The weights are copied to a plain model here, so that evaluating asks the ps once, not once a
+    batch. What is no finite number is left out: JSON has none, and the loss of a model that
+    diverged says no more.
     """
     return _measured(program, trained, dog) if has(program, "evaluation") else {}
 
 
 def tried(program: ModuleType, dog: Watchdog) -> None:
-    """Evaluate a few examples with fresh weights: what cannot be evaluated is to fail before hours of training."""
+    """Evaluate a few examples with fresh weights: what cannot be evaluated is to fail before hours
+    of training.
+    """
     if has(program, "evaluation"):
         _measured(program, None, dog, TRIED)
 
 
 def _measured(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) -> dict[str, float]:
-    """`trained`: the model whose weights are to be used; None: fresh ones. `most`: so many examples; -1: all."""
+    """`trained`: the model whose weights are to be used; None: fresh ones. `most`: so many
+    examples; -1: all.
+    """
     with dog.limited("model()"):
         model = program.model()
     with dog.limited("metrics()"):

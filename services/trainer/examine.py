@@ -1,9 +1,11 @@
-"""A program is tried in this process, by the functions that a job's tasks try it with. For `weir doctor`. Edge.
+"""A program is tried in this process, by the functions that a job's tasks try it with. For `weir
+doctor`. Edge.
 
     python -m services.trainer.examine FD ASKED
 
-Its import, its examples, its model on parameter servers, two updates, its evaluation: chief, ps and a worker stand in
-this one process, which tells over FD what it sees (`examined.py`). It ends with its reader.
+Its import, its examples, its model on parameter servers, two updates, its evaluation: chief, ps and
+a worker stand in this one process, which tells over FD what it sees (`examined.py`). It ends with
+its reader.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from typing import Any
 import msgspec
 
 from services.trainer import cause, inspecting
-from services.trainer.examined import Asked, Examined, first_starts, looked_at, reads_at_once, starts
+from services.trainer.examined import (
+    Asked,
+    Examined,
+    first_starts,
+    looked_at,
+    reads_at_once,
+    starts,
+)
 from services.trainer.label_order import is_ordered
 from services.trainer.orders import Failed
 from services.trainer.watchdog import Watchdog
@@ -35,7 +44,9 @@ class Examiner:
     """Tries one program, and tells after each step what is known by then."""
 
     def __init__(self, asked: Asked, handle: int) -> None:
-        self.asked, self._handle, self.seen = asked, handle, Examined()
+        self.asked = asked
+        self._handle = handle
+        self.seen = Examined()
         self.dog = Watchdog(asked.program, asked.limit_s, asked.limit_s)
 
     def tell(self, **more: Any) -> None:
@@ -43,7 +54,9 @@ class Examiner:
         os.write(self._handle, msgspec.json.encode(self.seen) + b"\n")
 
     def run(self) -> None:
-        """All steps; what breaks one is told in its author's words, and is the last thing that is told."""
+        """All steps; what breaks one is told in its author's words, and is the last thing that is
+        told.
+        """
         self.dog.start(self._handle, self._stuck)
         try:
             self._steps()
@@ -70,11 +83,19 @@ class Examiner:
 
         from services.trainer import program
 
-        _ = (tf.keras, tf.distribute.ParameterServerStrategy)  # loaded late by TensorFlow, and not by the program
-        before, began, path = inspecting.resident(), time.monotonic(), Path(self.asked.program)
+        _ = (
+            tf.keras,
+            tf.distribute.ParameterServerStrategy,
+        )  # loaded late by TensorFlow, and not by the program
+        before = inspecting.resident()
+        began = time.monotonic()
+        path = Path(self.asked.program)
         with self.dog.limited("its import"):
             module = program.load(path, program.digest_of(path.read_bytes()))
-        self.tell(loaded_s=time.monotonic() - began, loaded_gib=max(inspecting.resident() - before, 0) / GIB)
+        self.tell(
+            loaded_s=time.monotonic() - began,
+            loaded_gib=max(inspecting.resident() - before, 0) / GIB,
+        )
         with self.dog.limited("examples()"):
             self.tell(examples=program.examples(module))
         return module
@@ -82,18 +103,26 @@ class Examiner:
     def _sample(self, module: ModuleType) -> None:
         count = self.seen.examples or 0
         size = reads_at_once(self.asked, count)
-        together, alone, infinite = dict[int, str](), dict[int, str](), list[int]()
+        together = dict[int, str]()
+        alone = dict[int, str]()
+        infinite = list[int]()
         for start in starts(count, size):
             batch, chosen = self._read(module, start, start + size), looked_at(start, size)
             together |= {number: inspecting.digest(batch, number - start) for number in chosen}
-            infinite += [number for number in chosen if not inspecting.finite(batch, number - start)]
+            infinite += [
+                number for number in chosen if not inspecting.finite(batch, number - start)
+            ]
         for number in reversed(sorted(together)):
             alone[number] = inspecting.digest(self._read(module, number, number + 1), 0)
         read_s = min(self._seconds_to_read(module, size) for _ in range(READS))
-        self.tell(together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s)
+        self.tell(
+            together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s
+        )
         if self.asked.ps:
             self.tell(ordered=self._has_order(module, first_starts(count, size), size))
-            self.tell(ordered=self.seen.ordered or self._has_order(module, starts(count, size), size))
+            self.tell(
+                ordered=self.seen.ordered or self._has_order(module, starts(count, size), size)
+            )
 
     def _has_order(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
         """Whether the labels of the batches that begin there come in an order."""
@@ -135,7 +164,9 @@ class Examiner:
         self.tell(variables=tuple(inspecting.held(built.model)), slots=slots, scheduled=scheduled)
         self._compare(module, built.model)
         unlearnt = inspecting.noting_unlearnt(built.optimizer)
-        with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
+        with self.dog.limited(
+            "dataset(0, 1), or a step through the model and loss(), while it is traced,"
+        ):
             batches = optimizers.accumulated_batches(built.optimizer)
             several = passes.has_several(batches, self.asked.batch, self.asked.device_batch_max)
             traced = step.traced(module, strategy, built, several).get_concrete_function()
@@ -145,14 +176,19 @@ class Examiner:
             self._update(coordinator, traced, built.model)
 
     def _compare(self, module: ModuleType, model: Any) -> None:
-        """With a batch as the job has it; of a very large one with a part, for the square of it may be made."""
+        """With a batch as the job has it; of a very large one with a part, for the square of it may
+        be made.
+        """
         size = min(reads_at_once(self.asked, self.seen.examples or 0), MOST)
         if size < PAIR:
             return
         with self.dog.limited("model or loss()"):
             labels, outputs = inspecting.answered(module, model, size)
             shapes = map(inspecting.shapes, (labels, outputs))
-            self.tell(**dict(zip(("labels", "outputs"), shapes, strict=True)), span=inspecting.span(outputs))
+            self.tell(
+                **dict(zip(("labels", "outputs"), shapes, strict=True)),
+                span=inspecting.span(outputs),
+            )
             self.tell(lossy=inspecting.compared(module.loss, labels, outputs, size))
             self.tell(mixed=inspecting.mixed(module.loss, labels, outputs))
 
@@ -168,7 +204,9 @@ class Examiner:
         began = time.monotonic()
         again = fetched(coordinator.schedule(traced, args=where))
         took_s = time.monotonic() - began
-        finite = math.isfinite(loss + again) and all(map(inspecting.all_finite, model.trainable_variables))
+        finite = math.isfinite(loss + again) and all(
+            map(inspecting.all_finite, model.trainable_variables)
+        )
         self.tell(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
 
     def _evaluate(self, module: ModuleType) -> None:
@@ -183,16 +221,27 @@ class Examiner:
 
 
 def _cluster(ps: int) -> tuple[Any, Any, Any]:
-    """A chief's strategy over so many ps and one worker, its coordinator, and what is to be kept meanwhile."""
+    """A chief's strategy over so many ps and one worker, its coordinator, and what is to be kept
+    meanwhile.
+    """
     import tensorflow as tf
 
     from services.trainer import lean
     from services.trainer.chief import connect
     from services.trainer.ports import Ports
 
-    held = {role: [Ports("0,0") for _ in range(count)] for role, count in (("chief", 1), ("ps", ps), ("worker", 1))}
-    cluster = {role: [f"127.0.0.1:{each.numbers[0]}" for each in ports] for role, ports in held.items()}
-    servers = [lean.serve(cluster, role, i, 2, 1) for role in ("ps", "worker") for i in range(len(cluster[role]))]
+    held = {
+        role: [Ports("0,0") for _ in range(count)]
+        for role, count in (("chief", 1), ("ps", ps), ("worker", 1))
+    }
+    cluster = {
+        role: [f"127.0.0.1:{each.numbers[0]}" for each in ports] for role, ports in held.items()
+    }
+    servers = [
+        lean.serve(cluster, role, i, 2, 1)
+        for role in ("ps", "worker")
+        for i in range(len(cluster[role]))
+    ]
     strategy = connect(cluster)
     return strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), (held, servers)
 

@@ -1,6 +1,8 @@
-"""What is asked of a process that tries a program (`examine.py`), and what it tells: one JSON document a line. Pure.
+"""What is asked of a process that tries a program (`examine.py`), and what it tells: one JSON
+document a line. Pure.
 
-After each step the process tells all that it knows by then; so whoever reads knows how far it came, however it ends.
+After each step the process tells all that it knows by then; so whoever reads knows how far it came,
+however it ends.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ FIRST = 4  # batches of which the labels are looked at, besides the middle and t
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`program`: its file. `batch`: examples of an update. `limit_s`: how long one call of its code may take.
+    """`program`: its file. `batch`: examples of an update. `limit_s`: how long one call of its code
+    may take.
 
     `device_batch_max`: the most examples that a worker may hold at once, if there is such a limit.
-    `ps`: on so many parameter servers an update is made; 0: only examples are read, for another process reads them too.
+    `ps`: on so many parameter servers an update is made; 0: only examples are read, for another
+    process reads them too.
     """
 
     program: str
@@ -43,12 +47,13 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen so far. Seconds are of a later try, where the first is slower.
 
-    `together` and `alone`: digests of examples, by number, read with others of their batch and each by itself;
-    `infinite`: those of them with a number that is none. `ordered`: the labels of the batches read are sorted, or
-    come class by class. `slots`: bytes that the optimizer keeps besides the variables.
-    `loaded_gib`: what the program's import added to the process. `labels` and `outputs`: shapes of a batch's, `span`:
-    the least and the most of its only output. `lossy`: shape of a loss that has a number for each pair of examples;
-    `mixed`: it has, and is the mean of them.
+    `together` and `alone`: digests of examples, by number, read with others of their batch and each
+    by itself; `infinite`: those of them with a number that is none. `ordered`: the labels of the
+    batches read are sorted, or come class by class. `slots`: bytes that the optimizer keeps besides
+    the variables. `loaded_gib`: what the program's import added to the process. `labels` and
+    `outputs`: shapes of a batch's, `span`: the least and the most of its only output. `lossy`:
+    shape of a loss that has a number for each pair of examples; `mixed`: it has, and is the mean of
+    them.
     """
 
     loaded_s: float | None = None

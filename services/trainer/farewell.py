@@ -1,7 +1,9 @@
-"""A pod's last seconds, and what it does about others': tells that it has to go, works on, and goes in time. Edge.
+"""A pod's last seconds, and what it does about others': tells that it has to go, works on, and goes
+in time. Edge.
 
-`leaving.py` decides; here is the clock. Whether the job is over, or another generation trains, is looked up, because
-the launcher sends pods away as soon as it has heard of that, and we may hear of it later.
+`leaving.py` decides; here is the clock. Whether the job is over, or another generation trains, is
+looked up, because the launcher sends pods away as soon as it has heard of that, and we may hear of
+it later.
 """
 
 from __future__ import annotations
@@ -53,22 +55,33 @@ class Farewell:
     @property
     def times(self) -> Times:
         settings = self.trainer.settings
-        return Times(leave_s=settings.leave_s, last_save_s=max(settings.last_save_s, TWICE * self.save_s))
+        return Times(
+            leave_s=settings.leave_s, last_save_s=max(settings.last_save_s, TWICE * self.save_s)
+        )
 
     async def on_leaving(self, fact: TaskLeaving) -> None:
-        await self.trainer.perform(leaving.on_leaving(self.trainer.pod, fact, time.time(), self.times))
+        await self.trainer.perform(
+            leaving.on_leaving(self.trainer.pod, fact, time.time(), self.times)
+        )
 
     def on_saved(self, fact: CheckpointSaved) -> None:
         self.save_s = fact.drain_s + fact.seconds
 
     def on_resumed(self, fact: TrainingResumed) -> None:
-        """Remember how long a change takes, once for each generation; a generation that goes on tells nothing of it."""
+        """Remember how long a change takes, once for each generation; a generation that goes on
+        tells nothing of it.
+        """
         if fact.generation > self.measured:
-            self.measured, self.changes_s = fact.generation, grace.added(self.changes_s, fact.change_s)
+            self.measured, self.changes_s = (
+                fact.generation,
+                grace.added(self.changes_s, fact.change_s),
+            )
 
     @property
     def grace_s(self) -> float:
-        """Seconds that this pod may take to end: as long as a change takes, as far as Kubernetes lets it."""
+        """Seconds that this pod may take to end: as long as a change takes, as far as Kubernetes
+        lets it.
+        """
         settings = self.trainer.settings
         return grace.needed_s(settings.grace_s, self.changes_s, settings.grace_most_s)
 
@@ -85,7 +98,9 @@ class Farewell:
                 await asyncio.wait_for(self.stirred.wait(), wait_s)
 
     async def leave(self) -> None:
-        """We were told to end: returns when we may. The grace runs from now on, however long the bus takes."""
+        """We were told to end: returns when we may. The grace runs from now on, however long the
+        bus takes.
+        """
         began_s = time.time()
         over, resumed = await asyncio.gather(self._last(JobFinished), self._last(TrainingResumed))
         if over is not None or not await self._is_needed(resumed):

@@ -1,9 +1,10 @@
-"""Examples on the worker: the program's own Python runs in the worker's process, whatever it reads from.
+"""Examples on the worker: the program's own Python runs in the worker's process, whatever it reads
+from.
 
-The chief traces one step that asks for positions start .. stop - 1 by an operation that calls back into the Python of
-whoever executes it. TensorFlow finds the callback by a token in a table of the process, so each worker enters its own
-function under the token that the chief traced. So `dataset` may use NumPy, files or a generator, with plain integers,
-and no example passes through the chief.
+The chief traces one step that asks for positions start .. stop - 1 by an operation that calls back
+into the Python of whoever executes it. TensorFlow finds the callback by a token in a table of the
+process, so each worker enters its own function under the token that the chief traced. So `dataset`
+may use NumPy, files or a generator, with plain integers, and no example passes through the chief.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _kept: list[Any] = []
 
 
 def serve(program: ModuleType, dog: Watchdog) -> None:
-    """Answer the step's calls in this process. TensorFlow's table holds weak references, so we keep one."""
+    """Answer the step's calls in this process. TensorFlow's table holds weak references, so we keep
+    one.
+    """
 
     def batch(start: Any, stop: Any) -> list[Any]:
         with dog.limited(f"dataset({int(start)}, {int(stop)})"):
@@ -48,7 +51,9 @@ def read(program: ModuleType, start: int, stop: int) -> list[Any]:
 
 
 def first(program: ModuleType, start: int, stop: int) -> Any:
-    """The batch of these examples, in the program's own structure; raises `BadProgram` where any are missing."""
+    """The batch of these examples, in the program's own structure; raises `BadProgram` where any
+    are missing.
+    """
     dataset, count = _given(program, start, stop), stop - start
     with sought(dataset, program.dataset):
         batch = next(iter(dataset.batch(count)), None)
@@ -70,10 +75,11 @@ def _batched(dataset: Any, found: int, count: int) -> str:
 
 
 def element_spec(program: ModuleType, model: Any = None) -> Any:
-    """The structure of one batch: shapes with an open first axis, and types. Raises `BadProgram` where it is batched.
+    """The structure of one batch: shapes with an open first axis, and types. Raises `BadProgram`
+    where it is batched.
 
-    That is: every one of the inputs has an axis more than the model says that it takes; but Keras itself drops a last
-    axis of 1.
+    That is: every one of the inputs has an axis more than the model says that it takes; but Keras
+    itself drops a last axis of 1.
     """
     spec = _given(program, 0, 1).batch(1).element_spec
     given = [leaf.shape for leaf in tf.nest.flatten(spec[0])]
@@ -103,18 +109,24 @@ def _given(program: ModuleType, start: int, stop: int) -> Any:
 
 
 def pairs(made: Any, by: str, maker: object = None) -> Any:
-    """What a program has made, if it is a dataset of pairs; raises `BadProgram` that names who made it."""
+    """What a program has made, if it is a dataset of pairs; raises `BadProgram` that names who made
+    it.
+    """
     if not isinstance(made, tf.data.Dataset):
         raise BadProgram(f"{by} returned {type(made)}; a tf.data.Dataset is needed", maker)
     if not isinstance(made.element_spec, tuple) or len(made.element_spec) != 2:
-        raise BadProgram(f"{by} has elements {made.element_spec}; pairs (inputs, label) are needed", maker)
+        raise BadProgram(
+            f"{by} has elements {made.element_spec}; pairs (inputs, label) are needed", maker
+        )
     return made
 
 
 def batch_of(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
     """Inside a traced step: the batch, in the program's own structure."""
     leaves = tf.nest.flatten(spec)
-    values = tf.raw_ops.PyFunc(input=[start, stop], token=TOKEN, Tout=[leaf.dtype for leaf in leaves])
+    values = tf.raw_ops.PyFunc(
+        input=[start, stop], token=TOKEN, Tout=[leaf.dtype for leaf in leaves]
+    )
     for value, leaf in zip(values, leaves, strict=True):
         value.set_shape([None, *leaf.shape[1:]])
     return tf.nest.pack_sequence_as(spec, values)

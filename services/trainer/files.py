@@ -1,9 +1,11 @@
-"""The files of checkpoints, wherever TensorFlow can write: a folder, a shared volume, an object store by its URL. Edge.
+"""The files of checkpoints, wherever TensorFlow can write: a folder, a shared volume, an object
+store by its URL. Edge.
 
-A digest pins every byte of a checkpoint without reading it again: TensorFlow computes a checksum (CRC-32C) of each
-variable's bytes while it writes, on the ps, and keeps them in the index; the digest is over the index and the names and
-sizes of the other files. So whole files with the digest of old, and checksums that fit while they are restored, are the
-very bytes that were written; and neither saving nor restoring waits for a second look at all of them.
+A digest pins every byte of a checkpoint without reading it again: TensorFlow computes a checksum
+(CRC-32C) of each variable's bytes while it writes, on the ps, and keeps them in the index; the
+digest is over the index and the names and sizes of the other files. So whole files with the digest
+of old, and checksums that fit while they are restored, are the very bytes that were written; and
+neither saving nor restoring waits for a second look at all of them.
 """
 
 from __future__ import annotations
@@ -40,47 +42,67 @@ def seal(path: str) -> Seal:
 
 
 def wrong(path: str, digest: str) -> str:
-    """Why a checkpoint is not the one with this digest ("": none is known); empty where nothing is wrong so far."""
+    """Why a checkpoint is not the one with this digest ("": none is known); empty where nothing is
+    wrong so far.
+    """
     try:
         found = seal(path)
     except tf.errors.NotFoundError:
         return "it is missing"
     except tf.errors.OpError as error:
         return f"it cannot be read: {error.message}"
-    return "it is torn: its files are not those that were written" if digest not in ("", found.digest) else ""
+    return (
+        "it is torn: its files are not those that were written"
+        if digest not in ("", found.digest)
+        else ""
+    )
 
 
 def checkpoints_in(folder: str) -> list[str]:
-    """Return the paths of all checkpoints in a job's folder that have an index, the newest first."""
+    """Return the paths of all checkpoints in a job's folder that have an index, the newest
+    first.
+    """
     found = []
     for generation in _listed(folder):
         if retention.generation(generation) is not None:
             names = _listed(f"{folder}/{generation}")
-            found += [f"{folder}/{generation}/{name.removesuffix(INDEX)}" for name in names if name.endswith(INDEX)]
+            found += [
+                f"{folder}/{generation}/{name.removesuffix(INDEX)}"
+                for name in names
+                if name.endswith(INDEX)
+            ]
     ages = {path: age for path in found if (age := retention.age(path)) is not None}
     return sorted(ages, key=lambda path: ages[path], reverse=True)
 
 
 def mark_committed(path: str, committed: Committed) -> None:
-    """Write beside a checkpoint that the ledger has named it, unless that is written or the checkpoint is gone."""
+    """Write beside a checkpoint that the ledger has named it, unless that is written or the
+    checkpoint is gone.
+    """
     if gfile.exists(path + INDEX) and not gfile.exists(path + COMMITTED):
         _write(path + COMMITTED, msgspec.json.encode(committed))
 
 
 def committed_in(folder: str) -> dict[str, str]:
-    """Return the digests of all checkpoints in a job's folder that the ledger has named at some time, by path.
+    """Return the digests of all checkpoints in a job's folder that the ledger has named at some
+    time, by path.
 
     A mark that was not written to its end counts as none.
     """
     digests = {}
     for path in checkpoints_in(folder):
-        with contextlib.suppress(tf.errors.OpError, msgspec.DecodeError), gfile.GFile(path + COMMITTED, "rb") as file:
+        with (
+            contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
+            gfile.GFile(path + COMMITTED, "rb") as file,
+        ):
             digests[path] = msgspec.json.decode(file.read(), type=Committed).digest
     return digests
 
 
 def keep_job(folder: str, request: bytes, program: str) -> None:
-    """Write the job's request and program beside its checkpoints, unless they are there; `program`: a file here."""
+    """Write the job's request and program beside its checkpoints, unless they are there; `program`:
+    a file here.
+    """
     if gfile.exists(f"{folder}/{checkpoint_marks.REQUEST}"):
         return
     make_folder(f"{folder}/{checkpoint_marks.JOB}")
@@ -106,7 +128,9 @@ def remove(path: str) -> None:
 
 
 def prune(folder: str, kept: Sequence[str]) -> None:
-    """Remove what `retention` says of all that lies in the generations' folders, and the folders that this empties."""
+    """Remove what `retention` says of all that lies in the generations' folders, and the folders
+    that this empties.
+    """
     for generation in _listed(folder):
         number = retention.generation(generation)
         if number is None:
@@ -124,7 +148,11 @@ def prune(folder: str, kept: Sequence[str]) -> None:
 def _parts(path: str) -> Iterator[str]:
     """The names of a checkpoint's files, and of the folder in which they are begun."""
     folder, _, name = path.rpartition("/")
-    return (found for found in _listed(folder) if found.startswith(f"{name}.") or found == f"{name}_temp")
+    return (
+        found
+        for found in _listed(folder)
+        if found.startswith(f"{name}.") or found == f"{name}_temp"
+    )
 
 
 def _listed(folder: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Performing what was decided about children: each is started, told and ended here. Edge.
 
-What becomes of a child is not judged here: its words, and that it ended by itself, are handed to who ordered it.
+What becomes of a child is not judged here: its words, and that it ended by itself, are handed to
+who ordered it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from services.trainer import priority, program_file
-from services.trainer.actions import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
+from services.trainer.actions import (
+    BeginChild,
+    DrainChild,
+    EndChild,
+    ForChild,
+    GoOnChild,
+    SaveChild,
+    StartChild,
+)
 from services.trainer.assignment import assignment
 from services.trainer.children import Child, Nursery
 from services.trainer.fence import Fence
@@ -50,9 +59,18 @@ class Hands:
     """The children of one pod, by generation."""
 
     def __init__(
-        self, bus: Bus, settings: Settings, gate: Fence, folder: Path, nursery: Nursery | None, ears: Ears
+        self,
+        bus: Bus,
+        settings: Settings,
+        gate: Fence,
+        folder: Path,
+        nursery: Nursery | None,
+        ears: Ears,
     ) -> None:
-        self.bus, self.settings, self.gate, self.folder = bus, settings, gate, folder
+        self.bus = bus
+        self.settings = settings
+        self.gate = gate
+        self.folder = folder
         self.nursery, self.ears = nursery, ears
         self.children: dict[int, Child] = {}
         self.leaving: list[Child] = []  # ended, and perhaps not gone yet
@@ -77,7 +95,9 @@ class Hands:
     # ------------------------------------------------------------ start
 
     async def start(self, spec: ClusterSpecPublished, fresh: bool) -> None:
-        """Returns when the child is born, or could not be; it may have been given up while we looked around."""
+        """Returns when the child is born, or could not be; it may have been given up while we
+        looked around.
+        """
         await self.until_ports_are_free()
         if not fresh and (why := await self.lacks_room(spec)):
             return await self.ears.on_missed(spec, why)
@@ -90,14 +110,18 @@ class Hands:
             self.bear(spec, assigned, None if fresh else self.nursery)
 
     async def until_ports_are_free(self) -> None:
-        """A child that was ended holds its port until it is gone, and the next but one needs that very port."""
+        """A child that was ended holds its port until it is gone, and the next but one needs that
+        very port.
+        """
         leaving, self.leaving = self.leaving, []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDING_S):
                 await asyncio.gather(*(child.gone.wait() for child in leaving))
 
     async def lacks_room(self, spec: ClusterSpecPublished) -> str | None:
-        """Why two children do not fit side by side, said beforehand: the job then stops and starts again."""
+        """Why two children do not fit side by side, said beforehand: the job then stops and starts
+        again.
+        """
         running = self.children.get(max(self.children, default=-1))
         limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
         why = await asyncio.to_thread(lacks_room, limit, running.pid if running else None)
@@ -106,11 +130,19 @@ class Hands:
     async def assign(self, spec: ClusterSpecPublished, fresh: bool) -> Assignment:
         """Raises `BadProgram` where the program is not to be had."""
         follows = spec.previous is not None or bool((await self.gate.look()).paths)
-        program = await program_file.fetched(self.bus, spec.namespace, spec.request.program, self.folder)
-        return assignment(spec, self.settings, str(program), fresh=fresh, follows=follows, nice=self.nice)
+        program = await program_file.fetched(
+            self.bus, spec.namespace, spec.request.program, self.folder
+        )
+        return assignment(
+            spec, self.settings, str(program), fresh=fresh, follows=follows, nice=self.nice
+        )
 
-    def bear(self, spec: ClusterSpecPublished, assigned: Assignment, nursery: Nursery | None) -> None:
-        child = Child(assigned, nursery, lambda word: self.ears.on_word(spec, word), lambda: self.gone(spec))
+    def bear(
+        self, spec: ClusterSpecPublished, assigned: Assignment, nursery: Nursery | None
+    ) -> None:
+        child = Child(
+            assigned, nursery, lambda word: self.ears.on_word(spec, word), lambda: self.gone(spec)
+        )
         self.children[spec.generation] = child
         self.bus.spawn(child.listen())
 
@@ -121,17 +153,23 @@ class Hands:
     # ------------------------------------------------------------ tell, end
 
     async def begin(self, generation: int, path: str | None, chief: bool) -> None:
-        """A chief takes the fence first; it restores what the ledger names, the newest that is whole.
+        """A chief takes the fence first; it restores what the ledger names, the newest that is
+        whole.
 
-        A checkpoint is in the ledger before it is announced, so where the ledger names any, the announced one (`path`)
-        is among them, or older than them.
+        A checkpoint is in the ledger before it is announced, so where the ledger names any, the
+        announced one (`path`) is among them, or older than them.
         """
         if not chief:
             return self.tell(generation, Begin())
-        entry, last = await asyncio.gather(self.gate.claim(generation), last_progress(self.bus, self.settings))
+        entry, last = await asyncio.gather(
+            self.gate.claim(generation), last_progress(self.bus, self.settings)
+        )
         paths = entry.paths or ((path,) if path else ())
         begin = Begin(paths=paths, digests=entry.digests, samples=entry.samples, past=entry.past)
-        self.tell(generation, replace(begin, applied_step=last.step, applied_s=last.applied_s) if last else begin)
+        self.tell(
+            generation,
+            replace(begin, applied_step=last.step, applied_s=last.applied_s) if last else begin,
+        )
 
     def tell(self, generation: int, order: Order) -> None:
         """A child may die while we make up our mind; its end is heard of, too."""

@@ -1,4 +1,6 @@
-"""What `examine.py` looks at: examples, variables, the traced step. Edge, as it knows TensorFlow."""
+"""What `examine.py` looks at: examples, variables, the traced step. Edge, as it knows
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,16 @@ def finite(batch: Iterable[Any], row: int) -> bool:
 
 
 def class_labels(labels: Any) -> list[float] | None:
-    """A number for each example of a batch: its label, or the place of the one in a one-hot label; None if it has more
-    than that."""
+    """A number for each example of a batch: its label, or the place of the one in a one-hot label;
+    None if it has more than that.
+    """
     import numpy as np
     import tensorflow as tf
 
     parts = tf.nest.flatten(labels)
-    if len(parts) != 1 or not (parts[0].dtype.is_integer or parts[0].dtype.is_floating or parts[0].dtype.is_bool):
+    if len(parts) != 1 or not (
+        parts[0].dtype.is_integer or parts[0].dtype.is_floating or parts[0].dtype.is_bool
+    ):
         return None
     values = parts[0].numpy().astype("float64").reshape(len(parts[0]), -1)
     if values.shape[1] == 1:
@@ -71,7 +76,9 @@ def held(model: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()) ->
 
 
 def named_anew(maker: Callable[[], Any]) -> Callable[[], Any]:
-    """The same, but names of layers count from the beginning each time: as the program's author knows them."""
+    """The same, but names of layers count from the beginning each time: as the program's author
+    knows them.
+    """
     from keras.src.utils import naming
 
     def made() -> Any:
@@ -114,7 +121,9 @@ def span(outputs: Any) -> tuple[float, float] | None:
     import tensorflow as tf
 
     parts = tf.nest.flatten(outputs)
-    ends = [float(reduce(tf.cast(parts[0], tf.float32))) for reduce in (tf.reduce_min, tf.reduce_max)]
+    ends = [
+        float(reduce(tf.cast(parts[0], tf.float32))) for reduce in (tf.reduce_min, tf.reduce_max)
+    ]
     return (ends[0], ends[1]) if len(parts) == 1 and all(map(math.isfinite, ends)) else None
 
 
@@ -124,15 +133,23 @@ def compared(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: i
 
     found = tuple(tf.convert_to_tensor(loss(labels, outputs)).shape)
     each = (size, size)
-    return found if found[:2] == each and all(shape[:2] != each for shape in shapes((labels, outputs))) else ()
+    return (
+        found
+        if found[:2] == each and all(shape[:2] != each for shape in shapes((labels, outputs)))
+        else ()
+    )
 
 
 def mixed(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
-    """Whether a mean hides such a broadcast: where one of the two lacks an axis of one, the loss of a batch is not the
-    mean of its examples' losses, and with the axis it is."""
+    """Whether a mean hides such a broadcast: where one of the two lacks an axis of one, the loss of
+    a batch is not the mean of its examples' losses, and with the axis it is.
+    """
     import tensorflow as tf
 
-    if len(tf.nest.flatten((labels, outputs))) != 2 or abs(labels.shape.rank - outputs.shape.rank) != 1:
+    if (
+        len(tf.nest.flatten((labels, outputs))) != 2
+        or abs(labels.shape.rank - outputs.shape.rank) != 1
+    ):
         return False
     labels, outputs = labels[:FEW], outputs[:FEW]
     alone = [_mean(loss, labels[n : n + 1], outputs[n : n + 1]) for n in range(len(labels))]
@@ -141,8 +158,12 @@ def mixed(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
         if labels.shape.rank < outputs.shape.rank
         else (labels, outputs[..., None])
     )
-    whole, mended, each = _mean(loss, labels, outputs), _mean(loss, *wider), sum(alone) / len(alone)
-    return math.isclose(mended, each, rel_tol=ALIKE) and not math.isclose(whole, each, rel_tol=APART)
+    whole = _mean(loss, labels, outputs)
+    mended = _mean(loss, *wider)
+    each = sum(alone) / len(alone)
+    return math.isclose(mended, each, rel_tol=ALIKE) and not math.isclose(
+        whole, each, rel_tol=APART
+    )
 
 
 def _mean(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
@@ -158,17 +179,24 @@ def _mean(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
 def read_whole(traced: Any, model: Any) -> list[str]:
     """Names of the variables that a step reads as a whole only to look some rows up.
 
-    A variable that is read is copied to whoever reads; `tf.gather(variable, rows)` with a TensorFlow variable looks the
-    rows up on its ps. Keras 3's `Embedding` does the first (Keras 3.15): to TensorFlow its variable is a plain tensor.
+    A variable that is read is copied to whoever reads; `tf.gather(variable, rows)` with a
+    TensorFlow variable looks the rows up on its ps. Keras 3's `Embedding` does the first (Keras
+    3.15): to TensorFlow its variable is a plain tensor.
     """
     variables = {id(variable.value.handle): variable.path for variable in model.variables}
     inside = {inner.name: variables.get(id(outer)) for outer, inner in traced.graph.captures}
-    reads = (op for op in traced.graph.get_operations() if op.type == "ReadVariableOp" and _feeds_a_lookup(op))
+    reads = (
+        op
+        for op in traced.graph.get_operations()
+        if op.type == "ReadVariableOp" and _feeds_a_lookup(op)
+    )
     return [name for op in reads if (name := inside.get(op.inputs[0].name))]
 
 
 def _feeds_a_lookup(op: Any) -> bool:
-    """Whether the first input of a `GatherV2` comes from here, perhaps through nothing but copies."""
+    """Whether the first input of a `GatherV2` comes from here, perhaps through nothing but
+    copies.
+    """
     for output in op.outputs:
         for user in output.consumers():
             if user.type == "GatherV2" and user.inputs[0].name == output.name:

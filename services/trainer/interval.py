@@ -1,24 +1,27 @@
 """How often to save, where a request does not say. Pure.
 
-A save costs training time; work since the last one is lost in a failure. Young's first-order optimum (J. W. Young, "A
-first order approximation to the optimum checkpoint interval", Communications of the ACM 17(9), 1974):
+A save costs training time; work since the last one is lost in a failure. Young's first-order
+optimum (J. W. Young, "A first order approximation to the optimum checkpoint interval",
+Communications of the ACM 17(9), 1974):
 
     T = sqrt(2 C M)     C: seconds of training that one save costs, M: mean seconds between failures
 
-J. T. Daly ("A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
-Systems 22(3), 2006) adds terms that count where C comes near M; our bounds end long before that.
+J. T. Daly ("A higher order estimate of the optimum checkpoint interval for restart dumps", Future
+Generation Computer Systems 22(3), 2006) adds terms that count where C comes near M; our bounds end
+long before that.
 
-C is measured at each save that was due, and not at one that a hand-over or a drain asked for. The lower median of the
-last `KEPT` counts, so that one slow save changes nothing. M begins with a guess, which counts as if the job had seen it
-itself: one failure in `PRIOR_S`. So with n failures in t seconds of training
+C is measured at each save that was due, and not at one that a hand-over or a drain asked for. The
+lower median of the last `KEPT` counts, so that one slow save changes nothing. M begins with a
+guess, which counts as if the job had seen it itself: one failure in `PRIOR_S`. So with n failures
+in t seconds of training
 
     M = (PRIOR_S + t) / (1 + n)
 
 which is our choice (the mean of a failure rate with a prior of that weight).
 
-After a loss the training since the last complete save is repeated: at most the interval, the save before it and the
-save after it. The interval is bounded so that this is no more than `redo_s` (a setting), unless more than `SHARE_MOST`
-of the time would go into saving:
+After a loss the training since the last complete save is repeated: at most the interval, the save
+before it and the save after it. The interval is bounded so that this is no more than `redo_s` (a
+setting), unless more than `SHARE_MOST` of the time would go into saving:
 
     T <= max(redo_s - 2 D, C (1 / SHARE_MOST - 1))     D: seconds that one save takes, drain included
 """
@@ -42,7 +45,8 @@ KEPT = 5  # measurements
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job has seen of saves and failures. `ran_s`: training; `cost_s`: C, None where none was measured yet.
+    """What a job has seen of saves and failures. `ran_s`: training; `cost_s`: C, None where none
+    was measured yet.
 
     `costs_s`, `took_s`: what the last saves that were due cost, and how long they took.
     """
@@ -83,23 +87,30 @@ def typical(seconds: Sequence[float]) -> float:
 
 
 def lost(pause_s: float, write_s: float, did: float, speed: float) -> float:
-    """C of one save, in seconds: the pause, and what writing took from the training that went on beside it.
+    """C of one save, in seconds: the pause, and what writing took from the training that went on
+    beside it.
 
-    `did`: examples applied during the `write_s` behind the pause; `speed`: examples a second before (0: not known,
-    and then nothing is said to have been done).
+    `did`: examples applied during the `write_s` behind the pause; `speed`: examples a second before
+    (0: not known, and then nothing is said to have been done).
     """
     worth_s = did / speed if speed > 0 else 0.0
     return pause_s + max(write_s - worth_s, 0.0)
 
 
 def saved(past: Past, ran_s: float, cost_s: float | None, took_s: float = 0.0) -> Past:
-    """After `ran_s` seconds more of training, and a save that cost so much (None: it was not due) and took so long."""
+    """After `ran_s` seconds more of training, and a save that cost so much (None: it was not due)
+    and took so long.
+    """
     past = msgspec.structs.replace(past, ran_s=past.ran_s + ran_s)
     if cost_s is None:
         return past
-    before = past.costs_s or (() if past.cost_s is None else (past.cost_s,))  # an older version kept one number
+    before = past.costs_s or (
+        () if past.cost_s is None else (past.cost_s,)
+    )  # an older version kept one number
     costs_s, all_took_s = (*before, cost_s)[-KEPT:], (*past.took_s, took_s)[-KEPT:]
-    return msgspec.structs.replace(past, cost_s=typical(costs_s), costs_s=costs_s, took_s=all_took_s)
+    return msgspec.structs.replace(
+        past, cost_s=typical(costs_s), costs_s=costs_s, took_s=all_took_s
+    )
 
 
 def failed(past: Past) -> Past:

@@ -1,4 +1,6 @@
-"""What a chief keeps beside its checkpoints once the ledger has named them (`shared/checkpoint_marks.py`). Edge."""
+"""What a chief keeps beside its checkpoints once the ledger has named them
+(`shared/checkpoint_marks.py`). Edge.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,22 @@ def mark(assignment: Assignment, named: Kept, total_samples: int) -> None:
         for path in named.paths:
             if digest := named.digests.get(path):
                 samples = named.samples if path == named.paths[0] else None
-                files.mark_committed(path, Committed(digest=digest, samples=samples, total_samples=total_samples))
+                files.mark_committed(
+                    path, Committed(digest=digest, samples=samples, total_samples=total_samples)
+                )
     except tf.errors.OpError as error:
         logger.warning("CheckpointNotMarked", error=disk.said(error.message))
 
 
 def keep_beside(assignment: Assignment, named: Kept, total_samples: int) -> None:
     """Do as `keep`, while training goes on."""
-    threading.Thread(target=keep, args=(assignment, named, total_samples), name="keeping", daemon=True).start()
+    threading.Thread(
+        target=keep, args=(assignment, named, total_samples), name="keeping", daemon=True
+    ).start()
 
 
 def mark_beside(assignment: Assignment, named: Kept, total_samples: int) -> None:
     """Do as `mark`, while training goes on."""
-    threading.Thread(target=mark, args=(assignment, named, total_samples), name="marking", daemon=True).start()
+    threading.Thread(
+        target=mark, args=(assignment, named, total_samples), name="marking", daemon=True
+    ).start()

@@ -1,8 +1,9 @@
 """Lanes: threads of the chief that keep every worker busy, each with one batch out at a time.
 
-Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one. A lane takes the
-batches of an update from the ledger (several with gradient accumulation; where fewer are left, those), schedules it,
-waits until it is applied, and only then enters them as done. So a hand-over loses nothing that was accumulated.
+Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one.
+A lane takes the batches of an update from the ledger (several with gradient accumulation; where
+fewer are left, those), schedules it, waits until it is applied, and only then enters them as done.
+So a hand-over loses nothing that was accumulated.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Coordinator(Protocol):
 def fetched(value: Value) -> float:
     """The number, once a worker has brought it home. Raises what the coordinator gives up with.
 
-    A value wakes its reader before it has left its worker. Where the worker dies in between, the reader meets an error
-    while the coordinator runs the batch again elsewhere, after which the same value can be fetched. An error that is
-    there to stay is the very same object at each try; TensorFlow offers no event to wait for.
+    A value wakes its reader before it has left its worker. Where the worker dies in between, the
+    reader meets an error while the coordinator runs the batch again elsewhere, after which the same
+    value can be fetched. An error that is there to stay is the very same object at each try;
+    TensorFlow offers no event to wait for.
     """
     seen: Exception | None = None
     while True:
@@ -55,9 +57,11 @@ def fetched(value: Value) -> float:
 
 
 class Lanes:
-    """Begin with `start`, stop at a batch boundary with `drain`. What ends them goes to `inbox`, once a run.
+    """Begin with `start`, stop at a batch boundary with `drain`. What ends them goes to `inbox`,
+    once a run.
 
-    Into `inbox` go `"first"` (an update is applied), `"finished"` (nothing is left to do) and exceptions.
+    Into `inbox` go `"first"` (an update is applied), `"finished"` (nothing is left to do) and
+    exceptions.
     """
 
     def __init__(
@@ -70,9 +74,16 @@ class Lanes:
         accumulated: int = 1,
         device_batch_max: int | None = None,
     ) -> None:
-        """`accumulated`: batches of an update. `device_batch_max`: the most examples that a worker may hold at once."""
-        self._coordinator, self._traced, self._batch, self._count = coordinator, traced, batch, count
-        self._inbox, self._accumulated, self._device_batch_max = inbox, accumulated, device_batch_max
+        """`accumulated`: batches of an update. `device_batch_max`: the most examples that a worker
+        may hold at once.
+        """
+        self._coordinator = coordinator
+        self._traced = traced
+        self._batch = batch
+        self._count = count
+        self._inbox = inbox
+        self._accumulated = accumulated
+        self._device_batch_max = device_batch_max
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -84,18 +95,24 @@ class Lanes:
         self.ledger: Ledger = shards.fresh(1, 1)
 
     def start(self, ledger: Ledger, steps: int) -> None:
-        """Train on from this ledger and number of updates; raises `Unavailable` where batches are still out."""
+        """Train on from this ledger and number of updates; raises `Unavailable` where batches are
+        still out.
+        """
         if any(thread.is_alive() for thread in self._threads):
             raise tf.errors.UnavailableError(None, None, "no worker is left")
         self.ledger, self._steps = ledger, steps
         self._said.clear()
         self._stop.clear()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._count)]
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True) for _ in range(self._count)
+        ]
         for thread in self._threads:
             thread.start()
 
     def drain(self) -> None:
-        """Return when no batch is out, or when those that are will not come home, because no worker is left."""
+        """Return when no batch is out, or when those that are will not come home, because no worker
+        is left.
+        """
         self._stop.set()
         for thread in self._threads:
             while thread.is_alive() and not self.deserted():

@@ -1,9 +1,10 @@
 """A TensorFlow server without the rest of TensorFlow.
 
-A ps runs no Python of the program: all it does happens in TensorFlow's C++ library. Importing only what starts a
-server takes 0.3 s of CPU instead of 2.4 s, and 370 MB instead of 650 MB (TensorFlow 2.21): 2 s on a fifth of a core
-instead of 12 s. `import tensorflow` runs the package's `__init__`, so an empty package of that
-name stands in its place. Where that does not work (another version), the whole is imported.
+A ps runs no Python of the program: all it does happens in TensorFlow's C++ library. Importing only
+what starts a server takes 0.3 s of CPU instead of 2.4 s, and 370 MB instead of 650 MB (TensorFlow
+2.21): 2 s on a fifth of a core instead of 12 s. `import tensorflow` runs the package's `__init__`,
+so an empty package of that name stands in its place. Where that does not work (another version),
+the whole is imported.
 """
 
 from __future__ import annotations
@@ -39,10 +40,15 @@ def _empty_package() -> ModuleType:
 def serve(cluster: dict[str, list[str]], role: str, index: int, between: int, within: int) -> Any:
     """A started server; `between` and `within` are its threads between and within operations.
 
-    Raises `tensorflow.errors.OpError` where it cannot serve, for instance because the port is taken.
+    Raises `tensorflow.errors.OpError` where it cannot serve, for instance because the port is
+    taken.
     """
     from tensorflow.core.protobuf import config_pb2
 
     library = imported()
-    config = config_pb2.ConfigProto(inter_op_parallelism_threads=between, intra_op_parallelism_threads=within)
-    return library.Server(library.ClusterSpec(cluster), job_name=role, task_index=index, config=config)
+    config = config_pb2.ConfigProto(
+        inter_op_parallelism_threads=between, intra_op_parallelism_threads=within
+    )
+    return library.Server(
+        library.ClusterSpec(cluster), job_name=role, task_index=index, config=config
+    )

@@ -4,10 +4,12 @@
     last_save_s before its deadline    the chief saves once more and applies nothing after that: nothing is done again
     every task was told to end         the same at once: there is nobody who could take over
     a pod that was told to end         works on for its generation, and goes when that needs it no more: when the next
-                                       trains, when the last save is there, or leave_s before the deadline
+                                       trains, when the last save is there, or leave_s before the
+                                       deadline
 
-The loss of a worker costs nothing that a checkpoint could save. A cordoned or tainted node may be taken back, so it
-stops nobody: only what is certain does, an end that the pod was told or the time at which Kubernetes kills it.
+The loss of a worker costs nothing that a checkpoint could save. A cordoned or tainted node may be
+taken back, so it stops nobody: only what is certain does, an end that the pod was told or the time
+at which Kubernetes kills it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ WORKS = ("running", "draining")
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: how long before its deadline a pod goes, and how long before that the last save begins."""
+    """Seconds: how long before its deadline a pod goes, and how long before that the last save
+    begins.
+    """
 
     leave_s: float
     last_save_s: float
@@ -76,7 +80,10 @@ def _joined(known: Notice, fact: TaskLeaving) -> Notice:
 
 def _led(pod: Pod) -> int | None:
     """The newest generation that trains under this pod, its chief."""
-    return max((g for g, phase in pod.children.items() if phase == "running" and pod.leads(g)), default=None)
+    return max(
+        (g for g, phase in pod.children.items() if phase == "running" and pod.leads(g)),
+        default=None,
+    )
 
 
 def _indispensable(spec: ClusterSpecPublished) -> list[str]:
@@ -106,7 +113,9 @@ def _goes(pod: Pod, now: float, times: Times) -> bool:
 
 
 def _stopped(pod: Pod) -> bool:
-    """The newest generation that this pod works for has saved for nobody in particular: for good."""
+    """The newest generation that this pod works for has saved for nobody in particular: for
+    good.
+    """
     newest = max(g for g, phase in pod.children.items() if phase in WORKS)
     final = pod.finals.get(newest)
     return final is not None and final.successor is None

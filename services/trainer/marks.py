@@ -1,6 +1,7 @@
 """What a chief's reports are in TensorBoard: numbers by name, and a pause as words. Pure.
 
-Every curve is over examples applied, which mean the same whatever the batch is, and goes on through all generations.
+Every curve is over examples applied, which mean the same whatever the batch is, and goes on through
+all generations.
 
     loss                   mean over the examples since the point before
     examples_per_second    examples since the point before, over the time since then, of at least LEAST_S
@@ -10,8 +11,9 @@ Every curve is over examples applied, which mean the same whatever the batch is,
     learning_rate          of this generation, where it is not a schedule of the program's own
     pause/seconds          how long training stood still for a hand-over; pause/marks tells of each in words
 
-A point is written when SPACING of a generation's time has passed since the one before, and not before LEAST_S: each
-report of the first minutes, a few thousand points of a week; and the last one before a hand-over or the end.
+A point is written when SPACING of a generation's time has passed since the one before, and not
+before LEAST_S: each report of the first minutes, a few thousand points of a week; and the last one
+before a hand-over or the end.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was reported since the last point. `lost`: sum of loss x examples; `weighed`: the examples in it.
+    """What was reported since the last point. `lost`: sum of loss x examples; `weighed`: the
+    examples in it.
 
-    `since`: the last point's examples, and when it was (`since_s`, of a clock that only rises); `began_s`: when the
-    generation did.
+    `since`: the last point's examples, and when it was (`since_s`, of a clock that only rises);
+    `began_s`: when the generation did.
     """
 
     began_s: float
@@ -79,7 +82,11 @@ def numbers(so_far: Gathered, word: Progress, size: Size, now_s: float) -> dict[
     """
     passed_s = now_s - so_far.since_s
     loss = {"loss": so_far.lost / so_far.weighed} if so_far.weighed else {}
-    speed = {"examples_per_second": max(0, word.samples - so_far.since) / passed_s} if passed_s >= LEAST_S else {}
+    speed = (
+        {"examples_per_second": max(0, word.samples - so_far.since) / passed_s}
+        if passed_s >= LEAST_S
+        else {}
+    )
     return {
         **loss,
         **speed,
@@ -95,7 +102,11 @@ def after(so_far: Gathered, word: Progress, now_s: float) -> Gathered:
 
 
 def sizes(size: Size) -> dict[str, float]:
-    return {"tasks/ps": float(size.ps), "tasks/workers": float(size.workers), "tasks/batch": float(size.batch)}
+    return {
+        "tasks/ps": float(size.ps),
+        "tasks/workers": float(size.workers),
+        "tasks/batch": float(size.batch),
+    }
 
 
 def beginning(word: Resumed, size: Size) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""What pods use, told to their chief: over the bus' plain side, because only the newest value matters. Edge."""
+"""What pods use, told to their chief: over the bus' plain side, because only the newest value
+matters. Edge.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,18 @@ logger = structlog.get_logger()
 
 
 class Meter:
-    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by its name.
+    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by
+    its name.
 
     `child`: the process of the generation that runs in this pod.
     """
 
-    def __init__(self, bus: Bus, settings: Settings, child: Callable[[], int | None] = lambda: None) -> None:
-        self.bus, self.settings, self.child = bus, settings, child
+    def __init__(
+        self, bus: Bus, settings: Settings, child: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self.bus = bus
+        self.settings = settings
+        self.child = child
         self.subject = f"{USAGE}.{settings.namespace}.{settings.job}.{settings.uid}"
         self.usage: dict[str, TaskUsage] = {}
         self.complained = False
@@ -46,16 +53,22 @@ class Meter:
         await self.bus.client.subscribe(self.subject, cb=self.on_usage)
 
     def of(self, spec: ClusterSpecPublished) -> tuple[TaskUsage, ...]:
-        """What the tasks of a generation use: the last word of a task that is gone says nothing of it."""
+        """What the tasks of a generation use: the last word of a task that is gone says nothing of
+        it.
+        """
         names = {task.pod.removeprefix(f"{spec.job}-") for task in spec.tasks}
         return tuple(sample for name, sample in self.usage.items() if name in names)
 
     async def on_usage(self, raw: Msg) -> None:
-        """Plain messages only: a server's answers, which one may have sent here, have headers or other subjects."""
+        """Plain messages only: a server's answers, which one may have sent here, have headers or
+        other subjects.
+        """
         plain = raw.subject == self.subject and not raw.headers
         sample = sample_of(raw.data) if plain else None
         if sample is not None:
             self.usage[sample.task] = sample
         elif not self.complained:
             self.complained = True
-            logger.warning("OddUsage", subject=raw.subject, body=raw.data[:200].decode("utf-8", "replace"))
+            logger.warning(
+                "OddUsage", subject=raw.subject, body=raw.data[:200].decode("utf-8", "replace")
+            )

@@ -1,8 +1,9 @@
-"""The nursery: a process that has imported TensorFlow and nothing more, and forks a child for each generation.
+"""The nursery: a process that has imported TensorFlow and nothing more, and forks a child for each
+generation.
 
-Importing TensorFlow takes seconds of CPU, a fork milliseconds; and the children share the pages. It starts no
-TensorFlow runtime of its own, so a fork is safe. The supervisor sends one end of a socket pair (SCM_RIGHTS) for each
-child that it wants.
+Importing TensorFlow takes seconds of CPU, a fork milliseconds; and the children share the pages. It
+starts no TensorFlow runtime of its own, so a fork is safe. The supervisor sends one end of a socket
+pair (SCM_RIGHTS) for each child that it wants.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from shared import lifeline
 
 
 def main() -> None:
-    """`python -m services.trainer.nursery FD ROLE`: serve until the supervisor closes the channel."""
+    """`python -m services.trainer.nursery FD ROLE`: serve until the supervisor closes the
+    channel.
+    """
     lifeline.die_with_parent()
     sealed.blindfold()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

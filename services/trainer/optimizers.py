@@ -1,14 +1,21 @@
-"""The program's optimizer, made to do on parameter servers what it does under `Model.fit` in one process.
+"""The program's optimizer, made to do on parameter servers what it does under `Model.fit` in one
+process.
 
-Loss scaling: a model with the policy `mixed_float16` gets a `LossScaleOptimizer`, as `Model.compile` gives it one. The
-    step scales the loss (`step.py`). An update whose gradients are not finite is skipped; its examples count as used.
-Gradient accumulation: Keras decides in the graph whether a pass is the last of k, and a traced step on parameter
-    servers cannot hold that condition. Here the step computes the mean gradient of k passes and `_apply_mean` applies
-    it as Keras does in the k-th pass. The optimizer's state is then the same as in one process after those k passes:
-    `_iterations` counts passes, the accumulators are zero. With several workers each accumulates passes of its own.
-Averages (`use_ema`): Keras reads variable and average to the worker and writes the average back. Two workers at once
-    would lose one of two updates, and the model would travel three times. Here the ps adds
-    (1 - momentum) x (variable - average) to the average where both lie: the same number, with an atomic addition.
+Loss scaling: a model with the policy `mixed_float16` gets a `LossScaleOptimizer`, as
+`Model.compile` gives it one. The
+    step scales the loss (`step.py`). An update whose gradients are not finite is skipped; its
+    examples count as used.
+Gradient accumulation: Keras decides in the graph whether a pass is the last of k, and a traced step
+on parameter
+    servers cannot hold that condition. Here the step computes the mean gradient of k passes and
+    `_apply_mean` applies it as Keras does in the k-th pass. The optimizer's state is then the same
+    as in one process after those k passes: `_iterations` counts passes, the accumulators are zero.
+    With several workers each accumulates passes of its own.
+Averages (`use_ema`): Keras reads variable and average to the worker and writes the average back.
+Two workers at once
+    would lose one of two updates, and the model would travel three times. Here the ps adds (1 -
+    momentum) x (variable - average) to the average where both lie: the same number, with an atomic
+    addition.
 Schedules: `ScaledSchedule` scales what a schedule gives, since no variable holds the rate.
 """
 
@@ -34,14 +41,18 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
         return self.schedule(step) * self.share
 
     def get_config(self) -> dict[str, Any]:
-        return {"schedule": keras.optimizers.schedules.serialize(self.schedule), "share": self.share}
+        return {
+            "schedule": keras.optimizers.schedules.serialize(self.schedule),
+            "share": self.share,
+        }
 
 
 # ---------------------------------------------------------------- when it is built
 
 
 def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
-    """Build the optimizer for the model's variables and return it, wrapped if the model's policy asks for that.
+    """Build the optimizer for the model's variables and return it, wrapped if the model's policy
+    asks for that.
 
     Raises `BadProgram` for what cannot be done; `maker` is the program's function that made it.
     """
@@ -53,19 +64,28 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
     if any(part.use_ema and part.ema_overwrite_frequency for part in parts):
         raise BadProgram(f"optimizer() sets {NO_OVERWRITE}", maker)
     if len({part.gradient_accumulation_steps for part in parts}) > 1:
-        raise BadProgram("optimizer() has parts with different gradient_accumulation_steps: give all the same", maker)
+        raise BadProgram(
+            "optimizer() has parts with different gradient_accumulation_steps: give all the same",
+            maker,
+        )
     for part in parts:
         if part.use_ema:
             part._update_model_variables_moving_average = partial(_update_averages, part)
         if part.gradient_accumulation_steps:
             part._backend_apply_gradients = partial(_apply_mean, part)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # it counts passes; here it sees updates
-        optimizer.dynamic_growth_steps = max(optimizer.dynamic_growth_steps // accumulated_batches(optimizer), 1)
+    if isinstance(
+        optimizer, keras.optimizers.LossScaleOptimizer
+    ):  # it counts passes; here it sees updates
+        optimizer.dynamic_growth_steps = max(
+            optimizer.dynamic_growth_steps // accumulated_batches(optimizer), 1
+        )
     return optimizer
 
 
 def optimizer_parts(optimizer: Any) -> list[Any]:
-    """Return the optimizers that update variables: those that a `LossScaleOptimizer` or `MultiOptimizer` wraps."""
+    """Return the optimizers that update variables: those that a `LossScaleOptimizer` or
+    `MultiOptimizer` wraps.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return list(getattr(inner, "optimizers", [inner]))
 
@@ -86,13 +106,19 @@ def loss_scale(optimizer: Any) -> tf.Tensor | None:
 
 
 def match_scale(optimizer: Any, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
-    """Return gradients of a loss times `scale` as those of a loss times the optimizer's scale of this moment.
+    """Return gradients of a loss times `scale` as those of a loss times the optimizer's scale of
+    this moment.
 
-    `LossScaleOptimizer` divides by the latter, and another worker may have changed it since `scale` was read.
+    `LossScaleOptimizer` divides by the latter, and another worker may have changed it since `scale`
+    was read.
     """
     if scale is None or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return list(gradients)
-    computed = [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients if each is not None]
+    computed = [
+        each.values if isinstance(each, tf.IndexedSlices) else each
+        for each in gradients
+        if each is not None
+    ]
     with tf.control_dependencies(computed):
         ratio = optimizer.dynamic_scale.value.read_value() / scale
     return [multiply_gradient(each, ratio) for each in gradients]
@@ -131,7 +157,9 @@ def _summed_rows(gradient: Any) -> Any:
 
 
 def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -> None:
-    """Move each average `times` times towards its variable; before the first update it becomes the variable."""
+    """Move each average `times` times towards its variable; before the first update it becomes the
+    variable.
+    """
     started = tf.cast(tf.not_equal(optimizer.iterations, 0), tf.float32)
     weight = 1.0 - started * optimizer.ema_momentum**times
     averages = optimizer._model_variables_moving_average
@@ -141,14 +169,18 @@ def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -
         for variable, average in pairs:
             strategy.extended.update(average, _towards(variable), args=(weight,), group=False)
 
-    tf.__internal__.distribute.interim.maybe_merge_call(update_all, optimizer._distribution_strategy, weight)
+    tf.__internal__.distribute.interim.maybe_merge_call(
+        update_all, optimizer._distribution_strategy, weight
+    )
 
 
 def _towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
     """Return a function that moves an average towards this variable."""
 
     def move(average: tf.Variable, weight: tf.Tensor) -> Any:
-        return average.assign_add(tf.cast(weight, average.dtype) * (variable.read_value() - average.read_value()))
+        return average.assign_add(
+            tf.cast(weight, average.dtype) * (variable.read_value() - average.read_value())
+        )
 
     return move
 
@@ -175,14 +207,18 @@ def scale_schedules(optimizer: Any, share: float) -> None:
 
 
 def _scaled(rate: Any, share: float) -> Any:
-    """A schedule of the step, or a function without arguments, that gives `share` of what `rate` gives."""
+    """A schedule of the step, or a function without arguments, that gives `share` of what `rate`
+    gives.
+    """
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return ScaledSchedule(rate, share)
     return lambda: rate() * share
 
 
 def set_rates(optimizer: Any, rates: Sequence[float | None], share: float) -> float | None:
-    """Set `share` of the program's rates where a variable holds them; return the first of these, if there is one."""
+    """Set `share` of the program's rates where a variable holds them; return the first of these, if
+    there is one.
+    """
     chosen = None
     for part, rate in zip(optimizer_parts(optimizer), rates, strict=True):
         if rate is not None:

@@ -1,9 +1,11 @@
-"""What a supervisor and its children say to each other: one JSON document a line, over a socket pair.
+"""What a supervisor and its children say to each other: one JSON document a line, over a socket
+pair.
 
-The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `SaveNow` makes it
-save and train on, `Drain` stop at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been
-asked. A ps or worker only stands. A child that cannot say `Failed` any more (it crashed, or holds the global lock for
-ever) leaves what `faulthandler` writes: plain text, its last words.
+The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`;
+`SaveNow` makes it save and train on, `Drain` stop at a batch boundary and save; `GoOn` after that
+lets it train on as if nothing had been asked. A ps or worker only stands. A child that cannot say
+`Failed` any more (it crashed, or holds the global lock for ever) leaves what `faulthandler` writes:
+plain text, its last words.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 
 
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
-    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand.
+    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once
+    beforehand.
 
     `off_s`: for so long the whole cluster was off before: no part of a pause.
 
-    `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried. `beside`: another
-    generation trains meanwhile, and goes on where this one cannot be prepared.
+    `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
+    `beside`: another generation trains meanwhile, and goes on where this one cannot be prepared.
 
-    `continue_from`: the folder of a finished job, from whose last checkpoint this job begins (empty: from nothing).
+    `continue_from`: the folder of a finished job, from whose last checkpoint this job begins
+    (empty: from nothing).
 
-    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later;
-    `stuck_patience`: times that, how long no update may be applied. `redo_s`: seconds of training that are repeated at
-    most after a loss, where the request does not say how often to save.
+    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first
+    update, and later; `stuck_patience`: times that, how long no update may be applied. `redo_s`:
+    seconds of training that are repeated at most after a loss, where the request does not say how
+    often to save.
     """
 
     generation: int
@@ -60,10 +65,10 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
     """Restore the newest checkpoint that is whole (none: begin from nothing) and train.
 
-    `paths`: those that the ledger names, in its order, the first with `samples` applied; newer ones may lie in the
-    job's folder (`restoring`). `digests`: of those that were sealed, by path; `past`: what is known of saves and
-    failures. `applied_s`: when the last update that was reported was applied, which was number `applied_step`; 0: none
-    was.
+    `paths`: those that the ledger names, in its order, the first with `samples` applied; newer ones
+    may lie in the job's folder (`restoring`). `digests`: of those that were sealed, by path;
+    `past`: what is known of saves and failures. `applied_s`: when the last update that was reported
+    was applied, which was number `applied_step`; 0: none was.
     """
 
     paths: tuple[str, ...] = ()
@@ -75,7 +80,9 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
-    """Stop at a batch boundary, save, and wait. `successor`: for which generation; None: for good."""
+    """Stop at a batch boundary, save, and wait. `successor`: for which generation; None: for
+    good.
+    """
 
     successor: int | None = None
 
@@ -113,8 +120,8 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     """`stood`: why training stood still while this was written, where it need not have.
 
-    `pause_s`: for how long it did; `cost_s`: seconds of training that were lost in all; `ran_s`: since the last one, or
-    the beginning; `next_s`: until the next one.
+    `pause_s`: for how long it did; `cost_s`: seconds of training that were lost in all; `ran_s`:
+    since the last one, or the beginning; `next_s`: until the next one.
 
     `planned`: it was due, and not asked for; only such a one shows what saves cost.
     """
@@ -137,7 +144,9 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
-    """Nothing was saved, and training goes on; where it was to be `final`, too: a `successor` is given up."""
+    """Nothing was saved, and training goes on; where it was to be `final`, too: a `successor` is
+    given up.
+    """
 
     step: int
     path: str
@@ -188,7 +197,9 @@ class Finished(Line, frozen=True, kw_only=True, tag="finished"):
 
 
 class Failed(Line, frozen=True, kw_only=True, tag="failed"):
-    """`peer`: another task went away and this is not the program's fault; otherwise `cause` has its traceback."""
+    """`peer`: another task went away and this is not the program's fault; otherwise `cause` has its
+    traceback.
+    """
 
     cause: str
     peer: bool = False
@@ -199,7 +210,9 @@ Word = Born | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finish
 WORDS = msgspec.json.Decoder(Word)
 ORDERS = msgspec.json.Decoder(Order)
 
-EXIT_FINISHED, EXIT_FAILED, EXIT_PEER_LOST = 0, 1, 75
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_PEER_LOST = 75
 CAUSE_LENGTH = 20_000  # characters of a traceback that are told
 GENERATED = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
 
@@ -224,15 +237,18 @@ def heard(text: bytes) -> Word | None:
 
 
 def last_words(text: str, program: str) -> Failed:
-    """What `faulthandler` wrote: the program's fault where its code is on a stack, and then only those stacks.
+    """What `faulthandler` wrote: the program's fault where its code is on a stack, and then only
+    those stacks.
 
-    In front what happened, then a thread each, the most recent call first, with an empty line in between. It writes
-    what is not ASCII as Python escapes it.
+    In front what happened, then a thread each, the most recent call first, with an empty line in
+    between. It writes what is not ASCII as Python escapes it.
     """
     happened, _, rest = text.strip().partition("\n")
     stacks = rest.strip().split("\n\n")
     marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED)
     guilty = [stack for stack in stacks if any(mark in stack for mark in marks)]
-    stuck = "has let no other thread run for too long" if happened.startswith("Timeout") else "has died"
+    stuck = (
+        "has let no other thread run for too long" if happened.startswith("Timeout") else "has died"
+    )
     told = "\n\n".join([f"the process {stuck} and says only: {happened}", *(guilty or stacks)])
     return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

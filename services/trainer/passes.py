@@ -1,11 +1,14 @@
-"""The passes of one update: the parts of its batches that a worker takes through the model one after the other. Pure.
+"""The passes of one update: the parts of its batches that a worker takes through the model one
+after the other. Pure.
 
-With k batches of n_1 .. n_k examples in an update (k > 1: the optimizer's `gradient_accumulation_steps`) and
-`device_batch_max` D, batch i is cut into ceil(n_i / D) passes. The update's gradient is the sum over all passes of
+With k batches of n_1 .. n_k examples in an update (k > 1: the optimizer's
+`gradient_accumulation_steps`) and `device_batch_max` D, batch i is cut into ceil(n_i / D) passes.
+The update's gradient is the sum over all passes of
 
     share x mean gradient of the pass        share = examples of the pass / (k n_i)
 
-the mean over the k batches, each of them the mean over its examples: what one process computes that has room for all.
+the mean over the k batches, each of them the mean over its examples: what one process computes that
+has room for all.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ class Pass(NamedTuple):
 
 
 def split_passes(batches: Sequence[tuple[int, int]], device_batch_max: int | None) -> list[Pass]:
-    """Return the passes of an update over these batches (start, stop), each of at most `device_batch_max` examples."""
+    """Return the passes of an update over these batches (start, stop), each of at most
+    `device_batch_max` examples.
+    """
     passes = []
     for start, stop in batches:
         size = stop - start

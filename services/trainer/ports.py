@@ -1,7 +1,7 @@
 """The two ports of a task, held from the moment they are announced.
 
-A socket that is bound but does not listen keeps each from everybody who asks politely, while TensorFlow's server, which
-binds with SO_REUSEADDR as this one does, may still listen there.
+A socket that is bound but does not listen keeps each from everybody who asks politely, while
+TensorFlow's server, which binds with SO_REUSEADDR as this one does, may still listen there.
 """
 
 from __future__ import annotations

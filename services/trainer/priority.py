@@ -1,7 +1,8 @@
 """CPU weight of a child: low while it prepares beside the running generation, full once it trains.
 
-Niceness belongs to a thread and is inherited by the threads it starts, so it is lowered before TensorFlow starts any,
-and raised again for each. Raising needs a privilege that a restricted container lacks; there the weight stays full.
+Niceness belongs to a thread and is inherited by the threads it starts, so it is lowered before
+TensorFlow starts any, and raised again for each. Raising needs a privilege that a restricted
+container lacks; there the weight stays full.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A training program: a plain Python file without a Weir import.
 
-It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and `dataset(start, stop)` (a
-`tf.data.Dataset` of single examples `(inputs, label)`; Weir batches); it may have `evaluation()` (a dataset of examples
-that are not trained on) and `metrics()` (Keras metrics for it). What is missing is named in the error.
+It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and
+`dataset(start, stop)` (a `tf.data.Dataset` of single examples `(inputs, label)`; Weir batches); it
+may have `evaluation()` (a dataset of examples that are not trained on) and `metrics()` (Keras
+metrics for it). What is missing is named in the error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ NO_OVERWRITE = (
 
 
 class BadProgram(Exception):
-    """The program cannot be used; the text says why, every reason. `at`: the function of it that is to blame."""
+    """The program cannot be used; the text says why, every reason. `at`: the function of it that is
+    to blame.
+    """
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
@@ -49,7 +52,9 @@ def load(path: Path, digest: str) -> ModuleType:
 
 
 class _Exactly(SourceFileLoader):
-    """Compiles the very bytes whose digest it has checked, and takes nothing that an earlier run has compiled."""
+    """Compiles the very bytes whose digest it has checked, and takes nothing that an earlier run
+    has compiled.
+    """
 
     def __init__(self, name: str, path: Path, digest: str) -> None:
         super().__init__(name, str(path))
@@ -58,7 +63,9 @@ class _Exactly(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
         if digest_of(source) != self.digest:
-            raise BadProgram(f"{Path(self.path).name} is not what was asked for: it was changed in this pod")
+            raise BadProgram(
+                f"{Path(self.path).name} is not what was asked for: it was changed in this pod"
+            )
         code: CodeType = self.source_to_code(source, self.path)
         return code
 
@@ -85,7 +92,9 @@ def has(module: ModuleType, name: str) -> bool:
 
 
 def file_name(name: str) -> str:
-    """Under which name a program is kept, whatever a request calls it: no folder, nothing that no file may bear."""
+    """Under which name a program is kept, whatever a request calls it: no folder, nothing that no
+    file may bear.
+    """
     clean = "".join(c if c.isprintable() else "_" for c in name.replace("\\", "/").split("/")[-1])
     return clean.encode()[-NAME_BYTES:].decode(errors="ignore").lstrip(".") or "program"
 
@@ -93,5 +102,8 @@ def file_name(name: str) -> str:
 def examples(module: ModuleType) -> int:
     count = module.examples()
     if not isinstance(count, int) or count < 1:
-        raise BadProgram(f"examples() returned {count!r}; a whole number of at least 1 is needed", module.examples)
+        raise BadProgram(
+            f"examples() returned {count!r}; a whole number of at least 1 is needed",
+            module.examples,
+        )
     return count

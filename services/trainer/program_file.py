@@ -1,8 +1,10 @@
-"""The program's file: fetched once, by digest, and used only if it has that digest and is not too large. Edge.
+"""The program's file: fetched once, by digest, and used only if it has that digest and is not too
+large. Edge.
 
-The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a name is what the
-name says; a request that was written by hand may even name something else. What the store says of an object's size is
-its sender's word: no more than is allowed is read in any case. The file's name is the request's; no folder is.
+The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a
+name is what the name says; a request that was written by hand may even name something else. What
+the store says of an object's size is its sender's word: no more than is allowed is read in any
+case. The file's name is the request's; no folder is.
 
 Each try reads the program's description anew, so a program that is stored again meanwhile is found.
 """
@@ -26,7 +28,9 @@ from shared.patience import Plaint, is_outage
 
 TRIES, AGAIN_S = 3, 0.5
 BUSY_S = 2.0
-"""Between two tries where the bucket has as many readers as it may have: pods that wait ask no more often."""
+"""Between two tries where the bucket has as many readers as it may have: pods that wait ask no more
+often.
+"""
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
 ANSWER_S = 2.0  # until a bus that answers has answered
 WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
@@ -35,7 +39,9 @@ logger = structlog.get_logger()
 
 
 async def fetched(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
-    """Where it lies; raises `BadProgram` where the store has none of this digest, however often it is asked."""
+    """Where it lies; raises `BadProgram` where the store has none of this digest, however often it
+    is asked.
+    """
     path = folder / program.digest / file_name(program.name)
     if not (path.is_file() and digest_of(path.read_bytes()) == program.digest):
         _keep(path, await _asked_for(bus, namespace, program))
@@ -51,7 +57,9 @@ def _keep(path: Path, body: bytes) -> None:
 
 
 async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
-    why, tries, busy = "", 0, Plaint()
+    why = ""
+    tries = 0
+    busy = Plaint()
     while tries < TRIES:
         try:
             body, why = await _looked_up(bus, namespace, program.digest)
@@ -67,7 +75,9 @@ async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
 
-BUSY = "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
+BUSY = (
+    "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
+)
 
 
 async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
@@ -84,11 +94,16 @@ async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | Non
     found = digest_of(body)
     if found == digest:
         return body, ""
-    return None, f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}"
+    return (
+        None,
+        f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}",
+    )
 
 
 async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
-    """Return whether the bus answers at all; a try that failed while it did not says nothing about the program."""
+    """Return whether the bus answers at all; a try that failed while it did not says nothing about
+    the program.
+    """
     try:
         async with asyncio.timeout(ANSWER_S):
             await programs.described(bus, namespace, digest)

@@ -1,8 +1,9 @@
 """The pulse of a generation: while batches are out, updates are applied.
 
-A step that hangs inside TensorFlow shows no Python stack anywhere, but nothing is applied any more: neither while
-training nor while draining, for both wait for batches that are out. While saving, evaluating or standing drained none
-is out, so however long those take, the pulse is no worse for it.
+A step that hangs inside TensorFlow shows no Python stack anywhere, but nothing is applied any more:
+neither while training nor while draining, for both wait for batches that are out. While saving,
+evaluating or standing drained none is out, so however long those take, the pulse is no worse for
+it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,20 @@ class Lanes(Protocol):
 
 
 class Pulse:
-    """A check for the watchdog: failed, once no update was applied for so long while batches are out."""
+    """A check for the watchdog: failed, once no update was applied for so long while batches are
+    out.
+    """
 
     def __init__(self, lanes: Lanes, dog: Watchdog, patience: float) -> None:
-        self._lanes, self._dog, self._patience = lanes, dog, patience
+        self._lanes = lanes
+        self._dog = dog
+        self._patience = patience
         self._steps, self._since_s = 0, 0.0
 
     def __call__(self) -> Failed | None:
-        ledger, steps, now = self._lanes.ledger, self._lanes.steps, self._dog.clock_s
+        ledger = self._lanes.ledger
+        steps = self._lanes.steps
+        now = self._dog.clock_s
         if not ledger.given or steps != self._steps:
             self._steps, self._since_s = steps, now
         if now - self._since_s < self._patience * self._dog.limit_s:
@@ -56,7 +63,8 @@ def stalled(ledger: Ledger, steps: int, waited_s: float) -> str:
 
 
 def absent(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
-    """Tasks that were there and are not: the coordinator has lost them, or nobody answers where they stood.
+    """Tasks that were there and are not: the coordinator has lost them, or nobody answers where
+    they stood.
 
     The first because the address of a lost worker may be another's by now.
     """
@@ -64,13 +72,21 @@ def absent(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
 
 
 def lost(coordinator: Any) -> list[str]:
-    """The workers that are dead, as far as the coordinator has noticed; it goes on waiting for each for an hour."""
-    return [f"worker-{worker.worker_index}" for worker in coordinator._cluster.workers if worker._is_dead_with_error]
+    """The workers that are dead, as far as the coordinator has noticed; it goes on waiting for each
+    for an hour.
+    """
+    return [
+        f"worker-{worker.worker_index}"
+        for worker in coordinator._cluster.workers
+        if worker._is_dead_with_error
+    ]
 
 
 def unreachable(cluster: dict[str, list[str]]) -> list[str]:
     """The ps and workers that accept no connection, as `role-index at address`."""
-    tasks = [(f"{role}-{at}", to) for role in ("ps", "worker") for at, to in enumerate(cluster[role])]
+    tasks = [
+        (f"{role}-{at}", to) for role in ("ps", "worker") for at, to in enumerate(cluster[role])
+    ]
     return [f"{name} at {address}" for name, address in tasks if not _accepts(address)]
 
 

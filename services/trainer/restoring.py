@@ -1,10 +1,12 @@
 """From which checkpoint a generation goes on: the newest that is whole. Edge.
 
-What is torn or missing is said and skipped, and the next older one that the ledger names is tried. Model and ledger of
-examples come from the same one, so whichever it is, every example still counts once; only work is done again.
+What is torn or missing is said and skipped, and the next older one that the ledger names is tried.
+Model and ledger of examples come from the same one, so whichever it is, every example still counts
+once; only work is done again.
 
-A bus that lost its last minute has an old ledger: what it names may be gone, and newer ones lie in the job's folder. A
-mark beside each says that the ledger has named it once (`shared/checkpoint_marks.py`); those come first.
+A bus that lost its last minute has an old ledger: what it names may be gone, and newer ones lie in
+the job's folder. A mark beside each says that the ledger has named it once
+(`shared/checkpoint_marks.py`); those come first.
 """
 
 from __future__ import annotations
@@ -26,9 +28,15 @@ logger = structlog.get_logger()
 
 
 def restored(
-    checkpoint: Checkpoint, order: Begin, folder: str, say: Callable[[Line], None], lost: Callable[[], list[str]]
+    checkpoint: Checkpoint,
+    order: Begin,
+    folder: str,
+    say: Callable[[Line], None],
+    lost: Callable[[], list[str]],
 ) -> Ledger | None:
-    """None where there is none, or none is left: then everything is as it was. Raises where one of the ps is `lost`."""
+    """None where there is none, or none is left: then everything is as it was. Raises where one of
+    the ps is `lost`.
+    """
     marked = files.committed_in(folder)
     digests, paths = {**marked, **order.digests}, candidates(order.paths, marked)
     if paths[:1] != order.paths[:1]:

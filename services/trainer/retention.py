@@ -1,7 +1,8 @@
-"""Which checkpoints stay: the newest few that the ledger has named, and what may be named yet; all else goes. Pure.
+"""Which checkpoints stay: the newest few that the ledger has named, and what may be named yet; all
+else goes. Pure.
 
-What is later than the newest that is named may be under way. Of what is earlier, whatever is not named never will be:
-it was named once, or given up half-written.
+What is later than the newest that is named may be under way. Of what is earlier, whatever is not
+named never will be: it was named once, or given up half-written.
 """
 
 from __future__ import annotations

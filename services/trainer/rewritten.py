@@ -1,8 +1,10 @@
-"""Lines of functions that TensorFlow has rewritten, as their author wrote them; without importing it.
+"""Lines of functions that TensorFlow has rewritten, as their author wrote them; without importing
+it.
 
-What is traced runs as text of TensorFlow's own making, from a file of its own. An error of such a function says itself
-where it was written; a thread that stands in one does not, nor does what is no `Exception` (`sys.exit()`). There
-TensorFlow's maps are asked, of which each rewritten function has one; where they have nothing, a line stays as it is.
+What is traced runs as text of TensorFlow's own making, from a file of its own. An error of such a
+function says itself where it was written; a thread that stands in one does not, nor does what is no
+`Exception` (`sys.exit()`). There TensorFlow's maps are asked, of which each rewritten function has
+one; where they have nothing, a line stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def _written(frame: FrameSummary, origins: Mapping[Any, Any]) -> FrameSummary:
     origin = origins.get((frame.filename, frame.lineno)) if GENERATED in frame.filename else None
     if origin is None:
         return frame
-    return FrameSummary(origin.loc.filename, origin.loc.lineno, origin.function_name, line=origin.source_code_line)
+    return FrameSummary(
+        origin.loc.filename, origin.loc.lineno, origin.function_name, line=origin.source_code_line
+    )
 
 
 def _maps() -> Iterator[Mapping[Any, Any]]:

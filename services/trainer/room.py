@@ -1,7 +1,9 @@
-"""Whether the ps have room for a second value of all that they hold, while a checkpoint is written. Pure.
+"""Whether the ps have room for a second value of all that they hold, while a checkpoint is written.
+Pure.
 
-Besides, a second child is to fit beside it as before (`usage.lacks_room`): or a copy would cost the job its next
-hand-over. With S the bytes of what a ps holds, both children grow by S; what was left beside two must be 2 S at least.
+Besides, a second child is to fit beside it as before (`usage.lacks_room`): or a copy would cost the
+job its next hand-over. With S the bytes of what a ps holds, both children grow by S; what was left
+beside two must be 2 S at least.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Saving, as a chief does it: cut while training stands, written while it goes on where there is room for both.
+"""Saving, as a chief does it: cut while training stands, written while it goes on where there is
+room for both.
 
-One write at a time. What goes wrong with the files costs a checkpoint and no training: it is said, with its cause and
-what helps, what was half-written goes, and the next save is tried. Only where a ps is gone the generation is over.
+One write at a time. What goes wrong with the files costs a checkpoint and no training: it is said,
+with its cause and what helps, what was half-written goes, and the next save is tried. Only where a
+ps is gone the generation is over.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Lost = Callable[[], list[str]]
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint before it is written. `began_s`, `drained_s`: of the monotonic clock; `speed`: examples a second."""
+    """A checkpoint before it is written. `began_s`, `drained_s`: of the monotonic clock; `speed`:
+    examples a second.
+    """
 
     step: int
     ledger: Ledger
@@ -38,7 +42,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saving:
-    """One generation's checkpoints. `lost` names the ps that are gone, `applied` tells how many examples are by now."""
+    """One generation's checkpoints. `lost` names the ps that are gone, `applied` tells how many
+    examples are by now.
+    """
 
     def __init__(
         self,
@@ -51,8 +57,14 @@ class Saving:
         applied: Callable[[], int],
         redo_s: float = interval.REDO_S,
     ) -> None:
-        self._checkpoint, self._folder, self._every_s, self._redo_s = checkpoint, folder, every_s, redo_s
-        self._say, self._inbox, self._lost, self._applied = say, inbox, lost, applied
+        self._checkpoint = checkpoint
+        self._folder = folder
+        self._every_s = every_s
+        self._redo_s = redo_s
+        self._say = say
+        self._inbox = inbox
+        self._lost = lost
+        self._applied = applied
         self._writes: threading.Thread | None = None
         self._last_s = self._from_s = time.monotonic()
         self._wait_s = 0.0
@@ -62,7 +74,9 @@ class Saving:
 
     def begin(self, past: Past) -> None:
         """Training begins: count from now."""
-        self.past, self._last_s, self._from_s = past, time.monotonic(), time.monotonic()
+        self.past = past
+        self._last_s = time.monotonic()
+        self._from_s = time.monotonic()
         self._wait_s = self._interval()
 
     @property
@@ -80,11 +94,15 @@ class Saving:
             self._writes.join()
 
     def now(self, draft: Draft, drain: Drain | None = None) -> bool:
-        """Cut and write while training stands; whether it was saved. `drain`: it is final, as that says."""
+        """Cut and write while training stands; whether it was saved. `drain`: it is final, as that
+        says.
+        """
         self.settle()
         if self.newest is not None and self.newest.step == draft.step:
             drain_s = draft.drained_s - draft.began_s
-            again = msgspec.structs.replace(self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s)
+            again = msgspec.structs.replace(
+                self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s
+            )
             self._say(msgspec.structs.replace(again, **_final(drain)))
             return True
         self._checkpoint.cut(draft.ledger)
@@ -102,7 +120,9 @@ class Saving:
             self._write(draft, stood=stood, planned=True)
             return
         cut_s = time.monotonic()
-        self._writes = threading.Thread(target=self._beside, args=(draft, cut_s), name="saving", daemon=True)
+        self._writes = threading.Thread(
+            target=self._beside, args=(draft, cut_s), name="saving", daemon=True
+        )
         self._writes.start()
 
     def _beside(self, draft: Draft, cut_s: float) -> None:
@@ -119,7 +139,9 @@ class Saving:
         cut_s: float | None = None,
         planned: bool = False,
     ) -> bool:
-        """Write what was cut, and say what became of it. `cut_s`: training has gone on since; `planned`: it was due."""
+        """Write what was cut, and say what became of it. `cut_s`: training has gone on since;
+        `planned`: it was due.
+        """
         path = f"{self._folder}/ckpt-{draft.step}"
         try:
             self._checkpoint.write_cut(path)
@@ -136,7 +158,9 @@ class Saving:
         self._say(msgspec.structs.replace(said, next_s=self._wait_s))
         return True
 
-    def _saved(self, draft: Draft, path: str, sealed: files.Seal, stood: str, cut_s: float | None) -> Saved:
+    def _saved(
+        self, draft: Draft, path: str, sealed: files.Seal, stood: str, cut_s: float | None
+    ) -> Saved:
         pause_s = (self._last_s if cut_s is None else cut_s) - draft.began_s
         return Saved(
             step=draft.step,

@@ -1,10 +1,11 @@
 """The job's credential: known to this process, and to nobody who looks at it. Edge.
 
-A pod is given it in an environment variable, for a file or a volume could be read by the program as well. But the
-environment with which a process was started stays readable for all who run as the same user, and the program does. So
-this process takes it out, and becomes itself anew with an environment that has never held it; on the way it lies in
-memory that has no name (`memfd`). From then on no other process of this user may look into this one
-(PR_SET_DUMPABLE), and the children may not even where they are root (`blindfold`).
+A pod is given it in an environment variable, for a file or a volume could be read by the program as
+well. But the environment with which a process was started stays readable for all who run as the
+same user, and the program does. So this process takes it out, and becomes itself anew with an
+environment that has never held it; on the way it lies in memory that has no name (`memfd`). From
+then on no other process of this user may look into this one (PR_SET_DUMPABLE), and the children may
+not even where they are root (`blindfold`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from shared import lifeline
 
 TEXT, HANDLE = "WEIR_NATS_CREDS_TEXT", "WEIR_NATS_CREDS_HANDLE"
 FIRST = 1  # process of a container
-PR_SET_DUMPABLE, PR_CAPBSET_DROP, CAP_SYS_PTRACE = 4, 24, 19
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+CAP_SYS_PTRACE = 19
 SETS = ("effective", "permitted", "inheritable")
 CAP_VERSION, CAP_WORDS = 0x20080522, 2  # version 3: 64 bits, in two words
 
 
 def taken(environ: MutableMapping[str, str]) -> str:
-    """The credential's text; empty where there is none. May not return, but begin this process again."""
+    """The credential's text; empty where there is none. May not return, but begin this process
+    again.
+    """
     text = environ.pop(TEXT, "")
     if text and hasattr(os, "memfd_create"):
         _begin_again(text, environ)
@@ -32,7 +37,9 @@ def taken(environ: MutableMapping[str, str]) -> str:
     if handle is None:
         return text
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if os.getpid() != FIRST:  # in no container: whoever started us cannot find us any more by what we carry
+    if (
+        os.getpid() != FIRST
+    ):  # in no container: whoever started us cannot find us any more by what we carry
         lifeline.die_with_parent()
     with os.fdopen(int(handle), "rb") as kept:
         return kept.read().decode()
@@ -42,7 +49,9 @@ def _begin_again(text: str, environ: MutableMapping[str, str]) -> None:
     handle = os.memfd_create("credentials", 0)
     os.write(handle, text.encode())
     os.lseek(handle, 0, os.SEEK_SET)
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environ, HANDLE: str(handle)})
+    os.execve(
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environ, HANDLE: str(handle)}
+    )
 
 
 class _Header(ctypes.Structure):

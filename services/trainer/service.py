@@ -1,8 +1,9 @@
-"""The shell of one pod: facts come in from the bus and from its children; all are answered in the same way.
+"""The shell of one pod: facts come in from the bus and from its children; all are answered in the
+same way.
 
-Each fact is put to `supervise`, which answers with actions; what concerns children is done by `Hands`, and what is to
-be known elsewhere is said by `Voice`. Neither decides, and all facts end here, though this makes a long file: so that a
-cluster spec can be followed to training in this one.
+Each fact is put to `supervise`, which answers with actions; what concerns children is done by
+`Hands`, and what is to be known elsewhere is said by `Voice`. Neither decides, and all facts end
+here, though this makes a long file: so that a cluster spec can be followed to training in this one.
 
     ClusterSpecPublished   `on_spec`        a child is started
     a child's Prepared     `on_word`        GenerationPrepared is said
@@ -70,7 +71,11 @@ FACTS: Kinds = (CheckpointSaved, TrainingResumed)
 NOTICES: Kinds = (TaskLeaving,)
 LANES = (ORDERS,), (FACTS, NOTICES)
 """By stream. A notice does not wait until a fact is dealt with."""
-EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
+EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = (
+    143,
+    138,
+    137,
+)  # taken away; lost another task; the child was killed
 EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/exits.py`)
 ROUNDING_S = 0.001
 AGAIN_S = 0.5  # until a child of a generation that is just going has gone
@@ -79,8 +84,12 @@ AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 class Trainer:
     """One pod; it is the `Ears` of its `Hands`."""
 
-    def __init__(self, bus: Bus, settings: Settings, gate: fence.Fence, folder: Path, nursery: Nursery | None) -> None:
-        self.bus, self.settings, self.gate = bus, settings, gate
+    def __init__(
+        self, bus: Bus, settings: Settings, gate: fence.Fence, folder: Path, nursery: Nursery | None
+    ) -> None:
+        self.bus = bus
+        self.settings = settings
+        self.gate = gate
         self.pod = Pod(name=settings.pod)
         self.hands = Hands(bus, settings, gate, folder, nursery, self)
         self.voice, self.ports = Voice(bus, settings), Ports(settings.ports)
@@ -110,12 +119,16 @@ class Trainer:
         }
 
     async def leave_if_forgotten(self, key: str) -> None:
-        """End the pod when orders were lost by which it got its generation: nobody who decides knows of that one."""
+        """End the pod when orders were lost by which it got its generation: nobody who decides
+        knows of that one.
+        """
         await self.set_back.wait()
         decided = await self.bus.last(AllocationDecided, key)
         known: Any = decided.message if decided else None
         if known is None or known.uid != self.settings.uid or known.generation < self.pod.newest:
-            logger.error("GenerationLost", generation=self.pod.newest, remedy="the job goes on with new pods")
+            logger.error(
+                "GenerationLost", generation=self.pod.newest, remedy="the job goes on with new pods"
+            )
             raise Leave(EXIT_BUS_LOST)
 
     async def on_spec(self, spec: ClusterSpecPublished) -> None:
@@ -198,7 +211,9 @@ class Trainer:
                 case Resumed():
                     before = self.drains.get(-1 if spec.previous is None else spec.previous)
                     said = await self.voice.resumed(spec, word, before)
-                    await self.on_resumed(said)  # at once: from here on there is no way back to the one before
+                    await self.on_resumed(
+                        said
+                    )  # at once: from here on there is no way back to the one before
                 case Progress():
                     await self.voice.progress(spec.generation, word, self.meter.of(spec))
                     self.tell_room(spec)
@@ -212,16 +227,27 @@ class Trainer:
         """It exists once the ledger names it; then those go that the ledger names no more."""
         past = past_after(self.gate.entry.past, word)
         keep, final = spec.request.checkpoint.keep, word.final
-        entry = await self.gate.commit(word.path, word.step, word.samples, keep, word.digest, past, final)
+        entry = await self.gate.commit(
+            word.path, word.step, word.samples, keep, word.digest, past, final
+        )
         await self.voice.saved(spec.generation, word, self.gate.waited_s)
         self.warn_of_costs(spec, word, past)
         if not word.final:
-            self.hands.tell(spec.generation, Kept(paths=entry.paths, digests=entry.digests, samples=entry.samples))
+            self.hands.tell(
+                spec.generation,
+                Kept(paths=entry.paths, digests=entry.digests, samples=entry.samples),
+            )
 
     def warn_of_costs(self, spec: ClusterSpecPublished, word: Saved, past: Past) -> None:
-        """Log, once, that a loss may repeat more than it should, because saves cost too much to be made more often."""
+        """Log, once, that a loss may repeat more than it should, because saves cost too much to be
+        made more often.
+        """
         repeated_s = interval.repeated_s(past, word.next_s)
-        if self.warned or spec.request.checkpoint.every_s or repeated_s <= self.settings.redo_s + ROUNDING_S:
+        if (
+            self.warned
+            or spec.request.checkpoint.every_s
+            or repeated_s <= self.settings.redo_s + ROUNDING_S
+        ):
             return
         self.warned = True
         logger.warning(
@@ -289,11 +315,15 @@ async def start(bus: Bus, settings: Settings) -> None:
         await trainer.meter.collect()
     bus.on_stop(trainer.leave)
     following = [_follow(bus, key, lanes, trainer) for lanes in LANES]
-    await asyncio.gather(*following, trainer.meter.measure(), trainer.attend(), trainer.leave_if_forgotten(key))
+    await asyncio.gather(
+        *following, trainer.meter.measure(), trainer.attend(), trainer.leave_if_forgotten(key)
+    )
 
 
 async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
-    """Hear the messages of one stream by one consumer; those of each lane in order, beside those of the others."""
+    """Hear the messages of one stream by one consumer; those of each lane in order, beside those of
+    the others.
+    """
     queues: dict[type[Message], asyncio.Queue[Heard]] = {}
     for kinds in lanes:
         queues |= dict.fromkeys(kinds, asyncio.Queue())
@@ -308,7 +338,9 @@ def _nothing() -> None:
     """For the facts: what they lose, nobody here goes by any more."""
 
 
-async def _sort(heard: AsyncIterator[Heard], queues: Mapping[type[Message], asyncio.Queue[Heard]]) -> None:
+async def _sort(
+    heard: AsyncIterator[Heard], queues: Mapping[type[Message], asyncio.Queue[Heard]]
+) -> None:
     async for each in heard:
         queues[type(each.message)].put_nowait(each)
 

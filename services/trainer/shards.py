@@ -1,8 +1,9 @@
 """The shard ledger: which examples were applied, which are being worked on, which are still to do.
 
-Law: all positions 0 .. epochs * examples - 1 are at any time exactly once in `todo`, `given` or the applied rest.
-Position p is example p mod examples of epoch p div examples. A batch never crosses an epoch's end. The ledger travels
-inside the checkpoint, so both roll back together: what is not applied in the model is to do in the ledger.
+Law: all positions 0 .. epochs * examples - 1 are at any time exactly once in `todo`, `given` or the
+applied rest. Position p is example p mod examples of epoch p div examples. A batch never crosses an
+epoch's end. The ledger travels inside the checkpoint, so both roll back together: what is not
+applied in the model is to do in the ledger.
 """
 
 from __future__ import annotations

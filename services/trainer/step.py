@@ -1,8 +1,8 @@
 """One update: examples in, gradient out, counted where it is applied.
 
-The loop over batches lies outside: inside one traced function a Keras 3 optimizer meets a merge call in control flow.
-An update of several passes (`passes.py`) has a loop inside that only adds up gradients. One pass runs after the other,
-so that a worker holds the examples of one pass at a time.
+The loop over batches lies outside: inside one traced function a Keras 3 optimizer meets a merge
+call in control flow. An update of several passes (`passes.py`) has a loop inside that only adds up
+gradients. One pass runs after the other, so that a worker holds the examples of one pass at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ HALVES = (tf.float16, tf.bfloat16)
 
 
 def traced(program: ModuleType, strategy: Any, built: Built, several: bool = False) -> Any:
-    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the mean loss, a scalar.
+    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the
+    mean loss, a scalar.
 
     `several`: updates may have more than one pass.
     """
@@ -31,7 +32,9 @@ def traced(program: ModuleType, strategy: Any, built: Built, several: bool = Fal
     @tf.function(input_signature=[POSITIONS, POSITIONS, SHARES])  # type: ignore[untyped-decorator]
     def step(starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
         if several:
-            return strategy.run(_update_by_passes, args=(program, built, spec, starts, stops, shares))
+            return strategy.run(
+                _update_by_passes, args=(program, built, spec, starts, stops, shares)
+            )
         batch = feed.batch_of(spec, starts[0], stops[0])
         return strategy.run(_update, args=(program, built, *batch, stops[0] - starts[0]))
 
@@ -41,10 +44,16 @@ def traced(program: ModuleType, strategy: Any, built: Built, several: bool = Fal
 def arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the traced step's arguments for these passes."""
     starts, stops, shares = zip(*passes, strict=True)
-    return tf.constant(starts, tf.int64), tf.constant(stops, tf.int64), tf.constant(shares, tf.float32)
+    return (
+        tf.constant(starts, tf.int64),
+        tf.constant(stops, tf.int64),
+        tf.constant(shares, tf.float32),
+    )
 
 
-def _update(program: ModuleType, built: Built, inputs: Any, labels: Any, count: tf.Tensor) -> tf.Tensor:
+def _update(
+    program: ModuleType, built: Built, inputs: Any, labels: Any, count: tf.Tensor
+) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
     loss, gradients = _gradients(program, built, inputs, labels, scale)
     _apply(built, gradients, scale, count)
@@ -52,7 +61,12 @@ def _update(program: ModuleType, built: Built, inputs: Any, labels: Any, count: 
 
 
 def _update_by_passes(
-    program: ModuleType, built: Built, spec: Any, starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor
+    program: ModuleType,
+    built: Built,
+    spec: Any,
+    starts: tf.Tensor,
+    stops: tf.Tensor,
+    shares: tf.Tensor,
 ) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
 
@@ -62,7 +76,9 @@ def _update_by_passes(
         shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
         return tf.cast(loss, tf.float32) * shares[at], shared
 
-    def add_pass(at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    def add_pass(
+        at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         more, found = one_pass(at)
         return at + 1, loss + more, _added(first, parts, _parts_of(found))
 
@@ -70,7 +86,9 @@ def _update_by_passes(
     begin = (tf.constant(1), loss, _parts_of(first))
     shapes = (tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
     count = tf.size(starts)
-    _, loss, parts = tf.while_loop(lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1)
+    _, loss, parts = tf.while_loop(
+        lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1
+    )
     _apply(built, _joined(first, parts), scale, tf.reduce_sum(stops - starts))
     return loss
 
@@ -98,9 +116,11 @@ def _apply(built: Built, gradients: list[Any], scale: tf.Tensor | None, count: t
 
 
 def _after(weights: Any) -> list[tf.Tensor]:
-    """Something cheap that each ps does behind the update of each of its weights, because both name the same variable.
+    """Something cheap that each ps does behind the update of each of its weights, because both name
+    the same variable.
 
-    The optimizer's own count will not do: it rises when the step begins, whether or not a gradient ever comes.
+    The optimizer's own count will not do: it rises when the step begins, whether or not a gradient
+    ever comes.
     """
     return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]
 
@@ -110,7 +130,9 @@ def _after(weights: Any) -> list[tf.Tensor]:
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _parts_of(gradients: list[Any]) -> list[tf.Tensor]:
-    """The tensors of all gradients: one of a dense one, rows and their numbers of a table's, none of a missing one."""
+    """The tensors of all gradients: one of a dense one, rows and their numbers of a table's, none
+    of a missing one.
+    """
     parts = []
     for each in gradients:
         if isinstance(each, tf.IndexedSlices):
@@ -133,8 +155,12 @@ def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _added(first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The sum of two lists of parts; rows are put behind rows. `first`: gradients with parts like these."""
+def _added(
+    first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The sum of two lists of parts; rows are put behind rows. `first`: gradients with parts like
+    these.
+    """
     pairs = iter(zip(parts, more, strict=True))
     sums = []
     for each in first:

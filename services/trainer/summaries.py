@@ -1,14 +1,16 @@
 """TensorBoard's event files, beside a job's checkpoints: what its chiefs report anyway. Edge.
 
-Training neither waits for them nor ends because of them: a chief leaves its words in a queue and a thread of its own
-writes; where it cannot, it says so once, drops what comes, and tries again after a while. Flushing a file on an object
-store may mean to send all of it again, so the next one waits until flushing takes at most SHARE of the time.
+Training neither waits for them nor ends because of them: a chief leaves its words in a queue and a
+thread of its own writes; where it cannot, it says so once, drops what comes, and tries again after
+a while. Flushing a file on an object store may mean to send all of it again, so the next one waits
+until flushing takes at most SHARE of the time.
 
-One folder for all generations of a job, one file a generation, named so that TensorBoard reads them in their order. A
-generation that goes on from a checkpoint older than the last point says so (a session's START), and TensorBoard forgets
-what lies behind it.
+One folder for all generations of a job, one file a generation, named so that TensorBoard reads them
+in their order. A generation that goes on from a checkpoint older than the last point says so (a
+session's START), and TensorBoard forgets what lies behind it.
 
-Not `tf.summary`: its `scalar` and `text` are in the package tensorboard, which a trainer's image has not.
+Not `tf.summary`: its `scalar` and `text` are in the package tensorboard, which a trainer's image
+has not.
 """
 
 from __future__ import annotations
@@ -38,9 +40,13 @@ FLUSH, CLOSE = object(), object()
 
 
 class Summaries:
-    """Of one generation's chief. Nothing is written before `begin`; every call returns at once, but `close`."""
+    """Of one generation's chief. Nothing is written before `begin`; every call returns at once, but
+    `close`.
+    """
 
-    def __init__(self, checkpoint_dir: str, size: Size, complain: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, checkpoint_dir: str, size: Size, complain: Callable[[str], None] | None = None
+    ) -> None:
         self._folder, self._size = f"{checkpoint_dir}/{FOLDER}", size
         self._complain = complain or _to_stderr
         self._words: queue.Queue[Any] = queue.Queue(KEPT)
@@ -88,9 +94,14 @@ class Summaries:
     def _one(self, word: object, at_s: float, now_s: float) -> None:
         if isinstance(word, int):
             self._so_far = marks.begun(word, now_s)
-            self._add(at_s, word + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+            self._add(
+                at_s, word + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            )
         elif isinstance(word, Resumed):
-            values = [*_scalars(marks.beginning(word, self._size)), _text("pause/marks", marks.told(word, self._size))]
+            values = [
+                *_scalars(marks.beginning(word, self._size)),
+                _text("pause/marks", marks.told(word, self._size)),
+            ]
             self._add(at_s, word.samples, summary=summary_pb2.Summary(value=values))
         elif isinstance(word, Progress):
             self._heard(word, at_s, now_s)
@@ -113,10 +124,16 @@ class Summaries:
     def _add(self, at_s: float, step: int, **what: Any) -> None:
         if self._writer is None and time.monotonic() >= self._again_s:
             make_folder(self._folder)
-            self._writer = tf.io.TFRecordWriter(f"{self._folder}/{_file_name(self._size.generation, at_s)}")
-            self._writer.write(event_pb2.Event(wall_time=at_s, file_version=VERSION).SerializeToString())
+            self._writer = tf.io.TFRecordWriter(
+                f"{self._folder}/{_file_name(self._size.generation, at_s)}"
+            )
+            self._writer.write(
+                event_pb2.Event(wall_time=at_s, file_version=VERSION).SerializeToString()
+            )
         if self._writer is not None:
-            self._writer.write(event_pb2.Event(wall_time=at_s, step=step, **what).SerializeToString())
+            self._writer.write(
+                event_pb2.Event(wall_time=at_s, step=step, **what).SerializeToString()
+            )
 
     def _flush(self, at_once: bool) -> None:
         began_s = time.monotonic()
@@ -134,8 +151,12 @@ class Summaries:
                 writer.close()
         if not self._complained:
             self._complained = True
-            why, remedy = disk.trouble(type(error).__name__, getattr(error, "message", "") or str(error))
-            self._complain(f"no summaries for TensorBoard under {self._folder}: {why}; {remedy}; training goes on")
+            why, remedy = disk.trouble(
+                type(error).__name__, getattr(error, "message", "") or str(error)
+            )
+            self._complain(
+                f"no summaries for TensorBoard under {self._folder}: {why}; {remedy}; training goes on"
+            )
 
 
 def _file_name(generation: int, at_s: float) -> str:
@@ -145,13 +166,17 @@ def _file_name(generation: int, at_s: float) -> str:
 
 def _scalars(numbers: dict[str, float]) -> list[Any]:
     return [
-        _value(tag, "scalars", tf.make_tensor_proto(number, tf.float32), summary_pb2.DATA_CLASS_SCALAR)
+        _value(
+            tag, "scalars", tf.make_tensor_proto(number, tf.float32), summary_pb2.DATA_CLASS_SCALAR
+        )
         for tag, number in numbers.items()
     ]
 
 
 def _text(tag: str, text: str) -> Any:
-    return _value(tag, "text", tf.make_tensor_proto(text.encode(), tf.string), summary_pb2.DATA_CLASS_TENSOR)
+    return _value(
+        tag, "text", tf.make_tensor_proto(text.encode(), tf.string), summary_pb2.DATA_CLASS_TENSOR
+    )
 
 
 def _value(tag: str, plugin: str, tensor: Any, data_class: Any) -> Any:

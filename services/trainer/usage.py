@@ -1,7 +1,9 @@
-"""What a pod uses: CPU seconds and resident memory of all its processes, and how long they waited for a core.
+"""What a pod uses: CPU seconds and resident memory of all its processes, and how long they waited
+for a core.
 
-A thread that could run and does not, waits: its group has used up its quota, or others have the machine. So what is
-waited tells a task that has too little CPU from one that has little to do, whoever it is that takes it.
+A thread that could run and does not, waits: its group has used up its quota, or others have the
+machine. So what is waited tells a task that has too little CPU from one that has little to do,
+whoever it is that takes it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ SAMPLES = msgspec.json.Decoder(TaskUsage)
 
 
 def sample_of(body: bytes) -> TaskUsage | None:
-    """What another pod says that it uses; None for what is nothing of the kind: anybody may speak on that subject."""
+    """What another pod says that it uses; None for what is nothing of the kind: anybody may speak
+    on that subject.
+    """
     try:
         return SAMPLES.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -46,8 +50,8 @@ NOTHING = Spent(0.0, 0.0)
 class Look(msgspec.Struct, frozen=True):
     """What a pod used between two looks, and holds now.
 
-    `cpu`: mean cores; `waited`: mean threads that stood ready without a core; `busy`: the share of the time in which
-    its busiest thread ran or stood ready; `memory_gib`: shared pages count once.
+    `cpu`: mean cores; `waited`: mean threads that stood ready without a core; `busy`: the share of
+    the time in which its busiest thread ran or stood ready; `memory_gib`: shared pages count once.
     """
 
     cpu: float
@@ -67,7 +71,9 @@ class Use:
         here = family()
         (used_s, before), (now_s, now) = self._before, (cores_s(here), threads(here))
         self._before = now_s, now
-        since = [(spent.used - old.used, spent.waited - old.waited) for spent, old in _pairs(now, before)]
+        since = [
+            (spent.used - old.used, spent.waited - old.waited) for spent, old in _pairs(now, before)
+        ]
         elapsed_s = max(elapsed_s, 1e-6)
         return Look(
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
@@ -110,15 +116,18 @@ def memory_gib(processes: Iterable[psutil.Process]) -> float:
 
 
 def _pairs(now: dict[Thread, Spent], before: dict[Thread, Spent]) -> Iterator[tuple[Spent, Spent]]:
-    """Each thread now and at the last look. A number that was given to another thread since begins anew."""
+    """Each thread now and at the last look. A number that was given to another thread since begins
+    anew.
+    """
     for thread, spent in now.items():
         old = before.get(thread, NOTHING)
         yield spent, old if old.used <= spent.used and old.waited <= spent.waited else NOTHING
 
 
 def spent(pid: int) -> dict[Thread, Spent]:
-    """Of each thread of a process, by the kernel's scheduler statistics: the first two numbers of its `schedstat`, in
-    nanoseconds. None of a process that is gone, or where there are no such files.
+    """Of each thread of a process, by the kernel's scheduler statistics: the first two numbers of
+    its `schedstat`, in nanoseconds. None of a process that is gone, or where there are no such
+    files.
     """
     found = {}
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -129,21 +138,32 @@ def spent(pid: int) -> dict[Thread, Spent]:
 
 
 def spare(limit_gib: float, child: int | None) -> float | None:
-    """GiB left in the pod beside a second child as large as this one; 0 where that cannot be seen; None: no limit."""
+    """GiB left in the pod beside a second child as large as this one; 0 where that cannot be seen;
+    None: no limit.
+    """
     if not limit_gib:
         return None
     if child is not None:
         with contextlib.suppress(psutil.Error):
-            return limit_gib - memory_gib(family()) - float(psutil.Process(child).memory_full_info().uss) / GIB
+            return (
+                limit_gib
+                - memory_gib(family())
+                - float(psutil.Process(child).memory_full_info().uss) / GIB
+            )
     return 0.0
 
 
 def limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
-    """The memory that this process' control group has now, which may have been changed in place; else as it was set.
+    """The memory that this process' control group has now, which may have been changed in place;
+    else as it was set.
 
     The group is looked for by its path, and, in a container that sees only its own, at the top.
     """
-    for path in (*_of_memory(groups, mine), groups / "memory.max", groups / "memory" / "memory.limit_in_bytes"):
+    for path in (
+        *_of_memory(groups, mine),
+        groups / "memory.max",
+        groups / "memory" / "memory.limit_in_bytes",
+    ):
         with contextlib.suppress(OSError, ValueError):  # no such file; or it says `max`
             limit = int(path.read_text())
             return limit / GIB if limit < NO_LIMIT else set_gib
@@ -151,7 +171,9 @@ def limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float
 
 
 def _of_memory(groups: Path, mine: Path) -> Iterator[Path]:
-    """Each line is `<number>:<controllers>:<path>`; of version 2 there is one, without controllers."""
+    """Each line is `<number>:<controllers>:<path>`; of version 2 there is one, without
+    controllers.
+    """
     with contextlib.suppress(OSError):
         for line in mine.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -162,14 +184,14 @@ def _of_memory(groups: Path, mine: Path) -> Iterator[Path]:
 
 
 def lacks_room(limit_gib: float, child: int | None) -> str | None:
-    """Why a second child as large as this one does not fit into the pod; None where it does, or no limit is known."""
+    """Why a second child as large as this one does not fit into the pod; None where it does, or no
+    limit is known.
+    """
     if not limit_gib or child is None:
         return None
     with contextlib.suppress(psutil.Error):
         own = psutil.Process(child).memory_full_info().uss / GIB
         now = memory_gib(family())
         if now + own > limit_gib:
-            return (
-                f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"
-            )
+            return f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"
     return None

@@ -1,4 +1,6 @@
-"""What this pod says on the bus: one method a message, in the order in which a generation's life has them. Edge."""
+"""What this pod says on the bus: one method a message, in the order in which a generation's life
+has them. Edge.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,10 @@ LOGGED = (
     "next_s",
 )
 ERROR_LENGTH, ERROR_HEAD = 3_500, 1 / 8
-"""Characters of an error that kept a generation from being prepared, and the share of its beginning. The launcher tells
-it in the reason of the abandonment, with the task's name before it, and shortens no further."""
+"""Characters of an error that kept a generation from being prepared, and the share of its
+beginning. The launcher tells it in the reason of the abandonment, with the task's name before it,
+and shortens no further.
+"""
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -61,7 +65,9 @@ class Voice:
         self.task: dict[str, Any] = {name: getattr(settings, name) for name in TASK}
 
     async def ready(self, ports: tuple[int, int]) -> None:
-        await self.bus.publish(TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports))
+        await self.bus.publish(
+            TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports)
+        )
 
     def leaving(self, generation: int, why: str, leaves_s: float) -> TaskLeaving:
         """Of this very task; not said yet, because what follows from it is more urgent."""
@@ -69,7 +75,9 @@ class Voice:
         return TaskLeaving(**about, why=why, leaves_s=leaves_s)
 
     async def prepared(self, generation: int, seconds: float) -> None:
-        await self.bus.publish(GenerationPrepared(**self.task, generation=generation, seconds=seconds))
+        await self.bus.publish(
+            GenerationPrepared(**self.task, generation=generation, seconds=seconds)
+        )
 
     async def not_prepared(self, generation: int, why: str) -> None:
         error = shortened(why, ERROR_LENGTH, ERROR_HEAD)
@@ -108,10 +116,14 @@ class Voice:
         )
 
     async def skipped(self, generation: int, word: Skipped) -> None:
-        await self._say(CheckpointSkipped, generation, path=word.path, cause=word.cause, instead=word.instead)
+        await self._say(
+            CheckpointSkipped, generation, path=word.path, cause=word.cause, instead=word.instead
+        )
 
     async def last_is_final(self, generation: int, successor: int, last: Entry) -> None:
-        """What the ledger names is all that there will be of a generation; an empty path: there is nothing."""
+        """What the ledger names is all that there will be of a generation; an empty path: there is
+        nothing.
+        """
         await self._say(
             CheckpointSaved,
             generation,
@@ -126,7 +138,9 @@ class Voice:
     async def resumed(
         self, spec: ClusterSpecPublished, word: Resumed, before: CheckpointSaved | None
     ) -> TrainingResumed:
-        """`before`: the checkpoint with which the generation before made way; None where none did."""
+        """`before`: the checkpoint with which the generation before made way; None where none
+        did.
+        """
         return await self._say(
             TrainingResumed,
             spec.generation,
@@ -193,13 +207,21 @@ class Voice:
     async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
         message = clamped(kind(**self.job, generation=generation, **fields))
         await self.bus.publish(message)
-        logger.info(kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED})
+        logger.info(
+            kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED}
+        )
         return message
 
 
 async def last_progress(bus: Bus, settings: Settings) -> ProgressReported | None:
-    """The last report of this very job's chief, whichever pod that was; None where there is none."""
+    """The last report of this very job's chief, whichever pod that was; None where there is
+    none.
+    """
     last = await bus.last(ProgressReported, f"{settings.namespace}.{settings.job}")
-    if last is None or not isinstance(last.message, ProgressReported) or last.message.uid != settings.uid:
+    if (
+        last is None
+        or not isinstance(last.message, ProgressReported)
+        or last.message.uid != settings.uid
+    ):
         return None
     return last.message

@@ -1,12 +1,14 @@
 """The watchdog: a program that never returns has failed, and is made to say where it stands.
 
-Whoever enters the program's own code does so inside `limited`. A thread looks at all who are inside, some forty times
-a limit; of one who stays longer it tells the name, the time and the stack, and ends the process. It cannot look while
-somebody keeps Python's global lock to himself (a regular expression can do so for ever): then `faulthandler`, whose
-thread needs no lock, writes the stacks of all threads straight to the supervisor and ends the process.
+Whoever enters the program's own code does so inside `limited`. A thread looks at all who are
+inside, some forty times a limit; of one who stays longer it tells the name, the time and the stack,
+and ends the process. It cannot look while somebody keeps Python's global lock to himself (a regular
+expression can do so for ever): then `faulthandler`, whose thread needs no lock, writes the stacks
+of all threads straight to the supervisor and ends the process.
 
-The dog counts time by its own looks, so a process that got no CPU for a while has not been stuck meanwhile.
-`faulthandler` counts real time: a process that was stopped for longer than the limit ends when it goes on.
+The dog counts time by its own looks, so a process that got no CPU for a while has not been stuck
+meanwhile. `faulthandler` counts real time: a process that was stopped for longer than the limit
+ends when it goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Inside:
     """Somebody who is in the program's code, since when by the dog's clock."""
 
     def __init__(self, what: str, clock: Callable[[], float]) -> None:
-        self.what, self.thread, self._clock = what, threading.get_ident(), clock
+        self.what = what
+        self.thread = threading.get_ident()
+        self._clock = clock
         self.renew()
 
     def renew(self) -> None:
@@ -47,8 +51,9 @@ class Inside:
 class Watchdog:
     """`limited` is for whoever enters the program; `checks` are asked at each look, too.
 
-    `program`: its file. `early_s`: the limit until `relax`, `later_s` from then on. `absent` names the tasks that this
-    one has met and cannot reach any more: while there are any, what takes too long is their fault, not the program's.
+    `program`: its file. `early_s`: the limit until `relax`, `later_s` from then on. `absent` names
+    the tasks that this one has met and cannot reach any more: while there are any, what takes too
+    long is their fault, not the program's.
     """
 
     def __init__(self, program: str, early_s: float, later_s: float) -> None:
@@ -59,8 +64,12 @@ class Watchdog:
         self.limit_s, self.clock_s = early_s, 0.0
 
     def start(self, channel: int, end: End) -> None:
-        """Look for ever; `end` is told what is wrong, once. `channel` takes what faulthandler writes."""
-        threading.Thread(target=self._watch, args=(channel, end), name="watchdog", daemon=True).start()
+        """Look for ever; `end` is told what is wrong, once. `channel` takes what faulthandler
+        writes.
+        """
+        threading.Thread(
+            target=self._watch, args=(channel, end), name="watchdog", daemon=True
+        ).start()
 
     def relax(self) -> None:
         """Training has begun, and no launcher waits for it any more."""
@@ -104,7 +113,9 @@ class Watchdog:
 
     def _watch(self, channel: int, end: End) -> None:
         while True:
-            faulthandler.dump_traceback_later(self.limit_s + MISSED * self._look_s, exit=True, file=channel)
+            faulthandler.dump_traceback_later(
+                self.limit_s + MISSED * self._look_s, exit=True, file=channel
+            )
             before = time.monotonic()
             time.sleep(self._look_s)
             failed = self.look(time.monotonic() - before)
@@ -114,8 +125,12 @@ class Watchdog:
 
 
 def stack_of(thread: int, program: str) -> str:
-    """Where a thread stands, from the program's own code on; or those that run the program for it; or all of it."""
-    stacks = {n: as_written(traceback.extract_stack(frame)) for n, frame in sys._current_frames().items()}
+    """Where a thread stands, from the program's own code on; or those that run the program for it;
+    or all of it.
+    """
+    stacks = {
+        n: as_written(traceback.extract_stack(frame)) for n, frame in sys._current_frames().items()
+    }
     whole = stacks.pop(thread, [])
     own = _from_program(whole, program)
     if own:
@@ -124,9 +139,17 @@ def stack_of(thread: int, program: str) -> str:
     return _written(helping or [whole])
 
 
-def _from_program(stack: list[traceback.FrameSummary], program: str) -> list[traceback.FrameSummary]:
-    """The part of a stack that begins with the program's file, or with what TensorFlow has made of its functions."""
-    entered = (at for at, frame in enumerate(stack) if frame.filename == program or GENERATED in frame.filename)
+def _from_program(
+    stack: list[traceback.FrameSummary], program: str
+) -> list[traceback.FrameSummary]:
+    """The part of a stack that begins with the program's file, or with what TensorFlow has made of
+    its functions.
+    """
+    entered = (
+        at
+        for at, frame in enumerate(stack)
+        if frame.filename == program or GENERATED in frame.filename
+    )
     return stack[next(entered, len(stack)) :]
 
 

@@ -1,8 +1,9 @@
-"""One HTTP request to a Kubernetes API server, with the official client's configuration and credentials. Edge.
+"""One HTTP request to a Kubernetes API server, with the official client's configuration and
+credentials. Edge.
 
-Bodies go in and out as plain dicts, pages and lines as bytes: no models, because an object is read into a small fact
-at once. Every request goes through the gate and is counted. A server's account tells it who asks; for its audit log we
-give our name besides.
+Bodies go in and out as plain dicts, pages and lines as bytes: no models, because an object is read
+into a small fact at once. Every request goes through the gate and is counted. A server's account
+tells it who asks; for its audit log we give our name besides.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class ApiError(Exception):
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
-        self.status, self.reason, self.message = status, reason, message
+        self.status = status
+        self.reason = reason
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -67,18 +70,28 @@ class Ask:
 
 
 async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
-    """Connect by URL (and token file), else by kubeconfig, else by the default one, else as the pod that we are."""
+    """Connect by URL (and token file), else by kubeconfig, else by the default one, else as the pod
+    that we are.
+    """
     chosen = client.Configuration()
-    chosen.connection_pool_maxsize = 0  # no limit: each watch keeps one, and the gate keeps the others few
+    chosen.connection_pool_maxsize = (
+        0  # no limit: each watch keeps one, and the gate keeps the others few
+    )
     if settings.kube_url:
         chosen.host = settings.kube_url
         if settings.kube_token_file:
-            chosen.api_key["BearerToken"] = f"Bearer {Path(settings.kube_token_file).read_text().strip()}"
+            chosen.api_key["BearerToken"] = (
+                f"Bearer {Path(settings.kube_token_file).read_text().strip()}"
+            )
     elif settings.kubeconfig or Path(config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists():
-        await config.load_kube_config(config_file=settings.kubeconfig or None, client_configuration=chosen)
+        await config.load_kube_config(
+            config_file=settings.kubeconfig or None, client_configuration=chosen
+        )
     else:
         config.load_incluster_config(client_configuration=chosen)
-    if chosen.api_key:  # aiohttp refuses a URL with user and password beside a token, and the token is enough
+    if (
+        chosen.api_key
+    ):  # aiohttp refuses a URL with user and password beside a token, and the token is enough
         parts = urlsplit(chosen.host)
         chosen.host = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     api = client.ApiClient(chosen)
@@ -88,11 +101,15 @@ async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]
 
 class Api:
     def __init__(self, api: Any, settings: KubeSettings, chance: Callable[[], float]) -> None:
-        self.api, self.settings, self.chance = api, settings, chance
+        self.api = api
+        self.settings = settings
+        self.chance = chance
         self.gate = Gate(settings.kube_rate, settings.kube_burst, chance)
         self.requests = Requests()
         self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
-        self.on_away: Callable[[str], None] = lambda cause: None  # hears why nothing can be read, again and again ...
+        self.on_away: Callable[[str], None] = lambda cause: (
+            None
+        )  # hears why nothing can be read, again and again ...
         self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
 
     def tells(self, troubles: Troubles) -> None:
@@ -103,7 +120,12 @@ class Api:
     # ------------------------------------------------------------ asking
 
     async def call(
-        self, method: str, path: str, body: Body | None = None, query: Query | None = None, patch: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        query: Query | None = None,
+        patch: bool = False,
     ) -> Body:
         """Raises `ApiError` for a refusal, one of `TROUBLES` where there is no proper answer."""
         ask = Ask(VERBS[method], method, path, query or {}, body, MERGE if patch else JSON)
@@ -112,11 +134,15 @@ class Api:
 
     async def page(self, path: str, query: Query) -> bytes:
         """One page of a list; raises as `call`."""
-        async with self._answered(Ask("list", "GET", path, query), self.settings.kube_timeout_s) as response:
+        async with self._answered(
+            Ask("list", "GET", path, query), self.settings.kube_timeout_s
+        ) as response:
             return await response.read()
 
     async def lines(self, path: str, query: Query, seconds: int) -> AsyncGenerator[bytes]:
-        """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted too long."""
+        """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted
+        too long.
+        """
         longest_s = seconds + self.settings.kube_timeout_s
         async with self._answered(Ask("watch", "GET", path, query), longest_s) as response:
             if response.connection and response.connection.transport:
@@ -131,8 +157,12 @@ class Api:
         async with self.gate.turn():
             if ask.method != "GET":
                 self.may_change()
-            self.requests = counting.waited(self.requests, asyncio.get_running_loop().time() - begun_s)
-            async with asyncio.timeout(self.settings.kube_timeout_s):  # also a watch must begin soon
+            self.requests = counting.waited(
+                self.requests, asyncio.get_running_loop().time() - begun_s
+            )
+            async with asyncio.timeout(
+                self.settings.kube_timeout_s
+            ):  # also a watch must begin soon
                 response = await self._counted(ask, longest_s)
         async with response:
             if response.status >= 400:
@@ -153,10 +183,17 @@ class Api:
         headers = {"Accept": JSON, "Content-Type": ask.content}
         query = list(ask.query.items())
         parts = await self.api.param_serialize(
-            ask.method, ask.path, query_params=query, header_params=headers, body=ask.body, auth_settings=AUTH
+            ask.method,
+            ask.path,
+            query_params=query,
+            header_params=headers,
+            body=ask.body,
+            auth_settings=AUTH,
         )
         limit = aiohttp.ClientTimeout(total=longest_s)
-        response: aiohttp.ClientResponse = (await self.api.call_api(*parts, _request_timeout=limit)).response
+        response: aiohttp.ClientResponse = (
+            await self.api.call_api(*parts, _request_timeout=limit)
+        ).response
         return response
 
     def _refused(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
@@ -164,8 +201,16 @@ class Api:
         headers = response.headers
         if seconds := pacing.hold_s(response.status, headers.get("Retry-After")):
             self.gate.hold(seconds)
-            level = headers.get("X-Kubernetes-PF-PriorityLevel-UID"), headers.get("X-Kubernetes-PF-FlowSchema-UID")
-            log.warning("HeldBack", status=response.status, retry_after_s=seconds, priority_level_and_flow=level)
+            level = (
+                headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
+                headers.get("X-Kubernetes-PF-FlowSchema-UID"),
+            )
+            log.warning(
+                "HeldBack",
+                status=response.status,
+                retry_after_s=seconds,
+                priority_level_and_flow=level,
+            )
         return refusal(response.status, answer)
 
     # ------------------------------------------------------------ living
@@ -182,7 +227,9 @@ class Api:
             await asyncio.sleep(self.settings.kube_report_s)
             new = counting.between(before, self.requests)
             if new.counts:
-                log.info("KubernetesRequests", **msgspec.to_builtins(new), total=self.requests.total())
+                log.info(
+                    "KubernetesRequests", **msgspec.to_builtins(new), total=self.requests.total()
+                )
 
     async def close(self) -> None:
         await self.api.close()
@@ -198,7 +245,9 @@ def refusal(status: int, answer: bytes) -> ApiError:
 
 
 def probe(connection: socket.socket | None) -> None:
-    """Let the kernel ask a silent connection whether the other side is still there: one that is not, breaks."""
+    """Let the kernel ask a silent connection whether the other side is still there: one that is
+    not, breaks.
+    """
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -207,7 +256,9 @@ def probe(connection: socket.socket | None) -> None:
 
 
 async def whole_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A line that is cut off is none. Raises `ValueError` for one that is longer than any object can be."""
+    """A line that is cut off is none. Raises `ValueError` for one that is longer than any object
+    can be.
+    """
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

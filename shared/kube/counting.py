@@ -24,7 +24,9 @@ WAITED = Family(
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """By verb and status ("list 200"; status 0: no answer), and the seconds that they waited for our own limit."""
+    """By verb and status ("list 200"; status 0: no answer), and the seconds that they waited for
+    our own limit.
+    """
 
     counts: Mapping[str, int] = {}
     waited_s: float = 0.0
@@ -45,7 +47,10 @@ def waited(requests: Requests, seconds: float) -> Requests:
 def between(earlier: Requests, later: Requests) -> Requests:
     """What came after `earlier`."""
     more = {key: count - earlier.counts.get(key, 0) for key, count in later.counts.items()}
-    return Requests(counts={k: n for k, n in sorted(more.items()) if n}, waited_s=later.waited_s - earlier.waited_s)
+    return Requests(
+        counts={k: n for k, n in sorted(more.items()) if n},
+        waited_s=later.waited_s - earlier.waited_s,
+    )
 
 
 def measures(requests: Requests) -> tuple[Measure, ...]:

@@ -1,7 +1,7 @@
 """The gate through which every request of one program goes. Edge.
 
-Promise: no more requests than `pacing.py` says, in the order of asking; none while the server wants silence, and
-afterwards each at a moment of its own.
+Promise: no more requests than `pacing.py` says, in the order of asking; none while the server wants
+silence, and afterwards each at a moment of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 
 class Gate:
     def __init__(self, rate: float, burst: int, chance: Callable[[], float]) -> None:
-        self.slots, self.rest_s, self.chance = asyncio.Semaphore(burst), burst / rate, chance
+        self.slots = asyncio.Semaphore(burst)
+        self.rest_s = burst / rate
+        self.chance = chance
         self.open_s = 0.0  # by the loop's clock
 
     @asynccontextmanager

@@ -1,15 +1,18 @@
 """How often the API may be asked, and how long to wait after trouble. Pure.
 
-The limit. There are `burst` slots. A request takes one, and gives it back `burst / rate` seconds after the answer
-began. So two requests of one slot reach the server at least that far apart, however long each was on its way, and
+The limit. There are `burst` slots. A request takes one, and gives it back `burst / rate` seconds
+after the answer began. So two requests of one slot reach the server at least that far apart,
+however long each was on its way, and
 
     in any burst / rate seconds at most `burst` requests arrive,
     in any one second at most  burst * ceil(rate / burst)           (`most_in_a_second`)
 
-which is less than a token bucket of the same two figures lets through (rate + burst), and needs no clock of the server.
+which is less than a token bucket of the same two figures lets through (rate + burst), and needs no
+clock of the server.
 
-The wait after the n-th trouble in a row, with a chance in [0, 1) ("equal jitter": Brooker, Exponential Backoff And
-Jitter, 2015), so that those who were hurt together do not come back together:
+The wait after the n-th trouble in a row, with a chance in [0, 1) ("equal jitter": Brooker,
+Exponential Backoff And Jitter, 2015), so that those who were hurt together do not come back
+together:
 
     wait = min(longest, first * 2^(n - 1)) * (1 + chance) / 2       (`wait_s`)
 """
@@ -32,6 +35,12 @@ def most_in_a_second(rate: float, burst: int) -> int:
 
 
 def hold_s(status: int, retry_after: str | None) -> float:
-    """How long an answer asks us to be silent: its Retry-After in whole seconds, of a 429 or of a server in trouble."""
+    """How long an answer asks us to be silent: its Retry-After in whole seconds, of a 429 or of a
+    server in trouble.
+    """
     asks = status == TOO_MANY or status >= SERVER_TROUBLE
-    return min(float(retry_after), LONGEST_HOLD_S) if asks and retry_after and retry_after.isdecimal() else 0.0
+    return (
+        min(float(retry_after), LONGEST_HOLD_S)
+        if asks and retry_after and retry_after.isdecimal()
+        else 0.0
+    )

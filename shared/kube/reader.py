@@ -1,7 +1,8 @@
 """List, then watch, for ever: how what Kubernetes shows comes in. Edge.
 
-Promise. `follow` yields all there is as `Listed`, then each change as `Seen` or `Missed`, in the server's order. It
-goes on behind the last whole line that was read, or begins with a new `Listed`; never in between.
+Promise. `follow` yields all there is as `Listed`, then each change as `Seen` or `Missed`, in the
+server's order. It goes on behind the last whole line that was read, or begins with a new `Listed`;
+never in between.
 
     the watch ends in peace, or is cut; no connection; 429, 500, 502, 503   on from the last revision (or page)
     410 Expired (a status, or an ERROR event inside a stream)               lists again; between two pages: in one piece
@@ -59,20 +60,33 @@ class Short(OSError):
 
 
 class Reader(Generic[Fact]):
-    """Follows what lies at one path. `read` gives None for what is not ours, and raises `Strange`."""
+    """Follows what lies at one path. `read` gives None for what is not ours, and raises
+    `Strange`.
+    """
 
     def __init__(
-        self, api: Api, path: str, read: Callable[[bytes], Fact | None], query: Mapping[str, str] | None = None
+        self,
+        api: Api,
+        path: str,
+        read: Callable[[bytes], Fact | None],
+        query: Mapping[str, str] | None = None,
     ) -> None:
-        self.api, self.path, self.read, self.query = api, path, read, query or {}
-        self.revision: str | None = None  # what we have read, we have read up to here; None: not yet listed
+        self.api = api
+        self.path = path
+        self.read = read
+        self.query = query or {}
+        self.revision: str | None = (
+            None  # what we have read, we have read up to here; None: not yet listed
+        )
         self.found: list[Fact] = []  # of a list, the pages that we have ...
         self.go_on = ""  # ... and the next one's token
         self.in_one_piece = False
         self.troubles = 0  # in a row
 
     async def follow(self) -> AsyncIterator[Event[Fact]]:
-        """1 list where nothing is known, 2 watch from there, 3 after trouble wait, and go on or begin again."""
+        """1 list where nothing is known, 2 watch from there, 3 after trouble wait, and go on or
+        begin again.
+        """
         while True:
             try:
                 if self.revision is None:
@@ -87,12 +101,18 @@ class Reader(Generic[Fact]):
     async def _list(self) -> Listed[Fact]:
         """Page by page, so that the objects of a large cluster are never in memory all at once."""
         while True:
-            page = msgspec.json.decode(await self.api.page(self.path, self._page_query()), type=Page)
-            self.found += [fact for item in page.items or () if (fact := self._readable(item)) is not None]
+            page = msgspec.json.decode(
+                await self.api.page(self.path, self._page_query()), type=Page
+            )
+            self.found += [
+                fact for item in page.items or () if (fact := self._readable(item)) is not None
+            ]
             self.go_on = page.metadata.continue_ or ""
             if not self.go_on:
                 self.revision = page.metadata.resource_version or ""  # the same on every page
-                facts, self.found, self.in_one_piece = tuple(self.found), [], False
+                facts = tuple(self.found)
+                self.found = []
+                self.in_one_piece = False
                 return Listed(facts, self.revision)
 
     def _page_query(self) -> dict[str, str]:
@@ -102,12 +122,16 @@ class Reader(Generic[Fact]):
     # ------------------------------------------------------------ watching
 
     async def _watch(self) -> AsyncIterator[Event[Fact]]:
-        """Every change, until the server ends the watch. One line, or a while without, ends a row of troubles."""
+        """Every change, until the server ends the watch. One line, or a while without, ends a row
+        of troubles.
+        """
         loop = asyncio.get_running_loop()
         begun_s, quiet = loop.time(), True
         seconds = max(1, round(self.api.settings.kube_watch_s * (1 + self.api.chance()) / 2))
         try:
-            async with aclosing(self.api.lines(self.path, self._watch_query(seconds), seconds)) as lines:
+            async with aclosing(
+                self.api.lines(self.path, self._watch_query(seconds), seconds)
+            ) as lines:
                 async for raw in lines:
                     event = self._told(msgspec.json.decode(raw, type=Line))
                     quiet, self.troubles = False, 0
@@ -124,11 +148,21 @@ class Reader(Generic[Fact]):
         return {**self.query, **begin, "watch": "true", "allowWatchBookmarks": "true"}
 
     def _told(self, line: Line) -> Event[Fact] | None:
-        """What a line says. What is gone must be forgotten: where we cannot read what it was, a new list tells."""
+        """What a line says. What is gone must be forgotten: where we cannot read what it was, a new
+        list tells.
+        """
         if line.type == "ERROR":
             raise refusal(0, bytes(line.object))
-        fact = None if line.type == "BOOKMARK" else self._readable(line.object, gone=line.type == "DELETED")
-        seen = msgspec.json.decode(line.object, type=Versioned).metadata.resource_version or self.revision or ""
+        fact = (
+            None
+            if line.type == "BOOKMARK"
+            else self._readable(line.object, gone=line.type == "DELETED")
+        )
+        seen = (
+            msgspec.json.decode(line.object, type=Versioned).metadata.resource_version
+            or self.revision
+            or ""
+        )
         self.revision = seen
         if fact is None:
             return None
@@ -149,11 +183,23 @@ class Reader(Generic[Fact]):
         self.troubles += 1
         expired = isinstance(error, ApiError) and error.status == EXPIRED
         if self.troubles > GOES_ON or not passes(error):
-            self.in_one_piece |= expired and self.go_on != ""  # pages may be forgotten faster than we read them
-            self.revision, self.found, self.go_on = None, [], ""
-        log.warning("ReadingBroke", path=self.path, error=repr(error), again=self.revision is None, row=self.troubles)
+            self.in_one_piece |= (
+                expired and self.go_on != ""
+            )  # pages may be forgotten faster than we read them
+            self.revision = None
+            self.found = []
+            self.go_on = ""
+        log.warning(
+            "ReadingBroke",
+            path=self.path,
+            error=repr(error),
+            again=self.revision is None,
+            row=self.troubles,
+        )
         if self.troubles >= AWAY and passes(error):
-            self.api.on_away(f"{self.path} could not be read {self.troubles} times in a row: {error!r}")
+            self.api.on_away(
+                f"{self.path} could not be read {self.troubles} times in a row: {error!r}"
+            )
         wait_s = self.api.wait_s(self.troubles)
         await asyncio.sleep(0.0 if expired and self.troubles == 1 else wait_s)
 

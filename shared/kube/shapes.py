@@ -1,4 +1,6 @@
-"""What stands around Kubernetes' objects: pages of lists, lines of watches, refusals. Null stands for absent."""
+"""What stands around Kubernetes' objects: pages of lists, lines of watches, refusals. Null stands
+for absent.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ from shared.messages import (
 from shared.subjects import decode, encode, subject_of
 
 UID = 1
-AT_ONCE = Rules(policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0, backoff_s=0, settle_s=0)
+AT_ONCE = Rules(
+    policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0, backoff_s=0, settle_s=0
+)
 ONE_CORE = Resources(cpu=1, memory_gib=1)
 EVEN = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=ONE_CORE)
 
@@ -52,10 +54,14 @@ def request(job: str = "mnist", **fields: Any) -> JobRequested:
 
 def accepted(asked: JobRequested | None = None, uid: int = UID) -> JobAccepted:
     asked = asked or request()
-    return JobAccepted(job=asked.job, namespace=asked.namespace, uid=uid, request=asked, accepted_s=0.0)
+    return JobAccepted(
+        job=asked.job, namespace=asked.namespace, uid=uid, request=asked, accepted_s=0.0
+    )
 
 
-def node(name: str = "n1", cpu: float = 8, free: float | None = None, **fields: Any) -> CapacityChanged:
+def node(
+    name: str = "n1", cpu: float = 8, free: float | None = None, **fields: Any
+) -> CapacityChanged:
     return CapacityChanged(
         node=name,
         node_uid=f"uid-{name}",
@@ -67,13 +73,22 @@ def node(name: str = "n1", cpu: float = 8, free: float | None = None, **fields: 
 
 
 def own(job: str, *tasks: TaskPlan) -> tuple[OwnPod, ...]:
-    return tuple(OwnPod(namespace="default", job=job, pod=t.pod(job), resources=t.resources) for t in tasks)
+    return tuple(
+        OwnPod(namespace="default", job=job, pod=t.pod(job), resources=t.resources) for t in tasks
+    )
 
 
 def resumed(generation: int, job: str = "mnist", **fields: Any) -> TrainingResumed:
     """With a pause: after a hand-over, unless `previous` says otherwise."""
     previous = None if fields.get("pause_s") is None else generation - 1
-    usual = {"job": job, "uid": UID, "generation": generation, "step": 0, "samples": 0, "previous": previous}
+    usual = {
+        "job": job,
+        "uid": UID,
+        "generation": generation,
+        "step": 0,
+        "samples": 0,
+        "previous": previous,
+    }
     return TrainingResumed(**(usual | fields))
 
 
@@ -81,7 +96,9 @@ def abandoned(generation: int, job: str = "mnist") -> GenerationAbandoned:
     return GenerationAbandoned(job=job, uid=UID, generation=generation, reason="Unschedulable")
 
 
-def progress(generation: int, done: int, total: int, speed: float, step: int = 1) -> ProgressReported:
+def progress(
+    generation: int, done: int, total: int, speed: float, step: int = 1
+) -> ProgressReported:
     return ProgressReported(
         job="mnist",
         uid=UID,
@@ -94,7 +111,9 @@ def progress(generation: int, done: int, total: int, speed: float, step: int = 1
     )
 
 
-def exited(task: TaskPlan, code: int | None = 137, reason: str = "", generation: int = 1) -> TaskExited:
+def exited(
+    task: TaskPlan, code: int | None = 137, reason: str = "", generation: int = 1
+) -> TaskExited:
     return TaskExited(
         job="mnist",
         uid=UID,
@@ -110,7 +129,9 @@ def exited(task: TaskPlan, code: int | None = 137, reason: str = "", generation:
 
 
 class Story:
-    """A state, and the log that made it; what is told goes through the real codec, a second apart."""
+    """A state, and the log that made it; what is told goes through the real codec, a second
+    apart.
+    """
 
     def __init__(self, rules: Rules = AT_ONCE) -> None:
         self.rules, self.state, self.now = rules, State(), 1000.0
@@ -130,7 +151,9 @@ class Story:
         self.now += after_s
         last = self.decisions
         self.state = prepared(self.state, self.rules)
-        self.decisions = decide(self.state, self.now, self.rules, last.wishes, last.failures, last.untried)
+        self.decisions = decide(
+            self.state, self.now, self.rules, last.wishes, last.failures, last.untried
+        )
         self.hear(*self.decisions.actions, after_s=0.0)
         return self.decisions.actions
 

@@ -35,7 +35,9 @@ def larger() -> JobRequested:
 
 
 def running(rules: Rules, asked: JobRequested | None = None) -> Story:
-    """A job of one ps and one worker (unless it asks for more) that trains, on a node with much room."""
+    """A job of one ps and one worker (unless it asks for more) that trains, on a node with much
+    room.
+    """
     story = Story(rules)
     first = story.hear(node(cpu=20), accepted(asked)).decided()
     listed = own("mnist", *first.tasks)
@@ -45,11 +47,16 @@ def running(rules: Rules, asked: JobRequested | None = None) -> Story:
 def test_a_job_starts_as_large_as_the_quota_has_room_for():
     first = Story(limited(cpu=4)).hear(node(cpu=20), accepted(larger())).decided()
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
-    assert first.alternatives[0].why == "quota of namespace default: wants at least 6 cpu, and 4 is all there is"
+    assert (
+        first.alternatives[0].why
+        == "quota of namespace default: wants at least 6 cpu, and 4 is all there is"
+    )
 
 
 def test_below_its_gang_floor_it_waits_and_says_for_how_much():
-    story = Story(limited(cpu=5, gpu=0)).hear(node(cpu=20), accepted(), accepted(request("other"), uid=2))
+    story = Story(limited(cpu=5, gpu=0)).hear(
+        node(cpu=20), accepted(), accepted(request("other"), uid=2)
+    )
     (first,) = story.decide()
     assert isinstance(first, AllocationDecided) and size(first) == (1, 1)
     assert story.why("other") == "quota of namespace default: wants 3 cpu more, and 2 is left"
@@ -141,5 +148,10 @@ def test_whoever_decides_nobody_gets_more_than_the_quota(policy: str):
         asked = request(f"job-{uid}", resources=sizes, workers=span(2, most=6))
         story.hear(node(cpu=20), accepted(asked, uid=uid))
     story.decide()
-    held = [task.resources.cpu for job in story.state.jobs.values() if job.wanted for task in job.wanted.tasks]
+    held = [
+        task.resources.cpu
+        for job in story.state.jobs.values()
+        if job.wanted
+        for task in job.wanted.tasks
+    ]
     assert 4 <= sum(held) <= 5

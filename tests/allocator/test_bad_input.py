@@ -53,9 +53,13 @@ async def crowd(nats_url: str, person: Bus) -> AsyncIterator[Crowd]:
         yield Crowd(person)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(said=st.lists(poison(), min_size=5, max_size=30))
-async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(crowd: Crowd, said: list[Poison]) -> None:
+async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(
+    crowd: Crowd, said: list[Poison]
+) -> None:
     before = await crowd.letters()
     for subject, body in said:
         await crowd.bus.js.publish(subject, body)
@@ -72,7 +76,9 @@ WISHES: dict[str, dict[str, Any]] = {
     "unknown fields": {f"field-{number}": 1 for number in range(40_000)},
     "a long value": {"policy": "x" * 900_000},
     "a long part": {"image": "x" * 900_000},
-    "a long list": {"volumes": [{"name": f"v{n}", "mount_path": "/", "claim": "c"} for n in range(9_000)]},
+    "a long list": {
+        "volumes": [{"name": f"v{n}", "mount_path": "/", "claim": "c"} for n in range(9_000)]
+    },
     "a long name": {"job": "x" * 900_000},
     "huge numbers": {"workers": {"start": 10**12, "min": 10**12, "max": 10**15}},
     "numbers beyond reason": {"workers": {"start": 10**30, "min": 1, "max": 10**30}},
@@ -87,7 +93,9 @@ async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wi
     ack = await crowd.bus.js.publish("weir.job.requested.default.huge", json.dumps(fields).encode())
 
     async def answered() -> JobRejected | JobAccepted | None:
-        for number in range(ack.seq + 1, (await crowd.bus.js.stream_info(subjects.ORDERS)).state.last_seq + 1):
+        for number in range(
+            ack.seq + 1, (await crowd.bus.js.stream_info(subjects.ORDERS)).state.last_seq + 1
+        ):
             raw = await crowd.bus.js.get_msg(subjects.ORDERS, number)
             said = subjects.decode(str(raw.subject), raw.data or b"")
             if isinstance(said, JobRejected | JobAccepted) and said.uid == ack.seq:
@@ -95,11 +103,15 @@ async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wi
         return None
 
     answer = await soon(answered)
-    assert isinstance(answer, JobRejected) and len(subjects.encode(answer)) < 10_000, str(answer)[:300]
+    assert isinstance(answer, JobRejected) and len(subjects.encode(answer)) < 10_000, str(answer)[
+        :300
+    ]
     await crowd.is_answered()
 
 
-async def test_a_job_whose_decisions_somebody_has_covered_is_decided_on(nats_url: str, person: Bus) -> None:
+async def test_a_job_whose_decisions_somebody_has_covered_is_decided_on(
+    nats_url: str, person: Bus
+) -> None:
     await person.publish(node(cpu=3))
     async with allocator(nats_url, msgspec.structs.replace(QUICK, echo_s=0.3)):
         uid = await person.request(await with_program(person))

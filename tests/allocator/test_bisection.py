@@ -25,7 +25,9 @@ def test_nobody_is_asked_more_often_than_it_takes() -> None:
 
 
 @pytest.mark.parametrize("holes", [{3}, {5, 6}, {9}])
-def test_where_more_is_not_always_better_what_is_found_holds_and_one_less_does_not(holes: set[int]) -> None:
+def test_where_more_is_not_always_better_what_is_found_holds_and_one_less_does_not(
+    holes: set[int],
+) -> None:
     def holds(n: int) -> bool:
         return n >= 2 and n not in holes
 

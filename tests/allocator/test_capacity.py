@@ -13,12 +13,16 @@ from shared.messages import CapacityChanged, GenerationAbandoned, OwnPod, Resour
 from tests.allocator.builders import Story, accepted, exited, node, request, resumed, span
 
 NODES = {"n1": 6, "n2": 4, "n3": 3}
-STEPS = st.sampled_from(["decide", "create", "list", "delete", "exit", "resume", "abandon", "foreign", "leave"])
+STEPS = st.sampled_from(
+    ["decide", "create", "list", "delete", "exit", "resume", "abandon", "foreign", "leave"]
+)
 
 
 @dataclass
 class World:
-    """A cluster that makes pods of decisions, late and in any order; the monitor sees it when it is told to look."""
+    """A cluster that makes pods of decisions, late and in any order; the monitor sees it when it is
+    told to look.
+    """
 
     story: Story = field(default_factory=Story)
     pods: dict[str, TaskPlan] = field(default_factory=dict)
@@ -41,7 +45,8 @@ class World:
         here = {pod: task for pod, task in self.pods.items() if task.node == name}
         used = sum(t.resources.cpu for t in here.values()) + self.foreign.get(name, 0)
         mine = tuple(
-            OwnPod(namespace="default", job="mnist", pod=pod, resources=t.resources) for pod, t in here.items()
+            OwnPod(namespace="default", job="mnist", pod=pod, resources=t.resources)
+            for pod, t in here.items()
         )
         return node(name, cpu=NODES[name], free=max(0, NODES[name] - used), own=mine)
 
@@ -54,8 +59,14 @@ class World:
         if step == "decide":
             self.story.decide()
         elif step == "create":
-            missing = [(p, t) for p, t in self.wanted().items() if p not in self.pods and p not in self.job.exits]
-            self.pods.update(missing[pick % len(missing) : pick % len(missing) + 1] if missing else [])
+            missing = [
+                (p, t)
+                for p, t in self.wanted().items()
+                if p not in self.pods and p not in self.job.exits
+            ]
+            self.pods.update(
+                missing[pick % len(missing) : pick % len(missing) + 1] if missing else []
+            )
         elif step == "list":
             self.show(name)
         elif step == "delete":
@@ -67,32 +78,50 @@ class World:
         elif step == "resume" and self.job and self.job.coming:
             self.story.hear(resumed(self.job.coming))
         elif step == "abandon" and self.job and self.job.coming:
-            self.story.hear(GenerationAbandoned(job="mnist", uid=1, generation=self.job.coming, reason="x"))
-        elif step == "foreign" and self.look(name).free.cpu >= 1 and not set(self.wanted()) - set(self.pods):
+            self.story.hear(
+                GenerationAbandoned(job="mnist", uid=1, generation=self.job.coming, reason="x")
+            )
+        elif (
+            step == "foreign"
+            and self.look(name).free.cpu >= 1
+            and not set(self.wanted()) - set(self.pods)
+        ):
             self.foreign[name] = self.foreign.get(name, 0) + 1
             self.show(name)
         elif step == "leave" and self.foreign.get(name):
             self.foreign[name] -= 1
 
     def check(self) -> None:
-        """Free, as counted, is what the monitor last saw, less each promise that it had not seen, once."""
+        """Free, as counted, is what the monitor last saw, less each promise that it had not seen,
+        once.
+        """
         free = {n.name: n.free.cpu for n in free_nodes(self.story.state)}
         listed = {pod for pods in self.seen.values() for pod in pods}
         for name, told in self.story.state.nodes.items():
             promised = [
-                t for p, t in self.wanted().items() if t.node == name and p not in listed and p not in self.job.exits
+                t
+                for p, t in self.wanted().items()
+                if t.node == name and p not in listed and p not in self.job.exits
             ]
             assert free[name] == max(0.0, told.free.cpu - sum(t.resources.cpu for t in promised))
-            wanted = [t for p, t in self.wanted().items() if t.node == name and p not in self.job.exits]
+            wanted = [
+                t for p, t in self.wanted().items() if t.node == name and p not in self.job.exits
+            ]
             assert sum(t.resources.cpu for t in wanted) <= NODES[name]
         self.check_quota(listed)
 
     def check_quota(self, listed: set[str]) -> None:
-        """Listed pods, wanted or not, and wanted ones that are not listed: each once, until it has ended."""
+        """Listed pods, wanted or not, and wanted ones that are not listed: each once, until it has
+        ended.
+        """
         ended = self.job.exits if self.job else {}
         owns = [own for told in self.story.state.nodes.values() for own in told.own]
         has = [own.resources.cpu for own in owns if own.pod not in ended]
-        wanted = [t.resources.cpu for p, t in self.wanted().items() if p not in listed and p not in self.job.exits]
+        wanted = [
+            t.resources.cpu
+            for p, t in self.wanted().items()
+            if p not in listed and p not in self.job.exits
+        ]
         left = purses(self.story.state, {"default": Quota(cpu=100), "elsewhere": Quota(cpu=1)})
         assert (left["default"].cpu, left["elsewhere"].cpu) == (100 - sum(has) - sum(wanted), 1)
 
@@ -111,7 +140,8 @@ def test_a_promise_becomes_a_listed_pod_without_a_gap():
     first = story.decided()
     (promised,) = free_nodes(story.state)
     pods = tuple(
-        OwnPod(namespace="default", job="mnist", pod=t.pod("mnist"), resources=t.resources) for t in first.tasks
+        OwnPod(namespace="default", job="mnist", pod=t.pod("mnist"), resources=t.resources)
+        for t in first.tasks
     )
     (listed,) = free_nodes(story.hear(node(cpu=8, free=5, own=pods)).state)
     assert promised.free == listed.free == Resources(cpu=5, memory_gib=61) or listed.free.cpu == 5

@@ -20,7 +20,19 @@ from shared.messages import (
     NodeTerm,
     Volume,
 )
-from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, own, request, resumed, size, span, tasks
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
 
 SEEN = count(1)
 KEY = "topology.kubernetes.io/zone"
@@ -48,7 +60,9 @@ def nodes_of(decision: AllocationDecided) -> set[str]:
 @pytest.mark.parametrize("zone", ["a", "b"])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whoever_decides_tasks_go_where_the_claim_can_be_used(policy: str, zone: str):
-    story = Story(replace(AT_ONCE, policy=policy)).hear(*zones(), bound(zone, "data"), accepted(mounting("data")))
+    story = Story(replace(AT_ONCE, policy=policy)).hear(
+        *zones(), bound(zone, "data"), accepted(mounting("data"))
+    )
     assert nodes_of(story.decided()) == {f"{zone}1"}
 
 
@@ -75,15 +89,24 @@ def test_claims_in_different_zones_have_no_node_in_common():
     apart = bound("a", "data")
     apart = replace(apart, placements=(*apart.placements, *bound("b", "models").placements))
     story = Story().hear(*zones(), apart, accepted(mounting("data", "models")))
-    assert story.decide() == () and story.why().endswith("; no node can use its claims data, models")
+    assert story.decide() == () and story.why().endswith(
+        "; no node can use its claims data, models"
+    )
 
 
 def test_a_lost_task_comes_back_where_the_claim_can_be_used():
-    story = Story().hear(*zones(), node("a2", cpu=1, labels={KEY: "a"}), bound("a", "data"), accepted(mounting("data")))
+    story = Story().hear(
+        *zones(),
+        node("a2", cpu=1, labels={KEY: "a"}),
+        bound("a", "data"),
+        accepted(mounting("data")),
+    )
     first = story.decided()
     lost = tasks(first, "worker")[0]
     story.hear(
-        resumed(1), node("a1", cpu=8, labels={KEY: "a"}, ready=False), exited(lost, code=None, reason="NodeLost")
+        resumed(1),
+        node("a1", cpu=8, labels={KEY: "a"}, ready=False),
+        exited(lost, code=None, reason="NodeLost"),
     )
     again = story.decided()
     assert tasks(again, "worker")[0].node == "a2"
@@ -95,12 +118,18 @@ def test_a_lost_task_for_which_there_is_no_room_there_is_told_of_the_claim():
     lost = tasks(story.decided(), "worker")[0]
     down = node("a1", cpu=8, labels={KEY: "a"}, ready=False)
     story.hear(resumed(1), down, exited(lost, code=None, reason="NodeLost"))
-    assert story.decide() == () and story.why().endswith("to replace it; its claim data can be used on a1 only")
+    assert story.decide() == () and story.why().endswith(
+        "to replace it; its claim data can be used on a1 only"
+    )
 
 
 @pytest.mark.parametrize(
     "asked",
-    [request(), mounting("other"), request(volumes=(Volume(name="v", mount_path="/v", host_path="/data"),))],
+    [
+        request(),
+        mounting("other"),
+        request(volumes=(Volume(name="v", mount_path="/v", host_path="/data"),)),
+    ],
     ids=["no volume", "another claim", "no claim"],
 )
 def test_a_claim_that_the_job_does_not_mount_does_not_count(asked: JobRequested):
@@ -118,19 +147,25 @@ def test_the_claim_of_the_checkpoints_counts_unless_they_are_elsewhere():
 
 
 def test_a_namespace_without_bound_claims_is_forgotten_and_a_restart_knows_the_others():
-    story = Story().hear(*zones(), bound("a", "data"), bound("b", "data", namespace="team-a"), bound("a"))
+    story = Story().hear(
+        *zones(), bound("a", "data"), bound("b", "data", namespace="team-a"), bound("a")
+    )
     assert story.state.claims.keys() == {"team-a"} and story.replayed().claims == story.state.claims
 
 
 def test_what_is_reserved_for_a_job_is_where_its_claim_can_be_used():
     """The node of the other zone would have room sooner, and is held back from nobody."""
     rules = replace(AT_ONCE, reserve_after_s=10.0)
-    story = Story(rules).hear(*zones(a=3, b=3), accepted(request("first", workers=span(1), ps=span(1))))
+    story = Story(rules).hear(
+        *zones(a=3, b=3), accepted(request("first", workers=span(1), ps=span(1)))
+    )
     (first,) = story.decide()
     assert isinstance(first, AllocationDecided)
     (taken,) = nodes_of(first)
     zone = taken[0]
     listed = node(taken, cpu=3, free=0, labels={KEY: zone}, own=own("first", *first.tasks))
-    story.hear(listed, bound(zone, "data"), accepted(mounting("data", workers=span(1), ps=span(1)), uid=2))
+    story.hear(
+        listed, bound(zone, "data"), accepted(mounting("data", workers=span(1), ps=span(1)), uid=2)
+    )
     story.decide(after_s=20.0)
     assert "reserved for it" in story.why() and taken in story.why()

@@ -21,16 +21,32 @@ from shared.messages import (
     RoleResources,
     TaskBounds,
 )
-from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, node, own, request, resumed, size, span, tasks
+from tests.allocator.builders import (
+    AT_ONCE,
+    EVEN,
+    Story,
+    accepted,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
 
 SEEN = count(1)
 LARGE = request(ps=span(1), workers=span(4, most=6))
 
 
-def quota(hard: float, used: float = 0.0, resource: str = "requests.cpu", **more: float) -> QuotaChanged:
+def quota(
+    hard: float, used: float = 0.0, resource: str = "requests.cpu", **more: float
+) -> QuotaChanged:
     """Of namespace `default`; `more`: of other resources, what is allowed."""
     bounds = [QuotaBound(quota="compute", resource=resource, hard=hard, used=used)]
-    bounds += [QuotaBound(quota=f"of-{name}", resource=name, hard=most) for name, most in more.items()]
+    bounds += [
+        QuotaBound(quota=f"of-{name}", resource=name, hard=most) for name, most in more.items()
+    ]
     return QuotaChanged(namespace="default", seen=str(next(SEEN)), bounds=tuple(bounds))
 
 
@@ -40,10 +56,14 @@ def limits(most: MostResources | None = None, **least: float) -> QuotaChanged:
 
 
 def running(asked: JobRequested | None = None, rules: Rules = AT_ONCE) -> Story:
-    """A job of one ps and one worker (unless it asks for more) that trains, in a namespace without a quota yet."""
+    """A job of one ps and one worker (unless it asks for more) that trains, in a namespace without
+    a quota yet.
+    """
     story = Story(rules)
     first = story.hear(node(cpu=20), accepted(asked)).decided()
-    return story.hear(node(cpu=20, free=20 - len(first.tasks), own=own("mnist", *first.tasks)), resumed(1))
+    return story.hear(
+        node(cpu=20, free=20 - len(first.tasks), own=own("mnist", *first.tasks)), resumed(1)
+    )
 
 
 def test_a_job_starts_as_large_as_what_others_leave_of_the_quota():
@@ -60,7 +80,10 @@ def test_a_job_grows_as_far_as_the_quota_would_admit_and_is_told_which_one():
     listed = own("mnist", *grown.tasks)
     story.hear(quota(7, used=7), node(cpu=20, free=15, own=listed), resumed(2))
     assert story.decide() == ()
-    assert story.why() == "quota of namespace default: wants 2 cpu more, and 0 is left of ResourceQuota compute"
+    assert (
+        story.why()
+        == "quota of namespace default: wants 2 cpu more, and 0 is left of ResourceQuota compute"
+    )
 
 
 def test_a_size_that_the_quota_refuses_is_not_asked_for_again_and_what_others_give_back_is_taken():
@@ -79,7 +102,9 @@ def test_what_is_decided_is_not_given_twice_whether_its_pods_count_already_or_no
     assert (size(one), size(other)) == ((1, 1), (1, 1))
     for used in (0, 3, 6):
         story.hear(quota(6, used=used), accepted(request(f"third-{used}"), uid=10 + used))
-        assert story.decide() == () and "is left of ResourceQuota compute" in story.why(f"third-{used}")
+        assert story.decide() == () and "is left of ResourceQuota compute" in story.why(
+            f"third-{used}"
+        )
 
 
 @pytest.mark.parametrize("resource", ["pods", "count/pods"])
@@ -87,26 +112,37 @@ def test_tasks_count_where_the_quota_counts_pods(resource: str):
     story = Story().hear(node(cpu=20), quota(5, used=1, resource=resource), accepted(LARGE))
     first = story.decided()
     assert size(first) == (1, 2)
-    assert "wants at least 6 pods, and 4 is all there is of ResourceQuota compute" in first.alternatives[0].why
+    assert (
+        "wants at least 6 pods, and 4 is all there is of ResourceQuota compute"
+        in first.alternatives[0].why
+    )
     listed = own("mnist", *first.tasks)
     story.hear(quota(5, used=5, resource=resource), node(cpu=20, free=16, own=listed), resumed(1))
     assert story.decide() == ()
     assert "pods more, and 0 is left of ResourceQuota compute" in story.why()
 
 
-@pytest.mark.parametrize("resource", ["cpu", "limits.cpu", "memory", "requests.memory", "limits.memory"])
+@pytest.mark.parametrize(
+    "resource", ["cpu", "limits.cpu", "memory", "requests.memory", "limits.memory"]
+)
 def test_every_name_of_a_resource_counts(resource: str):
-    assert size(Story().hear(node(cpu=20), quota(4, resource=resource), accepted(LARGE)).decided()) == (1, 2)
+    assert size(
+        Story().hear(node(cpu=20), quota(4, resource=resource), accepted(LARGE)).decided()
+    ) == (1, 2)
 
 
 def test_a_resource_that_no_task_has_does_not_count():
-    assert size(Story().hear(node(cpu=20), quota(0, resource="services"), accepted(LARGE)).decided()) == (1, 4)
+    assert size(
+        Story().hear(node(cpu=20), quota(0, resource="services"), accepted(LARGE)).decided()
+    ) == (1, 4)
 
 
 def test_of_several_quotas_and_the_settings_the_narrowest_counts():
     both = quota(20, **{"requests.memory": 4})
     first = Story().hear(node(cpu=20), both, accepted(LARGE)).decided()
-    assert size(first) == (1, 2) and "of ResourceQuota of-requests.memory" in first.alternatives[0].why
+    assert (
+        size(first) == (1, 2) and "of ResourceQuota of-requests.memory" in first.alternatives[0].why
+    )
     rules = replace(AT_ONCE, quotas={"default": Quota(cpu=4), "elsewhere": Quota(cpu=1)})
     assert size(Story(rules).hear(node(cpu=20), quota(20), accepted(LARGE)).decided()) == (1, 2)
 
@@ -132,7 +168,9 @@ def test_a_task_that_a_limit_range_does_not_allow_is_never_asked_for():
 
 def test_a_task_has_what_a_limit_range_demands():
     sizes = RoleResources(chief=Resources(cpu=0.25, memory_gib=1), ps=EVEN.ps, worker=EVEN.worker)
-    first = Story().hear(node(cpu=20), limits(cpu=0.5), accepted(request(resources=sizes))).decided()
+    first = (
+        Story().hear(node(cpu=20), limits(cpu=0.5), accepted(request(resources=sizes))).decided()
+    )
     assert tasks(first, "chief")[0].resources == Resources(cpu=0.5, memory_gib=1)
     assert tasks(first, "worker")[0].resources == Resources(cpu=1, memory_gib=1)
 
@@ -142,7 +180,14 @@ def test_whoever_decides_nobody_gets_more_than_the_quota_leaves(policy: str):
     story = Story(replace(AT_ONCE, policy=policy)).hear(node(cpu=20), quota(8, used=3, pods=20))
     sizes = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
     for uid in (1, 2, 3):
-        story.hear(accepted(request(f"job-{uid}", resources=sizes, workers=span(2, most=6)), uid=uid))
+        story.hear(
+            accepted(request(f"job-{uid}", resources=sizes, workers=span(2, most=6)), uid=uid)
+        )
     story.decide()
-    held = [task.resources.cpu for job in story.state.jobs.values() if job.wanted for task in job.wanted.tasks]
+    held = [
+        task.resources.cpu
+        for job in story.state.jobs.values()
+        if job.wanted
+        for task in job.wanted.tasks
+    ]
     assert 4 <= sum(held) <= 5

@@ -81,10 +81,14 @@ def test_nothing_is_decided_while_a_generation_is_in_flight():
 
 
 def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_far_as_there_is_room():
-    """Three cores on one node and one on another are two workers of two cores by their sum, and room for one."""
+    """Three cores on one node and one on another are two workers of two cores by their sum, and
+    room for one.
+    """
     wide = RoleResources(chief=Resources(cpu=1), ps=Resources(cpu=1), worker=Resources(cpu=2))
     asked = request(resources=wide, ps=span(1), workers=span(2, most=4))
-    story = Story(replace(AT_ONCE, policy="weir", max_delay_s=30.0)).hear(node(cpu=6), accepted(asked))
+    story = Story(replace(AT_ONCE, policy="weir", max_delay_s=30.0)).hear(
+        node(cpu=6), accepted(asked)
+    )
     listed = own("mnist", *story.decided().tasks)
     story.hear(node(cpu=6, free=0, own=listed), node("n2", cpu=3), node("n3", cpu=1))
     story.hear(resumed(1), progress(1, done=100, total=1_000_000, speed=20.0))
@@ -139,7 +143,9 @@ def test_a_lost_worker_is_replaced_by_a_new_serial_with_its_index():
     story = running(Story(), cpu=4)
     worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
     survivors = [t for t in story.state.jobs["default.mnist"].runs.tasks if t != worker]
-    fixed = story.hear(node(cpu=4, free=2, own=own("mnist", *survivors)), exited(worker, 137)).decided()
+    fixed = story.hear(
+        node(cpu=4, free=2, own=own("mnist", *survivors)), exited(worker, 137)
+    ).decided()
     (new,) = tasks(fixed, "worker")
     assert new.serial == 3 and new.index == worker.index and fixed.generation == 2
     assert set(survivors) < set(fixed.tasks) and fixed.cause == "mnist-worker-2"
@@ -159,11 +165,15 @@ def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     again = story.hear(node(cpu=3)).decided()
     stopped = "was stopped with its cluster or its nodes (3 pods: mnist-chief-0, mnist-ps-1 and 1 more); replaced"
-    assert size(again) == (1, 1) and again.reason == stopped, "of no loss, and so of no budget against which it counts"
+    assert size(again) == (1, 1) and again.reason == stopped, (
+        "of no loss, and so of no budget against which it counts"
+    )
 
 
 def test_a_job_that_was_stopped_with_its_cluster_waits_for_nodes_that_come_back_one_after_another():
-    story = Story(replace(AT_ONCE, settle_s=1.0)).hear(node("n1", cpu=2), node("n2", cpu=2), accepted())
+    story = Story(replace(AT_ONCE, settle_s=1.0)).hear(
+        node("n1", cpu=2), node("n2", cpu=2), accepted()
+    )
     first = story.decided()
     assert {task.node for task in first.tasks} == {"n1", "n2"}
     story.hear(resumed(1), node("n1", cpu=2, ready=False), node("n2", cpu=2, ready=False))
@@ -171,7 +181,9 @@ def test_a_job_that_was_stopped_with_its_cluster_waits_for_nodes_that_come_back_
 
     assert story.decide(after_s=3600.0) == (), "the nodes may be others by now"
     assert "waits for room" in story.why()
-    assert story.hear(node("n1", cpu=2)).decide() == () and story.decisions.wake_s == story.now + 1.0
+    assert (
+        story.hear(node("n1", cpu=2)).decide() == () and story.decisions.wake_s == story.now + 1.0
+    )
     again = story.hear(node("n2", cpu=2), after_s=0.02).decided()
     assert size(again) == size(first)
 
@@ -205,22 +217,30 @@ def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free(
     runs = story.state.jobs["default.mnist"].runs
     assert story.hear(exited(tasks(runs, "worker")[0])).decide() == ()
     assert story.decisions.wake_s == story.now + 1.0
-    fixed = story.hear(node(cpu=3, free=1, own=own("mnist", *runs.tasks[:2])), after_s=0.02).decided()
+    fixed = story.hear(
+        node(cpu=3, free=1, own=own("mnist", *runs.tasks[:2])), after_s=0.02
+    ).decided()
     assert size(fixed) == (1, 1)
 
 
 def test_a_job_that_cannot_replace_a_task_shrinks_and_else_waits():
     story = Story().hear(
-        node("n1", cpu=3), node("n2", cpu=1), accepted(request(workers=replace(request().workers, start=2)))
+        node("n1", cpu=3),
+        node("n2", cpu=1),
+        accepted(request(workers=replace(request().workers, start=2))),
     )
     first = story.decided()
     listed = {n: own("mnist", *(t for t in first.tasks if t.node == n)) for n in ("n1", "n2")}
-    story.hear(*(node(n, cpu=c, free=0, own=listed[n]) for n, c in (("n1", 3), ("n2", 1))), resumed(1))
+    story.hear(
+        *(node(n, cpu=c, free=0, own=listed[n]) for n, c in (("n1", 3), ("n2", 1))), resumed(1)
+    )
     workers = tasks(first, "worker")
     shrunk = story.hear(exited(workers[1], None, "NodeLost")).decided()
     assert size(shrunk) == (1, 1)
     assert story.hear(resumed(2), exited(workers[0], 143)).decide() == ()
-    assert story.why().endswith("waits for room (too little cpu: no node has any cpu free) to replace it")
+    assert story.why().endswith(
+        "waits for room (too little cpu: no node has any cpu free) to replace it"
+    )
 
 
 def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
@@ -233,7 +253,8 @@ def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
     (finished,) = story.hear(exited(worker, 1, "Error", 3)).decide()
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
     assert (
-        finished.cause == f"3 generations failed within 1 h; the last: mnist-worker-{worker.serial}: Error, exit code 1"
+        finished.cause
+        == f"3 generations failed within 1 h; the last: mnist-worker-{worker.serial}: Error, exit code 1"
     )
     assert story.state.jobs == {}
 
@@ -287,7 +308,10 @@ def test_a_job_that_never_starts_fails_after_its_tries():
         assert story.decided().generation == generation
         story.hear(abandoned(generation))
     (finished,) = story.decide()
-    assert isinstance(finished, JobFinished) and "not started in 2 tries; Unschedulable" in finished.cause
+    assert (
+        isinstance(finished, JobFinished)
+        and "not started in 2 tries; Unschedulable" in finished.cause
+    )
 
 
 def test_a_cancelled_job_is_finished_and_its_promises_are_released():
@@ -319,14 +343,18 @@ def test_a_static_job_never_changes():
 
 
 def test_ps_grow_with_workers_in_their_first_ratio():
-    two_each = request(workers=replace(request().workers, start=2, max=6), ps=replace(request().ps, max=3))
+    two_each = request(
+        workers=replace(request().workers, start=2, max=6), ps=replace(request().ps, max=3)
+    )
     story = Story().hear(node(cpu=4), accepted(two_each))
     assert size(story.decided()) == (1, 2)
     assert size(story.hear(resumed(1), node("n2", cpu=4)).decided()) == (2, 4)
 
 
 def test_a_gpu_task_goes_only_where_a_gpu_is():
-    wants = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1))
+    wants = RoleResources(
+        chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1)
+    )
     story = Story().hear(node("plain"), accepted(request(resources=wants)))
     assert story.decide() == ()
     with_gpu = replace(node("rich"), free=Resources(cpu=4, memory_gib=8, gpu=1))

@@ -1,4 +1,6 @@
-"""Where nothing sensible can be decided, what runs is kept, and it is said why: for every policy."""
+"""Where nothing sensible can be decided, what runs is kept, and it is said why: for every
+policy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from services.allocator.decide import Decisions, decide
 from services.allocator.policies.registry import POLICIES
 from services.allocator.state import apply
 from shared.messages import AllocationDecided, Resources
-from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, span
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    span,
+)
 
 TOTAL = 1_000_000
 NOWHERE = Resources()
@@ -19,7 +31,9 @@ NOWHERE = Resources()
 
 @pytest.fixture(params=sorted(POLICIES))
 def story(request: pytest.FixtureRequest) -> Story:
-    """A job of one ps and two workers fills its node, trains, and has said how fast; a second one waits."""
+    """A job of one ps and two workers fills its node, trains, and has said how fast; a second one
+    waits.
+    """
     wide = {"ps": span(1, most=2), "workers": span(2, most=6)}
     story = Story(replace(AT_ONCE, policy=request.param))
     first = story.hear(node(cpu=4), accepted(asked("mnist", wide))).decided()
@@ -73,7 +87,9 @@ def test_reports_of_nonsense_move_nobody(story: Story, speed: float, loss: float
     assert set(story.decisions.why) == {"default.mnist", "default.second"}
     for action in story.decisions.actions:
         assert isinstance(action, AllocationDecided) and size is not None
-        assert {t.serial for t in action.tasks} <= {t.serial for t in size.tasks}, "nothing new where there is no room"
+        assert {t.serial for t in action.tasks} <= {t.serial for t in size.tasks}, (
+            "nothing new where there is no room"
+        )
 
 
 def test_a_job_that_reports_nothing_is_kept_for_ever() -> None:
@@ -93,7 +109,9 @@ def test_a_clock_that_jumps_back_moves_nobody(story: Story, jump_s: float) -> No
 
 
 @pytest.mark.parametrize("jump_s", [1e7, 1e12])
-def test_a_clock_that_jumps_ahead_is_no_more_than_time_that_passed(story: Story, jump_s: float) -> None:
+def test_a_clock_that_jumps_ahead_is_no_more_than_time_that_passed(
+    story: Story, jump_s: float
+) -> None:
     later, far = (decide(story.state, story.now + s, story.rules) for s in (86400.0, jump_s))
     assert far.why == later.why
     assert [a.tasks for a in far.actions] == [a.tasks for a in later.actions]

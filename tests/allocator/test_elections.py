@@ -1,4 +1,6 @@
-"""An allocator that starts while three nats-servers elect waits for their leader, and then decides."""
+"""An allocator that starts while three nats-servers elect waits for their leader, and then
+decides.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.allocator.test_replicas import Replica, asked, heard, until
 from tests.shared.three_servers import three_servers
 
 
-async def test_it_starts_while_there_is_no_leader_and_decides_when_one_is_elected(tmp_path: Path) -> None:
+async def test_it_starts_while_there_is_no_leader_and_decides_when_one_is_elected(
+    tmp_path: Path,
+) -> None:
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
         await bus.publish(node(cpu=3))
         uid = await asked(bus)

@@ -1,4 +1,6 @@
-"""When a job is over without its trainer saying so: what goes on failing ends, what gets further goes on."""
+"""When a job is over without its trainer saying so: what goes on failing ends, what gets further
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from msgspec.structs import replace
 from services.allocator.rules import Rules
 from services.trainer.service import EXIT_BUS_LOST
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, TaskPlan
-from tests.allocator.builders import AT_ONCE, Story, abandoned, accepted, exited, node, progress, resumed
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    abandoned,
+    accepted,
+    exited,
+    node,
+    progress,
+    resumed,
+)
 
 KILLED, LOST_ANOTHER, LOST_BUS, TERMINATED = 137, 138, EXIT_BUS_LOST, 143
 RULES = replace(AT_ONCE, max_failures=3, max_start_failures=2)
@@ -26,7 +37,9 @@ def of_role(decision: AllocationDecided, role: str) -> TaskPlan:
     return next(task for task in decision.tasks if task.role == role)
 
 
-def replaced(story: Story, running: AllocationDecided, role: str, code: int | None, reason: str = "Error") -> object:
+def replaced(
+    story: Story, running: AllocationDecided, role: str, code: int | None, reason: str = "Error"
+) -> object:
     """A task of the running generation ends; what is decided about it."""
     gone = exited(of_role(running, role), code, reason, running.generation)
     (action,) = story.hear(gone).decide()
@@ -61,7 +74,9 @@ def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
 
 @pytest.mark.parametrize("role", ["chief", "ps", "worker"])
 @pytest.mark.parametrize("code", [KILLED, LOST_ANOTHER])
-def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(role: str, code: int) -> None:
+def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(
+    role: str, code: int
+) -> None:
     story, running = started()
     story.hear(progress(1, done=640, total=6400, speed=10))
     for _ in range(2):
@@ -71,7 +86,9 @@ def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_f
     finished = replaced(story, running, role, code)
 
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
-    assert finished.cause.startswith("3 generations were killed, none got further than 640 examples; the last: mnist-")
+    assert finished.cause.startswith(
+        "3 generations were killed, none got further than 640 examples; the last: mnist-"
+    )
     assert f"exit code {code}" in finished.cause and finished.samples == 320
 
 
@@ -84,16 +101,26 @@ def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(KILLED, "Evicted"), (KILLED, "Deleted"), (None, "NodeLost"), (TERMINATED, "Error"), (LOST_BUS, "Error")],
+    [
+        (KILLED, "Evicted"),
+        (KILLED, "Deleted"),
+        (None, "NodeLost"),
+        (TERMINATED, "Error"),
+        (LOST_BUS, "Error"),
+    ],
 )
-def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(code: int | None, reason: str) -> None:
+def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(
+    code: int | None, reason: str
+) -> None:
     story, running = started()
     for _ in range(10):
         running = comes_to_train(story, replaced(story, running, "ps", code, reason))
 
 
 def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> None:
-    """A drain with nowhere to go: the chief waits for a next generation, and then ends without one."""
+    """A drain with nowhere to go: the chief waits for a next generation, and then ends without
+    one.
+    """
     story, running = started()
     for _ in range(10):
         evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
@@ -106,25 +133,32 @@ def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> N
 def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:
     story, running = started()
     evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
-    (again,) = story.hear(evicted, exited(of_role(running, "chief"), KILLED, "Error", running.generation)).decide()
+    (again,) = story.hear(
+        evicted, exited(of_role(running, "chief"), KILLED, "Error", running.generation)
+    ).decide()
     assert isinstance(again, AllocationDecided)
     assert again.reason.endswith("(killed generation 1 of 3 while the job gets no further)")
 
 
-def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> None:
+def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> (
+    None
+):
     story, running = started()
     for times in range(1, 3):
         story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
         running = comes_to_train(story, replaced(story, running, "worker", 1))
 
-    gone = replace(exited(of_role(running, "worker"), 1, "Error", running.generation), message="one\ntwo\nthree\n")
+    gone = replace(
+        exited(of_role(running, "worker"), 1, "Error", running.generation),
+        message="one\ntwo\nthree\n",
+    )
     (finished,) = story.hear(gone).decide()
 
     assert isinstance(finished, JobFinished)
     first, *log = finished.cause.splitlines()
-    assert first.startswith("3 generations failed within 1 h; the last: mnist-worker-") and first.endswith(
-        "exit code 1, three"
-    )
+    assert first.startswith(
+        "3 generations failed within 1 h; the last: mnist-worker-"
+    ) and first.endswith("exit code 1, three")
     assert log == ["one", "two", "three"]
 
 
@@ -134,7 +168,9 @@ def test_failures_are_forgotten_once_they_are_older_than_the_window() -> None:
         story.decide(after_s=400.0)
         running = comes_to_train(story, replaced(story, running, "worker", 1))
 
-    (finished,) = story.hear(exited(of_role(running, "worker"), 1, "Error", running.generation)).decide(after_s=100.0)
+    (finished,) = story.hear(
+        exited(of_role(running, "worker"), 1, "Error", running.generation)
+    ).decide(after_s=100.0)
     assert isinstance(finished, JobFinished)
     assert finished.cause.startswith("3 generations failed within 10 min; the last: mnist-worker-")
 
@@ -151,7 +187,9 @@ def test_several_tasks_of_one_generation_that_fail_are_one_failure() -> None:
 
 
 def hung(generation: int, stood: bool = True) -> GenerationAbandoned:
-    return replace(abandoned(generation), stood=stood, reason="not prepared within 180 s: mnist-chief-0")
+    return replace(
+        abandoned(generation), stood=stood, reason="not prepared within 180 s: mnist-chief-0"
+    )
 
 
 def test_a_job_that_stands_still_and_whose_every_new_generation_hangs_fails() -> None:

@@ -24,12 +24,16 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """A module of one's own in the folder where one stands; its one function does what the text says."""
+    """A module of one's own in the folder where one stands; its one function does what the text
+    says.
+    """
     before, path, names = dict(POLICIES), list(sys.path), set(sys.modules)
     monkeypatch.chdir(tmp_path)
 
     def written(module: str, body: str) -> str:
-        head = "from services.allocator.policies import Want\n\n\ndef mine(cluster, jobs, now):\n    "
+        head = (
+            "from services.allocator.policies import Want\n\n\ndef mine(cluster, jobs, now):\n    "
+        )
         (tmp_path / f"{module}.py").write_text(f"{head}{body}\n")
         return f"{module}:mine"
 
@@ -47,8 +51,16 @@ def job(**fields: Any) -> JobSeen:
 
 
 def want(text: str = "") -> str:
-    """The body of a policy that wants one ps, two workers, batch 32, unless `text` says otherwise."""
-    fields: dict[str, Any] = {"job": "default.mnist", "ps": 1, "workers": 2, "batch": 32, "reason": "because"}
+    """The body of a policy that wants one ps, two workers, batch 32, unless `text` says
+    otherwise.
+    """
+    fields: dict[str, Any] = {
+        "job": "default.mnist",
+        "ps": 1,
+        "workers": 2,
+        "batch": 32,
+        "reason": "because",
+    }
     changed = fields | dict([text.split("=")] if text else [])
     return f"return [Want({', '.join(f'{name}={_literal(value)}' for name, value in changed.items())})]"
 
@@ -90,10 +102,16 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     told = str(wrong.value).splitlines()
     assert len(told) == len(names)
     assert told[0].startswith("policy 'best': there are ") and "`module:function`" in told[0]
-    assert told[1] == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    assert (
+        told[1]
+        == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    )
     assert told[2].startswith("policy 'broken:mine': it cannot be imported: SyntaxError: ")
     assert "'json:dumpss': it cannot be imported: AttributeError: " in told[3]
-    assert told[4] == "policy 'json:__name__': it is 'json', and not a function of (cluster, jobs, now)"
+    assert (
+        told[4]
+        == "policy 'json:__name__': it is 'json', and not a function of (cluster, jobs, now)"
+    )
     assert not set(names) & set(POLICIES)
 
 
@@ -103,7 +121,10 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         ("raise KeyError('size')", "'size'"),
         ("return None", "'NoneType' object is not iterable"),
         ("return ['more']", "it answers with 'more', which is no Want"),
-        (want("job=default.other"), "it wants something for default.other, of which it was not asked"),
+        (
+            want("job=default.other"),
+            "it wants something for default.other, of which it was not asked",
+        ),
         (want("reason=7"), "its reason for default.mnist is 7, and no text"),
         (want("workers=5"), "it wants 5 workers for default.mnist; asked for is 1 to 4"),
         (want("ps=0"), "it wants 0 ps for default.mnist; asked for is 1 to 2"),
@@ -111,22 +132,32 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         (want("workers=all"), "it wants 'all' workers for default.mnist; asked for is 1 to 4"),
         (want("workers=-1"), "it wants '-1' workers for default.mnist; asked for is 1 to 4"),
         (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
-        (want().replace("reason=", "faster=float('nan'), reason="), "its `faster` for default.mnist is nan"),
+        (
+            want().replace("reason=", "faster=float('nan'), reason="),
+            "its `faster` for default.mnist is nan",
+        ),
         (
             "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),
             "it wants np.int64(2) workers for default.mnist; asked for is 1 to 4",
         ),
-        (want().replace("batch=32", "batch=32.0"), "it wants 32.0 as the batch of default.mnist; asked for is 1 to 32"),
+        (
+            want().replace("batch=32", "batch=32.0"),
+            "it wants 32.0 as the batch of default.mnist; asked for is 1 to 32",
+        ),
         (
             want().replace("reason=", "alternatives=('more',), reason="),
             "its alternatives for default.mnist are ('more',)",
         ),
     ],
 )
-def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(write: Write, body: str, why: str) -> None:
+def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(
+    write: Write, body: str, why: str
+) -> None:
     wants, failures = asked(write("faulty", body), job())
 
-    assert wants == [] and [(each.policy, each.job) for each in failures] == [("faulty:mine", "default.mnist")]
+    assert wants == [] and [(each.policy, each.job) for each in failures] == [
+        ("faulty:mine", "default.mnist")
+    ]
     assert failures[0].error.partition(": ")[2] == why
 
 

@@ -1,4 +1,6 @@
-"""A policy or a step that raises: the job that causes it is set aside, and all others are decided in the same pass."""
+"""A policy or a step that raises: the job that causes it is set aside, and all others are decided
+in the same pass.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def fragile(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> Callab
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> tuple[set[str], Calls]:
-    """The jobs of which any makes a policy raise that starts every job, and the calls of that policy."""
+    """The jobs of which any makes a policy raise that starts every job, and the calls of that
+    policy.
+    """
     bad, calls = set[str](), Calls()
 
     def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
@@ -65,7 +69,9 @@ def story(*names: str) -> Story:
 
 
 def started(told: Story) -> list[str]:
-    return sorted(action.job for action in told.decisions.actions if isinstance(action, AllocationDecided))
+    return sorted(
+        action.job for action in told.decisions.actions if isinstance(action, AllocationDecided)
+    )
 
 
 @pytest.mark.parametrize("guilty", [("j00",), ("j07",), ("j19",)])
@@ -76,14 +82,18 @@ def test_the_job_that_makes_a_policy_raise_is_set_aside_and_the_others_start(
     told.decide()
 
     assert started(told) == [name for name in JOBS if name not in guilty]
-    assert [(each.job, each.policy) for each in told.decisions.failures] == [(f"default.{guilty[0]}", "fragile")]
+    assert [(each.job, each.policy) for each in told.decisions.failures] == [
+        (f"default.{guilty[0]}", "fragile")
+    ]
     assert told.why(guilty[0]) == (
         "set aside: policy 'fragile' failed with it: OverflowError: (34, 'Numerical result out of range')"
     )
     assert "in policy" in told.decisions.failures[0].traceback and len(calls) < 15
 
 
-def test_of_two_jobs_that_fail_only_together_one_is_set_aside(fragile: Callable[..., Calls]) -> None:
+def test_of_two_jobs_that_fail_only_together_one_is_set_aside(
+    fragile: Callable[..., Calls],
+) -> None:
     fragile("j03", "j15")
     told = story(*JOBS)
     told.decide()
@@ -91,12 +101,22 @@ def test_of_two_jobs_that_fail_only_together_one_is_set_aside(fragile: Callable[
     assert len(started(told)) == len(JOBS) - 1 and len(told.decisions.failures) == 1
 
 
-def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(fragile: Callable[..., Calls]) -> None:
+def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(
+    fragile: Callable[..., Calls],
+) -> None:
     calls, told = fragile(), story(*JOBS)
 
-    assert told.decide() == () and len(told.decisions.failures) == len(JOBS) and len(calls) == 2 * len(JOBS) - 1
+    assert (
+        told.decide() == ()
+        and len(told.decisions.failures) == len(JOBS)
+        and len(calls) == 2 * len(JOBS) - 1
+    )
     calls.clear()
-    assert told.decide() == () and len(told.decisions.failures) == len(JOBS) and len(calls) == 1 + failures.RETRIED
+    assert (
+        told.decide() == ()
+        and len(told.decisions.failures) == len(JOBS)
+        and len(calls) == 1 + failures.RETRIED
+    )
     assert all(why.startswith("set aside: ") for why in told.decisions.why.values())
 
 
@@ -146,25 +166,36 @@ def test_the_search_for_many_faulty_jobs_ends(fragile: Callable[..., Calls]) -> 
         return names
 
     search = FaultSearch()
-    found = isolate(compute, [f"{number:04}" for number in range(2_000)], ValueError(), search, "fragile")
+    found = isolate(
+        compute, [f"{number:04}" for number in range(2_000)], ValueError(), search, "fragile"
+    )
 
     assert len(search.faulty) > 20 and len(search.faulty) + len(found.untried) == 2_000
     assert found.result is None and calls == failures.MOST_TRIES
 
 
-def test_a_job_that_stays_faulty_costs_few_computations_a_pass(fragile: Callable[..., Calls]) -> None:
+def test_a_job_that_stays_faulty_costs_few_computations_a_pass(
+    fragile: Callable[..., Calls],
+) -> None:
     calls, told = fragile("j07"), story(*JOBS)
     told.decide()
     calls.clear()
     told.decide()
 
-    assert [each.job for each in told.decisions.failures] == ["default.j07"] and len(calls) == 2  # all, the sound
+    assert [each.job for each in told.decisions.failures] == ["default.j07"] and len(
+        calls
+    ) == 2  # all, the sound
 
 
-BAD, GOOD = [f"bad{number:02}" for number in range(60)], [f"good{number:02}" for number in range(60)]
+BAD, GOOD = (
+    [f"bad{number:02}" for number in range(60)],
+    [f"good{number:02}" for number in range(60)],
+)
 
 
-def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(faulty: tuple[set[str], Calls]) -> None:
+def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(
+    faulty: tuple[set[str], Calls],
+) -> None:
     bad, calls = faulty
     bad.update(BAD)
     told = story(*BAD, *GOOD)
@@ -179,11 +210,15 @@ def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(faulty: t
             told.now = told.decisions.wake_s
 
     assert all(told.state.jobs[f"default.{name}"].coming for name in GOOD)
-    assert sorted(each.job for each in told.decisions.failures) == [f"default.{name}" for name in BAD]
+    assert sorted(each.job for each in told.decisions.failures) == [
+        f"default.{name}" for name in BAD
+    ]
     assert told.decisions.untried == ()
 
 
-def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(faulty: tuple[set[str], Calls]) -> None:
+def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(
+    faulty: tuple[set[str], Calls],
+) -> None:
     bad, _ = faulty
     bad.update(BAD)
     told = story(*BAD, "good")
@@ -201,7 +236,9 @@ def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(faulty: t
     assert "good" in started(told), "although as many faulty jobs were submitted before it in rank"
 
 
-def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(faulty: tuple[set[str], Calls]) -> None:
+def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(
+    faulty: tuple[set[str], Calls],
+) -> None:
     bad, calls = faulty
     bad.update(BAD[:10])
     told = story(*BAD[:10], *GOOD)
@@ -241,13 +278,17 @@ def test_all_searches_of_a_pass_together_are_bounded(
     for _ in range(12):
         calls.clear()
         told.decide(after_s=failures.UNTRIED_S)
-        assert len(calls) <= 1 + 2 * failures.MOST_TRIES, "a computation, and at most one call in a computed pass"
+        assert len(calls) <= 1 + 2 * failures.MOST_TRIES, (
+            "a computation, and at most one call in a computed pass"
+        )
 
     assert all(told.state.jobs[f"default.{name}"].coming for name in GOOD[20:])
     assert told.decisions.untried == () and len(told.decisions.failures) == 40
 
 
-def test_a_job_that_runs_keeps_what_it_has_while_its_policy_fails(fragile: Callable[..., Calls]) -> None:
+def test_a_job_that_runs_keeps_what_it_has_while_its_policy_fails(
+    fragile: Callable[..., Calls],
+) -> None:
     fragile("absent")
     told = story("j00", "j01")
     told.decide()
@@ -279,7 +320,10 @@ def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
 
     assert started(told) == [name for name in JOBS if name != "j05"]
     assert [(each.job, each.policy) for each in told.decisions.failures] == [("default.j05", "")]
-    assert told.why("j05") == "set aside: a step of the decision failed with it: ZeroDivisionError: by design"
+    assert (
+        told.why("j05")
+        == "set aside: a step of the decision failed with it: ZeroDivisionError: by design"
+    )
 
 
 def test_where_all_steps_raise_nothing_changes_but_what_is_cancelled_ends(
@@ -293,7 +337,9 @@ def test_where_all_steps_raise_nothing_changes_but_what_is_cancelled_ends(
     told = story("j00", "j01").hear(CancelRequested(job="j01"))
     told.decide()
 
-    assert [(type(action), action.key()) for action in told.decisions.actions] == [(JobFinished, "default.j01")]
+    assert [(type(action), action.key()) for action in told.decisions.actions] == [
+        (JobFinished, "default.j01")
+    ]
     assert told.why("j00").startswith("set aside: a step of the decision failed with it: ")
 
 
@@ -310,7 +356,10 @@ def test_an_error_that_has_no_text_is_a_failure_like_any_other() -> None:
         def __str__(self) -> str:
             raise ValueError("by design")
 
-    assert failures.failure("default.a", Silent(), "weir").error == "Silent: its text raises ValueError"
+    assert (
+        failures.failure("default.a", Silent(), "weir").error
+        == "Silent: its text raises ValueError"
+    )
 
 
 def test_an_error_of_any_length_is_shortened_in_a_reason() -> None:

@@ -18,7 +18,12 @@ def first() -> AllocationDecided:
 
 
 def changed(decision: AllocationDecided, tasks: int, generation: int = 2) -> AllocationDecided:
-    return replace(decision, tasks=(decision.tasks * 3)[:tasks], generation=generation, revision=decision.revision + 1)
+    return replace(
+        decision,
+        tasks=(decision.tasks * 3)[:tasks],
+        generation=generation,
+        revision=decision.revision + 1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,9 @@ def changed(decision: AllocationDecided, tasks: int, generation: int = 2) -> All
         (3, 3, 1, "resize"),
     ],
 )
-def test_a_decision_is_named_by_what_it_does(had: int | None, has: int, generation: int, what: str) -> None:
+def test_a_decision_is_named_by_what_it_does(
+    had: int | None, has: int, generation: int, what: str
+) -> None:
     before = None if had is None else changed(first(), had, generation=1)
     assert outcome(changed(first(), has, generation), before) == what
 
@@ -52,7 +59,10 @@ def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
     }
     story.hear(resumed(1))
     assert standing(story.state).series[("running",)] == 1
-    story.hear(JobFinished(job="mnist", uid=1, outcome="succeeded"), replace(request("other"), request_id="2"))
+    story.hear(
+        JobFinished(job="mnist", uid=1, outcome="succeeded"),
+        replace(request("other"), request_id="2"),
+    )
     assert standing(story.state).series[("running",)] == 0
     assert standing(story.state).series[("requested",)] == 1
 
@@ -61,7 +71,11 @@ def test_a_pause_is_counted_whole_and_by_phase() -> None:
     meters = Meters()
     meters.heard(resumed(1), State(), 0.0)  # a start is no pause
     meters.heard(
-        resumed(2, pause_s=60.5, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)), State(), 0.0
+        resumed(
+            2, pause_s=60.5, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)
+        ),
+        State(),
+        0.0,
     )
     told = {measure.family.name: measure.series for measure in meters.measures(State(), 0.0)}
 
@@ -80,11 +94,17 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
     for meters, jobs in ((few, 1), (many, 1000)):
         for number in range(jobs):
             name = f"job-{number}"
-            asked = replace(request(name, policy="nobody-has-heard-of-it"), namespace=f"team-{number}")
+            asked = replace(
+                request(name, policy="nobody-has-heard-of-it"), namespace=f"team-{number}"
+            )
             said = replace(first(), job=name, namespace=asked.namespace, request=asked)
             meters.said(said, State(), "weir", 0.1)
             meters.heard(resumed(2, job=name, pause_s=1.0), State(), 0.0)
-            meters.heard(JobFinished(job=name, uid=number, outcome="failed", cause=f"of {number}"), State(), 0.0)
+            meters.heard(
+                JobFinished(job=name, uid=number, outcome="failed", cause=f"of {number}"),
+                State(),
+                0.0,
+            )
     text = exposed(many.measures(State(), 0.0))
 
     assert problems(text) == []
@@ -97,7 +117,9 @@ def test_what_says_nothing_of_these_counts_nothing() -> None:
     meters = Meters()
     before = exposed(meters.measures(State(), 0.0))
     meters.heard(
-        ProgressReported(job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1),
+        ProgressReported(
+            job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1
+        ),
         State(),
         0.0,
     )

@@ -1,4 +1,6 @@
-"""The stored state: a restart takes it where it fits the streams, and reads the log from its beginning where not."""
+"""The stored state: a restart takes it where it fits the streams, and reads the log from its
+beginning where not.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from services.allocator import memory
 from services.allocator.state import HEARD, State, apply
 from shared import subjects
 from shared.bus import Bus
-from shared.messages import ChangeRequested, JobAccepted, JobChanged, JobRequested, QuotaBound, QuotaChanged, Span
+from shared.messages import (
+    ChangeRequested,
+    JobAccepted,
+    JobChanged,
+    JobRequested,
+    QuotaBound,
+    QuotaChanged,
+    Span,
+)
 from tests.allocator.builders import node, request
 
 
@@ -25,16 +35,22 @@ async def streams_with_two_messages(bus: Bus) -> dict[str, int]:
 @pytest.mark.parametrize("behind", [0, 1])
 async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, behind: int) -> None:
     last = await streams_with_two_messages(bus)
-    kept = State(sequences={stream: sequence - behind for stream, sequence in last.items()}, cause="kept")
+    kept = State(
+        sequences={stream: sequence - behind for stream, sequence in last.items()}, cause="kept"
+    )
     await memory.remember(bus, kept)
 
     assert await memory.recall(bus) == kept
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
-async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(bus: Bus, ahead: str) -> None:
+async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
+    bus: Bus, ahead: str
+) -> None:
     last = await streams_with_two_messages(bus)
-    await memory.remember(bus, State(sequences=last | {ahead: last[ahead] + 1}, cause="of streams that are gone"))
+    await memory.remember(
+        bus, State(sequences=last | {ahead: last[ahead] + 1}, cause="of streams that are gone")
+    )
 
     assert await memory.recall(bus) == State()
 
@@ -58,17 +74,23 @@ async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: b
 
 
 async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
-    """A snapshot of 0.2.0 is behind messages that it did not know: a quota, a change with its answer, and a request."""
+    """A snapshot of 0.2.0 is behind messages that it did not know: a quota, a change with its
+    answer, and a request.
+    """
     uid = await bus.publish(request("net"))
     accepted = JobAccepted(job="net", uid=uid, request=request("net"), accepted_s=1.0)
     await bus.publish(accepted)
     quota = QuotaChanged(
-        namespace="default", seen="1", bounds=(QuotaBound(quota="q", resource="cpu", hard=8.0, used=2.0),)
+        namespace="default",
+        seen="1",
+        bounds=(QuotaBound(quota="q", resource="cpu", hard=8.0, used=2.0),),
     )
     await bus.publish(quota)
     first = await bus.publish(ChangeRequested(job="net", priority=3, request_id="a"))
     workers = Span(start=1, min=1, max=4)
-    await bus.publish(JobChanged(job="net", uid=uid, answers=first, priority=3, ps=workers, workers=workers))
+    await bus.publish(
+        JobChanged(job="net", uid=uid, answers=first, priority=3, ps=workers, workers=workers)
+    )
     second = ChangeRequested(job="net", priority=4, request_id="b")
     unanswered = await bus.publish(second)
     last = {stream: await bus.last_stored(stream) for stream in (subjects.ORDERS, subjects.FACTS)}

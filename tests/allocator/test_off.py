@@ -1,4 +1,6 @@
-"""The time for which a whole cluster was off is told with the decision after it, and is in no pause."""
+"""The time for which a whole cluster was off is told with the decision after it, and is in no
+pause.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_who_overtakes_a_decision_of_after_it_tells_the_same() -> None:
 def test_it_is_over_once_training_has_resumed() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 0, "Terminated") for task in tasks))
-    story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S))
+    story.hear(
+        resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S)
+    )
 
     assert off_s(story.state.jobs[JOB], story.now) == 0.0
 
@@ -46,7 +50,9 @@ def test_what_a_resize_has_to_pay_for_is_told_by_hand_overs_and_not_by_cold_star
     story.hear(resumed(story.decided().generation, pause_s=0.5))
     runs = story.state.jobs[JOB].runs
     story.hear(*(exited(task, 0, "Terminated") for task in (runs.tasks if runs else ())))
-    story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S))
+    story.hear(
+        resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S)
+    )
 
     assert story.state.jobs[JOB].pauses == (0.5,)
 

@@ -1,4 +1,6 @@
-"""Numbers out of range from one tenant: another namespace's jobs are decided, now and after a restart."""
+"""Numbers out of range from one tenant: another namespace's jobs are decided, now and after a
+restart.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ async def allocating(server: NatsServer, settings: Settings = WEIR) -> AsyncIter
 
 async def ask(server: NatsServer, namespace: str, job: str, **fields: Any) -> int:
     """As a submitter of the namespace, whatever the numbers are."""
-    asked = request(job, namespace=namespace, program=Program(name="train.py", digest=STORED), **fields)
+    asked = request(
+        job, namespace=namespace, program=Program(name="train.py", digest=STORED), **fields
+    )
     async with speaking(server, SUBMITTER, f"{namespace}.any") as person:
         return await person.request(asked)
 
@@ -125,11 +129,18 @@ async def test_numbers_out_of_range_cost_nobody_else_a_decision_and_the_job_can_
             )
             uid = await ask(server, "team-a", "mine")
             ours = await decided(operator, OFFENDER)
-            about = {"job": "mine", "namespace": "team-a", "uid": uid, "generation": ours.generation}
+            about = {
+                "job": "mine",
+                "namespace": "team-a",
+                "uid": uid,
+                "generation": ours.generation,
+            }
             before = await letters(operator)
             resumed = TrainingResumed(**about, step=0, samples=0, previous=0)
             await say_anything(server, resumed, pause_s=1.7e308)
-            said = ProgressReported(**about, step=1, epoch=0, samples=5, total_samples=99, samples_per_second=1.0)
+            said = ProgressReported(
+                **about, step=1, epoch=0, samples=5, total_samples=99, samples_per_second=1.0
+            )
             await say_anything(server, said, samples_per_second=1e300)
             await ask(server, "team-b", "first")
             assert (await decided(operator, "team-b.first")).tasks
@@ -147,12 +158,17 @@ async def found_letters(operator: Bus, number: int) -> JobRequested | None:
 
 async def cancelled(operator: Bus, namespace: str, job: str) -> str:
     """The outcome after `weir cancel`."""
-    assert await cancel(operator, argparse.Namespace(job=job, namespace=namespace, timeout=60.0)) == 0
+    assert (
+        await cancel(operator, argparse.Namespace(job=job, namespace=namespace, timeout=60.0)) == 0
+    )
     return (await last(operator, JobFinished, f"{namespace}.{job}")).outcome
 
 
 async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_after_a_restart(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch, failures_set_aside: None, capfd: pytest.CaptureFixture[str]
+    server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    failures_set_aside: None,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def fragile(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
         if any(job.key == OFFENDER for job in jobs):
@@ -170,8 +186,14 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
             assert (await decided(operator, "team-b.first")).tasks
             shown = await reason_shown(operator, OFFENDER)
             assert shown == "set aside: policy 'fragile' failed with it: OverflowError: by design"
-            counted = [line for line in exposed(service.vitals.measures()).splitlines() if "failures_total{" in line]
-            assert [line for line in counted if 'policy="fragile"' in line and not line.endswith(" 0")]
+            counted = [
+                line
+                for line in exposed(service.vitals.measures()).splitlines()
+                if "failures_total{" in line
+            ]
+            assert [
+                line for line in counted if 'policy="fragile"' in line and not line.endswith(" 0")
+            ]
         async with allocating(server, settings):
             await ask(server, "team-b", "second")
             assert (await decided(operator, "team-b.second")).tasks
@@ -185,7 +207,11 @@ async def reason_shown(operator: Bus, key: str) -> str:
     namespace, _, job = key.partition(".")
     async with asyncio.timeout(60), aclosing(snapshots(operator, namespace)) as changes:
         async for views in changes:
-            found = [view.why for view in views.values() if view.job == job and view.why.startswith("set aside")]
+            found = [
+                view.why
+                for view in views.values()
+                if view.job == job and view.why.startswith("set aside")
+            ]
             if found:
                 return found[0]
     raise AssertionError(f"nothing is shown of {key}")

@@ -29,7 +29,9 @@ STATIC: Rules = replace(AT_ONCE, policy="static")
 
 
 def training(spare_gib: float = 8.0, **asked: Any) -> tuple[Story, AllocationDecided]:
-    """One chief, ps and worker of a core and a GiB each on n1, which has so much memory left; n2 is empty."""
+    """One chief, ps and worker of a core and a GiB each on n1, which has so much memory left; n2 is
+    empty.
+    """
     story = Story(STATIC).hear(node("n1"), accepted(request(ps=span(1), workers=span(1), **asked)))
     first = story.decided()
     return story.hear(with_gib("n1", spare_gib, own=own("mnist", *first.tasks)), resumed(1)), first
@@ -50,7 +52,9 @@ def report(step: int, ps_gib: float, worker_gib: float = 0.3) -> ProgressReporte
 
 def growing(story: Story, until: int) -> Story:
     """A hundredth of a GiB a second, once it has settled."""
-    return story.hear(*(report(step, 0.4 + 0.01 * max(0, step - SETTLE)) for step in range(1, SETTLE + until)))
+    return story.hear(
+        *(report(step, 0.4 + 0.01 * max(0, step - SETTLE)) for step in range(1, SETTLE + until))
+    )
 
 
 def gib(decision: AllocationDecided, role: str) -> float:
@@ -61,10 +65,15 @@ def test_a_ps_whose_tables_grow_gets_more_in_place_in_time():
     story, first = training()
     raised = growing(story, until=36).decided()
 
-    assert [t.serial for t in raised.tasks] == [t.serial for t in first.tasks] and raised.generation == 1
-    assert gib(raised, "ps") == 2.0 and gib(raised, "worker") == 1.0  # it will need more; twice at once, at most
+    assert [t.serial for t in raised.tasks] == [
+        t.serial for t in first.tasks
+    ] and raised.generation == 1
     assert (
-        raised.reason.startswith("mnist's ps will soon need more than 1 GiB, and gets") and "in place" in raised.reason
+        gib(raised, "ps") == 2.0 and gib(raised, "worker") == 1.0
+    )  # it will need more; twice at once, at most
+    assert (
+        raised.reason.startswith("mnist's ps will soon need more than 1 GiB, and gets")
+        and "in place" in raised.reason
     )
     assert story.decide() == ()
 
@@ -75,7 +84,9 @@ def test_where_its_node_has_no_room_it_moves_to_one_that_has():
     moved = growing(story, until=36).decided()
 
     assert [t.node for t in tasks(moved, "ps")] == ["n2"] and moved.generation == 2
-    assert tasks(moved, "chief") == tasks(first, "chief") and tasks(moved, "worker") == tasks(first, "worker")
+    assert tasks(moved, "chief") == tasks(first, "chief") and tasks(moved, "worker") == tasks(
+        first, "worker"
+    )
     assert moved.reason.endswith("moved to where there is room for it")
 
 
@@ -84,13 +95,21 @@ def test_without_room_anywhere_it_stays_as_it_is():
     assert growing(story, until=36).decide() == ()
 
 
-@pytest.mark.parametrize(("after_s", "raises"), [(10.0, 0), (1e9, 1)], ids=["overdue", "not overdue"])
-def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(after_s: float, raises: int):
+@pytest.mark.parametrize(
+    ("after_s", "raises"), [(10.0, 0), (1e9, 1)], ids=["overdue", "not overdue"]
+)
+def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(
+    after_s: float, raises: int
+):
     story, first = training()
-    second = story.hear(accepted(request("two", ps=span(1), workers=span(2, least=2)), uid=2)).decided()
+    second = story.hear(
+        accepted(request("two", ps=span(1), workers=span(2, least=2)), uid=2)
+    ).decided()
     both = (*own("mnist", *first.tasks), *own("two", *second.tasks))
     full = replace(node("n1", own=both), free=Resources(cpu=1, memory_gib=4))
-    story.hear(full, resumed(1, "two", uid=2), accepted(request("large", workers=span(3, least=3)), uid=3))
+    story.hear(
+        full, resumed(1, "two", uid=2), accepted(request("large", workers=span(3, least=3)), uid=3)
+    )
     story.rules = replace(STATIC, reserve_after_s=after_s)
     assert len(growing(story, until=36).decide()) == raises
     assert ("reserved for it" in story.why("large")) == (not raises)
@@ -98,12 +117,17 @@ def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(afte
 
 def test_memory_that_does_not_grow_is_left_alone():
     story, _ = training()
-    assert story.hear(*(report(step, 0.8 + 0.01 * (step % 2)) for step in range(1, 80))).decide() == ()
+    assert (
+        story.hear(*(report(step, 0.8 + 0.01 * (step % 2)) for step in range(1, 80))).decide() == ()
+    )
 
 
 def test_nor_is_what_grows_and_will_be_over_before():
     story, _ = training()
-    nearly = [replace(report(step, 0.1 + 0.01 * step), total_samples=10 * step + 100) for step in range(1, 66)]
+    nearly = [
+        replace(report(step, 0.1 + 0.01 * step), total_samples=10 * step + 100)
+        for step in range(1, 66)
+    ]
     assert story.hear(*nearly).decide() == ()
 
 
@@ -134,7 +158,11 @@ def test_what_a_program_takes_at_first_is_no_growth():
 
 def test_one_step_up_is_followed_by_one_raise_at_most_of_twice():
     story, _ = training()
-    raised = [a for step in range(1, 200) for a in story.hear(report(step, 0.75 if step < 80 else 0.85)).decide()]
+    raised = [
+        a
+        for step in range(1, 200)
+        for a in story.hear(report(step, 0.75 if step < 80 else 0.85)).decide()
+    ]
     raised = [
         one for one in raised if not one.reason.startswith("repeated (")
     ]  # no node shows that somebody acts on it
@@ -143,7 +171,10 @@ def test_one_step_up_is_followed_by_one_raise_at_most_of_twice():
 
 def test_tasks_with_unlike_cores_keep_them():
     story, first = training()
-    odd = [replace(t, resources=replace(t.resources, cpu=0.5)) if t.role == "ps" else t for t in first.tasks]
+    odd = [
+        replace(t, resources=replace(t.resources, cpu=0.5)) if t.role == "ps" else t
+        for t in first.tasks
+    ]
     assert tasks(first, "ps")[0].resources.cpu == 1
     story.hear(replace(first, revision=2, tasks=tuple(odd)))
     assert tasks(growing(story, until=36).decided(), "ps")[0].resources.cpu == 0.5

@@ -11,7 +11,14 @@ from services.allocator.policies.contract import Quota
 from services.allocator.policies.registry import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
-from shared.messages import CORDONED, AllocationDecided, JobFinished, JobRequested, TaskExited, TaskLeaving
+from shared.messages import (
+    CORDONED,
+    AllocationDecided,
+    JobFinished,
+    JobRequested,
+    TaskExited,
+    TaskLeaving,
+)
 from tests.allocator.builders import (
     AT_ONCE,
     UID,
@@ -42,7 +49,11 @@ def training(cpu: float = 7, low: JobRequested | None = None) -> tuple[Story, Al
     story = Story(STATIC)
     first = story.hear(node(cpu=cpu), accepted(low or elastic())).decided()
     left = cpu - sum(task.resources.cpu for task in first.tasks)
-    story.hear(node(cpu=cpu, free=left, own=own(LOW, *first.tasks)), resumed(1), progress(1, 1000, TOTAL, 100.0))
+    story.hear(
+        node(cpu=cpu, free=left, own=own(LOW, *first.tasks)),
+        resumed(1),
+        progress(1, 1000, TOTAL, 100.0),
+    )
     return story, first
 
 
@@ -96,14 +107,18 @@ def test_the_other_starts_when_its_pods_are_gone_and_it_goes_on_after_that() -> 
 def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:
     story, first = suspended()
     story.decide()
-    story.hear(JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node("n2", cpu=7))
+    story.hear(
+        JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node("n2", cpu=7)
+    )
     assert story.decide() == () and "its pods save and end" in story.why()
     story.hear(node(cpu=7, free=0, own=own(LOW, *first.tasks)))
     assert story.decide() == ()
     waits_s = story.state.jobs["default.mnist"].request.grace_s + RELEASE_S
     assert story.decisions.wake_s is not None
     assert story.decisions.wake_s <= story.state.jobs["default.mnist"].suspended_s + waits_s
-    assert story.decided(after_s=waits_s).job == LOW, "pods of a node that is gone are not waited for"
+    assert story.decided(after_s=waits_s).job == LOW, (
+        "pods of a node that is gone are not waited for"
+    )
 
 
 def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
@@ -117,30 +132,46 @@ def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7, policy="fails"), uid=2))
     given = story.decided()
     assert (given.job, given.tasks) == (LOW, ())
-    assert "waits for room" in story.why(HIGH) and "set aside: policy 'fails' failed with it" in story.why(HIGH)
+    assert "waits for room" in story.why(
+        HIGH
+    ) and "set aside: policy 'fails' failed with it" in story.why(HIGH)
     started = story.hear(node(cpu=7)).decided()
     assert (started.job, size(started)) == (HIGH, (1, 5))
     assert [each.job for each in story.decisions.failures] == ["default.high"]
 
 
-def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_still_to_come_free() -> None:
+def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_still_to_come_free() -> (
+    None
+):
     """Two give way: one for its quota, which saves for long, and one for its node."""
     story = Story(replace(STATIC, quotas={"a": Quota(cpu=14)}))
-    story.hear(node("n1", cpu=7), node("n2", cpu=7), accepted(elastic(namespace="a", grace_s=600.0), uid=1))
+    story.hear(
+        node("n1", cpu=7), node("n2", cpu=7), accepted(elastic(namespace="a", grace_s=600.0), uid=1)
+    )
     slow = story.decided()
     (home,) = {task.node for task in slow.tasks}
     (away,) = {"n1", "n2"} - {home}
     story.hear(accepted(elastic("other"), uid=2))
     other = story.decided()
     pods = tuple(replace(each, namespace="a") for each in own(LOW, *slow.tasks))
-    story.hear(node(home, cpu=7, free=0, own=pods), node(away, cpu=7, free=0, own=own("other", *other.tasks)))
+    story.hear(
+        node(home, cpu=7, free=0, own=pods),
+        node(away, cpu=7, free=0, own=own("other", *other.tasks)),
+    )
     story.hear(resumed(1, namespace="a", uid=1), resumed(1, "other", uid=2))
     high = request(HIGH, namespace="a", ps=span(1), workers=span(12, least=12), priority=7)
     given = story.hear(accepted(high, uid=3)).decide(after_s=20.0)
-    assert {each.job for each in given if isinstance(each, AllocationDecided) and not each.tasks} == {LOW, "other"}
-    assert story.hear(node(away, cpu=7)).decide(after_s=5.0) == (), "what it gave up is not for itself"
+    assert {
+        each.job for each in given if isinstance(each, AllocationDecided) and not each.tasks
+    } == {LOW, "other"}
+    assert story.hear(node(away, cpu=7)).decide(after_s=5.0) == (), (
+        "what it gave up is not for itself"
+    )
     (started,) = story.hear(node(home, cpu=7)).decide(after_s=5.0)
-    assert isinstance(started, AllocationDecided) and (started.job, len(started.tasks)) == (HIGH, 14)
+    assert isinstance(started, AllocationDecided) and (started.job, len(started.tasks)) == (
+        HIGH,
+        14,
+    )
 
 
 def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
@@ -153,11 +184,15 @@ def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
         again = story.decided(after_s=story.rules.reserve_after_s)
         assert again.job == LOW, "it is the first in the queue, and may have been unlucky"
         story.hear(abandoned(again.generation)).decide()
-        started = [each.job for each in story.decisions.actions if isinstance(each, AllocationDecided)]
+        started = [
+            each.job for each in story.decisions.actions if isinstance(each, AllocationDecided)
+        ]
         assert started == (["later"] if tried == story.rules.max_start_failures else [])
     assert "tries again after a pause" in story.why(LOW)
     story.hear(resumed(1, "later", uid=9))
-    assert story.decide(after_s=story.rules.backoff_max_s) == () and "reserved for it" in story.why(LOW)
+    assert story.decide(after_s=story.rules.backoff_max_s) == () and "reserved for it" in story.why(
+        LOW
+    )
 
 
 def test_late_facts_about_its_last_generation_change_nothing() -> None:
@@ -165,7 +200,15 @@ def test_late_facts_about_its_last_generation_change_nothing() -> None:
     story.decide()
     before = story.state.jobs["default.mnist"]
     ended = TaskExited(
-        job=LOW, uid=UID, generation=1, pod="x", pod_uid="x", role="worker", serial=9, node="n1", exit_code=0
+        job=LOW,
+        uid=UID,
+        generation=1,
+        pod="x",
+        pod_uid="x",
+        role="worker",
+        serial=9,
+        node="n1",
+        exit_code=0,
     )
     story.hear(progress(1, 9000, TOTAL, 100.0, step=9), resumed(1), ended, abandoned(2))
     after = story.state.jobs["default.mnist"]
@@ -237,7 +280,9 @@ def test_after_long_waiting_a_job_of_the_same_priority_shrinks_but_is_not_suspen
 
 def test_after_long_waiting_it_is_not_suspended_and_a_younger_job_gets_nothing_before() -> None:
     story, _ = training()
-    story.hear(accepted(request("next", workers=span(5, least=5)), uid=2), accepted(request("last"), uid=3))
+    story.hear(
+        accepted(request("next", workers=span(5, least=5)), uid=2), accepted(request("last"), uid=3)
+    )
     assert story.decide(after_s=story.rules.reserve_after_s + 2.0) == ()
     assert "reserved for it" in story.why("next") and "7 cpu" in story.why("next")
     assert "reserved for default.next: 7 cpu, 7 GiB on n1" in story.why("last")

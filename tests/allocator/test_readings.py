@@ -1,4 +1,6 @@
-"""A report becomes a reading: the size that runs, the cores that its tasks have, and the use of each role."""
+"""A report becomes a reading: the size that runs, the cores that its tasks have, and the use of
+each role.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ LARGE = Resources(cpu=2, memory_gib=4)
 
 def decision(*tasks: TaskPlan) -> AllocationDecided:
     return AllocationDecided(
-        job="mnist", uid=UID, request=request(), revision=1, generation=1, tasks=tasks, batch=32, reason="it starts"
+        job="mnist",
+        uid=UID,
+        request=request(),
+        revision=1,
+        generation=1,
+        tasks=tasks,
+        batch=32,
+        reason="it starts",
     )
 
 
@@ -52,7 +61,12 @@ def test_it_has_the_size_that_runs_and_the_most_cores_of_a_task() -> None:
 
 
 def test_cores_are_of_all_tasks_of_a_role_and_memory_of_the_one_that_uses_most() -> None:
-    found = read(use("ps-1", 0.5, 1.0), use("ps-2", 0.25, 1.5), use("worker-3", 1.0, 0.5), use("chief-0", 9.0, 9.0))
+    found = read(
+        use("ps-1", 0.5, 1.0),
+        use("ps-2", 0.25, 1.5),
+        use("worker-3", 1.0, 0.5),
+        use("chief-0", 9.0, 9.0),
+    )
 
     assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (0.75, 1.5, 1.0, 0.5)
 
@@ -60,11 +74,18 @@ def test_cores_are_of_all_tasks_of_a_role_and_memory_of_the_one_that_uses_most()
 def test_a_role_without_figures_or_with_an_impossible_one_is_not_measured() -> None:
     found = read(use("worker-3", 1.0), use("worker-4", 2 * MOST_USED))
 
-    assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (None, None, None, None)
+    assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_nodes_count_only_without_ps() -> None:
-    alone = decision(task("chief", 0), task("worker", 1, "n1"), task("worker", 2, "n1"), task("worker", 3, "n2"))
+    alone = decision(
+        task("chief", 0), task("worker", 1, "n1"), task("worker", 2, "n1"), task("worker", 3, "n2")
+    )
 
     assert (read().nodes, read(runs=alone).nodes) == (None, 2)
 
@@ -83,7 +104,11 @@ def test_where_a_task_has_no_limit_of_memory_nobody_is_crowded() -> None:
 def test_figures_too_small_to_divide_by_count_as_none() -> None:
     found = measurable(report(use("ps-1", cpu=1e-9), speed=1e-9))
 
-    assert (found.samples_per_second, found.usage[0].cpu, found.usage[0].memory_gib) == (0.0, 0.0, 1.0)
+    assert (found.samples_per_second, found.usage[0].cpu, found.usage[0].memory_gib) == (
+        0.0,
+        0.0,
+        1.0,
+    )
 
 
 def test_a_report_with_sound_figures_stays_the_same_object() -> None:

@@ -48,8 +48,13 @@ def is_alike(one: State, other: State, rules: Rules) -> bool:
 
 def _without_models(tables: Tables) -> Tables:
     jobs = {key: replace(job, model=None) for key, job in tables.jobs.items()}
-    by_policy = {name: JobList([jobs[job.key] for job in listed]) for name, listed in tables.by_policy.items()}
-    return replace(tables, jobs=jobs, by_policy=by_policy, programs=replace(tables.programs, fits={}))
+    by_policy = {
+        name: JobList([jobs[job.key] for job in listed])
+        for name, listed in tables.by_policy.items()
+    }
+    return replace(
+        tables, jobs=jobs, by_policy=by_policy, programs=replace(tables.programs, fits={})
+    )
 
 
 def grown(rules: Rules, jobs: int = 10) -> Cluster:
@@ -63,7 +68,9 @@ def grown(rules: Rules, jobs: int = 10) -> Cluster:
     return cluster
 
 
-@pytest.mark.parametrize("rules", [WEIR, with_quotas(16), Rules(policy="dike")], ids=["weir", "quotas", "dike"])
+@pytest.mark.parametrize(
+    "rules", [WEIR, with_quotas(16), Rules(policy="dike")], ids=["weir", "quotas", "dike"]
+)
 def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules) -> None:
     cluster = grown(rules)
     story = cluster.story
@@ -91,7 +98,9 @@ def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules)
     job = next(job for job in story.state.jobs.values() if job.running)
     story.hear(CancelRequested(job=job.request.job, namespace=job.request.namespace))
     check()
-    over = JobFinished(job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded")
+    over = JobFinished(
+        job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded"
+    )
     story.hear(over)
     check()
 
@@ -123,7 +132,9 @@ def is_as_from_facts(state: State, rules: Rules) -> bool:
 
 @pytest.mark.parametrize("policy", ["weir", "dlrover"])
 def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None:
-    """A LimitRange demanded larger tasks when the models were stored. It is gone after the restart."""
+    """A LimitRange demanded larger tasks when the models were stored. It is gone after the
+    restart.
+    """
     rules = Rules(policy=policy)
     least = TaskLimits(least=Resources(cpu=8.0, memory_gib=8.0))
     state = grown(rules).story.state
@@ -131,14 +142,18 @@ def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None
     limited = replace(rules, quotas={space: ClusterQuota(tasks=least) for space in spaces})
     again = read_back(prepared(state, limited))
     assert is_as_from_facts(again, rules)
-    assert decide(again, 5000.0, rules) == decide(replace(without_tables(state), models=b""), 5000.0, rules)
+    assert decide(again, 5000.0, rules) == decide(
+        replace(without_tables(state), models=b""), 5000.0, rules
+    )
 
 
 def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart() -> None:
     cluster = grown(WEIR)
     cluster.story.state = read_back(prepared(cluster.story.state, WEIR))
     job = next(job for job in cluster.story.state.jobs.values() if job.running and job.progress)
-    over = JobFinished(job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded")
+    over = JobFinished(
+        job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded"
+    )
     cluster.story.hear(over)
     assert is_as_from_facts(cluster.story.state, WEIR)
 
@@ -152,7 +167,9 @@ def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
     asked = replace(job.request, policy="static")
     story.hear(
         JobFinished(job=asked.job, namespace=asked.namespace, uid=job.uid, outcome="succeeded"),
-        JobAccepted(job=asked.job, namespace=asked.namespace, uid=900, request=asked, accepted_s=story.now),
+        JobAccepted(
+            job=asked.job, namespace=asked.namespace, uid=900, request=asked, accepted_s=story.now
+        ),
     )
     state = prepared(story.state, WEIR)
     assert state.tables is not None and job.key not in state.tables.programs.of_job
@@ -166,8 +183,12 @@ def test_a_policy_sees_what_the_jobs_of_others_leave_of_a_quota() -> None:
     space = first.request.namespace
     alone = prepared(story.state, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
     assert alone is not None
-    assert {job.quota for job in alone.by_policy["weir"] if job.request.namespace == space} == {Quota(cpu=100.0)}
-    jobs = story.state.jobs | {first.key: replace(first, request=replace(first.request, policy="static"))}
+    assert {job.quota for job in alone.by_policy["weir"] if job.request.namespace == space} == {
+        Quota(cpu=100.0)
+    }
+    jobs = story.state.jobs | {
+        first.key: replace(first, request=replace(first.request, policy="static"))
+    }
     mixed = replace(without_tables(story.state), jobs=jobs)
     tables = prepared(mixed, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
     assert tables is not None
@@ -220,11 +241,20 @@ def test_a_fresh_process_decides_alike_on_a_stored_state(tmp_path: Path) -> None
     state = prepared(cluster.story.state, WEIR)
     (tmp_path / "warm").write_bytes(memory.encoded(prepared(warm.story.state, WEIR)))
     (tmp_path / "state").write_bytes(memory.encoded(state))
-    command = [sys.executable, "-c", DECIDE_ON, str(now), str(tmp_path / "warm"), str(tmp_path / "state")]
+    command = [
+        sys.executable,
+        "-c",
+        DECIDE_ON,
+        str(now),
+        str(tmp_path / "warm"),
+        str(tmp_path / "state"),
+    ]
     told = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120)
     took_s, actions, why = msgspec.json.decode(told.stdout)
     begun = time.perf_counter()
     here = decide(state, now, WEIR)
-    print(f"fresh process: {took_s * 1e3:.1f} ms; here: {(time.perf_counter() - begun) * 1e3:.1f} ms")
+    print(
+        f"fresh process: {took_s * 1e3:.1f} ms; here: {(time.perf_counter() - begun) * 1e3:.1f} ms"
+    )
     assert [actions, why] == msgspec.json.decode(msgspec.json.encode((here.actions, here.why)))
     assert actions

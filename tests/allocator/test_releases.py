@@ -11,7 +11,14 @@ from msgspec.structs import replace
 from services.allocator.placing.placement import Room
 from services.allocator.policies.contract import Node, Quota, Size, at_start
 from services.allocator.policies.registry import POLICIES
-from services.allocator.releases import NOTHING, SHORTEST_S, Coming, bounded_wait, expected_room, usual_s
+from services.allocator.releases import (
+    NOTHING,
+    SHORTEST_S,
+    Coming,
+    bounded_wait,
+    expected_room,
+    usual_s,
+)
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish
 from shared.messages import (
@@ -23,7 +30,17 @@ from shared.messages import (
     OwnPod,
     Resources,
 )
-from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, request, resumed, size, span
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+)
 
 LIVE = Rules(policy="config-manager", window_s=1, cooldown_s=0, max_delay_s=30)
 NODES = ("n1", "n2", "n3")
@@ -31,14 +48,20 @@ CORES = 4
 
 
 class Pair:
-    """Two jobs that fill three nodes; the log of a cluster that lists and drops their pods node by node."""
+    """Two jobs that fill three nodes; the log of a cluster that lists and drops their pods node by
+    node.
+    """
 
     def __init__(self, rules: Rules = LIVE) -> None:
         self.story = Story(rules)
         self.on: dict[str, list[OwnPod]] = {name: [] for name in NODES}
         self.told(*NODES)
-        self.first = self.start("first", 1, request("first", ps=span(1, most=3), workers=span(5, most=5)))
-        self.second = self.start("second", 2, request("second", ps=span(1, most=3), workers=span(2, most=8)))
+        self.first = self.start(
+            "first", 1, request("first", ps=span(1, most=3), workers=span(5, most=5))
+        )
+        self.second = self.start(
+            "second", 2, request("second", ps=span(1, most=3), workers=span(2, most=8))
+        )
 
     def told(self, *names: str) -> None:
         for name in names:
@@ -47,7 +70,9 @@ class Pair:
 
     def start(self, job: str, uid: int, asked: JobRequested) -> AllocationDecided:
         self.story.hear(accepted(asked, uid))
-        decided = next(a for a in self.story.decide() if isinstance(a, AllocationDecided) and a.job == job)
+        decided = next(
+            a for a in self.story.decide() if isinstance(a, AllocationDecided) and a.job == job
+        )
         for task in decided.tasks:
             self.on[task.node] += own(job, task)
         self.told(*NODES)
@@ -55,7 +80,9 @@ class Pair:
         return decided
 
     def first_ends(self) -> None:
-        self.story.hear(JobFinished(job="first", uid=1, generation=1, outcome="succeeded"), after_s=0.1)
+        self.story.hear(
+            JobFinished(job="first", uid=1, generation=1, outcome="succeeded"), after_s=0.1
+        )
 
     def release(self, name: str) -> None:
         self.on[name] = [pod for pod in self.on[name] if pod.job != "first"]
@@ -67,7 +94,9 @@ GAP_S = 1.6
 
 
 def sizes_while_released(pair: Pair, order: Sequence[str]) -> list[tuple[int, int]]:
-    """The sizes decided for the second job while the first one's pods go, node by node, and a minute beyond."""
+    """The sizes decided for the second job while the first one's pods go, node by node, and a
+    minute beyond.
+    """
     pair.first_ends()
     said = list(pair.story.decide())
     for name in order:
@@ -76,12 +105,18 @@ def sizes_while_released(pair: Pair, order: Sequence[str]) -> list[tuple[int, in
         said += pair.story.decide()
     for _ in range(30):
         said += pair.story.decide(after_s=2.0)
-    decided = [each for each in said if isinstance(each, AllocationDecided) and each.job == "second"]
-    return list({each.generation: size(each) for each in decided}.values())  # nobody acts on it, so it is repeated
+    decided = [
+        each for each in said if isinstance(each, AllocationDecided) and each.job == "second"
+    ]
+    return list(
+        {each.generation: size(each) for each in decided}.values()
+    )  # nobody acts on it, so it is repeated
 
 
 @pytest.mark.parametrize("order", list(permutations(NODES)))
-def test_a_job_grows_once_and_to_its_final_size_while_another_ones_pods_go_one_by_one(order: tuple[str, ...]) -> None:
+def test_a_job_grows_once_and_to_its_final_size_while_another_ones_pods_go_one_by_one(
+    order: tuple[str, ...],
+) -> None:
     assert sizes_while_released(Pair(), order) == [(3, 8)]
 
 
@@ -97,7 +132,9 @@ def test_pods_that_never_go_are_waited_for_no_longer_than_said() -> None:
     pair.release("n1")  # the pods on the other nodes stay
     ended_s = pair.story.now
     assert pair.story.decide() == ()
-    assert pair.story.decide(after_s=LIVE.window_s) == () and "being released" in pair.story.why("second")
+    assert pair.story.decide(after_s=LIVE.window_s) == () and "being released" in pair.story.why(
+        "second"
+    )
     assert pair.story.decisions.wake_s is not None
     pair.story.now = pair.story.decisions.wake_s
 
@@ -109,7 +146,9 @@ def test_pods_that_never_go_are_waited_for_no_longer_than_said() -> None:
 
 def test_a_job_that_starts_waits_for_what_is_being_released_instead_of_starting_smaller() -> None:
     story = Story(replace(LIVE, policy="static"))
-    pod = OwnPod(namespace="default", job="old", pod="old-worker-1", resources=Resources(cpu=3, memory_gib=1))
+    pod = OwnPod(
+        namespace="default", job="old", pod="old-worker-1", resources=Resources(cpu=3, memory_gib=1)
+    )
     story.hear(node("n1", cpu=7, free=7))
     story.hear(accepted(request("old", workers=span(1), ps=span(1), resources=None), 1))
     old = story.decided()
@@ -142,7 +181,9 @@ def test_how_long_a_release_takes_is_learned_from_the_last_ones() -> None:
     assert usual_s((20.0,), replace(LIVE, release_s=0)) == 0.0
 
 
-def test_what_a_smaller_generation_leaves_is_being_released_until_its_node_lists_it_no_more() -> None:
+def test_what_a_smaller_generation_leaves_is_being_released_until_its_node_lists_it_no_more() -> (
+    None
+):
     story = Story()
     story.hear(node("n1", cpu=8))
     story.hear(accepted(request(workers=span(4, most=4))))
@@ -166,10 +207,21 @@ def test_pods_of_an_overtaken_generation_are_being_released_too() -> None:
     story.hear(node("n1", cpu=8))
     story.hear(accepted(request(workers=span(4, most=4))))
     first = story.decided()
-    second = replace(first, generation=2, revision=2, tasks=(*first.tasks, replace(first.tasks[-1], index=4, serial=9)))
+    second = replace(
+        first,
+        generation=2,
+        revision=2,
+        tasks=(*first.tasks, replace(first.tasks[-1], index=4, serial=9)),
+    )
     third = replace(first, generation=3, revision=3)
     listed: tuple[OwnPod, ...] = own("mnist", *second.tasks)
-    story.hear(resumed(1), second, third, node("n1", cpu=8, free=8 - len(listed), own=listed), resumed(3, pause_s=1.0))
+    story.hear(
+        resumed(1),
+        second,
+        third,
+        node("n1", cpu=8, free=8 - len(listed), own=listed),
+        resumed(3, pause_s=1.0),
+    )
 
     (release,) = story.state.releases.open.values()
     assert set(release.pods) == {second.tasks[-1].pod("mnist")}
@@ -180,7 +232,12 @@ def test_pods_of_an_abandoned_generation_are_being_released() -> None:
     story.hear(node("n1", cpu=8))
     story.hear(accepted(request(workers=span(4, most=4))))
     first = story.decided()
-    second = replace(first, generation=2, revision=2, tasks=(*first.tasks, replace(first.tasks[-1], index=4, serial=9)))
+    second = replace(
+        first,
+        generation=2,
+        revision=2,
+        tasks=(*first.tasks, replace(first.tasks[-1], index=4, serial=9)),
+    )
     listed: tuple[OwnPod, ...] = own("mnist", *second.tasks)
     story.hear(resumed(1), second, node("n1", cpu=8, free=8 - len(listed), own=listed))
     assert story.state.releases.open == {}
@@ -192,7 +249,10 @@ def test_pods_of_an_abandoned_generation_are_being_released() -> None:
 
 
 def test_a_change_that_waited_for_one_release_waits_for_a_later_one_too() -> None:
-    wish, coming = Wish(Size(3, 8), 64, 10.0, 10.0, awaits_s=10.0), Coming({"n1": Resources(cpu=1)}, {}, 11.0)
+    wish, coming = (
+        Wish(Size(3, 8), 64, 10.0, 10.0, awaits_s=10.0),
+        Coming({"n1": Resources(cpu=1)}, {}, 11.0),
+    )
     end_s = 10.0 + LIVE.release_max_s
 
     assert bounded_wait(wish, coming, end_s - 1, LIVE) == (wish, coming)
@@ -211,7 +271,10 @@ def test_what_a_quota_is_still_charged_for_is_waited_for_too(order: tuple[str, .
 
 def test_the_room_is_as_it_was_after_a_trial() -> None:
     room = Room([Node("n1", free=Resources(cpu=1))], {"default": Resources(cpu=2)})
-    coming = Coming({"n1": Resources(cpu=3), "lost": Resources(cpu=1)}, {"default": Resources(cpu=3), "b": Resources()})
+    coming = Coming(
+        {"n1": Resources(cpu=3), "lost": Resources(cpu=1)},
+        {"default": Resources(cpu=3), "b": Resources()},
+    )
 
     with expected_room(room, coming):
         assert (room.nodes["n1"].free.cpu, room.purses["default"].cpu) == (4, 5)
@@ -235,7 +298,9 @@ def start_all(story: Story, cpu: float, **requests: JobRequested) -> dict[str, A
     decided: dict[str, AllocationDecided] = {}
     for number, (job, asked) in enumerate(requests.items(), 1):
         story.hear(node(f"n{number}", cpu=cpu), accepted(asked, number))
-        decided[job] = next(a for a in story.decide() if isinstance(a, AllocationDecided) and a.job == job)
+        decided[job] = next(
+            a for a in story.decide() if isinstance(a, AllocationDecided) and a.job == job
+        )
         story.hear(listed(decided[job], cpu), resumed(1, job, uid=number))
     return decided
 
@@ -255,11 +320,20 @@ def test_a_job_that_waits_to_start_leaves_what_it_could_have_to_no_younger_one()
     assert (start.job, size(start)) == ("older", (1, 4))
 
 
-def test_a_job_that_waits_to_grow_leaves_what_it_could_have_to_no_younger_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "whole", lambda cluster, jobs, now: [at_start(job, "all of it") for job in jobs])
+def test_a_job_that_waits_to_grow_leaves_what_it_could_have_to_no_younger_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        POLICIES, "whole", lambda cluster, jobs, now: [at_start(job, "all of it") for job in jobs]
+    )
     story = Story(replace(AT_ONCE, policy="whole"))
-    older, younger = (request(name, ps=span(1), workers=span(n, least=1)) for name, n in (("older", 6), ("younger", 3)))
-    decided = start_all(story, 3, older=older, younger=younger, x=request("x", **FIXED), y=request("y", **FIXED))
+    older, younger = (
+        request(name, ps=span(1), workers=span(n, least=1))
+        for name, n in (("older", 6), ("younger", 3))
+    )
+    decided = start_all(
+        story, 3, older=older, younger=younger, x=request("x", **FIXED), y=request("y", **FIXED)
+    )
     assert size(decided["older"]) == size(decided["younger"]) == (1, 1)
     story.hear(JobFinished(job="x", uid=3, outcome="succeeded"), listed(decided["x"], 3, gone=True))
     story.hear(JobFinished(job="y", uid=4, outcome="succeeded"), after_s=0.1)

@@ -36,7 +36,9 @@ def training(spare: float = 2) -> tuple[Story, AllocationDecided, TaskPlan]:
     return story.hear(node("n3", cpu=spare), resumed(1)), first, alone
 
 
-def report(first: AllocationDecided, hungry: TaskPlan | None, step: int, done: int = 100) -> ProgressReported:
+def report(
+    first: AllocationDecided, hungry: TaskPlan | None, step: int, done: int = 100
+) -> ProgressReported:
     """All get nine tenths of a core and want no more; the hungry one gets a fifth, and waits."""
     usage = tuple(
         TaskUsage(task=t.name(), cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
@@ -55,11 +57,14 @@ def test_it_moves_once_it_has_starved_for_so_long_and_the_rest_stays():
     moved = story.hear(report(first, hungry, 3), after_s=10).decided()
 
     assert (
-        moved.reason == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that {hungry.node} has promised "
+        moved.reason
+        == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that {hungry.node} has promised "
         "it; moved"
     )
     assert [t.node for t in tasks(moved, hungry.role)] == ["n3"]
-    assert [t for t in moved.tasks if t.role != hungry.role] == [t for t in first.tasks if t is not hungry]
+    assert [t for t in moved.tasks if t.role != hungry.role] == [
+        t for t in first.tasks if t is not hungry
+    ]
     assert moved.gain_s == 9_900 / 10 * 0.8 and story.decide() == ()
 
 
@@ -106,12 +111,19 @@ def test_it_does_not_go_round_in_circles_where_every_node_starves_it():
     story, first, hungry = training()
     moved = story.hear(report(first, hungry, 1), report(first, hungry, 2), after_s=40).decided()
     again = next(t for t in moved.tasks if t.role == hungry.role)
-    story.hear(resumed(2), node(hungry.node, cpu=1), node("n3", cpu=2, free=1, own=own("mnist", again)))
+    story.hear(
+        resumed(2), node(hungry.node, cpu=1), node("n3", cpu=2, free=1, own=own("mnist", again))
+    )
 
     for step in (3, 4, 5):
         starves = replace(report(moved, again, step), generation=2)
         assert story.hear(starves, after_s=40).decide() == ()
-    assert story.hear(replace(report(moved, again, 6), generation=2), after_s=3600).decided().generation == 3
+    assert (
+        story.hear(replace(report(moved, again, 6), generation=2), after_s=3600)
+        .decided()
+        .generation
+        == 3
+    )
 
 
 @pytest.mark.parametrize("policy", ["static", "weir", "config-manager"])
@@ -122,7 +134,9 @@ def test_where_one_job_starves_others_keep_what_they_have(policy: str):
     other = request("other", ps=span(1), workers=span(3, 1))
     story.hear(node("n4", cpu=5), accepted(other, uid=2))
     (second,) = (a for a in story.decide() if isinstance(a, AllocationDecided))
-    story.hear(node("n4", cpu=5, free=0, own=own("other", *second.tasks)), resumed(1, job="other", uid=2))
+    story.hear(
+        node("n4", cpu=5, free=0, own=own("other", *second.tasks)), resumed(1, job="other", uid=2)
+    )
     story.hear(report(first, hungry, 1))
     for step in range(2, 30):
         assert story.hear(report(first, hungry, step), after_s=10).decide() == ()

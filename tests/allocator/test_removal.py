@@ -17,7 +17,15 @@ from services.allocator.unused_programs import remove_unused_programs
 from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus
-from shared.messages import ForgetRequested, JobAccepted, JobFinished, JobRejected, JobRequested, Message, Program
+from shared.messages import (
+    ForgetRequested,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    Program,
+)
 from shared.node_facts import read_last_node_facts
 from shared.permissions import ALLOCATOR
 from shared.programs import digest_of, keep
@@ -51,7 +59,10 @@ class Scene:
         """Run a job until it trains; return its uid."""
         asked = request(name, program=Program(name="train.py", digest=digest or digest_of(BODY)))
         (uid,) = await self.say(replace(asked, request_id=f"{name}-{time.time_ns()}"))
-        await self.say(JobAccepted(job=name, uid=uid, request=asked, accepted_s=1.0), resumed(1, job=name, uid=uid))
+        await self.say(
+            JobAccepted(job=name, uid=uid, request=asked, accepted_s=1.0),
+            resumed(1, job=name, uid=uid),
+        )
         for bucket in (JOBS, LEDGER):
             await (await self.bus.bucket(bucket)).put(f"{HOME}.{name}", b"{}")
         return uid
@@ -161,7 +172,9 @@ async def test_the_view_of_a_job_that_was_removed_is_not_written_again(scene: Sc
     assert "default.over" not in state.spoken
 
 
-async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for_long_is_not(scene: Scene) -> None:
+async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for_long_is_not(
+    scene: Scene,
+) -> None:
     gone, there = node("gone", cpu=1, gone=True), node("there", cpu=1)
     sequences = await scene.say(there, gone)
     await copied(scene.bus, sequences[-1])
@@ -174,7 +187,9 @@ async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for
 # ---------------------------------------------------------------- forgetting
 
 
-async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_request_for_it(scene: Scene) -> None:
+async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_request_for_it(
+    scene: Scene,
+) -> None:
     for body in (BODY, OTHER):
         await keep(scene.bus, HOME, digest_of(body), body)
     await scene.end("mine", await scene.job("mine", digest_of(BODY)))
@@ -185,7 +200,11 @@ async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_requ
 
     assert await scene.left("mine") == [0, 0, 0, 0] and scene.removed == ["default.mine"]
     assert await scene.left("other") == [3, 1, 1, 1]
-    assert not await stored(scene.bus, BODY) and await stored(scene.bus, OTHER) and await parts(scene.bus) == 1
+    assert (
+        not await stored(scene.bus, BODY)
+        and await stored(scene.bus, OTHER)
+        and await parts(scene.bus) == 1
+    )
 
 
 async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene: Scene) -> None:
@@ -202,7 +221,9 @@ async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene
     assert not await stored(scene.bus, BODY) and await parts(scene.bus) == 0
 
 
-async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_after_its_end(scene: Scene) -> None:
+async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_after_its_end(
+    scene: Scene,
+) -> None:
     uid = await scene.job("runs")
     await scene.say(ForgetRequested(job="runs"))
 
@@ -213,7 +234,9 @@ async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_afte
     assert await scene.left("runs") == [3, 1, 1, 1] and scene.removed == []
 
 
-async def test_one_that_is_asked_for_again_stays_and_only_what_was_before_it_is_forgotten(scene: Scene) -> None:
+async def test_one_that_is_asked_for_again_stays_and_only_what_was_before_it_is_forgotten(
+    scene: Scene,
+) -> None:
     await scene.end("again", await scene.job("again"))
     await scene.say(ForgetRequested(job="again"))
     second = await scene.job("again")
@@ -241,7 +264,9 @@ async def stored(bus: Bus, body: bytes) -> bool:
 
 
 async def parts(bus: Bus) -> int:
-    info = await bus.js.stream_info("OBJ_weir-programs-default", subjects_filter="$O.weir-programs-default.C.>")
+    info = await bus.js.stream_info(
+        "OBJ_weir-programs-default", subjects_filter="$O.weir-programs-default.C.>"
+    )
     return sum((info.state.subjects or {}).values())
 
 
@@ -267,7 +292,9 @@ async def test_a_program_of_a_job_that_ended_lately_stays(scene: Scene) -> None:
     assert await stored(scene.bus, BODY)
 
 
-async def test_a_program_that_is_stored_again_after_its_description_went_is_whole(scene: Scene) -> None:
+async def test_a_program_that_is_stored_again_after_its_description_went_is_whole(
+    scene: Scene,
+) -> None:
     await keep(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.remove()
     assert not await stored(scene.bus, BODY) and await parts(scene.bus) == 1

@@ -1,4 +1,6 @@
-"""Two allocators, as processes of their own: one decides, and none of its decisions is lost, doubled or late."""
+"""Two allocators, as processes of their own: one decides, and none of its decisions is lost,
+doubled or late.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,17 @@ class Replica:
         lease_s: float = LEASE_S,
     ) -> None:
         named = {f"WEIR_ALLOCATOR_{key}": value for key, value in SETTINGS.items()}
-        here = {"PYTHONPATH": str(ROOT), "WEIR_NATS_URL": url, "WEIR_LEASE_S": str(lease_s), "WEIR_LOG_JSON": "true"}
-        self.environ, self.path, self.program = {**os.environ, **here, **named}, folder / f"{name}.log", program
+        here = {
+            "PYTHONPATH": str(ROOT),
+            "WEIR_NATS_URL": url,
+            "WEIR_LEASE_S": str(lease_s),
+            "WEIR_LOG_JSON": "true",
+        }
+        self.environ, self.path, self.program = (
+            {**os.environ, **here, **named},
+            folder / f"{name}.log",
+            program,
+        )
         self.started: asyncio.subprocess.Process | None = None
 
     async def begin(self) -> None:
@@ -97,7 +108,10 @@ async def replicas(
     url: str, folder: Path, *others: Replica, lease_s: float = LEASE_S
 ) -> AsyncIterator[tuple[Replica, Replica]]:
     """The first leads, the second stands by."""
-    pair = Replica(url, folder, "first", lease_s=lease_s), Replica(url, folder, "second", lease_s=lease_s)
+    pair = (
+        Replica(url, folder, "first", lease_s=lease_s),
+        Replica(url, folder, "second", lease_s=lease_s),
+    )
     try:
         await pair[0].begin()
         await until(pair[0].leads)
@@ -117,7 +131,9 @@ async def said(bus: Bus, kind: type[Message], key: str = "default.mnist") -> lis
     return [subjects.decode(wanted, raw.data or b"") for raw in found if raw.subject == wanted]
 
 
-async def heard(bus: Bus, kind: type[Message], key: str = "default.mnist", past: int = 0) -> tuple[Message, float]:
+async def heard(
+    bus: Bus, kind: type[Message], key: str = "default.mnist", past: int = 0
+) -> tuple[Message, float]:
     """The newest of a kind behind a sequence, and how long it took (s)."""
     began_s = time.monotonic()
     async with asyncio.timeout(ENOUGH_S):
@@ -147,10 +163,14 @@ async def test_a_leader_that_is_killed_is_followed_when_its_lease_is_over(
     assert second.leads()
     assert isinstance(accepted, JobAccepted) and accepted.uid == other
     first_decisions = await said(person, AllocationDecided)
-    assert [(m.uid, m.revision) for m in first_decisions if isinstance(m, AllocationDecided)] == [(uid, 1)]
+    assert [(m.uid, m.revision) for m in first_decisions if isinstance(m, AllocationDecided)] == [
+        (uid, 1)
+    ]
 
 
-async def test_a_leader_that_is_stopped_is_followed_at_once(nats_url: str, person: Bus, tmp_path: Path) -> None:
+async def test_a_leader_that_is_stopped_is_followed_at_once(
+    nats_url: str, person: Bus, tmp_path: Path
+) -> None:
     async with replicas(nats_url, tmp_path, lease_s=LONG_S) as (first, second):
         first.process.terminate()
         await asked(person)
@@ -161,7 +181,9 @@ async def test_a_leader_that_is_stopped_is_followed_at_once(nats_url: str, perso
     assert second.leads() and took_s < LONG_S / 2, f"a stand-by looks each {LONG_S / LOOKS} s"
 
 
-async def test_one_that_was_frozen_is_refused_and_ends(nats_url: str, person: Bus, tmp_path: Path) -> None:
+async def test_one_that_was_frozen_is_refused_and_ends(
+    nats_url: str, person: Bus, tmp_path: Path
+) -> None:
     """It wakes with news in its buffers, about which another has decided meanwhile."""
     await person.publish(node(cpu=3))
     async with replicas(nats_url, tmp_path) as (first, second):
@@ -176,7 +198,9 @@ async def test_one_that_was_frozen_is_refused_and_ends(nats_url: str, person: Bu
         assert code == DEPOSED and '"Deposed"' in first.log
         assert second.process.returncode is None
 
-    decisions = [m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)]
+    decisions = [
+        m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)
+    ]
     assert [m.revision for m in decisions] == [1, 2], "nothing is lost, doubled or late"
 
 
@@ -189,11 +213,15 @@ def stands_by(replica: Replica, begun: int) -> bool:
 
 
 async def grow(bus: Bus, uid: int) -> int:
-    """The job runs, and has room: another decision is due. Returns the sequence behind which it will lie."""
+    """The job runs, and has room: another decision is due. Returns the sequence behind which it
+    will lie.
+    """
     last = await bus.last(AllocationDecided, "default.mnist")
     assert last and isinstance(last.message, AllocationDecided)
     await bus.publish(resumed(last.message.generation, uid=uid))
-    await bus.publish(node(cpu=9, free=6, own=own("mnist", *last.message.tasks), labels={"seen": "again"}))
+    await bus.publish(
+        node(cpu=9, free=6, own=own("mnist", *last.message.tasks), labels={"seen": "again"})
+    )
     await bus.publish(msgspec.structs.replace(node("n2", cpu=2), seen="1"))
     return last.sequence
 
@@ -209,11 +237,15 @@ async def keep(self):
 leadership.Lease.keep = keep
 app.run("allocator", Settings, leadership.led("allocator", start))
 """
-"""One that never looks at its clock, nor finds out that it heard nothing: frozen between the look and the act."""
+"""One that never looks at its clock, nor finds out that it heard nothing: frozen between the look
+and the act.
+"""
 
 
 def spoke_late(log: str) -> bool:
-    """Refused for what was decided since, or (soon after) for its id, which is that of the other's decision."""
+    """Refused for what was decided since, or (soon after) for its id, which is that of the other's
+    decision.
+    """
     return '"DecidedOnAnOldState"' in log or '"AllocationDecided"' in log
 
 
@@ -240,11 +272,15 @@ async def test_one_that_acts_late_without_knowing_it_is_refused_by_the_server(
         await until(lambda: spoke_late(late.log))
         await asyncio.sleep(0.5)
 
-    decisions = [m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)]
+    decisions = [
+        m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)
+    ]
     assert [m.revision for m in decisions] == [1, 2] and decisions[-1] == decided
 
 
-@pytest.mark.parametrize(("signalled", "turns"), [(signal.SIGKILL, 2), (signal.SIGTERM, 4)], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    ("signalled", "turns"), [(signal.SIGKILL, 2), (signal.SIGTERM, 4)], ids=["killed", "stopped"]
+)
 async def test_a_story_in_which_they_take_turns_has_each_answer_once(
     nats_url: str, person: Bus, tmp_path: Path, signalled: signal.Signals, turns: int
 ) -> None:
@@ -269,6 +305,12 @@ async def test_a_story_in_which_they_take_turns_has_each_answer_once(
     for name in names:
         assert len(await said(person, JobAccepted, f"default.{name}")) == 1
         decisions = [m for m in await said(person, AllocationDecided, f"default.{name}")]
-        assert [m.revision for m in decisions if isinstance(m, AllocationDecided)] == [*range(1, len(decisions) + 1)]
-    held = msgspec.json.decode((await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=Held)
-    assert held.term >= 1 + turns and entry(STATE, lease_key(ALLOCATOR)).endswith("leader.allocator")
+        assert [m.revision for m in decisions if isinstance(m, AllocationDecided)] == [
+            *range(1, len(decisions) + 1)
+        ]
+    held = msgspec.json.decode(
+        (await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=Held
+    )
+    assert held.term >= 1 + turns and entry(STATE, lease_key(ALLOCATOR)).endswith(
+        "leader.allocator"
+    )

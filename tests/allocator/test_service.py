@@ -50,7 +50,13 @@ from tests.shared.test_node_facts import lost_history
 M = TypeVar("M", bound=Message)
 PROGRAM = b"def model(): ..."
 QUICK = Settings(
-    policy="config-manager", window_s=0.05, cooldown_s=0, max_delay_s=1, backoff_s=0.05, view_s=0.05, snapshot_s=0.1
+    policy="config-manager",
+    window_s=0.05,
+    cooldown_s=0,
+    max_delay_s=1,
+    backoff_s=0.05,
+    view_s=0.05,
+    snapshot_s=0.1,
 )
 
 
@@ -88,7 +94,9 @@ async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
     async with asyncio.timeout(60):
         while True:
             try:
-                found = msgspec.json.decode((await bucket.get("default.mnist")).value or b"", type=JobView)
+                found = msgspec.json.decode(
+                    (await bucket.get("default.mnist")).value or b"", type=JobView
+                )
                 if wanted(found):
                     return found
             except NotFoundError:
@@ -110,19 +118,32 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         first = await last(person, AllocationDecided)
         assert size(first) == (1, 1) and first.request.policy == "config-manager"
         await person.publish(resumed(1, uid=uid))
-        await person.publish(node(cpu=9, free=6, own=own("mnist", *first.tasks), labels={"seen": "again"}))
+        await person.publish(
+            node(cpu=9, free=6, own=own("mnist", *first.tasks), labels={"seen": "again"})
+        )
         told = msgspec.structs.replace(node("n2", cpu=2), seen="1")
         await person.publish(told)
 
         async def grown() -> AllocationDecided | None:
             heard = await person.last(AllocationDecided, "default.mnist")
             decision = heard.message if heard else None
-            return decision if isinstance(decision, AllocationDecided) and decision.generation == 2 else None
+            return (
+                decision
+                if isinstance(decision, AllocationDecided) and decision.generation == 2
+                else None
+            )
 
         assert size(await soon(grown)) == (2, 2)
         await person.publish(resumed(2, uid=uid, pause_s=0.5))
         said = ProgressReported(
-            job="mnist", uid=uid, generation=2, step=5, epoch=0, samples=50, total_samples=99, samples_per_second=9
+            job="mnist",
+            uid=uid,
+            generation=2,
+            step=5,
+            epoch=0,
+            samples=50,
+            total_samples=99,
+            samples_per_second=9,
         )
         await person.publish(said)
         shown = await view(person, lambda v: v.samples == 50)
@@ -215,17 +236,30 @@ async def test_a_job_that_stops_to_report_is_shown_as_silent_and_again_as_runnin
         await person.publish(resumed(1, uid=uid))
 
         shown = await view(person, lambda v: v.silent)
-        assert shown.phase == "Running" and "no report since step 0: its program may hang" in shown.why
+        assert (
+            shown.phase == "Running" and "no report since step 0: its program may hang" in shown.why
+        )
 
         said = ProgressReported(
-            job="mnist", uid=uid, generation=1, step=5, epoch=0, samples=50, total_samples=99, samples_per_second=9
+            job="mnist",
+            uid=uid,
+            generation=1,
+            step=5,
+            epoch=0,
+            samples=50,
+            total_samples=99,
+            samples_per_second=9,
         )
         await person.publish(said)
-        assert (await view(person, lambda v: v.samples == 50 and not v.silent)).samples_per_second == 9
+        assert (
+            await view(person, lambda v: v.samples == 50 and not v.silent)
+        ).samples_per_second == 9
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(nats_server: NatsServer, person: Bus):
+async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(
+    nats_server: NatsServer, person: Bus
+):
     speaker, asked = await connected(nats_server.url, "speaker"), 0
 
     async def ask() -> None:
@@ -250,12 +284,16 @@ async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(
 
 async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, person: Bus):
     async with allocator(nats_url):
-        body = msgspec.json.encode(msgspec.to_builtins(request("wrong")) | {"epochs": 0, "workrs": 1})
+        body = msgspec.json.encode(
+            msgspec.to_builtins(request("wrong")) | {"epochs": 0, "workrs": 1}
+        )
         await person.js.publish("weir.job.requested.default.wrong", body)
         rejected = await last(person, JobRejected, "default.wrong")
         assert len(rejected.reasons) == 2 and "did you mean 'workers'" in rejected.reasons[0]
         await person.js.publish("weir.job.requested.nobody", b"{not json")
-        rejected = await last(person, JobRejected, f"-.invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}")
+        rejected = await last(
+            person, JobRejected, f"-.invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
+        )
         assert "not JSON" in rejected.reasons[0]
         assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
 
@@ -272,7 +310,9 @@ async def test_an_unreadable_request_is_answered_under_its_subject_and_not_under
 
 
 def overtaken(connection: Bus, name: str, times: int = 1) -> None:
-    """Let a message be stored between the allocator's look at a name and its answer: one that nobody can read."""
+    """Let a message be stored between the allocator's look at a name and its answer: one that
+    nobody can read.
+    """
     look, left = connection.last_over, times
 
     async def look_and_lose(filtered: str) -> int:
@@ -286,7 +326,9 @@ def overtaken(connection: Bus, name: str, times: int = 1) -> None:
     connection.last_over = look_and_lose  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("body", [b"{not json", msgspec.json.encode(request("wrong"))], ids=["unreadable", "readable"])
+@pytest.mark.parametrize(
+    "body", [b"{not json", msgspec.json.encode(request("wrong"))], ids=["unreadable", "readable"]
+)
 async def test_a_request_is_rejected_though_another_message_on_its_name_came_first(
     nats_url: str, person: Bus, body: bytes
 ):
@@ -328,19 +370,25 @@ async def test_a_copy_that_lags_delays_the_answers_on_one_name_and_is_asked_agai
         assert (await last(person, JobAccepted, "default.late")).uid == late
 
 
-async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(nats_url: str, person: Bus):
+async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(
+    nats_url: str, person: Bus
+):
     """The snapshot is ahead of the request that cannot be read, so it is not read again."""
     sequence = (await person.js.publish("weir.job.requested.default.wrong", b"{not json")).seq
     behind = await person.publish(CancelRequested(job="other"))
     name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
     rejected = JobRejected(job=name, namespace="-", uid=sequence, reasons=("not JSON",))
-    await memory.remember(person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected}))
+    await memory.remember(
+        person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected})
+    )
     async with allocator(nats_url):
         assert (await last(person, JobRejected, f"-.{name}")).uid == sequence
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["whole", "with-a-privilege"])
-async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(nats_url: str, person: Bus, readable: bool):
+async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(
+    nats_url: str, person: Bus, readable: bool
+):
     strict = msgspec.structs.replace(QUICK, job_namespaces=("team-a",), images=("trainer",))
     volume = {"name": "root", "mount_path": "/host", "host_path": "/"}
     asked = msgspec.to_builtins(request("wrong")) | {"image": "evil", "volumes": [volume]}
@@ -353,10 +401,15 @@ async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(nats_u
     assert fields == ([*found, "program.digest"] if readable else ["privileged", *found])
 
 
-async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats_url: str, person: Bus):
+async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(
+    nats_url: str, person: Bus
+):
     async with allocator(nats_url):
         uid = await person.request(request("empty"))
-        assert "the store has no program" in (await last(person, JobRejected, "default.empty")).reasons[0]
+        assert (
+            "the store has no program"
+            in (await last(person, JobRejected, "default.empty")).reasons[0]
+        )
         good = await with_program(person)
         uid = await person.request(good)
         again = await person.request(msgspec.structs.replace(good, request_id="again"))
@@ -366,7 +419,9 @@ async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats
 
 
 @pytest.mark.parametrize("spoilt", [b"no json", b'{"size": "large"}', b"\xff"])
-async def test_a_program_whose_description_is_spoilt_is_no_program(nats_url: str, person: Bus, spoilt: bytes):
+async def test_a_program_whose_description_is_spoilt_is_no_program(
+    nats_url: str, person: Bus, spoilt: bytes
+):
     digest = "sha256-" + "b" * 64
     await person.js.publish(f"{descriptions('weir-programs-default')}.{meta_token(digest)}", spoilt)
     async with allocator(nats_url):
@@ -399,7 +454,9 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
 
 async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
-    async with allocator(nats_url, msgspec.structs.replace(QUICK, finished_kept_s=0.2, removal_s=0.1)):
+    async with allocator(
+        nats_url, msgspec.structs.replace(QUICK, finished_kept_s=0.2, removal_s=0.1)
+    ):
         uid = await person.request(await with_program(person))
         await last(person, AllocationDecided)
         await person.publish(JobFinished(job="mnist", uid=uid, outcome="succeeded"))
@@ -421,12 +478,20 @@ async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str,
         await person.request(await with_program(person))
         first = await last(person, AllocationDecided)
         sequence = await person.last_sequence(AllocationDecided, "default.mnist")
-        await person.js.purge_stream(subjects.ORDERS, subject=subjects.pattern(AllocationDecided, "default.mnist"))
+        await person.js.purge_stream(
+            subjects.ORDERS, subject=subjects.pattern(AllocationDecided, "default.mnist")
+        )
 
         again = await last(person, AllocationDecided, past=sequence)
 
-        assert (again.generation, again.revision, again.tasks) == (1, first.revision + 1, first.tasks)
-        assert again.reason.startswith("repeated (1 of 2), not acted on by the launcher within 1 s: ")
+        assert (again.generation, again.revision, again.tasks) == (
+            1,
+            first.revision + 1,
+            first.tasks,
+        )
+        assert again.reason.startswith(
+            "repeated (1 of 2), not acted on by the launcher within 1 s: "
+        )
         shown = await view(person, lambda v: v.revision == again.revision)
         assert (shown.phase, shown.reason) == ("Starting", again.reason)
 
@@ -444,7 +509,9 @@ async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str
 
 
 async def shorten_duplicate_window(bus: Bus) -> None:
-    """Make the server forget after 0.1 s, and not after two minutes, that it has stored a message of the same id."""
+    """Make the server forget after 0.1 s, and not after two minutes, that it has stored a message
+    of the same id.
+    """
     config = (await bus.js.stream_info(subjects.ORDERS)).config
     await bus.js.update_stream(dataclasses.replace(config, duplicate_window=0.1))
 
@@ -464,8 +531,12 @@ async def stored_decisions(bus: Bus) -> int:
     return (state.subjects or {}).get(subject, 0)
 
 
-async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgotten_its_id(nats_url: str, person: Bus):
-    """The server ignores a second message of one id for two minutes only. Behind that the expected sequence decides."""
+async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgotten_its_id(
+    nats_url: str, person: Bus
+):
+    """The server ignores a second message of one id for two minutes only. Behind that the expected
+    sequence decides.
+    """
     await shorten_duplicate_window(person)
     asked = await with_program(person)
     seen_at, uid = await person.publish(node(cpu=3)), await person.request(asked)
@@ -489,7 +560,10 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
     with capture_logs() as lines:
         connection.spawn(stale.decide_for_ever())
         async with asyncio.timeout(60):
-            while "DecidedOnAnOldState" not in [line["event"] for line in lines] and await stored_decisions(person) < 3:
+            while (
+                "DecidedOnAnOldState" not in [line["event"] for line in lines]
+                and await stored_decisions(person) < 3
+            ):
                 await asyncio.sleep(0.01)
     assert await stored_decisions(person) == 2, "the server stored a decision on an old state"
 
@@ -505,7 +579,13 @@ async def test_a_copy_that_lags_makes_no_storm_of_refused_decisions(nats_url: st
     seen_at, uid = await person.publish(node(cpu=3)), await person.request(asked)
     known = apply(State(), node(cpu=3), subjects.FACTS, seen_at, time.time())
     known = apply(known, asked, subjects.ORDERS, uid, time.time())
-    known = apply(known, accepted(asked, uid), subjects.ORDERS, await person.publish(accepted(asked, uid)), time.time())
+    known = apply(
+        known,
+        accepted(asked, uid),
+        subjects.ORDERS,
+        await person.publish(accepted(asked, uid)),
+        time.time(),
+    )
     await person.js.publish(subjects.pattern(AllocationDecided, asked.key()), b"{not json")
 
     connection = await wire.connect(nats_url, "behind")
@@ -529,7 +609,14 @@ async def with_a_decision(bus: Bus) -> tuple[Allocator, AllocationDecided]:
     """Return an allocator that has heard one decision of a job, and the decision."""
     asked = await with_program(bus)
     first = AllocationDecided(
-        job=asked.job, uid=1, generation=1, revision=1, request=asked, tasks=(), batch=0, reason="first"
+        job=asked.job,
+        uid=1,
+        generation=1,
+        revision=1,
+        request=asked,
+        tasks=(),
+        batch=0,
+        reason="first",
     )
     known = apply(State(), first, subjects.ORDERS, await bus.publish(first), time.time())
     return Allocator(bus, msgspec.structs.replace(QUICK, echo_s=0.1), known), first
@@ -560,7 +647,12 @@ async def test_a_copy_that_lags_costs_one_decision(bus: Bus):
 
 async def test_a_subject_that_was_purged_costs_two_decisions(bus: Bus):
     ours, first = await with_a_decision(bus)
-    await bus.js.purge_stream(subjects.ORDERS, subject=subjects.pattern(AllocationDecided, first.key()))
+    await bus.js.purge_stream(
+        subjects.ORDERS, subject=subjects.pattern(AllocationDecided, first.key())
+    )
 
-    assert await refusals(ours, msgspec.structs.replace(first, revision=2, reason="second"), times=3) == 2
+    assert (
+        await refusals(ours, msgspec.structs.replace(first, revision=2, reason="second"), times=3)
+        == 2
+    )
     assert (await last(bus, AllocationDecided)).reason == "second"

@@ -16,7 +16,9 @@ def trained(gap_s: float = 1.0) -> Story:
     """A job that reported twice."""
     story = Story().hear(node(), accepted())
     story.decided()
-    return story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(progress(1, 60, 400, 25.0, step=2), after_s=gap_s)
+    return story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(
+        progress(1, 60, 400, 25.0, step=2), after_s=gap_s
+    )
 
 
 def job(story: Story) -> Job:
@@ -36,7 +38,10 @@ def test_a_silent_job_says_since_which_step_and_where_to_look() -> None:
 
     said = silent_jobs(story.state.jobs, story.now + LIMIT_S, LIMIT_S)["default.mnist"]
 
-    assert said == "no report since step 2: its program may hang; `weir logs mnist` shows what it prints"
+    assert (
+        said
+        == "no report since step 2: its program may hang; `weir logs mnist` shows what it prints"
+    )
     assert next_silence_s(story.state.jobs.values(), story.now + LIMIT_S, LIMIT_S) == inf
     view = job_view(job(story), said, silent=True)
     assert (view.phase, view.shown_phase, view.samples_per_second) == ("Running", "Silent", 0.0)

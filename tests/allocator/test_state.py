@@ -97,11 +97,16 @@ def test_a_message_with_an_old_sequence_is_the_same_state():
 
 def test_a_message_with_the_last_sequence_is_the_same_state():
     story = eventful()
-    assert all(apply(story.state, m, stream, seq, at_s) is story.state for m, stream, seq, at_s in story.log)
+    assert all(
+        apply(story.state, m, stream, seq, at_s) is story.state
+        for m, stream, seq, at_s in story.log
+    )
 
 
 def test_an_acceptance_that_comes_after_the_end_of_its_job_opens_nothing():
-    story = Story().hear(request(), accepted(uid=1), JobFinished(job="mnist", uid=1, outcome="succeeded"))
+    story = Story().hear(
+        request(), accepted(uid=1), JobFinished(job="mnist", uid=1, outcome="succeeded")
+    )
     assert story.hear(accepted(uid=1)).state.jobs == {}
     assert story.hear(accepted(uid=8)).state.jobs["default.mnist"].uid == 8
 
@@ -115,7 +120,11 @@ def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job():
     story = eventful()
     before = story.state.jobs
     stranger = {"job": "x", "namespace": "team-b"}
-    for fact in (resumed(3), progress(3, 999, 1000, 5, step=99), JobFinished(job="mnist", uid=1, outcome="failed")):
+    for fact in (
+        resumed(3),
+        progress(3, 999, 1000, 5, step=99),
+        JobFinished(job="mnist", uid=1, outcome="failed"),
+    ):
         story.hear(replace(fact, uid=before["default.mnist"].uid, **stranger))
     assert story.state.jobs == before and story.state.closed == {}
 
@@ -132,11 +141,21 @@ def test_many_facts_of_a_job_push_out_no_early_fact_of_another_one():
 def test_notices_of_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_of_its_own():
     story = Story().hear(node(cpu=20), accepted())
     own = story.decided().tasks[0]
-    about = {"job": "mnist", "uid": UID, "generation": 1, "role": "chief", "serial": 0, "node": "n1", "why": "SIGTERM"}
+    about = {
+        "job": "mnist",
+        "uid": UID,
+        "generation": 1,
+        "role": "chief",
+        "serial": 0,
+        "node": "n1",
+        "why": "SIGTERM",
+    }
     names = [f"mnist-{own.name()}", *(f"mnist-chief-{number}" for number in range(100, 2_000))]
     story.hear(*(TaskLeaving(**about, pod=name, pod_uid=name) for name in names))
     leaving = story.state.jobs["default.mnist"].leaving
-    assert len(leaving) <= UNKNOWN_LEAVING_KEPT + 20 and names[0] in leaving and names[-1] in leaving
+    assert (
+        len(leaving) <= UNKNOWN_LEAVING_KEPT + 20 and names[0] in leaving and names[-1] in leaving
+    )
 
 
 def test_a_stale_generation_reports_into_the_void():

@@ -15,11 +15,23 @@ def task(role: Role, serial: int, node: str, cpu: float = 1.0) -> TaskPlan:
 def use(name: str, cpu: float, waited: float | None, busy: float | None = None) -> TaskUsage:
     """Of one thread, where nothing else is said."""
     one = None if waited is None else min(1.0, cpu + waited)
-    return TaskUsage(task=name, cpu=cpu, memory_gib=1.0, waited=waited, busy=one if busy is None else busy)
+    return TaskUsage(
+        task=name, cpu=cpu, memory_gib=1.0, waited=waited, busy=one if busy is None else busy
+    )
 
 
-TASKS = [task("chief", 0, "a", 0.2), task("ps", 1, "b"), task("worker", 2, "c"), task("worker", 3, "d")]
-WELL = [use("chief-0", 0.1, 0.0), use("ps-1", 0.6, 0.05), use("worker-2", 0.9, 0.1), use("worker-3", 0.8, 0.0)]
+TASKS = [
+    task("chief", 0, "a", 0.2),
+    task("ps", 1, "b"),
+    task("worker", 2, "c"),
+    task("worker", 3, "d"),
+]
+WELL = [
+    use("chief-0", 0.1, 0.0),
+    use("ps-1", 0.6, 0.05),
+    use("worker-2", 0.9, 0.1),
+    use("worker-3", 0.8, 0.0),
+]
 
 
 def but(*others: TaskUsage) -> list[TaskUsage]:
@@ -48,7 +60,9 @@ def test_nor_does_one_that_has_all_it_was_promised_and_could_use_more() -> None:
 
 
 def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
-    """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait then."""
+    """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait
+    then.
+    """
     assert starved(but(use("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
     assert starved(but(use("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == ["worker-3"]
 

@@ -39,11 +39,21 @@ def long_job(tasks: int, seed: int = 0) -> Job:
         for n in range(RECENT_KEPT)
     ]
     tried = [
-        Observed(ps=n, workers=4, batch=32, samples_per_second=told.random(), ps_cpu=1 + told.random(), worker_cpu=1)
+        Observed(
+            ps=n,
+            workers=4,
+            batch=32,
+            samples_per_second=told.random(),
+            ps_cpu=1 + told.random(),
+            worker_cpu=1,
+        )
         for n in range(1, TRIED_KEPT + 1)
     ]
     held = Resources(cpu=1, memory_gib=2)
-    many = [TaskPlan(role="worker", serial=n, node=f"n{n}", index=n, resources=held) for n in range(3, tasks)]
+    many = [
+        TaskPlan(role="worker", serial=n, node=f"n{n}", index=n, resources=held)
+        for n in range(3, tasks)
+    ]
     job = story.state.jobs["default.mnist"]
     return replace(
         job,
@@ -56,7 +66,9 @@ def long_job(tasks: int, seed: int = 0) -> Job:
 
 
 def whole_end(job: Job) -> Closed:
-    return Closed(job, JobFinished(job="mnist", uid=UID, outcome="succeeded", samples=1000, finished_s=9.0))
+    return Closed(
+        job, JobFinished(job="mnist", uid=UID, outcome="succeeded", samples=1000, finished_s=9.0)
+    )
 
 
 def test_a_summary_teaches_the_same_and_shows_the_same() -> None:

@@ -49,11 +49,15 @@ def test_a_size_that_was_seen_is_not_guessed():
 
 
 def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
-    """At a noise of 8 examples a batch of 32 is worth (8 + 32)/(8 + 512) times 512, at 8/10 of the speed."""
+    """At a noise of 8 examples a batch of 32 is worth (8 + 32)/(8 + 512) times 512, at 8/10 of the
+    speed.
+    """
     seen = (Observed(1, 2, 512, 10), Observed(1, 2, 32, 8))
     wasteful = replace(JOB, batch=512, observed=seen)
     assert not payback(wasteful, Size(1, 2), 32, RULES).pays
-    told = replace(wasteful, progress=replace(progress(1, done=0, total=1000, speed=10), gradient_noise=8.0))
+    told = replace(
+        wasteful, progress=replace(progress(1, done=0, total=1000, speed=10), gradient_noise=8.0)
+    )
     assert payback(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
 
 

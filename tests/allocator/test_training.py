@@ -7,7 +7,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.allocator.state import State
-from services.allocator.training import CHANGE, CORES, EXAMPLES, UNDONE, WAIT, Work, longest_wait_s, used_cores
+from services.allocator.training import (
+    CHANGE,
+    CORES,
+    EXAMPLES,
+    UNDONE,
+    WAIT,
+    Work,
+    longest_wait_s,
+    used_cores,
+)
 from shared.messages import JobFinished, Message, TaskUsage
 from shared.metrics import exposed
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed
@@ -29,7 +38,10 @@ class Watched(Story):
         return self
 
     def told(self) -> dict[str, Any]:
-        return {measure.family.name: measure.series for measure in self.work.measures(self.state, self.now)}
+        return {
+            measure.family.name: measure.series
+            for measure in self.work.measures(self.state, self.now)
+        }
 
     def count(self, name: str) -> float:
         return float(self.told()[name][()])
@@ -57,7 +69,11 @@ def test_what_is_rolled_back_is_told_as_undone_and_counts_again() -> None:
     story = running(progress(1, 400, 1000, 50.0))
     decided = story.state.jobs["default.mnist"].decided[1]
     story.hear(replace(decided, generation=2, revision=2))
-    story.hear(resumed(2, samples=300), progress(1, 420, 1000, 50.0, step=9), progress(2, 500, 1000, 50.0, step=3))
+    story.hear(
+        resumed(2, samples=300),
+        progress(1, 420, 1000, 50.0, step=9),
+        progress(2, 500, 1000, 50.0, step=3),
+    )
 
     assert (story.count(EXAMPLES.name), story.count(UNDONE.name)) == (400 + 200, 100)
 
@@ -81,7 +97,9 @@ def test_a_change_takes_from_the_decision_to_the_first_update() -> None:
 
 
 def test_cores_are_those_of_the_tasks_that_train_and_what_they_were_seen_to_use() -> None:
-    story = running(used(100, ("chief-0", 0.1), ("ps-1", 0.5), ("worker-2", 0.9), ("worker-99", 3.0)))
+    story = running(
+        used(100, ("chief-0", 0.1), ("ps-1", 0.5), ("worker-2", 0.9), ("worker-99", 3.0))
+    )
     tasks = {t.name() for t in story.state.jobs["default.mnist"].decided[1].tasks}
 
     assert tasks == {"chief-0", "ps-1", "worker-2"}  # worker-99 is of no running generation
@@ -107,7 +125,9 @@ def test_the_longest_wait_is_of_a_job_without_tasks_or_of_a_request_without_an_a
 
 
 def test_a_job_that_is_over_is_forgotten() -> None:
-    story = running(progress(1, 400, 1000, 50.0)).hear(JobFinished(job="mnist", uid=1, outcome="succeeded"))
+    story = running(progress(1, 400, 1000, 50.0)).hear(
+        JobFinished(job="mnist", uid=1, outcome="succeeded")
+    )
 
     assert story.work.at == {} and story.told()[CORES.name] == {("had",): 0, ("used",): 0}
 

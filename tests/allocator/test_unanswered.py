@@ -1,4 +1,6 @@
-"""A decision on which nobody acts is noticed within a minute, and repeated a bounded number of times."""
+"""A decision on which nobody acts is noticed within a minute, and repeated a bounded number of
+times.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,14 @@ def decided() -> tuple[Story, AllocationDecided]:
 
 def started(decision: AllocationDecided) -> TaskStarted:
     (ps,) = tasks(decision, "ps")
-    about = {"job": "mnist", "uid": UID, "generation": 1, "pod": ps.pod("mnist"), "pod_uid": "u", "role": "ps"}
+    about = {
+        "job": "mnist",
+        "uid": UID,
+        "generation": 1,
+        "pod": ps.pod("mnist"),
+        "pod_uid": "u",
+        "role": "ps",
+    }
     return TaskStarted(**about, serial=ps.serial, node=ps.node)
 
 
@@ -63,7 +72,12 @@ def ready(decision: AllocationDecided) -> TaskReady:
 
 
 def spec(decision: AllocationDecided) -> ClusterSpecPublished:
-    about = {"job": "mnist", "uid": UID, "generation": decision.generation, "revision": decision.revision}
+    about = {
+        "job": "mnist",
+        "uid": UID,
+        "generation": decision.generation,
+        "revision": decision.revision,
+    }
     return ClusterSpecPublished(**about, request=decision.request, tasks=(), batch=1)
 
 
@@ -95,8 +109,14 @@ def test_a_decision_that_nobody_acts_on_is_repeated_within_a_minute_with_the_rea
     (again,) = wait(story)
 
     assert isinstance(again, AllocationDecided) and story.now - first.decided_s <= 60
-    assert (again.generation, again.tasks, again.revision) == (first.generation, first.tasks, first.revision + 1)
-    assert again.reason == (f"repeated (1 of 6), not acted on by the launcher within 45 s: {first.reason}")
+    assert (again.generation, again.tasks, again.revision) == (
+        first.generation,
+        first.tasks,
+        first.revision + 1,
+    )
+    assert again.reason == (
+        f"repeated (1 of 6), not acted on by the launcher within 45 s: {first.reason}"
+    )
     assert again.decided_s == first.decided_s, "what a change took is counted from the first"
     assert count_unanswered(story.state.jobs, story.state.nodes) == 1
 
@@ -110,13 +130,19 @@ def test_repetitions_come_ever_later_and_never_end() -> None:
         times.append(round(story.now - first.decided_s))
         story.decide()
     assert times == [45, 135, 315, 675, 1395, 2835]
-    assert again.reason == f"repeated (6 of 6), not acted on by the launcher within 1440 s: {first.reason}"
+    assert (
+        again.reason
+        == f"repeated (6 of 6), not acted on by the launcher within 1440 s: {first.reason}"
+    )
     assert "the launcher does not act on it" in story.why()
     for number in range(7, 12):
         before = story.now
         (again,) = wait(story)
         assert story.now - before == 2880 and again.generation == first.generation
-        assert again.reason == f"repeated ({number} times), not acted on by the launcher within 2880 s: {first.reason}"
+        assert (
+            again.reason
+            == f"repeated ({number} times), not acted on by the launcher within 2880 s: {first.reason}"
+        )
         story.decide()
 
 
@@ -176,10 +202,18 @@ def test_a_new_decision_is_counted_from_its_own_time_and_number() -> None:
 
 
 def suspended_story() -> tuple[Story, AllocationDecided, AllocationDecided]:
-    """A job that ran, its first decision, and the one that suspended it for a job of higher priority."""
-    story = Story(RULES).hear(node(cpu=7), accepted(request(ps=span(2, most=2), workers=span(4, most=4))))
+    """A job that ran, its first decision, and the one that suspended it for a job of higher
+    priority.
+    """
+    story = Story(RULES).hear(
+        node(cpu=7), accepted(request(ps=span(2, most=2), workers=span(4, most=4)))
+    )
     first = story.decided()
-    story.hear(node(cpu=7, free=0, own=own("mnist", *first.tasks)), resumed(1), progress(1, 1000, 1_000_000, 100.0))
+    story.hear(
+        node(cpu=7, free=0, own=own("mnist", *first.tasks)),
+        resumed(1),
+        progress(1, 1000, 1_000_000, 100.0),
+    )
     story.hear(accepted(request("high", workers=span(5, least=5), priority=7), uid=2))
     suspension = story.decided()
     assert (suspension.job, suspension.tasks) == ("mnist", ())
@@ -195,7 +229,9 @@ def test_a_suspension_that_the_launcher_missed_is_repeated_as_long_as_the_pods_g
         story.hear(progress(1, 1000 + number, 1_000_000, 100.0, step=1 + number), after_s=0.0)
         again = repetition(story)
         assert (again.tasks, again.generation) == ((), suspension.generation)
-        assert again.revision == suspension.revision + number and again.reason.endswith(f": {suspension.reason}")
+        assert again.revision == suspension.revision + number and again.reason.endswith(
+            f": {suspension.reason}"
+        )
         times.append(round(story.now - since_s))
         story.decide()
     assert times == [45, 135, 315, 675, 1395, 2835, 5715, 8595, 11475]
@@ -217,10 +253,13 @@ def test_a_suspension_is_not_repeated_while_the_pods_save_and_end() -> None:
 
 
 def test_a_job_that_could_not_start_again_is_suspended_anew_while_its_pods_go_on() -> None:
-    """The launcher takes a generation that it gave up for the newest, and hears of none before it."""
+    """The launcher takes a generation that it gave up for the newest, and hears of none before
+    it.
+    """
     story, first, suspension = suspended_story()
     story.hear(
-        JobFinished(job="high", uid=2, outcome="cancelled"), node(cpu=14, free=7, own=own("mnist", *first.tasks))
+        JobFinished(job="high", uid=2, outcome="cancelled"),
+        node(cpu=14, free=7, own=own("mnist", *first.tasks)),
     )
     start = story.decided(after_s=100)
     assert start.generation == suspension.generation + 1
@@ -236,7 +275,10 @@ def resized_story() -> tuple[Story, AllocationDecided]:
     """A change in place that one more core for each worker makes."""
     story, first = decided()
     story.hear(resumed(1), node(free=5, own=own("mnist", *first.tasks)))
-    larger = [replace(t, resources=Resources(cpu=2, memory_gib=1)) if t.role == "worker" else t for t in first.tasks]
+    larger = [
+        replace(t, resources=Resources(cpu=2, memory_gib=1)) if t.role == "worker" else t
+        for t in first.tasks
+    ]
     change = replace(first, revision=2, tasks=tuple(larger), reason="more cores")
     story.hear(change)
     assert story.state.jobs["default.mnist"].coming is None
@@ -263,7 +305,10 @@ def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -
     for acted in (False, True):
         story, change = resized_story()
         three = Resources(cpu=3, memory_gib=1)
-        largest = [replace(task, resources=three) if task.role == "worker" else task for task in change.tasks]
+        largest = [
+            replace(task, resources=three) if task.role == "worker" else task
+            for task in change.tasks
+        ]
         story.hear(replace(change, revision=3, tasks=tuple(largest)))
         if acted:
             story.hear(node(free=4, own=own("mnist", *change.tasks)))
@@ -274,7 +319,10 @@ def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -
 
 def test_pods_that_something_else_makes_larger_are_no_sign_of_a_missed_change() -> None:
     story, change = resized_story()
-    sidecars = [replace(pod, resources=Resources(cpu=pod.resources.cpu + 0.1)) for pod in own("mnist", *change.tasks)]
+    sidecars = [
+        replace(pod, resources=Resources(cpu=pod.resources.cpu + 0.1))
+        for pod in own("mnist", *change.tasks)
+    ]
     story.hear(node(free=4, own=tuple(sidecars)))
     for _ in range(5):
         assert story.decide(after_s=100) == ()
@@ -289,7 +337,9 @@ def test_nobody_looks_where_repetitions_are_switched_off() -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), steps, st.sampled_from([0.0, 10.0, 1e3, 1e6]))
-def test_no_job_stays_in_flight_without_a_time_to_look_again(data: st.DataObject, drawn, later_s: float) -> None:
+def test_no_job_stays_in_flight_without_a_time_to_look_again(
+    data: st.DataObject, drawn, later_s: float
+) -> None:
     history = History()
     for kind, choice in drawn:
         history.act(kind, choice)

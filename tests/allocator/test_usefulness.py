@@ -5,17 +5,34 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from shared.messages import ModelProfile
-from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, size, span
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    size,
+    span,
+)
 
 
 def running(variables: int | None, ps: int = 1) -> Story:
-    """A job that config-manager would grow to three ps and three workers, once its model is known."""
+    """A job that config-manager would grow to three ps and three workers, once its model is
+    known.
+    """
     asked = request(ps=span(ps, most=3), workers=span(ps, most=3))
     story = Story(AT_ONCE).hear(node(cpu=1 + 2 * ps), accepted(asked))
     first = story.decided()
-    profile = None if variables is None else ModelProfile(parameters=100, bytes=400, variables=variables)
+    profile = (
+        None if variables is None else ModelProfile(parameters=100, bytes=400, variables=variables)
+    )
     report = replace(progress(1, done=10, total=100_000, speed=10.0), profile=profile)
-    return story.hear(node(cpu=20, free=19 - 2 * ps, own=own("mnist", *first.tasks)), resumed(1), report)
+    return story.hear(
+        node(cpu=20, free=19 - 2 * ps, own=own("mnist", *first.tasks)), resumed(1), report
+    )
 
 
 def test_a_job_gets_no_more_ps_than_its_model_has_variables():

@@ -1,4 +1,6 @@
-"""What a user changes of a running job: it is suspended until he resumes it, and its new bounds and priority hold."""
+"""What a user changes of a running job: it is suspended until he resumes it, and its new bounds and
+priority hold.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,18 @@ from shared.messages import (
     ResumeRequested,
     SuspendRequested,
 )
-from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, own, request, resumed, size, span
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+)
 
 JOB = "default.mnist"
 ELASTIC: dict[str, Any] = {"ps": span(1, most=2), "workers": span(1, most=4)}
@@ -45,7 +58,9 @@ def running(cpu: float = 8, **fields: Any) -> Story:
     """A job that trains with all that it may have."""
     story = Story().hear(node(cpu=cpu), accepted(request(**(ELASTIC | fields))))
     given = story.decided()
-    story.hear(node(cpu=cpu, free=cpu - len(given.tasks), own=own("mnist", *given.tasks)), resumed(1))
+    story.hear(
+        node(cpu=cpu, free=cpu - len(given.tasks), own=own("mnist", *given.tasks)), resumed(1)
+    )
     for more in [*story.decide()]:
         assert isinstance(more, AllocationDecided)
         listed = node(cpu=cpu, free=cpu - len(more.tasks), own=own("mnist", *more.tasks))
@@ -64,7 +79,12 @@ def test_a_suspended_job_gives_all_back_and_is_not_started_again_until_it_is_res
     assert story.decide(after_s=7_200.0) == () and story.why() == SUSPENDED
     assert job_view(job(story)).shown_phase == "Suspended"
     assert ask(story, ResumeRequested(job="mnist")) == JobChanged(
-        job="mnist", uid=1, answers=len(story.log) - 1, priority=0, ps=span(1, most=2), workers=span(1, most=4)
+        job="mnist",
+        uid=1,
+        answers=len(story.log) - 1,
+        priority=0,
+        ps=span(1, most=2),
+        workers=span(1, most=4),
     )
     again = story.decided()
     assert again.tasks and again.generation == taken.generation + 1
@@ -127,9 +147,14 @@ def test_a_job_above_its_new_bounds_shrinks_in_the_next_pass_and_keeps_its_oldes
     assert size(had) == (2, 4)
 
     answer = ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=2)))
-    assert isinstance(answer, JobChanged) and (answer.workers, answer.ps) == (span(1, most=2), span(1, most=2))
+    assert isinstance(answer, JobChanged) and (answer.workers, answer.ps) == (
+        span(1, most=2),
+        span(1, most=2),
+    )
     shrunk = story.decided()
-    assert size(shrunk) == (2, 2) and {t.serial for t in shrunk.tasks} < {t.serial for t in had.tasks}
+    assert size(shrunk) == (2, 2) and {t.serial for t in shrunk.tasks} < {
+        t.serial for t in had.tasks
+    }
     assert shrunk.request.workers.max == 2 and "its bounds were changed" in shrunk.reason
 
 
@@ -138,7 +163,9 @@ def test_a_job_below_its_new_bounds_grows_in_the_next_pass_where_there_is_room()
 
     ask(story, ChangeRequested(job="mnist", workers=Bounds(min=3, max=4)))
     grown = story.decided()
-    assert size(grown) == (1, 3) and grown.request.workers.start == 1, "what the learning rate was chosen for"
+    assert size(grown) == (1, 3) and grown.request.workers.start == 1, (
+        "what the learning rate was chosen for"
+    )
 
 
 def test_a_waiting_job_starts_within_its_new_bounds_though_these_exclude_its_start() -> None:
@@ -178,16 +205,27 @@ def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (ChangeRequested(job="mnist", priority=2_000_000_000), "priority: 2000000000 is more than 1000000000"),
-        (ChangeRequested(job="mnist", workers=Bounds(min=3, max=2)), "workers: min 3 <= start 3 <= max 2"),
-        (ChangeRequested(job="mnist", workers=Bounds(min=1, max=1_001)), "workers.max: 1001 is more than 1,000 tasks"),
+        (
+            ChangeRequested(job="mnist", priority=2_000_000_000),
+            "priority: 2000000000 is more than 1000000000",
+        ),
+        (
+            ChangeRequested(job="mnist", workers=Bounds(min=3, max=2)),
+            "workers: min 3 <= start 3 <= max 2",
+        ),
+        (
+            ChangeRequested(job="mnist", workers=Bounds(min=1, max=1_001)),
+            "workers.max: 1001 is more than 1,000 tasks",
+        ),
         (ChangeRequested(job="mnist", workers=Bounds(min=1, max=300)), "credentials give no more"),
         (ChangeRequested(job="mnist"), "priority, ps or workers: one of them is required"),
         (ResumeRequested(job="mnist"), "is not suspended by its user"),
         (SuspendRequested(job="other"), "job: 'other' in namespace 'default' is not known"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(change: Message, reason: str) -> None:
+def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(
+    change: Message, reason: str
+) -> None:
     story = running()
     before = story.state.jobs
 
@@ -200,10 +238,14 @@ def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(change: M
 def test_a_waiting_job_may_grow_as_far_as_any_for_it_has_no_credentials_yet() -> None:
     story = Story().hear(accepted(request()))
 
-    assert isinstance(ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=300))), JobChanged)
+    assert isinstance(
+        ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=300))), JobChanged
+    )
 
 
-def test_a_change_waits_until_the_request_for_its_job_is_answered_and_changes_are_answered_in_turn() -> None:
+def test_a_change_waits_until_the_request_for_its_job_is_answered_and_changes_are_answered_in_turn() -> (
+    None
+):
     story = Story().hear(request(), SuspendRequested(job="mnist"), ResumeRequested(job="mnist"))
 
     assert unanswered_changes(story.state) == {}

@@ -39,17 +39,24 @@ def test_a_job_that_succeeded_has_all_its_epochs_and_samples_and_its_metrics() -
 
 
 def test_of_a_job_that_is_over_nothing_is_told_that_was_only_true_before() -> None:
-    succeeded, failed = closed("succeeded", samples=400), closed("failed", samples=60, cause="ValueError: no")
+    succeeded, failed = (
+        closed("succeeded", samples=400),
+        closed("failed", samples=60, cause="ValueError: no"),
+    )
 
     assert (succeeded.reason, succeeded.why, succeeded.samples_per_second) == ("", "", 0.0)
     assert (failed.reason, failed.why) == ("", "ValueError: no")
     assert (failed.epoch, failed.samples, failed.total_samples) == (0, 60, 400)
 
 
-def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits_until_it_trains_again() -> None:
+def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits_until_it_trains_again() -> (
+    None
+):
     story = Story().hear(node(), accepted())
     first = story.decided()
-    story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(*(exited(t, 0, "Terminated") for t in first.tasks))
+    story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(
+        *(exited(t, 0, "Terminated") for t in first.tasks)
+    )
     stopped = job_view(story.state.jobs["default.mnist"])
     again = story.decided().generation
     begins = job_view(story.state.jobs["default.mnist"])

@@ -32,16 +32,31 @@ class Module:
 
     @property
     def runs_text(self) -> bool:
-        """Whether it can make code of text: `exec` and `eval`, or an import of what is named by a value."""
-        called = {n.func.id for n in ast.walk(self.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-        return bool(called & RUNNING or self.libraries & {"importlib", "runpy", "pickle", "marshal", "code", "imp"})
+        """Whether it can make code of text: `exec` and `eval`, or an import of what is named by a
+        value.
+        """
+        called = {
+            n.func.id
+            for n in ast.walk(self.tree)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        }
+        return bool(
+            called & RUNNING
+            or self.libraries & {"importlib", "runpy", "pickle", "marshal", "code", "imp"}
+        )
 
     @property
     def mentions(self) -> set[str]:
         """The dotted names of what is taken of an imported module: `program.load`, whole."""
         short = {name.rpartition(".")[2]: name for name in self.imports}
-        taken = (n for n in ast.walk(self.tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name))
-        return self.imports | {f"{short[n.value.id]}.{n.attr}" for n in taken if n.value.id in short}
+        taken = (
+            n
+            for n in ast.walk(self.tree)
+            if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
+        )
+        return self.imports | {
+            f"{short[n.value.id]}.{n.attr}" for n in taken if n.value.id in short
+        }
 
     @property
     def functions(self) -> Iterator[tuple[str, int]]:

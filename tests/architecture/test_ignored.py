@@ -9,15 +9,29 @@ import pytest
 
 from tests.architecture.source import ROOT
 
-LEFT = ("digits.html", "request.json", ".weir/connection.json", "deploy/credentials/operator.creds", "weir-demo.png")
-SOURCE = ("services/page/static/index.html", "deploy/credentials/kustomization.yaml", "deploy/jobs/digits.py")
+LEFT = (
+    "digits.html",
+    "request.json",
+    ".weir/connection.json",
+    "deploy/credentials/operator.creds",
+    "weir-demo.png",
+)
+SOURCE = (
+    "services/page/static/index.html",
+    "deploy/credentials/kustomization.yaml",
+    "deploy/jobs/digits.py",
+)
 
 
 def ignored(path: str) -> bool:
-    return subprocess.run(["git", "check-ignore", "-q", "--no-index", path], cwd=ROOT).returncode == 0
+    return (
+        subprocess.run(["git", "check-ignore", "-q", "--no-index", path], cwd=ROOT).returncode == 0
+    )
 
 
-@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="this is no checkout")
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="this is no checkout"
+)
 def test_what_the_readme_leaves_is_ignored_and_no_source_is() -> None:
     assert [path for path in LEFT if not ignored(path)] == []
     assert [path for path in SOURCE if ignored(path)] == []

@@ -8,8 +8,28 @@ import pytest
 
 from tests.architecture.source import Module, modules
 
-ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", "logging", "structlog"}
-ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp", "gc"}
+ACTING = {
+    "asyncio",
+    "os",
+    "time",
+    "nats",
+    "kubernetes",
+    "tensorflow",
+    "keras",
+    "logging",
+    "structlog",
+}
+ACTING |= {
+    "subprocess",
+    "socket",
+    "signal",
+    "threading",
+    "random",
+    "uuid",
+    "psutil",
+    "aiohttp",
+    "gc",
+}
 
 EDGES = {
     "services.monitor": {"__main__", "service", "recalling", "namespace_news"},
@@ -23,37 +43,123 @@ EDGES = {
         "collecting",
         "enrolment",
     },
-    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting", "event_writer"},
+    "services.launcher": {
+        "__main__",
+        "service",
+        "memory",
+        "kube",
+        "hands",
+        "watch",
+        "minting",
+        "event_writer",
+    },
     "services.trainer": {
-        *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
-        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "optimizers", "pulse", "step", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "continuing"),
+        *(
+            "__main__",
+            "service",
+            "fence",
+            "children",
+            "child",
+            "nursery",
+            "lean",
+            "ports",
+            "priority",
+            "usage",
+        ),
+        *(
+            "build",
+            "checkpoint",
+            "chief",
+            "evaluate",
+            "feed",
+            "lanes",
+            "optimizers",
+            "pulse",
+            "step",
+            "watchdog",
+        ),
+        *(
+            "program_file",
+            "hands",
+            "voice",
+            "meter",
+            "sealed",
+            "files",
+            "saving",
+            "restoring",
+            "continuing",
+        ),
         *("farewell", "summaries", "examine", "inspecting", "sought", "keeping"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""
 
-PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board", "services.report")
-PURE_ELSEWHERE += tuple(f"services.cli.{folder}" for folder in ("causes", "contract", "screen", "shells"))
+PURE_ELSEWHERE = (
+    "services.local.objects",
+    "services.local.scheduler",
+    "services.board",
+    "services.report",
+)
+PURE_ELSEWHERE += tuple(
+    f"services.cli.{folder}" for folder in ("causes", "contract", "screen", "shells")
+)
 PURE_ELSEWHERE += tuple(
     f"services.cli.{name}"
-    for name in ("absence", "columns", "entry", "event_line", "event_name", "filters", "jobs_table", "kinds", "moments")
+    for name in (
+        "absence",
+        "columns",
+        "entry",
+        "event_line",
+        "event_name",
+        "filters",
+        "jobs_table",
+        "kinds",
+        "moments",
+    )
 )
 PURE_ELSEWHERE += ("services.cli.sentences", "services.cli.words")
-PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
+PURE_SHARED = {
+    f"shared.{name}"
+    for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")
+}
 PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic", "words")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
-LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
+LIBRARIES = {
+    "aiohttp",
+    "hypothesis",
+    "keras",
+    "kubernetes",
+    "matplotlib",
+    "msgspec",
+    "nats",
+    "numpy",
+    "psutil",
+}
 LIBRARIES |= {"nkeys", "sortedcontainers"}
-LIBRARIES |= {"pytest", "rich", "scipy", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
+LIBRARIES |= {
+    "pytest",
+    "rich",
+    "scipy",
+    "sklearn",
+    "structlog",
+    "tensorflow",
+    "yaml",
+    "services",
+    "shared",
+    "tests",
+}
 
 
 def is_pure(name: str) -> bool:
     package, _, last = name.rpartition(".")
-    if name in PURE_SHARED or any(name == pure or name.startswith(f"{pure}.") for pure in PURE_ELSEWHERE):
+    if name in PURE_SHARED or any(
+        name == pure or name.startswith(f"{pure}.") for pure in PURE_ELSEWHERE
+    ):
         return True
     service = ".".join(name.split(".")[:2])
-    return service in EDGES and name != service and not (package == service and last in EDGES[service])
+    return (
+        service in EDGES and name != service and not (package == service and last in EDGES[service])
+    )
 
 
 ALL = modules()
@@ -104,7 +210,9 @@ def test_a_module_that_decides_imports_only_such_as_decide(module: Module) -> No
 def test_who_folds_facts_or_draws_a_report_knows_nothing_of_the_command() -> None:
     folding = modules("services/board", "services/report")
 
-    assert {m.name for m in folding if any(name.startswith("services.cli") for name in m.imports)} == set()
+    assert {
+        m.name for m in folding if any(name.startswith("services.cli") for name in m.imports)
+    } == set()
 
 
 @pytest.mark.parametrize("service", EDGES)
@@ -122,12 +230,16 @@ def test_the_contract_of_policies_imports_nothing_of_the_allocator() -> None:
 def test_no_module_of_the_allocator_imports_for_type_checkers_alone() -> None:
     """Such an import hides that two modules need each other."""
     assert {
-        m.name for m in ALL if m.name.startswith("services.allocator") and "typing.TYPE_CHECKING" in m.imports
+        m.name
+        for m in ALL
+        if m.name.startswith("services.allocator") and "typing.TYPE_CHECKING" in m.imports
     } == set()
 
 
 def test_the_allocator_keeps_nothing_between_decisions_but_its_state() -> None:
-    caches = {f"functools.{name}" for name in ("cache", "cached_property", "lru_cache")} | {"weakref"}
+    caches = {f"functools.{name}" for name in ("cache", "cached_property", "lru_cache")} | {
+        "weakref"
+    }
     found = [m.name for m in ALL if m.name.startswith("services.allocator") and caches & m.imports]
     assert not found, "what passes need again belongs in the tables of the state"
 
@@ -144,11 +256,16 @@ def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:
 
 
 def test_strangers_code_is_run_by_the_trainer_alone() -> None:
-    """A program is text everywhere else: nobody has the means to run it, but for who imports by names of their own.
+    """A program is text everywhere else: nobody has the means to run it, but for who imports by
+    names of their own.
 
-    `weir` its own commands, the trainer TensorFlow's modules, and the allocator policies that its settings name.
+    `weir` its own commands, the trainer TensorFlow's modules, and the allocator policies that its
+    settings name.
     """
-    running = {m.name for m in ALL if m.runs_text} - {"services.trainer.program", "services.trainer.lean"}
+    running = {m.name for m in ALL if m.runs_text} - {
+        "services.trainer.program",
+        "services.trainer.lean",
+    }
 
     assert running == {"services.__main__", "services.allocator.enrolment"}
 
@@ -156,16 +273,25 @@ def test_strangers_code_is_run_by_the_trainer_alone() -> None:
 def test_a_services_process_never_reaches_the_one_module_that_does() -> None:
     loading = "services.trainer.program.load"
 
-    assert {m.name for m in ALL if loading in m.mentions} == {"services.trainer.child", "services.trainer.examine"}
-    assert [m.name for m in ALL if "services.trainer.examine" in m.imports] == [], "a process of its own"
-    assert {m.name for m in ALL if "services.trainer.child" in m.imports} == {"services.trainer.nursery"}
+    assert {m.name for m in ALL if loading in m.mentions} == {
+        "services.trainer.child",
+        "services.trainer.examine",
+    }
+    assert [m.name for m in ALL if "services.trainer.examine" in m.imports] == [], (
+        "a process of its own"
+    )
+    assert {m.name for m in ALL if "services.trainer.child" in m.imports} == {
+        "services.trainer.nursery"
+    }
 
 
 def test_no_module_bears_the_name_of_a_library() -> None:
     taken = LIBRARIES | set(sys.stdlib_module_names)
 
     assert {
-        m.name for m in ALL if m.name not in ("services", "shared") and m.path.stem in taken - {"__main__"}
+        m.name
+        for m in ALL
+        if m.name not in ("services", "shared") and m.path.stem in taken - {"__main__"}
     } == set()
 
 

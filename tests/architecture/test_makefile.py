@@ -56,10 +56,14 @@ def test_what_is_quick_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_who_stops_it_stops_the_telling_too(tmp_path: Path, number: int) -> None:
-    """By the signal that a terminal sends to all; what it runs is there to hear it once it has said so."""
+    """By the signal that a terminal sends to all; what it runs is there to hear it once it has said
+    so.
+    """
     with runs(tmp_path, "sh -c 'echo begins; exec sleep 600'") as running:
         assert running.stdout and running.stdout.readline() == "begins\n"
         os.killpg(running.pid, number)
-        told, _ = running.communicate(timeout=LIMIT_S)  # to its end, so nobody has its output any more
+        told, _ = running.communicate(
+            timeout=LIMIT_S
+        )  # to its end, so nobody has its output any more
 
     assert running.returncode != 0 and told.count("so far") < LIMIT_S

@@ -54,10 +54,16 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 def test_the_top_level_holds_what_the_plan_names_and_nothing_else() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
-    others = {n for n in top if not n.startswith(".") and not (n.startswith("constraints") and n.endswith(".txt"))}
+    others = {
+        n
+        for n in top
+        if not n.startswith(".") and not (n.startswith("constraints") and n.endswith(".txt"))
+    }
 
     assert others - ALLOWED == set()

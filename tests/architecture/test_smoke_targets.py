@@ -1,4 +1,6 @@
-"""Each Makefile target that measures or breaks something has a smoke test, and `.ci/run` runs all checks."""
+"""Each Makefile target that measures or breaks something has a smoke test, and `.ci/run` runs all
+checks.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +27,8 @@ def test_every_target_is_declared_phony() -> None:
 def test_the_change_check_lints_then_runs_the_short_and_the_long_tests() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
 
-    assert [line for line in lines if line.startswith("make ")] == ["make lint", "make test", "make test-long"]
+    assert [line for line in lines if line.startswith("make ")] == [
+        "make lint",
+        "make test",
+        "make test-long",
+    ]

@@ -1,4 +1,6 @@
-"""Benchmarks: commands that compare two things in one run, print ratios, and end with one JSON object on a line."""
+"""Benchmarks: commands that compare two things in one run, print ratios, and end with one JSON
+object on a line.
+"""
 
 from services.allocator import failures
 

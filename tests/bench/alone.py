@@ -1,8 +1,9 @@
 """A node that is alone with its pods on a busy machine, as far as the machine allows it.
 
-Pods compete with each other for the node's cores, by their groups' weights; whatever else runs on the machine competes
-with the node as a whole. So that the one is measured without the other, pods run on one CPU, everything else of the
-stack beside it, and the group of all nodes outweighs what somebody else runs there.
+Pods compete with each other for the node's cores, by their groups' weights; whatever else runs on
+the machine competes with the node as a whole. So that the one is measured without the other, pods
+run on one CPU, everything else of the stack beside it, and the group of all nodes outweighs what
+somebody else runs there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ WEIGHTS = (("cpu", "cpu", "cpu.shares", 64 * 1024), ("", "", "cpu.weight", 10_00
 
 
 def on_a_cpu(stack: Stack) -> None:
-    """The stand-in, and so every pod, on the last CPU; the other parts on others, where there are any."""
+    """The stand-in, and so every pod, on the last CPU; the other parts on others, where there are
+    any.
+    """
     *others, last = sorted(os.sched_getaffinity(0))
     for name, part in stack.parts.items():
         if others and part.process is not None:
@@ -30,7 +33,9 @@ def on_a_cpu(stack: Stack) -> None:
 
 
 def outweigh(stack: Stack) -> None:
-    """Once a pod runs: the group above all nodes has a weight beside which others' hardly counts."""
+    """Once a pod runs: the group above all nodes has a weight beside which others' hardly
+    counts.
+    """
     cluster = stack.parts["cluster"].process
     for pod in psutil.Process(cluster.pid).children() if cluster else ():
         with contextlib.suppress(OSError):

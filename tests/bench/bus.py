@@ -1,22 +1,26 @@
 """The bus under pressure: `make bench-bus` (about 2 minutes).
 
-A nats-server, and on it the services' own bus code in processes of their own (`bus_sides.py`): SPEAKERS that publish
-facts of many jobs, each fact when the job's last one is acknowledged, and one that follows them durably, folds and
-acknowledges. Credentials are left out. One run, in which the speakers never stop:
+A nats-server, and on it the services' own bus code in processes of their own (`bus_sides.py`):
+SPEAKERS that publish facts of many jobs, each fact when the job's last one is acknowledged, and one
+that follows them durably, folds and acknowledges. Credentials are left out. One run, in which the
+speakers never stop:
 
     steady     MEASURED_S long: facts_per_s (applied), p99_ms (from before `publish` to applied; one machine's clock)
     frozen     the hearer is stopped (SIGSTOP) for 30 s
     restart    the server is killed (SIGKILL) and begun again
     absence    it is killed and comes back long after it has forgotten what it need not take twice. The clock is moved
-               by a shorter memory: the stream is configured to know repetitions for WINDOW_S instead of 120 s, and
-               the server stays away for ABSENT_S, as much longer than that as 10 minutes are than 120 s
+               by a shorter memory: the stream is configured to know repetitions for WINDOW_S
+               instead of 120 s, and the server stays away for ABSENT_S, as much longer than that as
+               10 minutes are than 120 s
 
-The server writes to its disk every BENCH_SYNC, as in `weir up`; `BENCH_SYNC=2m` is the server's own default.
+The server writes to its disk every BENCH_SYNC, as in `weir up`; `BENCH_SYNC=2m` is the server's own
+default.
 
-`catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact that is applied within
-CURRENT_S of its saying. `lost`: acknowledged and never applied. `applied_disordered`: applied behind a later one of its
-job, or against the stream's order. `repeated`: stored twice and applied once; after the absence every job says one fact
-again behind a newer one, as if its acknowledgement had been lost, and the server has forgotten that it has it.
+`catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact
+that is applied within CURRENT_S of its saying. `lost`: acknowledged and never applied.
+`applied_disordered`: applied behind a later one of its job, or against the stream's order.
+`repeated`: stored twice and applied once; after the absence every job says one fact again behind a
+newer one, as if its acknowledgement had been lost, and the server has forgotten that it has it.
 """
 
 from __future__ import annotations
@@ -64,7 +68,11 @@ class Side:
     @classmethod
     async def start(cls, *words: object) -> Side:
         command = (sys.executable, "-m", "tests.bench.bus_sides", *map(str, words))
-        side = cls(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, limit=LINE))
+        side = cls(
+            await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, limit=LINE
+            )
+        )
         side.listening = asyncio.ensure_future(side._listen())
         return side
 
@@ -96,7 +104,9 @@ class Bench:
         self.hearer = await Side.start("hearer", self.server.url, "hearer", self.file)
         jobs = JOBS // SPEAKERS
         self.speakers = [
-            await Side.start("speaker", self.server.url, f"speaker-{n}", 1 + n * jobs, jobs, RATE / SPEAKERS)
+            await Side.start(
+                "speaker", self.server.url, f"speaker-{n}", 1 + n * jobs, jobs, RATE / SPEAKERS
+            )
             for n in range(SPEAKERS)
         ]
         await self._current()
@@ -110,9 +120,14 @@ class Bench:
     async def _current(self) -> None:
         """Until what is applied was said just now."""
         began_s = time.time()
-        while not (self.hearer.told.get("at_s", 0.0) > began_s and self.hearer.told["late_ms"] < CURRENT_S * 1000):
+        while not (
+            self.hearer.told.get("at_s", 0.0) > began_s
+            and self.hearer.told["late_ms"] < CURRENT_S * 1000
+        ):
             if time.time() > began_s + PATIENCE_S:
-                raise RuntimeError(f"the hearer has not caught up within {PATIENCE_S:g} s: {self.hearer.told}")
+                raise RuntimeError(
+                    f"the hearer has not caught up within {PATIENCE_S:g} s: {self.hearer.told}"
+                )
             self._all_live()
             await asyncio.sleep(0.1)
 
@@ -157,7 +172,9 @@ class Bench:
         await asyncio.sleep(SETTLE_S)
         last = await self.hearer.end()
         times = array.array("d", self.file.read_bytes())
-        return figures(said, last, list(zip(times[::2], times[1::2], strict=True)), self.steady, self.marks)
+        return figures(
+            said, last, list(zip(times[::2], times[1::2], strict=True)), self.steady, self.marks
+        )
 
     async def close(self) -> None:
         for side in (self.hearer, *self.speakers):
@@ -170,7 +187,11 @@ Applied = list[tuple[float, float]]  # when (s since 1970), how long after it wa
 
 
 def figures(
-    said: dict[str, int], last: dict[str, Any], applied: Applied, steady: tuple[float, float], marks: dict[str, float]
+    said: dict[str, int],
+    last: dict[str, Any],
+    applied: Applied,
+    steady: tuple[float, float],
+    marks: dict[str, float],
 ) -> dict[str, Any]:
     late_ms = [late_s * 1000 for at_s, late_s in applied if steady[0] <= at_s < steady[1]]
     waits = {name: current(applied, mark_s) - mark_s for name, mark_s in marks.items()}

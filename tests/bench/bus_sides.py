@@ -1,12 +1,13 @@
-"""The two sides of `make bench-bus`, each a process of its own: jobs that speak, and a fold that hears them.
+"""The two sides of `make bench-bus`, each a process of its own: jobs that speak, and a fold that
+hears them.
 
     python -m tests.bench.bus_sides speaker URL NAME FIRST_UID JOBS FACTS_PER_S
     python -m tests.bench.bus_sides hearer URL NAME FILE
 
-Every job says how far it is, one fact behind the other, each when the last one is acknowledged; what it could not say
-in time it does not make up for. Both end on SIGTERM: a speaker when all it said is acknowledged. A side's last line
-tells what became of it; the hearer writes two numbers for each fact applied to FILE: when (s since 1970), and how
-long after it was said (s).
+Every job says how far it is, one fact behind the other, each when the last one is acknowledged;
+what it could not say in time it does not make up for. Both end on SIGTERM: a speaker when all it
+said is acknowledged. A side's last line tells what became of it; the hearer writes two numbers for
+each fact applied to FILE: when (s since 1970), and how long after it was said (s).
 """
 
 from __future__ import annotations
@@ -54,12 +55,15 @@ async def speak(url: str, name: str, first: int, jobs: int, facts_per_s: float) 
     await bus.close()
 
 
-async def one_job(bus: Bus, uid: int, each_s: float, said: dict[str, int], stop: asyncio.Event) -> None:
-    """Publish one fact in each period of `each_s`, at this job's own offset in it; skip the periods that are missed.
+async def one_job(
+    bus: Bus, uid: int, each_s: float, said: dict[str, int], stop: asyncio.Event
+) -> None:
+    """Publish one fact in each period of `each_s`, at this job's own offset in it; skip the periods
+    that are missed.
 
-    Without the offset, one slow acknowledgement makes all jobs publish at the same moments from then on: a burst of
-    200 facts, three times the latency, in every third run. A job that waited for long publishes the fact before
-    again, behind the newer one: as if it were unsure of it.
+    Without the offset, one slow acknowledgement makes all jobs publish at the same moments from
+    then on: a burst of 200 facts, three times the latency, in every third run. A job that waited
+    for long publishes the fact before again, behind the newer one: as if it were unsure of it.
     """
     job, due_s = f"job-{uid}", time.monotonic() + random.random() * each_s
     while not stop.is_set():
@@ -92,7 +96,9 @@ def progress(job: str, uid: int, step: int, now_s: float) -> ProgressReported:
 
 
 class Fold:
-    """Of each job the last step. A step that comes again changes nothing, as in every fold of a service."""
+    """Of each job the last step. A step that comes again changes nothing, as in every fold of a
+    service.
+    """
 
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
@@ -111,14 +117,19 @@ class Fold:
             self.disordered += 1
         self.missing.discard((said.job, said.step))
         self.missing.update((said.job, step) for step in range(last + 1, said.step))
-        self.steps[said.job], self.sequence = max(last, said.step), max(self.sequence, heard.sequence)
+        self.steps[said.job], self.sequence = (
+            max(last, said.step),
+            max(self.sequence, heard.sequence),
+        )
         self.applied += 1
         now_s = time.time()
         self.times.extend((now_s, now_s - said.reported_s))
 
     def lost(self, said: dict[str, int]) -> int:
         """Of what was acknowledged, how much was never applied."""
-        return len(self.missing) + sum(max(0, step - self.steps.get(job, 0)) for job, step in said.items())
+        return len(self.missing) + sum(
+            max(0, step - self.steps.get(job, 0)) for job, step in said.items()
+        )
 
 
 async def hear(url: str, name: str, file: str) -> None:
@@ -127,7 +138,9 @@ async def hear(url: str, name: str, file: str) -> None:
     failing, stopping = asyncio.ensure_future(bus.failed()), asyncio.ensure_future(stop.wait())
     while not (stopping.done() or failing.done()):
         late_s = fold.times[-1] if fold.times else 0.0
-        tell(applied=fold.applied, late_ms=late_s * 1000, at_s=fold.times[-2] if fold.times else 0.0)
+        tell(
+            applied=fold.applied, late_ms=late_s * 1000, at_s=fold.times[-2] if fold.times else 0.0
+        )
         await asyncio.wait((failing, stopping), timeout=TOLD_S, return_when=asyncio.FIRST_COMPLETED)
     if failing.done():
         failing.result()
@@ -135,7 +148,13 @@ async def hear(url: str, name: str, file: str) -> None:
     with open(file, "wb") as out:
         fold.times.tofile(out)
     missing = sorted(fold.missing)
-    tell(steps=fold.steps, missing=missing, disordered=fold.disordered, repeated=fold.repeated, applied=fold.applied)
+    tell(
+        steps=fold.steps,
+        missing=missing,
+        disordered=fold.disordered,
+        repeated=fold.repeated,
+        applied=fold.applied,
+    )
     await bus.close()
 
 

@@ -1,13 +1,15 @@
-"""A shared cloud in which recommendation models train, in steps of 30 s; whoever decides, the world is the same.
+"""A shared cloud in which recommendation models train, in steps of 30 s; whoever decides, the world
+is the same.
 
-Cluster. 20 nodes of 32 cores and 192 GiB (recalled of the paper's test cluster). A request is a reservation. The jobs
-are told of in `dlrover_truth.py` and `dlrover_job.py`.
+Cluster. 20 nodes of 32 cores and 192 GiB (recalled of the paper's test cluster). A request is a
+reservation. The jobs are told of in `dlrover_truth.py` and `dlrover_job.py`.
 
-What happens to everybody, by the same rules. Out of memory: all tasks of the role get 1.5 times as much from then on;
-the job resumes from its last checkpoint (every 10 minutes) after 60 s; its own fault. Crash: resumes likewise; its own
-fault. At the third own fault a job has failed. Eviction: a worker is replaced in 30 s, a ps in 60 s from the last
-checkpoint; nobody's fault. One in 30 workers is slow, and one in 50 ps. A change of numbers pauses training for 30 s;
-cores and memory change in place at once. Jobs start in the order of submission, whoever fits.
+What happens to everybody, by the same rules. Out of memory: all tasks of the role get 1.5 times as
+much from then on; the job resumes from its last checkpoint (every 10 minutes) after 60 s; its own
+fault. Crash: resumes likewise; its own fault. At the third own fault a job has failed. Eviction: a
+worker is replaced in 30 s, a ps in 60 s from the last checkpoint; nobody's fault. One in 30 workers
+is slow, and one in 50 ps. A change of numbers pauses training for 30 s; cores and memory change in
+place at once. Jobs start in the order of submission, whoever fits.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Cloud:
         """As large as there is room for, down to the job's minimum; else it goes on waiting."""
         job.sizes = want.sizes or job.sizes
         least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
-        tasks = place_most(Room(self.nodes()), job.name, (), want.size, least, job.sizes, job.serials)
+        tasks = place_most(
+            Room(self.nodes()), job.name, (), want.size, least, job.sizes, job.serials
+        )
         if tasks:
             self._given(job, tasks)
             job.first_s = now if job.first_s is None else job.first_s
@@ -59,7 +63,9 @@ class Cloud:
         """The whole of what is wanted, if it fits; else memory alone, in place."""
         before = job.tasks
         self.release(before)
-        sizes = want.sizes or RoleResources(ps=job.of("ps")[0].resources, worker=job.of("worker")[0].resources)
+        sizes = want.sizes or RoleResources(
+            ps=job.of("ps")[0].resources, worker=job.of("worker")[0].resources
+        )
         tasks = self._placed(job, want.size, sizes)
         if tasks is None:
             now_size = Size(len(job.of("ps")), len(job.of("worker")))
@@ -69,8 +75,12 @@ class Cloud:
             job.changes += 1
             job.interrupted(now, PAUSE_S, back=False, fault=False)
 
-    def _placed(self, job: Running, size: Size, sizes: RoleResources) -> tuple[TaskPlan, ...] | None:
-        """Who stays, at the new size where it is; who cannot grow there, moves; None where not all fit."""
+    def _placed(
+        self, job: Running, size: Size, sizes: RoleResources
+    ) -> tuple[TaskPlan, ...] | None:
+        """Who stays, at the new size where it is; who cannot grow there, moves; None where not all
+        fit.
+        """
         free, stay = dict(self.free), []
         for task in (t for role in ("chief", *COMPUTING) for t in job.of(role)[: size.of(role)]):
             wants = task.resources if task.role == "chief" else getattr(sizes, task.role)
@@ -78,7 +88,10 @@ class Cloud:
                 free[task.node] = less(free[task.node], wants)
                 stay.append(replace(task, resources=wants))
         homes = {task.node for task in stay}
-        room = Room(Node(n, f, NODE, hosts=frozenset({job.name} if n in homes else ())) for n, f in free.items())
+        room = Room(
+            Node(n, f, NODE, hosts=frozenset({job.name} if n in homes else ()))
+            for n, f in free.items()
+        )
         return place(room, job.name, stay, size, sizes, job.serials)
 
     def _given(self, job: Running, tasks: Sequence[TaskPlan]) -> None:
@@ -94,11 +107,17 @@ class Cloud:
         """One accident, by the rules that hold for everybody."""
         if what == "evicted" and role:
             ps = role == "ps"
-            job.slow[job.rng.choice(job.of(role)).serial] = job.rng.random() < (SLOW_PS if ps else SLOW_WORKERS)
+            job.slow[job.rng.choice(job.of(role)).serial] = job.rng.random() < (
+                SLOW_PS if ps else SLOW_WORKERS
+            )
             job.interrupted(now, RESTART_S if ps else REPLACE_S, back=ps, fault=False)
             return
         job.interrupted(now, RESTART_S, back=True, fault=True)
-        hopeless = what == "oom" and role and OOM_FACTOR * job.of(role)[0].resources.memory_gib > NODE.memory_gib
+        hopeless = (
+            what == "oom"
+            and role
+            and OOM_FACTOR * job.of(role)[0].resources.memory_gib > NODE.memory_gib
+        )
         if hopeless or job.failures >= MAX_FAILURES:
             self.release(job.tasks)
             job.failed, job.end_s = True, now
@@ -106,11 +125,16 @@ class Cloud:
             self._enlarged(job, role)
 
     def _enlarged(self, job: Running, role: Role) -> None:
-        """So much more memory for a role; where it does not fit in place, the job waits for room again."""
+        """So much more memory for a role; where it does not fit in place, the job waits for room
+        again.
+        """
         size = job.of(role)[0].resources
         larger = replace(size, memory_gib=size.memory_gib * OOM_FACTOR)
         had = {r: job.of(r)[0].resources for r in COMPUTING} | {role: larger}
-        sizes, count = RoleResources(ps=had["ps"], worker=had["worker"]), Size(len(job.of("ps")), len(job.of("worker")))
+        sizes, count = (
+            RoleResources(ps=had["ps"], worker=had["worker"]),
+            Size(len(job.of("ps")), len(job.of("worker"))),
+        )
         self.release(job.tasks)
         tasks = self._placed(job, count, sizes)
         job.sizes = replace(sizes, chief=Resources())
@@ -139,7 +163,9 @@ Decide = Callable[[list[Node], list[JobSeen], float], list[Want]]
 DECIDE_TICKS = 4
 
 
-def play(jobs: Sequence[Running], decide: Decide, on_end: Callable[[Running], None] = lambda job: None) -> None:
+def play(
+    jobs: Sequence[Running], decide: Decide, on_end: Callable[[Running], None] = lambda job: None
+) -> None:
     """Until every job has finished or failed. Every two minutes somebody decides."""
     cloud, now, tick = Cloud(), 0.0, 0
     while any(job.end_s is None for job in jobs):
@@ -168,7 +194,9 @@ def _decided(cloud: Cloud, live: Sequence[Running], decide: Decide, now: float) 
 def _extra(job: Running, want: Want) -> float:
     if not job.tasks:
         return 1.0
-    sizes = want.sizes or RoleResources(ps=job.of("ps")[0].resources, worker=job.of("worker")[0].resources)
+    sizes = want.sizes or RoleResources(
+        ps=job.of("ps")[0].resources, worker=job.of("worker")[0].resources
+    )
     return want.ps * sizes.ps.cpu + want.workers * sizes.worker.cpu - job.request_now().cpu
 
 

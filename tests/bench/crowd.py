@@ -1,4 +1,6 @@
-"""Nodes without a kubelet, full of somebody else's pods, over the cluster's own API; and when their ends were heard."""
+"""Nodes without a kubelet, full of somebody else's pods, over the cluster's own API; and when their
+ends were heard.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,25 @@ async def everyone(works: Iterable[Awaitable[None]]) -> None:
 
 async def _node(http: aiohttp.ClientSession, name: str, pods: int) -> None:
     room = {"cpu": str(pods), "memory": f"{pods}Gi", "pods": "110"}
-    status = {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}
+    status = {
+        "allocatable": room,
+        "capacity": room,
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
     await said(http.post("/api/v1/nodes", json={"metadata": {"name": name}}))
     await said(http.patch(f"/api/v1/nodes/{name}/status", json={"status": status}, headers=MERGE))
 
 
 async def _pod(http: aiohttp.ClientSession, node: str, number: int) -> None:
-    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
-    body = {"metadata": {"name": f"{node}-{number}"}, "spec": {"nodeName": node, "containers": [container]}}
+    container = {
+        "name": "main",
+        "image": "none",
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+    }
+    body = {
+        "metadata": {"name": f"{node}-{number}"},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
     await said(http.post(PODS, json=body))
 
 
@@ -75,7 +88,9 @@ def freed(nodes: Sequence[str], count: int) -> list[str]:
     return random.Random(SEED).sample(nodes, count)
 
 
-async def delete(http: aiohttp.ClientSession, nodes: Sequence[str], count: int, a_second: float) -> dict[str, float]:
+async def delete(
+    http: aiohttp.ClientSession, nodes: Sequence[str], count: int, a_second: float
+) -> dict[str, float]:
     """Delete one pod on each of `count` nodes; when each was asked for."""
     deleted: dict[str, float] = {}
     began = time.monotonic()

@@ -8,14 +8,16 @@
 
     tables         what comes before that decision once: the tables of such a state, from its stored models
 
-States are folded from messages (`decide_world.py`). Before each full decision the state is a copy made of new objects,
-and every job that runs has reported another speed; nothing but this state is kept between decisions. Milliseconds of
-wall time, the garbage collector set as in the service: of full decisions `decide` alone, of the
-others with decoding and folding the fact, and with what that changes in the tables. The exponent is the slope of
-ln(median full time) over ln(nodes x jobs), by least squares.
+States are folded from messages (`decide_world.py`). Before each full decision the state is a copy
+made of new objects, and every job that runs has reported another speed; nothing but this state is
+kept between decisions. Milliseconds of wall time, the garbage collector set as in the service: of
+full decisions `decide` alone, of the others with decoding and folding the fact, and with what that
+changes in the tables. The exponent is the slope of ln(median full time) over ln(nodes x jobs), by
+least squares.
 
-`OLD=COMMIT make bench-decide`: that commit's own benchmark runs by turns with this one, `OLD_ROUNDS` (2) times each; of
-each figure that both have, `ratio_FIGURE` is the median of ours over the median of theirs.
+`OLD=COMMIT make bench-decide`: that commit's own benchmark runs by turns with this one,
+`OLD_ROUNDS` (2) times each; of each figure that both have, `ratio_FIGURE` is the median of ours
+over the median of theirs.
 """
 
 from __future__ import annotations
@@ -50,16 +52,21 @@ from tests.bench.report import finish, median, percentile, say
 NODES, JOBS = (64, 256, 1024, 4096), (40, 160, 640, 2560)
 STATED, LARGEST = (1024, 640), (4096, 2560)
 SHAPES = [
-    (int(nodes), int(jobs)) for nodes, jobs in re.findall(r"(\d+)x(\d+)", os.environ.get("BENCH_SHAPES", ""))
+    (int(nodes), int(jobs))
+    for nodes, jobs in re.findall(r"(\d+)x(\d+)", os.environ.get("BENCH_SHAPES", ""))
 ] or list(itertools.product(NODES, JOBS))
-"""Nodes and jobs; BENCH_SHAPES=64x40,1024x640: only these, of which one has to be the stated one."""
+"""Nodes and jobs; BENCH_SHAPES=64x40,1024x640: only these, of which one has to be the stated
+one.
+"""
 SAMPLES, SAMPLES_STATED = 4, int(os.environ.get("BENCH_SAMPLES", "100"))
 OLD_ROUNDS = int(os.environ.get("OLD_ROUNDS", "2"))
 Times = dict[str, list[float]]
 
 
 def grown(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cluster:
-    """Half of the jobs have run for a while, at two sizes where they grew; the others have just come."""
+    """Half of the jobs have run for a while, at two sizes where they grew; the others have just
+    come.
+    """
     cluster = Cluster(nodes, jobs, 1, alike, rules)
     cluster.accept(0, jobs // 2)
     for _ in range(2):
@@ -143,7 +150,10 @@ def table() -> dict[tuple[int, int], Times]:
 
 
 def row(shape: tuple[int, int], times: Times) -> str:
-    cells = (f"{kind} {median(took):8.1f} (p99 {percentile(took, 0.99):8.1f})" for kind, took in times.items())
+    cells = (
+        f"{kind} {median(took):8.1f} (p99 {percentile(took, 0.99):8.1f})"
+        for kind, took in times.items()
+    )
     return f"{shape[0]:5} nodes x {shape[1]:5} jobs, ms: " + "   ".join(cells)
 
 
@@ -161,7 +171,10 @@ def figures(found: dict[tuple[int, int], Times]) -> dict[str, Any]:
     stated = found[STATED]
     rows = [
         {"nodes": nodes, "jobs": jobs}
-        | {f"{kind.replace(' ', '_')}_p50_ms": round(median(took), 3) for kind, took in times.items()}
+        | {
+            f"{kind.replace(' ', '_')}_p50_ms": round(median(took), 3)
+            for kind, took in times.items()
+        }
         for (nodes, jobs), times in found.items()
     ]
     largest = {"full_4096x2560_p50_ms": median(full_ms(found[LARGEST]))} if LARGEST in found else {}
@@ -194,7 +207,11 @@ def compare_with(old: str) -> dict[str, Any]:
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
     figures = {name: median(each[name] for each in ours) for name in ours[0] if name != "table"}
-    old_figures = {f"old_{name}": median(each[name] for each in theirs) for name in figures if name in theirs[0]}
+    old_figures = {
+        f"old_{name}": median(each[name] for each in theirs)
+        for name in figures
+        if name in theirs[0]
+    }
     ratios = {
         f"ratio_{name}": value / old_figures[f"old_{name}"]
         for name, value in figures.items()
@@ -207,7 +224,9 @@ def run_in(folder: Path) -> dict[str, Any]:
     """Run the benchmark of the checkout in this folder, and return its figures."""
     environ = {name: value for name, value in os.environ.items() if name != "OLD"}
     command = [sys.executable, "-m", "tests.bench.decide"]
-    ended = subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    ended = subprocess.run(
+        command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, check=True
+    )
     return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 

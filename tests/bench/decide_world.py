@@ -1,9 +1,10 @@
 """A cluster of so many nodes with so many jobs, told to the allocator's fold message by message.
 
-A node has 16 cores and 64 GiB, one in four of them 4 devices, too; strangers hold up to half of its cores. Eight jobs
-share a program; a job starts with 1 or 2 ps and 1 to 4 workers and may have 8 times as many; one in eight wants a
-device a worker. Cores of a task: 0.5, 1 or 2. What a job's speed is, a stated formula says (`speed`), with 3 % noise.
-Pods are listed, generations resume and speeds are reported as soon as a decision was heard.
+A node has 16 cores and 64 GiB, one in four of them 4 devices, too; strangers hold up to half of its
+cores. Eight jobs share a program; a job starts with 1 or 2 ps and 1 to 4 workers and may have 8
+times as many; one in eight wants a device a worker. Cores of a task: 0.5, 1 or 2. What a job's
+speed is, a stated formula says (`speed`), with 3 % noise. Pods are listed, generations resume and
+speeds are reported as soon as a decision was heard.
 """
 
 from __future__ import annotations
@@ -46,9 +47,14 @@ RULES = Rules(policy="weir")
 
 
 def with_quotas(nodes: int) -> Rules:
-    """Jobs belong to four teams, each a namespace that may have a sixth of all cores: fewer than its jobs could use."""
+    """Jobs belong to four teams, each a namespace that may have a sixth of all cores: fewer than
+    its jobs could use.
+    """
     cores = CORES * nodes / 6
-    quotas = {team(number): Quota(cpu=cores, memory_gib=GIB * nodes, gpu=DEVICES * nodes) for number in range(TEAMS)}
+    quotas = {
+        team(number): Quota(cpu=cores, memory_gib=GIB * nodes, gpu=DEVICES * nodes)
+        for number in range(TEAMS)
+    }
     return Rules(policy="weir", quotas=quotas)
 
 
@@ -60,7 +66,9 @@ class Machines:
     """What strangers hold of each node, and the pods of ours that were seen there."""
 
     def __init__(self, nodes: int, chance: random.Random) -> None:
-        self.strangers = {f"node-{n:04}": float(chance.randrange(int(CORES) // 2)) for n in range(nodes)}
+        self.strangers = {
+            f"node-{n:04}": float(chance.randrange(int(CORES) // 2)) for n in range(nodes)
+        }
         self.devices = {name: DEVICES if n % 4 == 3 else 0 for n, name in enumerate(self.strangers)}
         self.pods: dict[str, dict[str, OwnPod]] = {name: {} for name in self.strangers}
         self.where: dict[str, dict[str, str]] = {}
@@ -75,7 +83,9 @@ class Machines:
             del self.pods[old[pod]][pod]
         for pod in wanted.keys() - old.keys():
             task = wanted[pod]
-            own = OwnPod(namespace=job.request.namespace, job=name, pod=pod, resources=task.resources)
+            own = OwnPod(
+                namespace=job.request.namespace, job=name, pod=pod, resources=task.resources
+            )
             self.pods[task.node][pod] = own
         return {(old.get(pod) or wanted[pod].node) for pod in old.keys() ^ wanted.keys()}
 
@@ -88,22 +98,32 @@ class Machines:
             memory_gib=max(0.0, GIB - sum(pod.resources.memory_gib for pod in own)),
             gpu=max(0, self.devices[name] - sum(pod.resources.gpu for pod in own)),
         )
-        return CapacityChanged(node=name, node_uid=name, seen=str(self.looks), allocatable=has, free=free, own=own)
+        return CapacityChanged(
+            node=name, node_uid=name, seen=str(self.looks), allocatable=has, free=free, own=own
+        )
 
 
 class Cluster:
     """`story` is what the allocator heard of it. `alike`: so many jobs share a program."""
 
-    def __init__(self, nodes: int, jobs: int, seed: int, alike: int = ALIKE, rules: Rules = RULES) -> None:
+    def __init__(
+        self, nodes: int, jobs: int, seed: int, alike: int = ALIKE, rules: Rules = RULES
+    ) -> None:
         self.chance, self.alike = random.Random(f"{nodes} x {jobs}, {seed}"), alike
         self.machines, self.story = Machines(nodes, self.chance), Story(rules)
         self.story.hear(*map(self.machines.seen, self.machines.strangers), after_s=0.0)
-        self.requests = [request(number, self.chance, alike, bool(rules.quotas)) for number in range(jobs)]
+        self.requests = [
+            request(number, self.chance, alike, bool(rules.quotas)) for number in range(jobs)
+        ]
 
     def accept(self, first: int, last: int) -> None:
         for uid, asked in list(enumerate(self.requests, 1))[first:last]:
             accepted = JobAccepted(
-                job=asked.job, namespace=asked.namespace, uid=uid, request=asked, accepted_s=self.story.now
+                job=asked.job,
+                namespace=asked.namespace,
+                uid=uid,
+                request=asked,
+                accepted_s=self.story.now,
             )
             self.story.hear(accepted, after_s=0.0)
 
@@ -198,19 +218,24 @@ def progress(job: Job, chance: random.Random, alike: int) -> ProgressReported | 
         epoch=0,
         samples=(last.samples if last else 0) + 10_000,
         total_samples=1_000_000 * (1 + job.uid % 7),
-        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker"), alike) * chance.gauss(1.0, 0.03),
+        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker"), alike)
+        * chance.gauss(1.0, 0.03),
         loss=2.0 / (1.0 + (last.step if last else 0)),
     )
 
 
 def speed(job: Job, ps: int, workers: int, alike: int) -> float:
-    """Examples/s: each worker's step takes its batch's time and its turn at the ps; own to each program."""
+    """Examples/s: each worker's step takes its batch's time and its turn at the ps; own to each
+    program.
+    """
     own = 1.0 + (job.uid - 1) // alike % 5
     return 64.0 * workers / (0.1 * own + 0.02 * workers / ps + 0.002 * workers)
 
 
 def variations(cluster: Cluster, count: int) -> Iterator[State]:
-    """Yield the state with other last reports each time, stored and read again as a restart does."""
+    """Yield the state with other last reports each time, stored and read again as a restart
+    does.
+    """
     before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()

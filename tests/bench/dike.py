@@ -1,10 +1,12 @@
-"""How near to the best size a few probes come: `make bench-dike [SURFACES=FILE.csv]` (about two minutes).
+"""How near to the best size a few probes come: `make bench-dike [SURFACES=FILE.csv]` (about two
+minutes).
 
-FILE has measured speeds, `model,mode,ps,workers,global_batch,samples_per_second`; without one it is `surfaces.csv`
-beside this module. A surface is what was measured of one model in one mode with one batch. For every budget, ps +
-workers <= 6 to 24, and every seed, Dike's search measures at most 8 (and at most 4) sizes, each measurement off by 3 %
-(normal, relative), and chooses one. Only sizes that were measured in FILE and lie within the budget may be probed or
-chosen, so nothing is interpolated. The figure is the true speed of the choice as a share of the best true speed within
+FILE has measured speeds, `model,mode,ps,workers,global_batch,samples_per_second`; without one it is
+`surfaces.csv` beside this module. A surface is what was measured of one model in one mode with one
+batch. For every budget, ps + workers <= 6 to 24, and every seed, Dike's search measures at most 8
+(and at most 4) sizes, each measurement off by 3 % (normal, relative), and chooses one. Only sizes
+that were measured in FILE and lie within the budget may be probed or chosen, so nothing is
+interpolated. The figure is the true speed of the choice as a share of the best true speed within
 the budget.
 
 Static rules, on the same sizes:
@@ -63,7 +65,9 @@ def read(path: Path) -> list[Surface]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             key = (row["model"], row.get("mode") or "", int(row["global_batch"]))
-            speeds = found.setdefault(key, {}).setdefault(Size(int(row["ps"]), int(row["workers"])), [])
+            speeds = found.setdefault(key, {}).setdefault(
+                Size(int(row["ps"]), int(row["workers"])), []
+            )
             speeds.append(float(row["samples_per_second"]))
     models = [model for model, _, _ in found]
     return [
@@ -120,7 +124,12 @@ STATIC = {"one_ps": one_ps, "even": even, "quarter": quarter, "everything": ever
 
 def static(surface: Surface, rule: str) -> list[float]:
     insides = (surface.within(budget) for budget in BUDGETS)
-    return [inside.share(size) for inside in insides if inside.speeds for size in STATIC[rule](inside.sizes)]
+    return [
+        inside.share(size)
+        for inside in insides
+        if inside.speeds
+        for size in STATIC[rule](inside.sizes)
+    ]
 
 
 def figures(shares: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -152,7 +161,9 @@ def measured(surfaces: Sequence[Surface]) -> dict[str, Any]:
 
 
 def _line(said: Mapping[str, float]) -> str:
-    probes = ", ".join(f"{p} probes {said[f'mean_{p}']:.3f} (5 %: {said[f'p5_{p}']:.3f})" for p in PROBES)
+    probes = ", ".join(
+        f"{p} probes {said[f'mean_{p}']:.3f} (5 %: {said[f'p5_{p}']:.3f})" for p in PROBES
+    )
     return f"{probes}; " + ", ".join(f"{rule} {said[f'{rule}_mean']:.3f}" for rule in STATIC)
 
 

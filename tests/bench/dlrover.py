@@ -1,6 +1,8 @@
-"""DLRover-RM against requests made by hand, in a simulated cloud with failures: `make bench-dlrover` (some minutes).
+"""DLRover-RM against requests made by hand, in a simulated cloud with failures: `make
+bench-dlrover` (some minutes).
 
-The world is told of in `cloud.py`, who asks for what in `dlrover_trace.py`, planted coefficients in `dlrover_fit.py`.
+The world is told of in `cloud.py`, who asks for what in `dlrover_trace.py`, planted coefficients in
+`dlrover_fit.py`.
 
     manual  what was asked for, whole or not yet, for ever; half as much memory again after running out, as everybody
     warm    the policy, from the same request; jobs of the trace that have finished are its history
@@ -11,10 +13,10 @@ completion_rate_gain   share of jobs that finish - manual's (a third failure of 
 cpu_use_gain           core-seconds used / core-seconds reserved - manual's, over all jobs from start to end
 memory_use_gain        the same of GiB-seconds
 
-Headline: `warm` on the mix whose requests are 0.5 to 2 times the need, uniformly, at load 0.6; means over the seeds,
-and the least of them. Beside it the other mixes, the other loads, and warm against cold of those jobs
-for which there was history: changes of numbers, and seconds from the start until nine tenths of the final throughput.
-None of the seeds was used to tune.
+Headline: `warm` on the mix whose requests are 0.5 to 2 times the need, uniformly, at load 0.6;
+means over the seeds, and the least of them. Beside it the other mixes, the other loads, and warm
+against cold of those jobs for which there was history: changes of numbers, and seconds from the
+start until nine tenths of the final throughput. None of the seeds was used to tune.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ from tests.bench.dlrover_job import Running
 from tests.bench.dlrover_trace import trace
 from tests.bench.report import finish, median
 
-JOBS, SEEDS = int(os.environ.get("BENCH_JOBS", "60")), range(200, 200 + int(os.environ.get("BENCH_SEEDS", "6")))
+JOBS, SEEDS = (
+    int(os.environ.get("BENCH_JOBS", "60")),
+    range(200, 200 + int(os.environ.get("BENCH_SEEDS", "6"))),
+)
 LOAD, OTHER_LOADS = 0.6, (0.3, 0.9)
 MIXES = ("mixed", "even", "under", "over", "right")
 CASES = [*((mix, LOAD) for mix in MIXES), *(("mixed", load) for load in OTHER_LOADS)]
@@ -55,17 +60,25 @@ class Played(msgspec.Struct, frozen=True):
 
     @property
     def completion_s(self) -> dict[str, float]:
-        return {job.name: (job.end_s or 0.0) - job.submitted_s for job in self.jobs if not job.failed}
+        return {
+            job.name: (job.end_s or 0.0) - job.submitted_s for job in self.jobs if not job.failed
+        }
 
 
 def played(arm: str, asked: str, load: float, seed: int) -> Played:
-    jobs, past, guesses = trace(JOBS, load, asked, seed, by_hand=arm == "manual"), list[Past](), dict[str, Guess]()
+    jobs, past, guesses = (
+        trace(JOBS, load, asked, seed, by_hand=arm == "manual"),
+        list[Past](),
+        dict[str, Guess](),
+    )
 
     def decide(cluster: Sequence[Node], seen: Sequence[JobSeen], now: float) -> list[Want]:
         waiting = [job for job in seen if job.size is None]
         if arm == "manual":
             return [at_start(job, "as asked") for job in waiting]
-        guessed = {job.key: warm_start(job.request, past) for job in waiting if job.progress is None}
+        guessed = {
+            job.key: warm_start(job.request, past) for job in waiting if job.progress is None
+        }
         guesses.update({key: guess for key, guess in guessed.items() if guess})
         kin = Kin(past=tuple(past))
         return dlrover(cluster, [replace(job, kin=kin) for job in seen], now, AS_PUBLISHED)
@@ -100,7 +113,8 @@ def compared(manual: Played, ours: Played) -> dict[str, float]:
     old, new = figures(manual), figures(ours)
     return {
         "jct_cut": 1 - fmean(after[name] for name in both) / fmean(before[name] for name in both),
-        "jct_cut_median": 1 - median(after[name] for name in both) / median(before[name] for name in both),
+        "jct_cut_median": 1
+        - median(after[name] for name in both) / median(before[name] for name in both),
         "completion_rate_gain": new["completion_rate"] - old["completion_rate"],
         "cpu_use_gain": new["cpu_use"] - old["cpu_use"],
         "memory_use_gain": new["memory_use"] - old["memory_use"],
@@ -108,14 +122,20 @@ def compared(manual: Played, ours: Played) -> dict[str, float]:
 
 
 def start_up(warm: Played, cold: Played) -> dict[str, float]:
-    """Of the jobs for which there was history, in both arms: changes, and how soon they were nearly at their best."""
+    """Of the jobs for which there was history, in both arms: changes, and how soon they were nearly
+    at their best.
+    """
     said = {}
     for name, arm in (("warm", warm), ("cold", cold)):
         jobs = [job for job in arm.jobs if job.name in warm.guesses and job.speeds]
         said[f"changes_{name}"] = fmean(job.changes for job in jobs)
         said[f"nearly_best_s_{name}"] = fmean(nearly_best_s(job) for job in jobs)
         said[f"completion_s_{name}"] = fmean((job.end_s or 0.0) - job.submitted_s for job in jobs)
-    right = [_agreement(guess, job) for job in warm.jobs if (guess := warm.guesses.get(job.name)) and job.tasks]
+    right = [
+        _agreement(guess, job)
+        for job in warm.jobs
+        if (guess := warm.guesses.get(job.name)) and job.tasks
+    ]
     return said | {"prediction_accuracy": fmean(right)}
 
 
@@ -153,9 +173,16 @@ def runs(progress: Progress) -> tuple[dict[str, Any], dict[str, float]]:
                 starts.append(start_up(pairs[-1][1], played("cold", asked, load, seed)))
             progress.advance(bar)
         each = [compared(*pair) for pair in pairs]
-        manual, ours = (mean_of([figures(arm) for arm in arms]) for arms in zip(*pairs, strict=True))
+        manual, ours = (
+            mean_of([figures(arm) for arm in arms]) for arms in zip(*pairs, strict=True)
+        )
         least = {f"{key}_least": round(min(one[key] for one in each), 4) for key in KEYS}
-        cases[f"{asked}, load {load}"] = case = {**mean_of(each), **least, "manual": manual, "ours": ours}
+        cases[f"{asked}, load {load}"] = case = {
+            **mean_of(each),
+            **least,
+            "manual": manual,
+            "ours": ours,
+        }
         told = "  ".join(f"{key} {case[key]:+.3f}" for key in KEYS)
         progress.console.print(f"{asked:6} load {load}: {told}", soft_wrap=True, highlight=False)
     return cases, mean_of(starts)

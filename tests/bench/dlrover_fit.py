@@ -1,7 +1,9 @@
-"""Are planted coefficients recovered? The throughput model of `bench-dlrover`, fitted to noisy iterations.
+"""Are planted coefficients recovered? The throughput model of `bench-dlrover`, fitted to noisy
+iterations.
 
-Coefficients are those of the cloud's families; plans are log-uniform in the ranges over which the paper shows its fit
-(4 to 32 workers and ps, 2 to 16 cores a worker, 1 to 8 a ps); iterations are read with the cloud's noise.
+Coefficients are those of the cloud's families; plans are log-uniform in the ranges over which the
+paper shows its fit (4 to 32 workers and ps, 2 to 16 cores a worker, 1 to 8 a ps); iterations are
+read with the cloud's noise.
 
     coefficient error   |fitted / planted - 1| of each term that is at least 5 % of the mean iteration
     prediction error    |fitted / planted - 1| of iterations on plans that the fit has not seen
@@ -15,7 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.allocator.policies.contract import Plan, Timed
-from services.allocator.policies.dlrover.iteration import Array, Model, columns, fitted, grid, iteration_s
+from services.allocator.policies.dlrover.iteration import (
+    Array,
+    Model,
+    columns,
+    fitted,
+    grid,
+    iteration_s,
+)
 from tests.bench.dlrover_job import SPEED_NOISE
 from tests.bench.dlrover_truth import between, family, model
 from tests.bench.report import median, percentile
@@ -28,7 +37,12 @@ BOUNDED, UNBOUNDED = True, False
 
 def plans(count: int, rng: random.Random) -> list[Plan]:
     return [
-        Plan(round(between(rng, *PS)), round(between(rng, *WORKERS)), between(rng, *PS_CPU), between(rng, *WORKER_CPU))
+        Plan(
+            round(between(rng, *PS)),
+            round(between(rng, *WORKERS)),
+            between(rng, *PS_CPU),
+            between(rng, *WORKER_CPU),
+        )
         for _ in range(count)
     ]
 
@@ -40,7 +54,9 @@ def recovered(seen: int, seed: int, bounded: bool) -> tuple[list[float], Array]:
     truth = model(of.coefficients, of.useful if bounded else (np.inf, np.inf))
     shown, hidden = plans(seen, rng), grid(plans(UNSEEN, rng))
     step_s = iteration_s(grid(shown), of.batch, truth)
-    found = fitted([_read(p, of.batch, s, rng) for p, s in zip(shown, step_s.tolist(), strict=True)])
+    found = fitted(
+        [_read(p, of.batch, s, rng) for p, s in zip(shown, step_s.tolist(), strict=True)]
+    )
     terms = columns(np.minimum(hidden, truth.bounds), of.batch) * truth.coefficients
     telling = terms.mean(axis=0) >= TELLING * terms.sum(axis=1).mean()
     errors = np.abs(found.coefficients / truth.coefficients - 1)[telling]
@@ -57,7 +73,9 @@ def _read(plan: Plan, batch: int, step_s: float, rng: random.Random) -> Timed:
 
 
 def recovery() -> dict[str, float]:
-    """`coefficient_error_<plans seen>` and so on: medians over all terms and plans of all families, and 90 %."""
+    """`coefficient_error_<plans seen>` and so on: medians over all terms and plans of all families,
+    and 90 %.
+    """
     said: dict[str, float] = {}
     for seen in SEEN:
         said |= _said(f"{seen}", [recovered(seen, seed, UNBOUNDED) for seed in range(FAMILIES)])
@@ -65,7 +83,10 @@ def recovery() -> dict[str, float]:
 
 
 def _said(name: str, tries: Sequence[tuple[list[float], Array]]) -> dict[str, float]:
-    terms, predictions = [e for errors, _ in tries for e in errors], np.concatenate([p for _, p in tries]).tolist()
+    terms, predictions = (
+        [e for errors, _ in tries for e in errors],
+        np.concatenate([p for _, p in tries]).tolist(),
+    )
     return {
         f"coefficient_error_{name}": round(median(terms), 4),
         f"coefficient_error_p90_{name}": round(percentile(terms, 0.9), 4),

@@ -1,8 +1,10 @@
-"""One job in the cloud of `bench-dlrover`, from submission to end, in steps of 30 s: how it trains, and what it tells.
+"""One job in the cloud of `bench-dlrover`, from submission to end, in steps of 30 s: how it trains,
+and what it tells.
 
-Speed is read with 3 % noise, memory with 2 %, and the fullest ps has 5 % more than the mean. A slow worker works at
-half speed; a slow ps slows everybody's updates and look-ups by two. Each accident has the same chance whoever decides:
-running out of memory (a task uses more than its limit), a crash (0.01 a job-hour), an eviction (0.005 a pod-hour).
+Speed is read with 3 % noise, memory with 2 %, and the fullest ps has 5 % more than the mean. A slow
+worker works at half speed; a slow ps slows everybody's updates and look-ups by two. Each accident
+has the same chance whoever decides: running out of memory (a task uses more than its limit), a
+crash (0.01 a job-hour), an eviction (0.005 a pod-hour).
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from services.allocator.models.history import EARLY
 from services.allocator.policies.contract import JobSeen, Observed, Past, Plan, Reading, Size
 from services.allocator.policies.dlrover.candidates import timed_of
 from services.allocator.readings import TRIED_KEPT
-from shared.messages import JobRequested, ProgressReported, Resources, Role, RoleResources, TaskPlan, TaskUsage
+from shared.messages import (
+    JobRequested,
+    ProgressReported,
+    Resources,
+    Role,
+    RoleResources,
+    TaskPlan,
+    TaskUsage,
+)
 from tests.bench.dlrover_truth import HOUR, Truth
 
 TICK_S = 30.0
@@ -31,7 +41,9 @@ COMPUTING: tuple[Role, Role] = ("ps", "worker")
 class Running:
     """One job from submission to end, with what a live allocator would know of it."""
 
-    def __init__(self, name: str, truth: Truth, submitted_s: float, request: JobRequested, seed: int) -> None:
+    def __init__(
+        self, name: str, truth: Truth, submitted_s: float, request: JobRequested, seed: int
+    ) -> None:
         self.name, self.truth, self.submitted_s, self.request = name, truth, submitted_s, request
         self.rng = random.Random(seed)
         self.sizes = request.resources or RoleResources()
@@ -48,7 +60,9 @@ class Running:
         self.progress: ProgressReported | None = None
         self.most, self.early_gib = dict.fromkeys(COMPUTING, 0.0), 0.0
         self.used, self.had = np.zeros(2), np.zeros(2)  # core-seconds and GiB-seconds
-        self.speeds: list[tuple[float, float]] = []  # when, and examples a second, of every tick that it trained
+        self.speeds: list[
+            tuple[float, float]
+        ] = []  # when, and examples a second, of every tick that it trained
 
     def of(self, role: Role) -> list[TaskPlan]:
         return [task for task in self.tasks if task.role == role]
@@ -104,7 +118,9 @@ class Running:
             self.speeds.append((now, speed))
         self._tell(now + TICK_S, plan, speed, self.truth.cores(plan, step_s), training)
 
-    def _tell(self, now: float, plan: Plan, speed: float, cores: dict[Role, float], training: float) -> None:
+    def _tell(
+        self, now: float, plan: Plan, speed: float, cores: dict[Role, float], training: float
+    ) -> None:
         fullest: dict[Role, float] = {
             "ps": self.truth.gib(self.done) / plan.ps * FULLEST,
             "worker": self.truth.worker_gib,
@@ -122,11 +138,15 @@ class Running:
         told = speed * (1 + self.rng.gauss(0, SPEED_NOISE))
         self._remember(now, plan, told, cores, read)
 
-    def _remember(self, now: float, plan: Plan, speed: float, cores: dict[Role, float], gib: dict[Role, float]) -> None:
+    def _remember(
+        self, now: float, plan: Plan, speed: float, cores: dict[Role, float], gib: dict[Role, float]
+    ) -> None:
         at = (plan.ps, plan.workers, self.truth.batch)
         self.tried = _seen_again(self.tried, Observed(*at, speed, plan.ps_cpu, plan.worker_cpu))
         use = [
-            TaskUsage(task=t.name(), cpu=cores[t.role] / len(self.of(t.role)), memory_gib=gib[t.role])
+            TaskUsage(
+                task=t.name(), cpu=cores[t.role] / len(self.of(t.role)), memory_gib=gib[t.role]
+            )
             for t in self.tasks
             if t.role != "chief"
         ]
@@ -168,7 +188,11 @@ class Running:
     def accident(self, now: float) -> tuple[str, Role | None] | None:
         """What happens in this tick, if anything: the same chances for everybody."""
         for role in COMPUTING:
-            used = self.truth.gib(self.done) / len(self.of("ps")) * FULLEST if role == "ps" else self.truth.worker_gib
+            used = (
+                self.truth.gib(self.done) / len(self.of("ps")) * FULLEST
+                if role == "ps"
+                else self.truth.worker_gib
+            )
             if used > self.of(role)[0].resources.memory_gib:
                 return "oom", role
         if self.rng.random() < CRASHES_H * TICK_S / HOUR:
@@ -186,6 +210,14 @@ class Running:
 
 def _seen_again(known: tuple[Observed, ...], new: Observed) -> tuple[Observed, ...]:
     """As the allocator's fold does it: a running mean of each plan's speed, the last ones."""
-    before = next((o for o in known if replace(o, samples_per_second=new.samples_per_second) == new), None)
-    mean = (before.samples_per_second + new.samples_per_second) / 2 if before else new.samples_per_second
-    return (*(o for o in known if o is not before), replace(new, samples_per_second=mean))[-TRIED_KEPT:]
+    before = next(
+        (o for o in known if replace(o, samples_per_second=new.samples_per_second) == new), None
+    )
+    mean = (
+        (before.samples_per_second + new.samples_per_second) / 2
+        if before
+        else new.samples_per_second
+    )
+    return (*(o for o in known if o is not before), replace(new, samples_per_second=mean))[
+        -TRIED_KEPT:
+    ]

@@ -2,8 +2,8 @@
 
     asked = need x f        f drawn for each of a request's six numbers
 
-which are, of ps and of workers, how many there are, and cores and memory of each. The memory that a ps needs is that of
-so many ps as were asked for, and nobody asks for more than a node has.
+which are, of ps and of workers, how many there are, and cores and memory of each. The memory that a
+ps needs is that of so many ps as were asked for, and nobody asks for more than a node has.
 
     mixed   f uniform in [0.5, 2]: too much is twice as likely as too little
     even    log2 f uniform in [-1, 1]: half is as likely as double
@@ -11,8 +11,8 @@ so many ps as were asked for, and nobody asks for more than a node has.
     over    f uniform in [1, 2]
     right   f = 1: what somebody would ask for who knew everything
 
-By hand, a request is all or nothing: its least size is its start. Arrivals are Poisson at the rate at which the needs
-alone would keep `load` of the cluster's cores busy.
+By hand, a request is all or nothing: its least size is its start. Arrivals are Poisson at the rate
+at which the needs alone would keep `load` of the cluster's cores busy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def trace(count: int, load: float, asked: str, seed: int, by_hand: bool = False)
     for number, truth in enumerate(truths):
         request = requested(f"job-{number}", truth, ASKED[asked], random.Random(f"{seed}-{number}"))
         request = _fixed(request) if by_hand else request
-        jobs.append(Running(f"default.job-{number}", truth, at_s, request, seed=1000 * seed + number))
+        jobs.append(
+            Running(f"default.job-{number}", truth, at_s, request, seed=1000 * seed + number)
+        )
         at_s += rng.expovariate(1 / mean_gap_s)
     return jobs
 
@@ -85,5 +87,7 @@ def requested(name: str, truth: Truth, factor: Factor, rng: random.Random) -> Jo
 
 
 def _fixed(request: JobRequested) -> JobRequested:
-    ps, workers = (replace(span, min=span.start, max=span.start) for span in (request.ps, request.workers))
+    ps, workers = (
+        replace(span, min=span.start, max=span.start) for span in (request.ps, request.workers)
+    )
     return replace(request, ps=ps, workers=workers)

@@ -1,12 +1,15 @@
-"""What is true of a recommendation model's training in the cloud of `bench-dlrover`, and what its user would need.
+"""What is true of a recommendation model's training in the cloud of `bench-dlrover`, and what its
+user would need.
 
-Eight families (models) of jobs. An iteration takes T = a1 m/lw + a2 w/(p lp) + a3 w/p + a4 m/p + b, the coefficients
-drawn by family and 10 % by job; speed is w m / T. Work is lognormal, 40 minutes in the median at the need (sigma 0.8,
-10 minutes to 4 hours). A worker uses a1 m / T cores, all ps together w (a2 + a4 m) / T, while training. A worker's
-memory is constant; that of all ps grows with the examples seen, from 10 to 60 GiB at first to 1.5 to 4 times as much.
+Eight families (models) of jobs. An iteration takes T = a1 m/lw + a2 w/(p lp) + a3 w/p + a4 m/p + b,
+the coefficients drawn by family and 10 % by job; speed is w m / T. Work is lognormal, 40 minutes in
+the median at the need (sigma 0.8, 10 minutes to 4 hours). A worker uses a1 m / T cores, all ps
+together w (a2 + a4 m) / T, while training. A worker's memory is constant; that of all ps grows with
+the examples seen, from 10 to 60 GiB at first to 1.5 to 4 times as much.
 
-The need. The plan that somebody who knows all that would ask for: largest Psi^2 / cost (a core is worth eight GiB) of
-those of at most 16 to 128 cores, by family; and the most memory that a task will use.
+The need. The plan that somebody who knows all that would ask for: largest Psi^2 / cost (a core is
+worth eight GiB) of those of at most 16 to 128 cores, by family; and the most memory that a task
+will use.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ def model(coefficients: Sequence[float] | np.ndarray, useful: tuple[float, float
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """What no policy sees. `coefficients`: a1..a4, b; `useful`: cores that a ps, and a worker, can use at once."""
+    """What no policy sees. `coefficients`: a1..a4, b; `useful`: cores that a ps, and a worker, can
+    use at once.
+    """
 
     family: str
     coefficients: tuple[float, ...]
@@ -61,7 +66,9 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """A model: what its jobs have in common. `gib`: of all ps at first and at the end, of a worker."""
+    """A model: what its jobs have in common. `gib`: of all ps at first and at the end, of a
+    worker.
+    """
 
     name: str
     coefficients: tuple[float, ...]
@@ -72,7 +79,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needed(of: Family, coefficients: Sequence[float], gib: tuple[float, float]) -> Plan:
-    """Tasks of the cores that they can use; the knee, largest Psi^2 / cost, of the numbers within the budget.
+    """Tasks of the cores that they can use; the knee, largest Psi^2 / cost, of the numbers within
+    the budget.
 
     Where no numbers within the budget hold the model, it is as much as they need.
     """
@@ -107,7 +115,9 @@ def between(rng: random.Random, low: float, high: float) -> float:
 
 def drawn(of: Family, rng: random.Random) -> Truth:
     a = tuple(each * rng.lognormvariate(0, 0.1) for each in of.coefficients)
-    start, end, worker_gib = (each * factor for each, factor in zip(of.gib, _memory_factors(rng), strict=True))
+    start, end, worker_gib = (
+        each * factor for each, factor in zip(of.gib, _memory_factors(rng), strict=True)
+    )
     need = needed(of, a, (end, worker_gib))
     seconds = min(max(rng.lognormvariate(math.log(2400), 0.8), 600), 4 * HOUR)
     speed = float(throughput(grid([need]), of.batch, model(a, of.useful))[0])

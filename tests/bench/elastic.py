@@ -1,8 +1,10 @@
-"""The same job static and elastic, beside the same tenants: `make bench-elastic` (about 18 minutes).
+"""The same job static and elastic, beside the same tenants: `make bench-elastic` (about 18
+minutes).
 
-Four nodes of half a core, two cores in all and no more than the machine has. Tenants burn three of them until 20 % of
-the static time; the job starts on the fourth. Static keeps its size; elastic (config-manager) grows. Three repetitions,
-medians. Needs enforced CPU limits, because a static job that may take what is free is not static.
+Four nodes of half a core, two cores in all and no more than the machine has. Tenants burn three of
+them until 20 % of the static time; the job starts on the fourth. Static keeps its size; elastic
+(config-manager) grows. Three repetitions, medians. Needs enforced CPU limits, because a static job
+that may take what is free is not static.
 """
 
 from __future__ import annotations
@@ -41,8 +43,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def once(policy: str, leave_s: float | None) -> Outcome:
-    """Run the job. Tenants leave `leave_s` after submission; None: when 20 % of the examples are applied."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, demo.CLUSTER) as cluster:
+    """Run the job. Tenants leave `leave_s` after submission; None: when 20 % of the examples are
+    applied.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, demo.CLUSTER) as cluster,
+    ):
         async with Stack(Path(folder), cluster) as stack, trial(stack) as watched:
             await _play(watched, policy, leave_s)
             return _outcome(policy, watched)
@@ -50,7 +57,9 @@ async def once(policy: str, leave_s: float | None) -> Outcome:
 
 async def _play(watched: Trial, policy: str, leave_s: float | None) -> None:
     names = [await watched.tenants.come(node, cpu) for node, cpu in demo.STRANGERS]
-    await watched.submit({**demo.REQUEST, "epochs": EPOCHS, "policy": policy}, demo.JOBS / "digits.py")
+    await watched.submit(
+        {**demo.REQUEST, "epochs": EPOCHS, "policy": policy}, demo.JOBS / "digits.py"
+    )
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
     if not watched.enforced:
         raise NoLimits("CPU limits are not enforced on this machine: nothing to compare")
@@ -87,7 +96,9 @@ async def main() -> dict[str, Any]:
         say(f"{number + 1}/{REPETITIONS} static  {_line(static[-1])}")
         elastic.append(await once("config-manager", static[-1].run.total_s * LEAVE_AT))
         say(f"{number + 1}/{REPETITIONS} elastic {_line(elastic[-1])}")
-    picture.draw([static[-1].run, elastic[-1].run], PICTURE, "digits: static and elastic, both measured")
+    picture.draw(
+        [static[-1].run, elastic[-1].run], PICTURE, "digits: static and elastic, both measured"
+    )
     say(f"the picture: {PICTURE}")
     return result(static, elastic)
 

@@ -2,11 +2,12 @@
 
     make bench-elastic-batch [SURFACES=FILE]      FILE: model,global_batch,gpus,samples_per_second
 
-Arrivals over eight hours on 40 devices, decided every 10 minutes: constant loads (low to high) and bursts, in drop and
-queue mode, for several limits of what a device's memory holds. The programme with a variable batch against itself with
-the batch fixed at the minimum, the maximum, or at random, and against FIFO without elasticity. Load: device-seconds of
-work arriving per second and device, at the speed of one device without a limit. Without SURFACES the speeds are those
-of a formula with stated coefficients; with it, the measured ones, and the analyser's error at hidden points is told.
+Arrivals over eight hours on 40 devices, decided every 10 minutes: constant loads (low to high) and
+bursts, in drop and queue mode, for several limits of what a device's memory holds. The programme
+with a variable batch against itself with the batch fixed at the minimum, the maximum, or at random,
+and against FIFO without elasticity. Load: device-seconds of work arriving per second and device, at
+the speed of one device without a limit. Without SURFACES the speeds are those of a formula with
+stated coefficients; with it, the measured ones, and the analyser's error at hidden points is told.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from typing import Any
 import msgspec
 
 from tests.bench.elastic_exact import decide_ms, equals_brute_force, policy_ms
-from tests.bench.elastic_models import Load, analysed, arriving, by_formula, by_measurement, can_run, measured
+from tests.bench.elastic_models import (
+    Load,
+    analysed,
+    arriving,
+    by_formula,
+    by_measurement,
+    can_run,
+    measured,
+)
 from tests.bench.elastic_world import ARMS, FIXED, Model, World, play
 from tests.bench.report import finish, median, percentile, say
 
@@ -36,7 +45,9 @@ CAPS = (32, 64, 128, 4096)
 """Examples that a device holds; the last is as good as no limit."""
 COSTS_S = (0.0, 30.0, 120.0, 600.0, 2400.0, 9600.0, 38400.0)
 DEAR = ("load 0.5", 64)
-"""Where restarts are many enough to tell: arrivals, and what a device holds. Under more load few jobs change."""
+"""Where restarts are many enough to tell: arrivals, and what a device holds. Under more load few
+jobs change.
+"""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +87,9 @@ def table(models: Sequence[Model]) -> list[Cell]:
     return cells
 
 
-def row(models: Sequence[Model], arrivals: str, cap: int, mode: str, restart_s: float) -> list[Cell]:
+def row(
+    models: Sequence[Model], arrivals: str, cap: int, mode: str, restart_s: float
+) -> list[Cell]:
     world = World(
         devices=DEVICES,
         devices_max=DEVICES_MAX,
@@ -108,7 +121,9 @@ def _cell(world: World, arrivals: str, mode: str, arm: str, traces: Sequence[Any
 
 
 def ratios(cells: Iterable[Cell], against: str) -> list[tuple[Cell, float]]:
-    """What a variable batch gains, condition by condition: jobs completed when dropping, speed when queueing."""
+    """What a variable batch gains, condition by condition: jobs completed when dropping, speed when
+    queueing.
+    """
     by_arm: dict[tuple[Any, ...], dict[str, Cell]] = {}
     for cell in cells:
         by_arm.setdefault((cell.arrivals, cell.cap, cell.mode, cell.restart_s), {})[cell.arm] = cell
@@ -151,17 +166,38 @@ def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
-    for axis, mode, what in ((axes[0], "drop", "jobs completed"), (axes[1], "queue", "speed of completion")):
+    for axis, mode, what in (
+        (axes[0], "drop", "jobs completed"),
+        (axes[1], "queue", "speed of completion"),
+    ):
         for cap, arm in itertools.product(CAPS, ("fixed-max", "fixed-random")):
-            found = {c.arrivals: r for c, r in ratios(cells, arm) if c.mode == mode and c.cap == cap}
-            points = [(load, found[f"load {load:g}"]) for load in LOADS if f"load {load:g}" in found]
-            style = {"label": f"{arm}, {cap} a device", "linestyle": "-" if arm == "fixed-max" else "--"}
-            axis.plot(*zip(*points, strict=True), color=f"C{CAPS.index(cap)}", marker="o", **style) if points else None
+            found = {
+                c.arrivals: r for c, r in ratios(cells, arm) if c.mode == mode and c.cap == cap
+            }
+            points = [
+                (load, found[f"load {load:g}"]) for load in LOADS if f"load {load:g}" in found
+            ]
+            style = {
+                "label": f"{arm}, {cap} a device",
+                "linestyle": "-" if arm == "fixed-max" else "--",
+            }
+            axis.plot(
+                *zip(*points, strict=True), color=f"C{CAPS.index(cap)}", marker="o", **style
+            ) if points else None
         axis.set(title=f"variable batch: {what}, times that of", xlabel="load", yscale="log")
         axis.axhline(1, color="grey", linewidth=0.8)
     for arm in [*FIXED, "fifo"]:
-        axes[2].plot(COSTS_S[: len(dear) // len(ARMS)], [r for _, r in ratios(dear, arm)], marker="o", label=arm)
-    axes[2].set(title=f"speed of completion ({DEAR[0]}, {DEAR[1]} a device)", xlabel="a restart, s", yscale="log")
+        axes[2].plot(
+            COSTS_S[: len(dear) // len(ARMS)],
+            [r for _, r in ratios(dear, arm)],
+            marker="o",
+            label=arm,
+        )
+    axes[2].set(
+        title=f"speed of completion ({DEAR[0]}, {DEAR[1]} a device)",
+        xlabel="a restart, s",
+        yscale="log",
+    )
     axes[2].set_xscale("symlog", linthresh=30)
     axes[2].set_xlim(left=0)
     axes[2].axvline(INTERVAL_S, color="grey", linestyle=":")
@@ -174,14 +210,18 @@ def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
 
 
 def print_table(cells: Sequence[Cell]) -> None:
-    say(f"{'arrivals':9} {'cap':>5} {'mode':6} {'cost':>6} {'arm':13} {'completed':>12} {'mean, s':>9} {'restarts':>9}")
+    say(
+        f"{'arrivals':9} {'cap':>5} {'mode':6} {'cost':>6} {'arm':13} {'completed':>12} {'mean, s':>9} {'restarts':>9}"
+    )
     for c in cells:
         where = f"{c.arrivals:9} {c.cap:5} {c.mode:6} {c.restart_s:6.0f} {c.arm:13}"
         say(f"{where} {f'{c.completed}/{c.submitted}':>12} {c.completion_s:9.0f} {c.restarts:9}")
 
 
 def analyser_errors(known: dict[str, Any]) -> dict[str, float]:
-    """Of the analyser at numbers of devices that it was not shown: medians of the relative errors."""
+    """Of the analyser at numbers of devices that it was not shown: medians of the relative
+    errors.
+    """
     return {name: round(median(analysed(points)[1]), 3) for name, points in known.items()}
 
 
@@ -191,19 +231,27 @@ def main() -> dict[str, Any]:
     exact = equals_brute_force(CASES)
     say(f"equals brute force in {CASES} cases: {exact}")
     took, (fresh, again) = decide_ms(), policy_ms()
-    say(f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most {max(took):.1f} ms")
-    say(f"through the policy: {median(fresh):.1f} ms with every speed new, {median(again):.1f} ms with none new")
+    say(
+        f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most {max(took):.1f} ms"
+    )
+    say(
+        f"through the policy: {median(fresh):.1f} ms with every speed new, {median(again):.1f} ms with none new"
+    )
     cells, dear = table(models), costs(models)
     print_table([*cells, *dear])
     draw(cells, dear)
     say(f"the picture: {PICTURE}")
     policy = {"policy_fresh_ms": median(fresh), "policy_again_ms": median(again)}
     return (
-        result(exact, took, cells, dear) | policy | ({"analyser_error_median": analyser_errors(known)} if known else {})
+        result(exact, took, cells, dear)
+        | policy
+        | ({"analyser_error_median": analyser_errors(known)} if known else {})
     )
 
 
-def result(exact: bool, took: Sequence[float], cells: Sequence[Cell], dear: Sequence[Cell]) -> dict[str, Any]:
+def result(
+    exact: bool, took: Sequence[float], cells: Sequence[Cell], dear: Sequence[Cell]
+) -> dict[str, Any]:
     completed, completion = best(cells, "drop", FIXED), best(cells, "queue", FIXED)
     by_cost = {arm: [round(r, 3) for _, r in ratios(dear, arm)] for arm in [*FIXED, "fifo"]}
     return {
@@ -214,8 +262,12 @@ def result(exact: bool, took: Sequence[float], cells: Sequence[Cell], dear: Sequ
         "completed_ratio_max_at": completed[1],
         "completion_speedup_max": completion[0],
         "completion_speedup_max_at": completion[1],
-        "completed_ratio_max_by_arm": {arm: round(best(cells, "drop", [arm])[0], 3) for arm in [*FIXED, "fifo"]},
-        "completion_speedup_max_by_arm": {arm: round(best(cells, "queue", [arm])[0], 3) for arm in [*FIXED, "fifo"]},
+        "completed_ratio_max_by_arm": {
+            arm: round(best(cells, "drop", [arm])[0], 3) for arm in [*FIXED, "fifo"]
+        },
+        "completion_speedup_max_by_arm": {
+            arm: round(best(cells, "queue", [arm])[0], 3) for arm in [*FIXED, "fifo"]
+        },
         "interval_s": INTERVAL_S,
         "restart_costs_s": list(COSTS_S),
         "completion_speedup_by_restart_cost": by_cost,

@@ -14,7 +14,13 @@ from msgspec.structs import astuple, replace
 
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size
 from services.allocator.policies.elastic_batch.policy import autoscale, fit_jobs
-from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, rate_by, scale_tables
+from services.allocator.policies.elastic_batch.scalability import (
+    Limits,
+    Table,
+    Timing,
+    rate_by,
+    scale_tables,
+)
 from services.allocator.policies.registry import POLICIES
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span, TaskPlan
 
@@ -37,17 +43,26 @@ def _agrees(chance: random.Random) -> bool:
     within = sum(pick.devices for _, pick in kept) <= devices
     able = [scales for scales in tables if max(scales) > -np.inf]
     one_more = _brute(able[: len(kept) + 1], devices) if len(able) > len(kept) else -np.inf
-    return within and one_more == -np.inf and abs(sum(s[p.devices - 1] for s, p in kept) - best) < 1e-9
+    return (
+        within and one_more == -np.inf and abs(sum(s[p.devices - 1] for s, p in kept) - best) < 1e-9
+    )
 
 
 def _random_scales(chance: random.Random) -> list[float]:
     entries = range(chance.randint(1, 6))
-    return [-np.inf if chance.random() < 0.3 else chance.choice([1.0, 2.0, chance.uniform(0, 5)]) for _ in entries]
+    return [
+        -np.inf if chance.random() < 0.3 else chance.choice([1.0, 2.0, chance.uniform(0, 5)])
+        for _ in entries
+    ]
 
 
 def _brute(tables: Sequence[Sequence[float]], devices: int) -> float:
     picks = itertools.product(*(range(len(scales)) for scales in tables))
-    sums = (sum(s[g] for s, g in zip(tables, p, strict=True)) for p in picks if sum(p) + len(p) <= devices)
+    sums = (
+        sum(s[g] for s, g in zip(tables, p, strict=True))
+        for p in picks
+        if sum(p) + len(p) <= devices
+    )
     return max(sums, default=-np.inf)
 
 
@@ -62,9 +77,13 @@ def decide_ms() -> list[float]:
 
 def _random_job(chance: np.random.Generator, devices_max: int) -> tuple[Timing, Limits]:
     cap = int(chance.integers(16, 129))
-    timing = Timing(*(cap * chance.uniform([0.01, 1.0 / cap, 0.05, 0.0], [0.1, 1.0 / cap, 1.0, 0.02])))
+    timing = Timing(
+        *(cap * chance.uniform([0.01, 1.0 / cap, 0.05, 0.0], [0.1, 1.0 / cap, 1.0, 0.02]))
+    )
     least = int(cap * chance.uniform(0.2, 1.2))
-    return timing, Limits(batch_min=least, batch_max=64 * cap, device_batch_max=cap, devices_max=devices_max)
+    return timing, Limits(
+        batch_min=least, batch_max=64 * cap, device_batch_max=cap, devices_max=devices_max
+    )
 
 
 def _decision_ms(jobs: Sequence[tuple[Timing, Limits]]) -> float:
@@ -76,15 +95,16 @@ def _decision_ms(jobs: Sequence[tuple[Timing, Limits]]) -> float:
 
 
 def policy_ms() -> tuple[list[float], list[float]]:
-    """The same through the policy, half of the jobs running: with every observed speed new, and again with none new:
-    then jobs carry the models that the allocator keeps.
+    """The same through the policy, half of the jobs running: with every observed speed new, and
+    again with none new: then jobs carry the models that the allocator keeps.
     """
     fresh, again = list[float](), list[float]()
     for seed in range(TIMES):
         chance = random.Random(seed)
         jobs = [_seen(chance, number) for number in range(JOBS)]
         nodes = [
-            Node(f"n{i}", Resources(cpu=96.0, gpu=(DEVICES - JOBS // 2) // 8), Resources(gpu=128)) for i in range(8)
+            Node(f"n{i}", Resources(cpu=96.0, gpu=(DEVICES - JOBS // 2) // 8), Resources(gpu=128))
+            for i in range(8)
         ]
         fresh.append(_timed(partial(POLICIES["elastic-batch"], nodes, jobs, 0.0))[0])
         known = [replace(job, model=model) for job, model in zip(jobs, fit_jobs(jobs), strict=True)]
@@ -106,9 +126,12 @@ def _seen(chance: random.Random, number: int) -> JobSeen:
     job = JobSeen(key=f"default.{name}", request=request, sizes=GPU, submitted_s=float(number))
     if number % 2:
         return job
-    tasks = (TaskPlan(role="worker", index=0, serial=0, node=f"n{number % 8}", resources=GPU.worker),)
+    tasks = (
+        TaskPlan(role="worker", index=0, serial=0, node=f"n{number % 8}", resources=GPU.worker),
+    )
     speeds = tuple(
-        Observed(0, k, cap * k, 100 * k**0.8 * chance.uniform(0.8, 1.2)) for k in chance.sample(range(1, 9), 3)
+        Observed(0, k, cap * k, 100 * k**0.8 * chance.uniform(0.8, 1.2))
+        for k in chance.sample(range(1, 9), 3)
     )
     return replace(job, size=Size(0, 1), batch=cap, tasks=tasks, observed=speeds)
 

@@ -1,4 +1,6 @@
-"""The models of `bench-elastic-batch`: by formula, or measured speeds from a file; and jobs that arrive with them."""
+"""The models of `bench-elastic-batch`: by formula, or measured speeds from a file; and jobs that
+arrive with them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,22 @@ from services.allocator.policies.elastic_batch.scalability import Rate, Speed, T
 from tests.bench.elastic_world import Job, Model, table_of
 
 BY_FORMULA = {
-    "compute-bound": (Timing(step_s=0.02, sample_s=0.010, ring_s=0.02, hop_s=0.0005), (32, 64, 128, 256, 512)),
-    "balanced": (Timing(step_s=0.05, sample_s=0.010, ring_s=0.15, hop_s=0.002), (32, 64, 128, 256, 512)),
-    "communication-bound": (Timing(step_s=0.05, sample_s=0.010, ring_s=0.50, hop_s=0.005), (64, 128, 256, 512)),
+    "compute-bound": (
+        Timing(step_s=0.02, sample_s=0.010, ring_s=0.02, hop_s=0.0005),
+        (32, 64, 128, 256, 512),
+    ),
+    "balanced": (
+        Timing(step_s=0.05, sample_s=0.010, ring_s=0.15, hop_s=0.002),
+        (32, 64, 128, 256, 512),
+    ),
+    "communication-bound": (
+        Timing(step_s=0.05, sample_s=0.010, ring_s=0.50, hop_s=0.005),
+        (64, 128, 256, 512),
+    ),
 }
-"""Our coefficients, not measured: seconds a step, an example, a ring, a hop; and the batches that keep the accuracy."""
+"""Our coefficients, not measured: seconds a step, an example, a ring, a hop; and the batches that
+keep the accuracy.
+"""
 MEAN_S = (1200.0, 3600.0)
 """How long a job takes on one device at its best, drawn evenly between the two."""
 
@@ -31,7 +44,9 @@ Points = dict[tuple[int, int], float]
 
 
 def by_formula() -> list[Model]:
-    return [Model(name=n, true=t.rate, believed=t.rate, batches=b) for n, (t, b) in BY_FORMULA.items()]
+    return [
+        Model(name=n, true=t.rate, believed=t.rate, batches=b) for n, (t, b) in BY_FORMULA.items()
+    ]
 
 
 # ---------------------------------------------------------------- measured
@@ -42,14 +57,21 @@ def measured(path: Path) -> dict[str, Points]:
     known: dict[str, Points] = defaultdict(dict)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            known[row["model"]][int(row["global_batch"]), int(row["gpus"])] = float(row["samples_per_second"])
+            known[row["model"]][int(row["global_batch"]), int(row["gpus"])] = float(
+                row["samples_per_second"]
+            )
     return dict(known)
 
 
 def by_measurement(known: dict[str, Points]) -> list[Model]:
     """True: between the points. Believed: the analyser's fit to every other number of devices."""
     return [
-        Model(name=name, true=between(points), believed=analysed(points)[0].rate, batches=_batches(points))
+        Model(
+            name=name,
+            true=between(points),
+            believed=analysed(points)[0].rate,
+            batches=_batches(points),
+        )
         for name, points in known.items()
     ]
 
@@ -71,10 +93,14 @@ def between(points: Points) -> Rate:
 
 
 def analysed(points: Points) -> tuple[Timing, list[float]]:
-    """The fit to every other measured number of devices, one among them; and its relative errors at the others."""
+    """The fit to every other measured number of devices, one among them; and its relative errors at
+    the others.
+    """
     shown = set(sorted({k for _, k in points})[::2])
     speeds = [(Speed(batch / k, k, rate), k in shown) for (batch, k), rate in points.items()]
-    timing = fitted([speed for speed, is_shown in speeds if is_shown], reference=_batches(points)[-1])
+    timing = fitted(
+        [speed for speed, is_shown in speeds if is_shown], reference=_batches(points)[-1]
+    )
     hidden = [speed for speed, is_shown in speeds if not is_shown]
     return timing, [abs(float(timing.rate(s.each, s.devices)) / s.rate - 1.0) for s in hidden]
 
@@ -82,7 +108,9 @@ def analysed(points: Points) -> tuple[Timing, list[float]]:
 # ---------------------------------------------------------------- arrivals
 
 
-def arriving(models: Sequence[Model], devices: int, load: Load, upto_s: float, seed: int) -> list[Job]:
+def arriving(
+    models: Sequence[Model], devices: int, load: Load, upto_s: float, seed: int
+) -> list[Job]:
     """Poisson arrivals, thinned from the peak's."""
     chance, now, jobs = random.Random(seed), 0.0, list[Job]()
     per_s = PEAK * devices / (sum(MEAN_S) / 2)
@@ -101,5 +129,7 @@ def best_rate(model: Model) -> float:
 
 def can_run(model: Model, device_batch_max: int, devices_max: int) -> bool:
     """Whatever batch is fixed: is there a number of devices for it?"""
-    tables = (table_of(model, batch, batch, device_batch_max, devices_max) for batch in model.batches)
+    tables = (
+        table_of(model, batch, batch, device_batch_max, devices_max) for batch in model.batches
+    )
     return all(np.isfinite(table.scales).any() for table in tables)

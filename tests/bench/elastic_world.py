@@ -1,8 +1,8 @@
 """A cluster of equal devices under IBM's autoscaler, in simulated time: who completes, and when.
 
-Every `interval_s`, if something arrived or finished, `arm` divides the devices; between two such moments each job runs
-at its true speed. A running job whose devices or batch change stands still for `restart_s`. Jobs that get nothing are
-dropped, or wait in the order of their arrival.
+Every `interval_s`, if something arrived or finished, `arm` divides the devices; between two such
+moments each job runs at its true speed. A running job whose devices or batch change stands still
+for `restart_s`. Jobs that get nothing are dropped, or wait in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Running(msgspec.Struct):
 
 
 class Played(NamedTuple):
-    """Completion times of the jobs that completed, arrival to finish; how many were dropped, and stopped to change."""
+    """Completion times of the jobs that completed, arrival to finish; how many were dropped, and
+    stopped to change.
+    """
 
     completion_s: list[float]
     dropped: int
@@ -87,7 +89,9 @@ def play(world: World, jobs: Sequence[Job], arm: Arm) -> Played:
         # 3. Divide the devices anew.
         asking = waiting[: world.devices]
         picks = arm(world, asking, running)
-        restarts += sum(_changed(world, r, pick, now) for r, pick in zip(running, picks, strict=False))
+        restarts += sum(
+            _changed(world, r, pick, now) for r, pick in zip(running, picks, strict=False)
+        )
         asked = list(zip(asking, picks[len(running) :], strict=True))
         running += [Running(job, job.samples, pick, now) for job, pick in asked if pick]
         waiting = [job for job, pick in asked if not pick] + waiting[world.devices :]
@@ -124,7 +128,9 @@ def true_rate(model: Model, pick: Pick) -> float:
 
 @lru_cache(maxsize=100_000)
 def table_of(model: Model, least: int, most: int, device_batch_max: int, devices_max: int) -> Table:
-    limits = Limits(batch_min=least, batch_max=most, device_batch_max=device_batch_max, devices_max=devices_max)
+    limits = Limits(
+        batch_min=least, batch_max=most, device_batch_max=device_batch_max, devices_max=devices_max
+    )
     return scale_table(model.believed, limits)
 
 
@@ -136,8 +142,12 @@ def elastic(batches: Callable[[Job], tuple[int, int]]) -> Arm:
 
     def arm(world: World, waiting: Sequence[Job], running: Sequence[Running]) -> list[Pick | None]:
         jobs = [*(r.job for r in running), *waiting]
-        tables = [table_of(j.model, *batches(j), world.device_batch_max, world.devices_max) for j in jobs]
-        return autoscale(tables, world.devices, [*(r.pick.devices for r in running), *(0 for _ in waiting)])
+        tables = [
+            table_of(j.model, *batches(j), world.device_batch_max, world.devices_max) for j in jobs
+        ]
+        return autoscale(
+            tables, world.devices, [*(r.pick.devices for r in running), *(0 for _ in waiting)]
+        )
 
     return arm
 
@@ -154,9 +164,13 @@ def fifo(world: World, waiting: Sequence[Job], running: Sequence[Running]) -> li
 
 
 def asked_devices(world: World, job: Job) -> int:
-    """The fewest that hold the batch and divide it, `ASKED` at the least where the batch can be so divided."""
+    """The fewest that hold the batch and divide it, `ASKED` at the least where the batch can be so
+    divided.
+    """
     able = [
-        k for k in range(1, world.devices_max + 1) if job.batch % k == 0 and job.batch // k <= world.device_batch_max
+        k
+        for k in range(1, world.devices_max + 1)
+        if job.batch % k == 0 and job.batch // k <= world.device_batch_max
     ]
     return next((k for k in able if k >= ASKED), able[-1])
 

@@ -1,10 +1,11 @@
 """A hostile tenant on the bus: `make bench-flood` (about 4 minutes).
 
-A nats-server with accounts, and the real allocator as a process. Two namespaces: credentials of `team-a` publish as
-fast as they can, each kind for BENCH_FLOOD_S: first a submitter's, then those of one job (`flood_side.py`, a process of
-its own); then the job's credentials request consumers in place of publishing. Beside them `team-b` works: every
-BENCH_EACH_S its submitter asks for a job of a new name; once that is decided, the launcher gives an order for it, the
-job's trainer says a fact and writes its ledger, and the submitter cancels it.
+A nats-server with accounts, and the real allocator as a process. Two namespaces: credentials of
+`team-a` publish as fast as they can, each kind for BENCH_FLOOD_S: first a submitter's, then those
+of one job (`flood_side.py`, a process of its own); then the job's credentials request consumers in
+place of publishing. Beside them `team-b` works: every BENCH_EACH_S its submitter asks for a job of
+a new name; once that is decided, the launcher gives an order for it, the job's trainer says a fact
+and writes its ledger, and the submitter cancels it.
 
 Of `team-b`, in each phase (`quiet`: nobody floods):
     decided_*       from before the request is published to the decision, as a follower of the stream sees it
@@ -12,8 +13,8 @@ Of `team-b`, in each phase (`quiet`: nobody floods):
     order_*         the launcher's order and the trainer's entry in the ledger, each until acknowledged
     refused         requests, orders, facts and entries that the server refused; each is said once
     undecided       requests that were not decided within WITHIN_S
-Of the server: messages and bytes of each stream at the end, its own memory at most, and how many durable consumers each
-kind of credential could create of BENCH_CONSUMERS that it tried.
+Of the server: messages and bytes of each stream at the end, its own memory at most, and how many
+durable consumers each kind of credential could create of BENCH_CONSUMERS that it tried.
 """
 
 from __future__ import annotations
@@ -48,7 +49,17 @@ from shared.messages import (
     Resources,
     TrainingResumed,
 )
-from shared.permissions import ALLOCATOR, JOB, LAUNCHER, MONITOR, OPERATOR, SUBMITTER, entry, reader_names, slots
+from shared.permissions import (
+    ALLOCATOR,
+    JOB,
+    LAUNCHER,
+    MONITOR,
+    OPERATOR,
+    SUBMITTER,
+    entry,
+    reader_names,
+    slots,
+)
 from shared.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
 from tests.allocator.builders import node, request
 from tests.bench.flood_side import CONSUMERS
@@ -84,7 +95,10 @@ class Phase:
     published: int = 0
 
     def figures(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = {f"{name}_jobs": len(self.decided), f"{name}_undecided": self.undecided}
+        found: dict[str, Any] = {
+            f"{name}_jobs": len(self.decided),
+            f"{name}_undecided": self.undecided,
+        }
         for what in ("decided", "facts", "orders"):
             times = getattr(self, what) or [0.0]
             for share in (0.5, 0.99, 1.0):
@@ -95,8 +109,15 @@ class Phase:
 class Tenant:
     """The peaceful namespace: its submitter, the launcher on its behalf, and one job's trainer."""
 
-    def __init__(self, submitter: Bus, launcher: Bus, trainer: Bus, watcher: Bus, digest: str) -> None:
-        self.submitter, self.launcher, self.trainer, self.watcher = submitter, launcher, trainer, watcher
+    def __init__(
+        self, submitter: Bus, launcher: Bus, trainer: Bus, watcher: Bus, digest: str
+    ) -> None:
+        self.submitter, self.launcher, self.trainer, self.watcher = (
+            submitter,
+            launcher,
+            trainer,
+            watcher,
+        )
         self.digest, self.count, self.phase = digest, 0, Phase()
         self.heard: dict[str, asyncio.Future[float]] = {}
 
@@ -126,20 +147,32 @@ class Tenant:
             self.phase.undecided += 1
         else:
             self.phase.decided.append(decided_s)
-        order = GenerationAbandoned(job=name, namespace=PEACEFUL, uid=1 << 40, generation=1, reason="a probe")
+        order = GenerationAbandoned(
+            job=name, namespace=PEACEFUL, uid=1 << 40, generation=1, reason="a probe"
+        )
         await self._acknowledged(self.launcher.outbox.once(order))
         await self._acknowledged(
             self.trainer.client.request(entry(LEDGER, f"{PEACEFUL}.mine"), b"{}", timeout=WITHIN_S)
         )
-        fact = TrainingResumed(job="mine", namespace=PEACEFUL, uid=1 << 40, generation=1, step=number, samples=0)
-        if (fact_s := await self._until(TrainingResumed, fact.id(), self.trainer, fact)) is not None:
+        fact = TrainingResumed(
+            job="mine", namespace=PEACEFUL, uid=1 << 40, generation=1, step=number, samples=0
+        )
+        if (
+            fact_s := await self._until(TrainingResumed, fact.id(), self.trainer, fact)
+        ) is not None:
             self.phase.facts.append(fact_s)
         cancel = CancelRequested(job=name, namespace=PEACEFUL, request_id=f"c{number}")
         await self._acknowledged(self.submitter.outbox.once(cancel))
 
-    async def _until(self, kind: type[Message], named: str, speaker: Bus, said: Message) -> float | None:
-        """Publish once, and return how long it took until a message of a kind was heard; None: not in time."""
-        waiting = self.heard[f"{kind.__name__}.{named}"] = asyncio.get_running_loop().create_future()
+    async def _until(
+        self, kind: type[Message], named: str, speaker: Bus, said: Message
+    ) -> float | None:
+        """Publish once, and return how long it took until a message of a kind was heard; None: not
+        in time.
+        """
+        waiting = self.heard[f"{kind.__name__}.{named}"] = (
+            asyncio.get_running_loop().create_future()
+        )
         began_s = time.monotonic()
         try:
             await speaker.outbox.once(said)
@@ -187,7 +220,12 @@ class Bench:
         }
         with (self.folder / "allocator.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "services.allocator", env={**os.environ, **settings}, stdout=log, stderr=log
+                sys.executable,
+                "-m",
+                "services.allocator",
+                env={**os.environ, **settings},
+                stdout=log,
+                stderr=log,
             )
         self.stack.push_async_callback(self._end, process)
         return process
@@ -211,7 +249,13 @@ class Bench:
     async def flood(self, kind: str, digest: str) -> AsyncIterator[list[int]]:
         """Somebody else publishes as fast as the server takes it; at the end: how many messages."""
         user = SUBMITTER if kind == SUBMITTER else JOB
-        words = (self.server.url, kind, f"{HOSTILE}.mine", str(self.file(user, f"{HOSTILE}.mine")), digest)
+        words = (
+            self.server.url,
+            kind,
+            f"{HOSTILE}.mine",
+            str(self.file(user, f"{HOSTILE}.mine")),
+            digest,
+        )
         side = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.bench.flood_side", *words, stdout=asyncio.subprocess.PIPE
         )
@@ -236,7 +280,12 @@ class Bench:
         names = slots(HOSTILE) if user == SUBMITTER else reader_names(HOSTILE, "mine", 0)
         names += [f"hoard-{number}" for number in range(CONSUMERS_TRIED - len(names))]
         for name in names:
-            config = {"name": name, "durable_name": name, "filter_subject": pattern_of, "ack_policy": "explicit"}
+            config = {
+                "name": name,
+                "durable_name": name,
+                "filter_subject": pattern_of,
+                "ack_policy": "explicit",
+            }
             subject = f"{client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{pattern_of}"
             try:
                 body = json.dumps({"stream_name": ORDERS, "config": config}).encode()
@@ -250,7 +299,9 @@ class Bench:
         operator = await self.bus(OPERATOR)
         found: dict[str, Any] = {"server_mb": self.most_memory / (1 << 20)}
         for stream in STREAMS:
-            state = (await operator.asked(partial(operator.js.stream_info, stream))).state  # requests may be waiting
+            state = (
+                await operator.asked(partial(operator.js.stream_info, stream))
+            ).state  # requests may be waiting
             found |= {f"{stream}_messages": state.messages, f"{stream}_bytes": state.bytes}
         return found
 
@@ -260,7 +311,10 @@ async def main(folder: Path) -> dict[str, Any]:
         server = await stack.enter_async_context(guarded(folder))
         bench = Bench(server, folder, stack)
         tenant, allocator = await bench.tenant(), await bench.start_allocator()
-        tasks = [asyncio.ensure_future(tenant.watch(kind)) for kind in (AllocationDecided, TrainingResumed)]
+        tasks = [
+            asyncio.ensure_future(tenant.watch(kind))
+            for kind in (AllocationDecided, TrainingResumed)
+        ]
         tasks.append(asyncio.ensure_future(bench.measure_memory()))
         async with asyncio.timeout(WITHIN_S):  # until the allocator has begun
             await tenant.one_job()

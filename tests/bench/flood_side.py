@@ -1,10 +1,12 @@
-"""The hostile side of `make bench-flood`: one credential that publishes as fast as it can, until SIGTERM.
+"""The hostile side of `make bench-flood`: one credential that publishes as fast as it can, until
+SIGTERM.
 
     python -m tests.bench.flood_side URL submitter|job|consumers NAMESPACE.JOB CREDENTIALS DIGEST
 
-It writes one line when it begins, and at its end how many messages it has published. `submitter` and `job` publish
-whatever their credentials let them say, on as many subjects as they can, small and large, readable and not, in turn.
-`consumers` has a job's credentials and requests consumers, of each name that it may use, again and again.
+It writes one line when it begins, and at its end how many messages it has published. `submitter`
+and `job` publish whatever their credentials let them say, on as many subjects as they can, small
+and large, readable and not, in turn. `consumers` has a job's credentials and requests consumers, of
+each name that it may use, again and again.
 """
 
 from __future__ import annotations
@@ -32,20 +34,33 @@ OF_NO_PROGRAM = "sha256-" + "0" * 64
 
 
 def of_submitter(namespace: str, digest: str) -> Iterator[tuple[str, bytes]]:
-    """Requests that cannot be read, that are wrong and that are right, each of another name; and cancellations."""
+    """Requests that cannot be read, that are wrong and that are right, each of another name; and
+    cancellations.
+    """
     for number in itertools.count():
         name = f"flood-{number}"
-        asked, cancel = f"weir.job.requested.{namespace}.{name}", CancelRequested(job=name, namespace=namespace)
+        asked, cancel = (
+            f"weir.job.requested.{namespace}.{name}",
+            CancelRequested(job=name, namespace=namespace),
+        )
         yield asked, LARGE if number % LARGE_EACH == 0 else SMALL
         for program in (digest, OF_NO_PROGRAM):
-            right = request(f"{name}-{program[7]}", namespace=namespace, program=Program(name="p.py", digest=program))
+            right = request(
+                f"{name}-{program[7]}",
+                namespace=namespace,
+                program=Program(name="p.py", digest=program),
+            )
             yield subjects.subject_of(right), subjects.encode(right)
         yield subjects.subject_of(cancel), subjects.encode(cancel)
 
 
 def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
     """Facts of every kind that a trainer may say, entries of the ledger, and letters about them."""
-    said = [subjects.pattern(kind, f"{namespace}.{job}") for kind, users in SAID_BY.items() if JOB in users]
+    said = [
+        subjects.pattern(kind, f"{namespace}.{job}")
+        for kind, users in SAID_BY.items()
+        if JOB in users
+    ]
     said += [entry(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
     about: dict[str, Any] = {"job": job, "namespace": namespace, "uid": 1}
     pod: dict[str, Any] = {
@@ -60,7 +75,12 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
     for number in itertools.count():
         for subject in said:
             yield subject, LARGE if number % LARGE_EACH == 0 else SMALL
-        counts: dict[str, Any] = {"step": number, "epoch": 0, "samples": number, "total_samples": 1 << 40}
+        counts: dict[str, Any] = {
+            "step": number,
+            "epoch": 0,
+            "samples": number,
+            "total_samples": 1 << 40,
+        }
         for fact in (
             ProgressReported(**about, generation=1, **counts, samples_per_second=1.0),
             TaskReady(**about, **pod, generation=number),
@@ -70,10 +90,17 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
 
 
 def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
-    """Requests for consumers, which the server keeps until nobody has read from them for a while."""
+    """Requests for consumers, which the server keeps until nobody has read from them for a
+    while.
+    """
     filtered = f"weir.cluster.*.{namespace}.{job}"
     for name in itertools.cycle(reader_names(namespace, job, 0)):
-        config = {"name": name, "durable_name": name, "filter_subject": filtered, "ack_policy": "explicit"}
+        config = {
+            "name": name,
+            "durable_name": name,
+            "filter_subject": filtered,
+            "ack_policy": "explicit",
+        }
         body = json.dumps({"stream_name": ORDERS, "config": config}).encode()
         yield f"{OUTER_API}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}", body
 

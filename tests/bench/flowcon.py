@@ -1,22 +1,25 @@
-"""FlowCon on a simulated machine of 8 cores: `make bench-flowcon` (about a minute). Jobs: `flowcon_jobs.py`.
+"""FlowCon on a simulated machine of 8 cores: `make bench-flowcon` (about a minute). Jobs:
+`flowcon_jobs.py`.
 
 1. The algorithm on a machine on which containers compete (`machine.py`), every arm against the same jobs without limits
-   (`no algorithm`), which is what Docker does by itself. `no update` computes limits and applies none; `no back-off`
-   keeps the interval; `strict` lets cores idle rather than exceed a limit. The grid's cells are compared on noise seeds
-   0 to 9; figures are of seeds 10 to 19.
+   (`no algorithm`), which is what Docker does by itself. `no update` computes limits and applies
+   none; `no back-off` keeps the interval; `strict` lets cores idle rather than exceed a limit. The
+   grid's cells are compared on noise seeds 0 to 9; figures are of seeds 10 to 19.
 2. The policy under the shipping allocator, changes in place and all (`flowcon_cluster.py`), against equal shares, and
    `static` (whoever does not fit waits) beside it.
 
 late_job_cut     1 - completion / yardstick's of mnist-tf in the seed's schedule, mean over noise seeds, in the best
-                 cell of the grid (the published 42 % are `up to`); beside it the best of the alphas that were
-                 published, the defaults' figure, and the best cell's for late jobs that flatten earlier
+                 cell of the grid (the published 42 % are `up to`); beside it the best of the alphas
+                 that were published, the defaults' figure, and the best cell's for late jobs that
+                 flatten earlier
 makespan_change  makespan / yardstick's - 1 in that cell, mean over the three kinds of schedule and their seeds
 policy_...       the same two of the policy with its own alpha and interval
 
-Why alphas below the published 1 % are in the grid: with beta = 1 + 1/n a completing container keeps 1/(n + 1) of the
-machine, so a third job gains at most 1/3 (half of the cores instead of a third) once both others complete. Where
-containers can use the whole machine, alpha is compared with loss per machine-second, of which a job has 1 in all; 1 % a
-machine-second is soon left behind by everybody.
+Why alphas below the published 1 % are in the grid: with beta = 1 + 1/n a completing container keeps
+1/(n + 1) of the machine, so a third job gains at most 1/3 (half of the cores instead of a third)
+once both others complete. Where containers can use the whole machine, alpha is compared with loss
+per machine-second, of which a job has 1 in all; 1 % a machine-second is soon left behind by
+everybody.
 """
 
 from __future__ import annotations
@@ -72,7 +75,10 @@ def change(pair: Pair) -> float:
 
 def three(pairs: Sequence[Pair]) -> dict[str, float]:
     """Of the seed's schedule: means over the noise seeds."""
-    cuts = {f"{name.partition('-')[2]}_cut": fmean(cut(pair, name) for pair in pairs) for name in pairs[0][0][0]}
+    cuts = {
+        f"{name.partition('-')[2]}_cut": fmean(cut(pair, name) for pair in pairs)
+        for name in pairs[0][0][0]
+    }
     return cuts | {"makespan_change": fmean(map(change, pairs))}
 
 
@@ -80,11 +86,15 @@ def many(pairs: Sequence[Pair]) -> dict[str, float]:
     """Of drawn schedules: means over the seeds. `late`: the last mnist job to start."""
     cuts = [{name: cut(pair, name) for name in pair[0][0]} for pair in pairs]
     return {
-        "late_cut": fmean(each[late] for each in cuts for late in [name for name in each if "mnist" in name][-1:]),
+        "late_cut": fmean(
+            each[late] for each in cuts for late in [name for name in each if "mnist" in name][-1:]
+        ),
         "best_cut": fmean(max(each.values()) for each in cuts),
         "worst_cut": fmean(min(each.values()) for each in cuts),
         "faster_share": fmean(c > 0 for each in cuts for c in each.values()),
-        "mean_cut": fmean(1 - fmean(ours.values()) / fmean(theirs.values()) for (ours, _), (theirs, _) in pairs),
+        "mean_cut": fmean(
+            1 - fmean(ours.values()) / fmean(theirs.values()) for (ours, _), (theirs, _) in pairs
+        ),
         "makespan_change": fmean(map(change, pairs)),
         "makespan_worst": max(map(change, pairs)),
     }
@@ -103,7 +113,9 @@ def _times(outcome: Outcome) -> Times:
     return outcome.completion_s, outcome.makespan_s
 
 
-def seed_schedule(arm: Arm, seeds: Iterable[int] = SEEDS, schedule: Schedule = SEED_SCHEDULE) -> dict[str, float]:
+def seed_schedule(
+    arm: Arm, seeds: Iterable[int] = SEEDS, schedule: Schedule = SEED_SCHEDULE
+) -> dict[str, float]:
     runs = [on_machine(schedule, arm, seed) for seed in seeds]
     return three([pair for pair, _ in runs]) | {"passes": fmean(passes for _, passes in runs)}
 
@@ -120,7 +132,9 @@ def grid(done: Done) -> Cells:
         for interval_s in INTERVALS_S:
             ours = Arm(rules=Rules(alpha=alpha, interval_s=interval_s))
             steady = seed_schedule(replace(ours, backoff=False), CHOOSING)
-            cells[alpha, interval_s] = seed_schedule(ours, CHOOSING) | {"passes_no_backoff": steady["passes"]}
+            cells[alpha, interval_s] = seed_schedule(ours, CHOOSING) | {
+                "passes_no_backoff": steady["passes"]
+            }
             done()
         row = "  ".join(f"{cells[alpha, i]['mnist-tf_cut']:+7.1%}" for i in INTERVALS_S)
         say(f"alpha {alpha:7.2%}, late job's cut by interval {INTERVALS_S}: {row}")
@@ -141,7 +155,9 @@ def by_curve(arm: Arm) -> dict[str, float]:
     """The late job's cut where its loss falls sooner, or as in the schedule."""
     lates = {scale: replace(LATE, loss=falling((2.2, scale), floor=0.10)) for scale in SCALES}
     return {
-        f"{s} machine-s": seed_schedule(arm, schedule=(*SEED_SCHEDULE[:2], (80, late)))["mnist-tf_cut"]
+        f"{s} machine-s": seed_schedule(arm, schedule=(*SEED_SCHEDULE[:2], (80, late)))[
+            "mnist-tf_cut"
+        ]
         for s, late in lates.items()
     }
 
@@ -168,7 +184,11 @@ def policies(done: Done) -> Figures:
         for jobs in JOBS:
             pairs = []
             for seed in SEEDS:
-                pairs.append(_under_allocator(SEED_SCHEDULE if jobs == 3 else drawn(jobs, seed), policy, seed))
+                pairs.append(
+                    _under_allocator(
+                        SEED_SCHEDULE if jobs == 3 else drawn(jobs, seed), policy, seed
+                    )
+                )
                 done()
             figures = three(pairs) if jobs == 3 else many(pairs)
             found[f"{jobs} jobs, {name}"] = told(f"policy: {jobs} jobs, {name}", figures)
@@ -193,7 +213,9 @@ def makespan(found: Figures) -> float:
 
 def main() -> dict[str, Any]:
     with Progress(console=Console(stderr=True)) as progress:
-        steps = len(ALPHAS) * len(INTERVALS_S) + len(JOBS) * (len(arms(Rules())) + len(POLICIES) * len(SEEDS))
+        steps = len(ALPHAS) * len(INTERVALS_S) + len(JOBS) * (
+            len(arms(Rules())) + len(POLICIES) * len(SEEDS)
+        )
         bar = progress.add_task("schedules", total=steps)
         done = partial(progress.advance, bar)
         cells = grid(done)
@@ -210,16 +232,22 @@ def figures(cells: Cells, rules: Rules, machine: Figures, policy: Figures) -> di
         "makespan_change": makespan(machine),
         "policy_late_job_cut": policy["3 jobs, flowcon"]["mnist-tf_cut"],
         "policy_makespan_change": makespan(policy),
-        "late_job_cut_published_alphas": max(f["mnist-tf_cut"] for c, f in cells.items() if c[0] >= PUBLISHED),
+        "late_job_cut_published_alphas": max(
+            f["mnist-tf_cut"] for c, f in cells.items() if c[0] >= PUBLISHED
+        ),
         "late_job_cut_defaults": machine["3 jobs, defaults"]["mnist-tf_cut"],
-        "late_job_cut_by_curve": {name: round(cut, 4) for name, cut in by_curve(Arm(rules=rules)).items()},
+        "late_job_cut_by_curve": {
+            name: round(cut, 4) for name, cut in by_curve(Arm(rules=rules)).items()
+        },
         "best_cell": {"alpha": rules.alpha, "interval_s": rules.interval_s},
         "policy_cell": {"alpha": LIVE.alpha, "interval_s": LIVE.interval_s},
         "passes_defaults": {"backoff": flat["passes"], "no_backoff": flat["passes_no_backoff"]},
         "machine": machine,
         "policy": policy,
         "grid": {f"{a:g} x {i:g} s": round(f["mnist-tf_cut"], 4) for (a, i), f in cells.items()},
-        "grid_passes": {f"{a:g} x {i:g} s": [f["passes"], f["passes_no_backoff"]] for (a, i), f in cells.items()},
+        "grid_passes": {
+            f"{a:g} x {i:g} s": [f["passes"], f["passes_no_backoff"]] for (a, i), f in cells.items()
+        },
     }
 
 

@@ -1,12 +1,15 @@
-"""FlowCon's schedules under the shipping allocator: the policy, its decisions, and their changes in place, simulated.
+"""FlowCon's schedules under the shipping allocator: the policy, its decisions, and their changes in
+place, simulated.
 
-One node of 8 cores. A container becomes a job of one task (no ps) that asks for as many cores as it can use, tells its
-loss and speed every second, and is slowed in proportion to the cores that it lacks. Here a share is a reservation: what
-a job leaves idle nobody else can use, and between two passes a new job is given room by what the others give up.
-Speeds vary by 2 % (normal, of the logarithm) from one report to the next; losses have no noise of their own. A job
-stands still for a second before its first step, and never again.
+One node of 8 cores. A container becomes a job of one task (no ps) that asks for as many cores as it
+can use, tells its loss and speed every second, and is slowed in proportion to the cores that it
+lacks. Here a share is a reservation: what a job leaves idle nobody else can use, and between two
+passes a new job is given room by what the others give up. Speeds vary by 2 % (normal, of the
+logarithm) from one report to the next; losses have no noise of their own. A job stands still for a
+second before its first step, and never again.
 
-Yardstick (`equal`): the same policy, to which every job is always new, so that all get equal shares.
+Yardstick (`equal`): the same policy, to which every job is always new, so that all get equal
+shares.
 """
 
 from __future__ import annotations
@@ -49,9 +52,13 @@ Chosen = Rules | str | Policy
 def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str, float], float]:
     """Completion time (end - submission) of each job, and the makespan, s."""
     with named(policy) as name:
-        done = simulate(scenario(schedule), rules.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0)
+        done = simulate(
+            scenario(schedule), rules.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0
+        )
     ends = {record.work.job: record.finished_s or math.inf for record in done.records}
-    return {r.work.job: ends[r.work.job] - r.work.submitted_s for r in done.records}, max(ends.values())
+    return {r.work.job: ends[r.work.job] - r.work.submitted_s for r in done.records}, max(
+        ends.values()
+    )
 
 
 @contextmanager
@@ -60,7 +67,9 @@ def named(policy: Chosen) -> Iterator[str]:
     if isinstance(policy, str):
         yield policy
         return
-    POLICIES["flowcon-bench"] = partial(flowcon, rules=policy) if isinstance(policy, Rules) else policy
+    POLICIES["flowcon-bench"] = (
+        partial(flowcon, rules=policy) if isinstance(policy, Rules) else policy
+    )
     try:
         yield "flowcon-bench"
     finally:
@@ -70,9 +79,13 @@ def named(policy: Chosen) -> Iterator[str]:
 def scenario(schedule: Schedule) -> Scenario:
     images = {image.name: image for _, image in schedule}
     return Scenario(
-        jobs=tuple(work(f"{n}-{image.name}", start, image) for n, (start, image) in enumerate(schedule)),
+        jobs=tuple(
+            work(f"{n}-{image.name}", start, image) for n, (start, image) in enumerate(schedule)
+        ),
         cluster=Cluster(nodes=(Machine(name="n1", cpu=CORES, memory_gib=64.0),)),
-        surfaces={name: Surface([Measured(0, 1, BATCH, RATE * i.most)]) for name, i in images.items()},
+        surfaces={
+            name: Surface([Measured(0, 1, BATCH, RATE * i.most)]) for name, i in images.items()
+        },
         losses={name: curve(image) for name, image in images.items()},
         restart_s=1.0,
         noise=NOISE,

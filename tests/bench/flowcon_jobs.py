@@ -1,14 +1,17 @@
-"""What is run on FlowCon's machine: kinds of jobs and how their losses fall (assumed), and when they start.
+"""What is run on FlowCon's machine: kinds of jobs and how their losses fall (assumed), and when
+they start.
 
-Loss curves (assumed, in the shape of such trainings; `machine-seconds` are core-seconds / 8, noise 2 % of a reading):
+Loss curves (assumed, in the shape of such trainings; `machine-seconds` are core-seconds / 8, noise
+2 % of a reading):
 
     vae          550 -> 180 with 3 machine-s, 180 -> 105 with 100: converges slowly; 300 machine-s of work
     mnist-torch  2.3 -> 0.08 with 8: flat long before its 120 machine-s are over
     mnist-tf     2.3 -> 0.10 with 50: learns for all of its 80 machine-s; the late one
     gru, lstm    5.5 -> 1.5 with 25, 6 -> 3 with 30; 50 and 60 machine-s, and at most 4 of the 8 cores
 
-Schedules: the seed's (vae at 0 s, mnist-torch at 40, mnist-tf at 80), 10 noise seeds; 10 and 15 jobs drawn from the
-five (vae, mnist-torch and mnist-tf with 120, 40, 40 machine-s there), started in whole seconds of [0, 100), 10 seeds.
+Schedules: the seed's (vae at 0 s, mnist-torch at 40, mnist-tf at 80), 10 noise seeds; 10 and 15
+jobs drawn from the five (vae, mnist-torch and mnist-tf with 120, 40, 40 machine-s there), started
+in whole seconds of [0, 100), 10 seeds.
 """
 
 from __future__ import annotations
@@ -27,10 +30,14 @@ Schedule = Sequence[tuple[int, Image]]
 
 def falling(*terms: tuple[float, float], floor: float) -> Callable[[float], float]:
     """Loss after so many core-seconds: floor + sum of height x exp(-machine-seconds / scale)."""
-    return lambda done: floor + math.fsum(height * math.exp(-done / CORES / scale) for height, scale in terms)
+    return lambda done: (
+        floor + math.fsum(height * math.exp(-done / CORES / scale) for height, scale in terms)
+    )
 
 
-def image(name: str, machine_s: float, loss: Callable[[float], float], most: float = CORES) -> Image:
+def image(
+    name: str, machine_s: float, loss: Callable[[float], float], most: float = CORES
+) -> Image:
     return Image(name=name, work=machine_s * CORES, most=most, loss=loss)
 
 
@@ -46,4 +53,6 @@ SCALES = (10, 20, 30, 50)  # machine-seconds in which the late job's loss falls
 
 def drawn(jobs: int, seed: int) -> Schedule:
     rng = random.Random(seed)
-    return sorted(((rng.randrange(100), rng.choice(DRAWN)) for _ in range(jobs)), key=lambda at: at[0])
+    return sorted(
+        ((rng.randrange(100), rng.choice(DRAWN)) for _ in range(jobs)), key=lambda at: at[0]
+    )

@@ -1,12 +1,15 @@
-"""FlowCon on real training, against equal shares in the same run: `make bench-flowcon-live` (about 10 minutes).
+"""FlowCon on real training, against equal shares in the same run: `make bench-flowcon-live` (about
+10 minutes).
 
-One node of one core, on a CPU of its own where the machine has two. Three TensorFlow jobs of a chief, a ps and a worker
-start as in the seed's schedule (0, 40 and 80 s), scaled by `SCALE`: a variational auto-encoder, a classifier that is
-flat after seconds, and a classifier that learns for as long as it trains, which comes last. Their losses are told each
-second. Every pod's CPU limit is soft, so no core idles that somebody wants, in both arms:
+One node of one core, on a CPU of its own where the machine has two. Three TensorFlow jobs of a
+chief, a ps and a worker start as in the seed's schedule (0, 40 and 80 s), scaled by `SCALE`: a
+variational auto-encoder, a classifier that is flat after seconds, and a classifier that learns for
+as long as it trains, which comes last. Their losses are told each second. Every pod's CPU limit is
+soft, so no core idles that somebody wants, in both arms:
 
     equal    policy `static`: every job requests the same third of the node for as long as it runs. The kernel weighs
-             pods by what they request (`cpu.shares`), which is how Docker's containers compete by default.
+             pods by what they request (`cpu.shares`), which is how Docker's containers compete by
+             default.
     flowcon  policy `flowcon`: what each requests is moved through the pods' `resize` subresource, and nothing restarts.
 
 completion       of a job: its end less its submission, s
@@ -51,9 +54,13 @@ CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 16}\n"
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE_S = 600.0
 WORK = float(os.environ.get("BENCH_WORK", "1"))
-JOBS = {name: max(1, round(WORK * epochs)) for name, epochs in (("vae", 350), ("cancer", 710), ("late", 144))}
-"""And how many epochs, in the order in which they start: long enough that a start, of half a minute here and of seconds
-in the seed, is no more than a quarter of the last one (with BENCH_WORK=1)."""
+JOBS = {
+    name: max(1, round(WORK * epochs))
+    for name, epochs in (("vae", 350), ("cancer", 710), ("late", 144))
+}
+"""And how many epochs, in the order in which they start: long enough that a start, of half a minute
+here and of seconds in the seed, is no more than a quarter of the last one (with BENCH_WORK=1).
+"""
 BATCH = {"start": 256, "min": 256, "max": 256}
 ONE = {"start": 1, "min": 1, "max": 1}
 CORES = {"chief": 0.18, "ps": 0.18, "worker": 0.6}
@@ -83,7 +90,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def request(job: str, arm: str) -> dict[str, Any]:
     policy, part = ARMS[arm]
-    sizes = {role: {"cpu": round(cores * part, 3), "memory_gib": 1.6} for role, cores in CORES.items()}
+    sizes = {
+        role: {"cpu": round(cores * part, 3), "memory_gib": 1.6} for role, cores in CORES.items()
+    }
     return {
         "job": job,
         "epochs": JOBS[job],
@@ -101,7 +110,10 @@ def request(job: str, arm: str) -> dict[str, Any]:
 
 
 async def once(arm: str) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
         async with Stack(Path(folder), cluster) as stack, trial(stack) as watched:
             alone.on_a_cpu(stack)
             submitted = await _play(watched, arm)
@@ -129,7 +141,11 @@ async def _all_over(watched: Trial) -> None:
         while len(over := watched.of(JobFinished)) < len(JOBS):
             if watched.broken.done():
                 watched.broken.result()
-            if failed := [f"{end.job} {end.outcome}: {end.cause}" for end in over if end.outcome != "succeeded"]:
+            if failed := [
+                f"{end.job} {end.outcome}: {end.cause}"
+                for end in over
+                if end.outcome != "succeeded"
+            ]:
                 raise Failed("\n".join(failed))
             watched.changed.clear()
             await watched.changed.wait()
@@ -150,17 +166,25 @@ def _outcome(watched: Trial, submitted: dict[str, float]) -> Outcome:
     )
 
 
-def _run(watched: Trial, job: str, submitted_s: float, updates: Iterable[tuple[float, TaskUpdated]]) -> Run:
+def _run(
+    watched: Trial, job: str, submitted_s: float, updates: Iterable[tuple[float, TaskUpdated]]
+) -> Run:
     [over] = [m for m in watched.of(JobFinished) if m.job == job]
     reports = [m for m in watched.of(ProgressReported) if m.job == job]
-    resumed = [h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed) and h.message.job == job]
+    resumed = [
+        h.stored_s
+        for h in watched.heard
+        if isinstance(h.message, TrainingResumed) and h.message.job == job
+    ]
     resized = [at_s for at_s, m in updates if m.job == job]
     found = gaps(reports)
     return Run(
         completion_s=over.finished_s - submitted_s,
         until_first_step_s=resumed[0] - submitted_s,
         longest_gap_s=max((end - start for start, end in found), default=0.0),
-        gap_at_resize_s=max((e - s for s, e in found if any(s <= at_s <= e for at_s in resized)), default=0.0),
+        gap_at_resize_s=max(
+            (e - s for s, e in found if any(s <= at_s <= e for at_s in resized)), default=0.0
+        ),
         starts=len(resumed),
         exactly_once=over.counted == reports[-1].total_samples,
         last_loss=reports[-1].loss or 0.0,
@@ -177,7 +201,9 @@ def told(arm: str, outcome: Outcome) -> None:
     say(f"{arm}: makespan {outcome.makespan_s:.1f} s, {outcome.resizes} resizes")
     for job, run in outcome.jobs.items():
         gap = f"longest gap {run.longest_gap_s:.2f} s, at a resize {run.gap_at_resize_s:.2f} s"
-        say(f"  {job:8} {run.completion_s:6.1f} s, first step after {run.until_first_step_s:5.1f} s, {gap}")
+        say(
+            f"  {job:8} {run.completion_s:6.1f} s, first step after {run.until_first_step_s:5.1f} s, {gap}"
+        )
 
 
 def result(arms: dict[str, Outcome]) -> dict[str, Any]:
@@ -187,12 +213,16 @@ def result(arms: dict[str, Outcome]) -> dict[str, Any]:
     return {
         "late_job_cut": 1 - ours.jobs[late].completion_s / equal.jobs[late].completion_s,
         "makespan_change": ours.makespan_s / equal.makespan_s - 1,
-        "cuts": {j: round(1 - ours.jobs[j].completion_s / equal.jobs[j].completion_s, 4) for j in JOBS},
+        "cuts": {
+            j: round(1 - ours.jobs[j].completion_s / equal.jobs[j].completion_s, 4) for j in JOBS
+        },
         "resizes": ours.resizes,
         "resize_median_s": median(ours.resize_s or (0.0,)),
         "resize_longest_s": max(ours.resize_s, default=0.0),
         "gap_at_resize_s": max(run.gap_at_resize_s for run in ours.jobs.values()),
-        "longest_gap_s": {n: round(max(r.longest_gap_s for r in arm.jobs.values()), 3) for n, arm in arms.items()},
+        "longest_gap_s": {
+            n: round(max(r.longest_gap_s for r in arm.jobs.values()), 3) for n, arm in arms.items()
+        },
         "restarts": sum(run.starts - 1 for run in runs),
         "exactly_once": all(run.exactly_once for run in runs),
         "scale": SCALE,
@@ -203,7 +233,8 @@ def result(arms: dict[str, Outcome]) -> dict[str, Any]:
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
     jobs = {
-        name: {k: round(v, 3) for k, v in msgspec.structs.asdict(run).items()} for name, run in outcome.jobs.items()
+        name: {k: round(v, 3) for k, v in msgspec.structs.asdict(run).items()}
+        for name, run in outcome.jobs.items()
     }
     return {"makespan_s": round(outcome.makespan_s, 1), "jobs": jobs}
 

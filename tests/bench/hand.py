@@ -16,21 +16,28 @@ from shared.ports import free_port
 def cluster(counts: Mapping[str, int]) -> str:
     """A cluster on free ports, as JSON.
 
-    Fixed ports would not do: gRPC shares a port silently (SO_REUSEPORT), so two benchmarks that run at the same time
-    would take each other's connections.
+    Fixed ports would not do: gRPC shares a port silently (SO_REUSEPORT), so two benchmarks that run
+    at the same time would take each other's connections.
     """
-    addresses = {role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in counts.items()}
+    addresses = {
+        role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in counts.items()
+    }
     return msgspec.json.encode(addresses).decode()
 
 
 async def pods(
-    stack: Stack, command: list[str], tasks: Sequence[tuple[str, int]], sizes: Mapping[str, Resources]
+    stack: Stack,
+    command: list[str],
+    tasks: Sequence[tuple[str, int]],
+    sizes: Mapping[str, Resources],
 ) -> None:
     """One pod a task; each runs `command ROLE INDEX`."""
     async with aiohttp.ClientSession(headers=stack.kube_headers) as http:
         for role, index in tasks:
             body = _pod(role, index, [*command, role, str(index)], sizes[role])
-            async with http.post(f"{stack.kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
+            async with http.post(
+                f"{stack.kube_url}/api/v1/namespaces/default/pods", json=body
+            ) as answer:
                 answer.raise_for_status()
 
 
@@ -44,4 +51,7 @@ def _pod(role: str, index: int, command: list[str], size: Resources) -> dict[str
         "resources": {"requests": cpu, "limits": cpu},
         "env": [{"name": name, "value": value} for name, value in names],
     }
-    return {"metadata": {"name": f"hand-{role}-{index}"}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    return {
+        "metadata": {"name": f"hand-{role}-{index}"},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }

@@ -1,10 +1,12 @@
-"""Stop, start again, restore: a parameter-server job written without Weir, the yardstick for our own restart.
+"""Stop, start again, restore: a parameter-server job written without Weir, the yardstick for our
+own restart.
 
     python -m tests.bench.handwritten FOLDER PROGRAM ROLE INDEX
 
-Each task is a parent that runs a child and, when `FOLDER/saved-<n>` appears, starts it again for round n + 1. Round n's
-cluster is in `FOLDER/cluster-<n>.json`; the chief stops when it sees `FOLDER/stop-<n>`. It writes when its last update
-was applied and when its first was into `FOLDER/last-<n>` and `FOLDER/first-<n>`.
+Each task is a parent that runs a child and, when `FOLDER/saved-<n>` appears, starts it again for
+round n + 1. Round n's cluster is in `FOLDER/cluster-<n>.json`; the chief stops when it sees
+`FOLDER/stop-<n>`. It writes when its last update was applied and when its first was into
+`FOLDER/last-<n>` and `FOLDER/first-<n>`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def parent(folder: Path, words: list[str]) -> None:
         if not _member(folder, number, words):
             _wait(folder / f"saved-{number}")
         else:
-            child = subprocess.Popen([sys.executable, "-m", "tests.bench.handwritten", *words, str(number)])
+            child = subprocess.Popen(
+                [sys.executable, "-m", "tests.bench.handwritten", *words, str(number)]
+            )
             _wait(folder / f"saved-{number}")
             child.kill()
             child.wait()

@@ -1,15 +1,17 @@
-"""A parameter server with a quarter of its CPU: nothing, stop-and-restart, Weir: `make bench-hot-ps` (10 minutes).
+"""A parameter server with a quarter of its CPU: nothing, stop-and-restart, Weir: `make
+bench-hot-ps` (10 minutes).
 
-A job of ten million parameters, one ps, two workers. Once it trains, the ps' node gives it a quarter of what it has
-promised (the bench shrinks the pod's CPU quota behind everybody's back), and there is another node with room. Three
-arms, one after the other, each on a stack of its own, all with the policy `static`:
+A job of ten million parameters, one ps, two workers. Once it trains, the ps' node gives it a
+quarter of what it has promised (the bench shrinks the pod's CPU quota behind everybody's back), and
+there is another node with room. Three arms, one after the other, each on a stack of its own, all
+with the policy `static`:
 
     nothing   nobody minds (`starved_s` beyond the end)
     restart   Weir sees it and moves the ps, but by stopping everything and starting again (`handover: restart`)
     weir      the same, make before break
 
-`..._s`: from that moment to the end of the job. `pause_s`: Weir's, from the last update before to the first after, on
-the ps' clocks. DLRover reports 33, 29 and 21 minutes for the like.
+`..._s`: from that moment to the end of the job. `pause_s`: Weir's, from the last update before to
+the first after, on the ps' clocks. DLRover reports 33, 29 and 21 minutes for the like.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ import msgspec
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
-from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TrainingResumed
+from shared.messages import (
+    AllocationDecided,
+    JobFinished,
+    ProgressReported,
+    TaskReady,
+    TrainingResumed,
+)
 from tests.bench.player import sizes
 from tests.bench.report import NoLimits, finish_or_refuse, say
 from tests.flow.kills import family
@@ -57,7 +65,9 @@ ARMS = {
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. `moved_s`: from the fault to the decision; `back_s`: to the first update after it."""
+    """One arm. `moved_s`: from the fault to the decision; `back_s`: to the first update after
+    it.
+    """
 
     total_s: float
     moved_s: float | None
@@ -68,13 +78,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def once(settings: dict[str, str], handover: str) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
         asked = {"WEIR_ALLOCATOR_POLICY": "static", **settings}
         async with Stack(Path(folder), cluster, asked) as stack, trial(stack) as watched:
             await watched.submit({**REQUEST, "handover": handover}, PROGRAM)
             await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
             if not watched.enforced:
-                raise NoLimits("CPU limits are not enforced on this machine: no ps can be short of it")
+                raise NoLimits(
+                    "CPU limits are not enforced on this machine: no ps can be short of it"
+                )
             await asyncio.sleep(WARM_S)
             throttle(_pod_of_ps(watched))
             since_s = time.time()
@@ -88,7 +103,9 @@ def _pod_of_ps(watched: Trial) -> str:
 
 
 def throttle(pod_uid: str) -> None:
-    """Leave a pod's processes a quarter of their CPU quota. Raises `NoLimits` where they have none."""
+    """Leave a pod's processes a quarter of their CPU quota. Raises `NoLimits` where they have
+    none.
+    """
     supervisor = family(pod_uid).supervisor
     group = group_of(supervisor) if supervisor else None
     if group is None:
@@ -115,7 +132,9 @@ def group_of(pid: int) -> Path | None:
 
 def _outcome(watched: Trial, since_s: float) -> Outcome:
     over: JobFinished = watched.of(JobFinished)[-1]
-    decided: list[AllocationDecided] = [d for d in watched.of(AllocationDecided) if d.decided_s > since_s]
+    decided: list[AllocationDecided] = [
+        d for d in watched.of(AllocationDecided) if d.decided_s > since_s
+    ]
     later = [h for h in watched.heard if h.stored_s > since_s]
     resumed = [(h.stored_s, h.message) for h in later if isinstance(h.message, TrainingResumed)]
     return Outcome(

@@ -1,15 +1,18 @@
-"""Policies on real training, batch and learning rate included: `make bench-live` (about 12 minutes).
+"""Policies on real training, batch and learning rate included: `make bench-live` (about 12
+minutes).
 
-Two nodes of a core; a stranger has one of them until `LEAVE_S` after the start. One job for each policy, each on a
-stack of its own whose own policy is `static`: the first job names none, the others name theirs. All may grow in ps, in
-workers and in batch, and the learning rate follows the batch by its root. What a generation trains with is what its
-trainer told (`TrainingResumed.learning_rate`); the rule beside it is worked out from the program's own rate:
+Two nodes of a core; a stranger has one of them until `LEAVE_S` after the start. One job for each
+policy, each on a stack of its own whose own policy is `static`: the first job names none, the
+others name theirs. All may grow in ps, in workers and in batch, and the learning rate follows the
+batch by its root. What a generation trains with is what its trainer told
+(`TrainingResumed.learning_rate`); the rule beside it is worked out from the program's own rate:
 
     rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)                            (`services/trainer/rate.py`)
 
-`dike` and `dlrover` choose no batch. `dlrover` watches a generation for a minute and takes its first pause for half of
-one, so that it leaves much shorter jobs than this as they are. The trainer measures no gradient noise: to `weir`, as to
-`elastic-batch`, an example teaches the same in every batch of the range that the person gave.
+`dike` and `dlrover` choose no batch. `dlrover` watches a generation for a minute and takes its
+first pause for half of one, so that it leaves much shorter jobs than this as they are. The trainer
+measures no gradient noise: to `weir`, as to `elastic-batch`, an example teaches the same in every
+batch of the range that the person gave.
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ REQUEST = {
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation: since when (from the request on), its size, its rate as told and by the rule."""
+    """One generation: since when (from the request on), its size, its rate as told and by the
+    rule.
+    """
 
     at_s: float
     ps: int
@@ -98,8 +103,14 @@ def by_rule(batch: int, workers: int) -> float:
 
 async def once(policy: str | None) -> Outcome:
     """`policy` None: the cluster's."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
-        async with Stack(Path(folder), cluster, {"WEIR_ALLOCATOR_POLICY": "static"}) as stack, trial(stack) as watched:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(folder), cluster, {"WEIR_ALLOCATOR_POLICY": "static"}) as stack,
+            trial(stack) as watched,
+        ):
             await _play(Scene(watched, Path(folder)), {**REQUEST, "policy": policy})
             return _outcome(watched)
 
@@ -110,7 +121,9 @@ async def _play(scene: Scene, request: dict[str, Any]) -> None:
     await watched.submit(request, demo.JOBS / "digits.py")
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
     if not watched.enforced:
-        raise NoLimits("CPU limits are not enforced on this machine: no size would differ from another")
+        raise NoLimits(
+            "CPU limits are not enforced on this machine: no size would differ from another"
+        )
     await asyncio.sleep(LEAVE_S)
     await scene.stranger_leaves(stranger)
     await watched.finished(PATIENCE_S)
@@ -143,7 +156,9 @@ def _stretches(watched: Trial) -> list[Stretch]:
     ]
 
 
-def _stretch(at_s: float, spec: ClusterSpecPublished, resumed: TrainingResumed, reason: str) -> Stretch:
+def _stretch(
+    at_s: float, spec: ClusterSpecPublished, resumed: TrainingResumed, reason: str
+) -> Stretch:
     ps, workers = len(spec.addresses("ps")), len(spec.addresses("worker"))
     return Stretch(
         at_s=round(at_s, 1),
@@ -162,7 +177,9 @@ async def main() -> dict[str, Any]:
     for policy in (None, *POLICIES):
         done = await once(policy)
         runs[done.policy] = done
-        say(f"{done.policy}: {done.total_s:.1f} s, accuracy {done.accuracy:.3f}, {done.counted} of {done.examples}")
+        say(
+            f"{done.policy}: {done.total_s:.1f} s, accuracy {done.accuracy:.3f}, {done.counted} of {done.examples}"
+        )
         for stretch in done.stretches:
             say(f"  {stretch.told()}")
     return result(runs)
@@ -173,10 +190,14 @@ def result(runs: dict[str, Outcome]) -> dict[str, Any]:
     stretches = [stretch for run in runs.values() for stretch in run.stretches]
     return {
         "batch_changed_by": [name for name, run in runs.items() if batch_changes(run)],
-        "rates_follow_the_rule": all(math.isclose(s.learning_rate, s.rule, rel_tol=CLOSE) for s in stretches),
+        "rates_follow_the_rule": all(
+            math.isclose(s.learning_rate, s.rule, rel_tol=CLOSE) for s in stretches
+        ),
         "exactly_once": all(run.counted == run.examples for run in runs.values()),
         "accuracy_within": all(abs(run.accuracy - static) <= WITHIN for run in runs.values()),
-        "longest_pause_s": max((s.pause_s for s in stretches if s.pause_s is not None), default=0.0),
+        "longest_pause_s": max(
+            (s.pause_s for s in stretches if s.pause_s is not None), default=0.0
+        ),
         "runs": {name: _told(run, static) for name, run in runs.items()},
         "cpu_limits_enforced": True,
     }

@@ -1,11 +1,12 @@
 """A machine on which containers compete for cores, in steps of a second.
 
-The model. A container can use up to `most` cores and then works at one core-second a core and second. Every step the
-cores are shared equally among the running containers, none above its limit nor above what it can use, and what one
-leaves goes to the others. Where all stand at their limits and cores are left, either the limits give way (`soft`: the
-machine is work-conserving, no core idles that somebody could use) or the cores idle (a quota in the strict sense). A
-container ends when its work is done. It tells its loss every second, with noise, and its CPU share is read every ten.
-Changing a limit costs nothing; there are neither caches to cool nor memory to fill.
+The model. A container can use up to `most` cores and then works at one core-second a core and
+second. Every step the cores are shared equally among the running containers, none above its limit
+nor above what it can use, and what one leaves goes to the others. Where all stand at their limits
+and cores are left, either the limits give way (`soft`: the machine is work-conserving, no core
+idles that somebody could use) or the cores idle (a quota in the strict sense). A container ends
+when its work is done. It tells its loss every second, with noise, and its CPU share is read every
+ten. Changing a limit costs nothing; there are neither caches to cool nor memory to fill.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ READ_CPU_S = 10
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of job: core-seconds of work, cores it can use at once, and its loss after so many core-seconds."""
+    """A kind of job: core-seconds of work, cores it can use at once, and its loss after so many
+    core-seconds.
+    """
 
     name: str
     work: float
@@ -41,7 +44,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run. `algorithm`: limits are computed at all; `update`: and applied; `backoff`: the interval doubles."""
+    """What is run. `algorithm`: limits are computed at all; `update`: and applied; `backoff`: the
+    interval doubles.
+    """
 
     rules: Rules = Rules()
     algorithm: bool = True
@@ -51,7 +56,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Completion times (end - start) by container, s; last end, s; passes of the algorithm; cores by second."""
+    """Completion times (end - start) by container, s; last end, s; passes of the algorithm; cores
+    by second.
+    """
 
     completion_s: dict[str, float]
     makespan_s: float
@@ -83,7 +90,9 @@ def divided(limits: Mapping[str, float], cores: float) -> dict[str, float]:
     """Equal shares below each one's limit; what one leaves goes to the others."""
     shares: dict[str, float] = {}
     for left, (name, limit) in zip(
-        range(len(limits), 0, -1), sorted(limits.items(), key=lambda at: (at[1], at[0])), strict=True
+        range(len(limits), 0, -1),
+        sorted(limits.items(), key=lambda at: (at[1], at[0])),
+        strict=True,
     ):
         shares[name] = min(limit, (cores - math.fsum(shares.values())) / left)
     return shares
@@ -116,7 +125,9 @@ def run(jobs: Sequence[tuple[int, Image]], arm: Arm, seed: int, noise: float) ->
         history.append(shares)
         now += 1
     ends = {c.name: c.end_s for c in coming}
-    return Outcome({c.name: c.end_s - c.start_s for c in coming}, max(ends.values()), passes, tuple(history))
+    return Outcome(
+        {c.name: c.end_s - c.start_s for c in coming}, max(ends.values()), passes, tuple(history)
+    )
 
 
 def _judged(running: Sequence[Running], timing: Timing, now: int, arm: Arm) -> tuple[Timing, bool]:
@@ -133,4 +144,6 @@ def _judged(running: Sequence[Running], timing: Timing, now: int, arm: Arm) -> t
 
 
 def _measured(container: Running, now: float, interval_s: float) -> Container:
-    return msgspec.structs.replace(container.state, growth=growth(container.samples, now, interval_s))
+    return msgspec.structs.replace(
+        container.state, growth=growth(container.samples, now, interval_s)
+    )

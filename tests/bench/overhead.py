@@ -1,8 +1,9 @@
 """What Weir costs while nothing changes: `make bench-overhead` (about 7 minutes).
 
-One job twice on one node, under the same limits: under Weir, and as a plain loop after TensorFlow's guide. Both stand
-all the time; one is frozen while the other is measured, in turns (A B, B A, ...), so that a slow moment of the machine
-meets both. `ratio`: the median over the alternations of Weir's examples a second over the plain loop's.
+One job twice on one node, under the same limits: under Weir, and as a plain loop after TensorFlow's
+guide. Both stand all the time; one is frozen while the other is measured, in turns (A B, B A, ...),
+so that a slow moment of the machine meets both. `ratio`: the median over the alternations of Weir's
+examples a second over the plain loop's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = demo.JOBS / "clicks.py"
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
-CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # holds both; only one runs at a time
+CLUSTER = (
+    f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # holds both; only one runs at a time
+)
 MEASURED_S, SETTLE_S = float(os.environ.get("BENCH_STEADY_S", "20")), 3.0
 PS, WORKERS = 1, 2
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.5)
@@ -58,8 +61,14 @@ class Side:
 
 
 async def main() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
-        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(folder), cluster, services=("launcher",)) as stack,
+            trial(stack) as watched,
+        ):
             progress = await _plain(stack, Path(folder) / "plain")
             other = Side(stack, "tests.bench.plain")
             other.send(signal.SIGSTOP)
@@ -70,7 +79,9 @@ async def main() -> dict[str, Any]:
                 "weir": (ours, lambda a, b: _speed(watched, a, b)),
                 "plain": (other, lambda a, b: _read(progress, a, b)),
             }
-            return result([await _alternation(sides, number) for number in range(ALTERNATIONS)], watched)
+            return result(
+                [await _alternation(sides, number) for number in range(ALTERNATIONS)], watched
+            )
 
 
 async def _plain(stack: Stack, folder: Path) -> Path:
@@ -98,7 +109,10 @@ async def _alternation(sides: dict[str, Any], number: int) -> dict[str, float]:
     """Measure each side once, alone; who goes first changes."""
     order = list(sides) if number % 2 == 0 else list(sides)[::-1]
     speeds = {name: await _alone(*sides[name]) for name in order}
-    say(f"{number + 1}/{ALTERNATIONS} " + ", ".join(f"{name} {speeds[name]:,.0f}/s" for name in sides))
+    say(
+        f"{number + 1}/{ALTERNATIONS} "
+        + ", ".join(f"{name} {speeds[name]:,.0f}/s" for name in sides)
+    )
     return speeds
 
 

@@ -1,9 +1,10 @@
 """Whether the page keeps up: `make bench-page` (about 1 minute).
 
-A nats-server with 1,000 nodes and 200 jobs in its log; the page's service, a process of its own, with the credentials
-left out; and Chromium, which shows it. Then RATE facts a second for MEASURED_S: two of three are reports of the jobs in
-turn, the third is what a node holds. Measured in Chromium, at every frame that it draws, with the top of the page in
-sight (`top_`) and then the nodes (`nodes_`):
+A nats-server with 1,000 nodes and 200 jobs in its log; the page's service, a process of its own,
+with the credentials left out; and Chromium, which shows it. Then RATE facts a second for
+MEASURED_S: two of three are reports of the jobs in turn, the third is what a node holds. Measured
+in Chromium, at every frame that it draws, with the top of the page in sight (`top_`) and then the
+nodes (`nodes_`):
 
     frames_per_s    frames drawn;  frame_p99_ms: between two of them behind_*_ms     from when the newest fact on the
     screen was stored (the server's clock, on the same machine) to now, at each frame that shows something new: reading,
@@ -43,7 +44,9 @@ RATE = float(os.environ.get("BENCH_RATE", "60"))
 MEASURED_S = float(os.environ.get("BENCH_STEADY_S", "20"))
 SETTLE_S, PATIENCE_S = float(os.environ.get("BENCH_SETTLE_S", "5")), 120.0
 PLACES = {"top": "tiles", "nodes": "node-map"}
-"""What is in sight: numbers, the cluster over time, decisions and the first jobs; or the nodes, each a tile."""
+"""What is in sight: numbers, the cluster over time, decisions and the first jobs; or the nodes,
+each a tile.
+"""
 SEEN = "({ ...window.measured, at_s: window.weir.at_s })"
 AT_ONCE = 100
 WIDE = {"width": 1360, "height": 900}
@@ -58,9 +61,12 @@ def world() -> list[list[Message]]:
     names = [f"job-{number}" for number in range(JOBS)]
     accepts = [accepted(request(name), uid=uid) for uid, name in enumerate(names, start=1)]
     begins: list[Message] = [
-        replace(decided(job=name, asked=request(name)), uid=uid) for uid, name in enumerate(names, start=1)
+        replace(decided(job=name, asked=request(name)), uid=uid)
+        for uid, name in enumerate(names, start=1)
     ]
-    trains: list[Message] = [replace(resumed(1, name), uid=uid) for uid, name in enumerate(names, start=1)]
+    trains: list[Message] = [
+        replace(resumed(1, name), uid=uid) for uid, name in enumerate(names, start=1)
+    ]
     return [[*map(node, range(NODES))], [*accepts], begins, trains]
 
 
@@ -86,7 +92,9 @@ async def speak(bus: Bus, seconds: float, first: int = 0) -> int:
     while (elapsed := time.monotonic() - begun_s) < seconds:
         while said - first < elapsed * RATE:
             third = said % 3 == 2
-            await bus.publish(node(said * 7 % NODES, said + 1) if third else report(said - said // 3))
+            await bus.publish(
+                node(said * 7 % NODES, said + 1) if third else report(said - said // 3)
+            )
             said += 1
         await asyncio.sleep(max(0.0, (said - first) / RATE - (time.monotonic() - begun_s)))
     return said
@@ -100,7 +108,9 @@ async def service(url: str, port: int) -> AsyncIterator[psutil.Process]:
         "WEIR_NATS_CREDENTIALS": "",
         "WEIR_LOG_LEVEL": "warning",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.page", env={**os.environ, **given})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.page", env={**os.environ, **given}
+    )
     try:
         while not listens(port):
             await asyncio.sleep(0.05)
@@ -119,7 +129,9 @@ async def chromium(url: str) -> AsyncIterator[Page]:
         await tab.goto(url)
         await tab.wait_for_selector('#status[data-state="live"]')
         await until(tab, f"document.querySelectorAll('.node').length === {NODES}", PATIENCE_S)
-        await until(tab, f"document.querySelectorAll('#job-table tbody tr').length === {JOBS}", PATIENCE_S)
+        await until(
+            tab, f"document.querySelectorAll('#job-table tbody tr').length === {JOBS}", PATIENCE_S
+        )
         yield tab
         await browser.close()
 
@@ -133,7 +145,10 @@ async def main() -> dict[str, Any]:
             for messages in world():
                 await publish(bus, messages)
             port = free_port()
-            async with service(server.url, port) as page, chromium(f"http://127.0.0.1:{port}/") as tab:
+            async with (
+                service(server.url, port) as page,
+                chromium(f"http://127.0.0.1:{port}/") as tab,
+            ):
                 return await measured(bus, page, tab)
         finally:
             await bus.close()
@@ -151,10 +166,17 @@ async def measured(bus: Bus, page: psutil.Process, tab: Page) -> dict[str, Any]:
         said = await speak(bus, SETTLE_S, said)
         await tab.evaluate("window.measured.frames.length = window.measured.behind.length = 0")
         said = await speak(bus, MEASURED_S, said)
-        found |= {f"{place}_{name}": value for name, value in _seen(await tab.evaluate(SEEN), time.time()).items()}
+        found |= {
+            f"{place}_{name}": value
+            for name, value in _seen(await tab.evaluate(SEEN), time.time()).items()
+        }
     ended_s = time.time()
     newest_s = (await bus.js.get_msg(FACTS, subject="weir.>", direct=True)).time
-    await until(tab, f"window.weir.at_s >= {newest_s.timestamp() if newest_s else ended_s:.6f} - 0.001", PATIENCE_S)
+    await until(
+        tab,
+        f"window.weir.at_s >= {newest_s.timestamp() if newest_s else ended_s:.6f} - 0.001",
+        PATIENCE_S,
+    )
     return found | {
         "drained_s": time.time() - ended_s,
         "facts_per_s": said / (ended_s - begun_s + SETTLE_S),

@@ -1,10 +1,12 @@
-"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 16 minutes).
+"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 16
+minutes).
 
-A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way, once with each kind
-of hand-over. The bench takes the allocator's place, so sizes and moments are the same. Pause: from the last update
-applied before to the first after, on the ps' clocks. `lost_work_s`: examples missed between the decision and 30 s
-after the resume, against what the generation in charge does when left alone, over the speed before. The yardstick:
-the same restart written by hand, without Weir, in the same pods.
+A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way,
+once with each kind of hand-over. The bench takes the allocator's place, so sizes and moments are
+the same. Pause: from the last update applied before to the first after, on the ps' clocks.
+`lost_work_s`: examples missed between the decision and 30 s after the resume, against what the
+generation in charge does when left alone, over the speed before. The yardstick: the same restart
+written by hand, without Weir, in the same pods.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from tests.bench.report import NoLimits, finish_or_refuse, median, percentile, s
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
 HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "3"))
-WARM_S, AFTER_S = float(os.environ.get("BENCH_WARM_S", "8")), float(os.environ.get("BENCH_AFTER_S", "30"))
+WARM_S, AFTER_S = (
+    float(os.environ.get("BENCH_WARM_S", "8")),
+    float(os.environ.get("BENCH_AFTER_S", "30")),
+)
 BEFORE_S, STEADY_S = 6.0, 2 / 3 * AFTER_S
 SMALL, LARGE = (1, 1), (2, 2)
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.35)
@@ -55,14 +60,28 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
 
 async def with_weir(mode: str) -> tuple[list[HandOver], int]:
     """Alternate between the sizes; the hand-overs, and how many parameters the model has."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
-        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
-            asked = {"job": "tables", "epochs": 1000, "batch": {"start": 256, "min": 256, "max": 256}}
-            uid, request = await watched.submit({**asked, "ps": SPAN, "workers": SPAN, "handover": mode}, PROGRAM)
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(folder), cluster, services=("launcher",)) as stack,
+            trial(stack) as watched,
+        ):
+            asked = {
+                "job": "tables",
+                "epochs": 1000,
+                "batch": {"start": 256, "min": 256, "max": 256},
+            }
+            uid, request = await watched.submit(
+                {**asked, "ps": SPAN, "workers": SPAN, "handover": mode}, PROGRAM
+            )
             player = Player(watched, uid, request, SIZES)
             await player.decide(*SMALL)
             if not watched.enforced:
-                raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
+                raise NoLimits(
+                    "CPU limits are not enforced on this machine: the comparison means nothing"
+                )
             done = [await _hand_over(player, mode, number) for number in range(2 * EACH_WAY)]
             return done, watched.of(ProgressReported)[-1].profile.parameters
 
@@ -81,7 +100,9 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     after = figures.speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
     did = figures.samples_at(reports, resumed_s + AFTER_S) - figures.samples_at(reports, decided_s)
     could = before * (resumed_s - decided_s) + after * AFTER_S
-    prepared = [p.seconds for p in watched.of(GenerationPrepared) if p.generation == player.generation]
+    prepared = [
+        p.seconds for p in watched.of(GenerationPrepared) if p.generation == player.generation
+    ]
     done = HandOver(
         grows=grows,
         pause_s=float(resumed.pause_s or 0.0),
@@ -90,7 +111,9 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
         prepare_s=max(prepared, default=0.0),
     )
     way = "grow" if grows else "shrink"
-    say(f"{mode:17} {number + 1:2}/{2 * EACH_WAY} {way:6} pause {done.pause_s:6.2f} s, lost {done.lost_work_s:6.1f} s")
+    say(
+        f"{mode:17} {number + 1:2}/{2 * EACH_WAY} {way:6} pause {done.pause_s:6.2f} s, lost {done.lost_work_s:6.1f} s"
+    )
     return done
 
 
@@ -98,8 +121,13 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
 
 
 async def by_hand() -> list[float]:
-    """The pauses of stop, start again, restore, without Weir: the same sizes, program and limits."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+    """The pauses of stop, start again, restore, without Weir: the same sizes, program and
+    limits.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
         async with Stack(Path(folder), cluster, services=()) as stack:
             shared = Path(folder) / "hand"
             shared.mkdir()
@@ -114,14 +142,21 @@ async def by_hand() -> list[float]:
                 handwritten.write(shared / f"cluster-{number + 1}.json", _cluster(*size))
                 handwritten.write(shared / f"stop-{number}", "")
                 await _until(shared / f"first-{number + 1}")
-                first, last = (float((shared / f).read_text()) for f in (f"first-{number + 1}", f"last-{number}"))
+                first, last = (
+                    float((shared / f).read_text())
+                    for f in (f"first-{number + 1}", f"last-{number}")
+                )
                 pauses.append(first - last)
-                say(f"by hand           {number + 1:2}/{HAND_ROUNDS}        pause {pauses[-1]:6.2f} s")
+                say(
+                    f"by hand           {number + 1:2}/{HAND_ROUNDS}        pause {pauses[-1]:6.2f} s"
+                )
             return pauses
 
 
 def _cluster(ps: int, workers: int) -> str:
-    """A cluster for one round; its ports are new, so that no child of the round before is in the way."""
+    """A cluster for one round; its ports are new, so that no child of the round before is in the
+    way.
+    """
     return hand.cluster({"chief": 1, "ps": ps, "worker": workers})
 
 
@@ -131,7 +166,9 @@ async def _until(path: Path) -> None:
             while not path.exists():
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise TimeoutError(f"the job by hand has not written {path.name} within {PATIENCE_S:g} s") from None
+        raise TimeoutError(
+            f"the job by hand has not written {path.name} within {PATIENCE_S:g} s"
+        ) from None
 
 
 # ---------------------------------------------------------------- what it came to
@@ -144,9 +181,14 @@ async def main() -> dict[str, Any]:
     return result(fast, slow, hand, parameters)
 
 
-def result(fast: list[HandOver], slow: list[HandOver], hand: list[float], parameters: int) -> dict[str, Any]:
+def result(
+    fast: list[HandOver], slow: list[HandOver], hand: list[float], parameters: int
+) -> dict[str, Any]:
     fast_s, slow_s = median(h.pause_s for h in fast), median(h.pause_s for h in slow)
-    lost = {name: sum(h.lost_work_s for h in done) / len(done) for name, done in (("fast", fast), ("slow", slow))}
+    lost = {
+        name: sum(h.lost_work_s for h in done) / len(done)
+        for name, done in (("fast", fast), ("slow", slow))
+    }
     return {
         "make_before_break_median_s": fast_s,
         "make_before_break_p95_s": percentile((h.pause_s for h in fast), 0.95),
@@ -168,7 +210,10 @@ def result(fast: list[HandOver], slow: list[HandOver], hand: list[float], parame
 
 def _by_way(name: str, done: list[HandOver]) -> dict[str, float]:
     ways = {"grow": True, "shrink": False}
-    return {f"{name}_{way}": median(h.lost_work_s for h in done if h.grows == grows) for way, grows in ways.items()}
+    return {
+        f"{name}_{way}": median(h.lost_work_s for h in done if h.grows == grows)
+        for way, grows in ways.items()
+    }
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Parameter-server training as TensorFlow's own guide writes it: an iterator a worker, steps scheduled by the hundred.
+"""Parameter-server training as TensorFlow's own guide writes it: an iterator a worker, steps
+scheduled by the hundred.
 
     python -m tests.bench.plain FOLDER PROGRAM ROLE INDEX
 
-The cluster is in `FOLDER/cluster.json`. The chief appends a line `<time> <examples applied>` to `FOLDER/progress` twice
-a second, from the optimizer's count on the ps. Nothing is accounted for, nothing can be handed over.
+The cluster is in `FOLDER/cluster.json`. The chief appends a line `<time> <examples applied>` to
+`FOLDER/progress` twice a second, from the optimizer's count on the ps. Nothing is accounted for,
+nothing can be handed over.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def lead(folder: Path, cluster: dict[str, list[str]], program: Any) -> None:
         return whole.repeat().batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     iterator = iter(coordinator.create_per_worker_dataset(examples))
-    threading.Thread(target=_report, args=(folder / "progress", optimizer.iterations), daemon=True).start()
+    threading.Thread(
+        target=_report, args=(folder / "progress", optimizer.iterations), daemon=True
+    ).start()
     while True:
         for _ in range(STEPS_A_JOIN):
             coordinator.schedule(step, args=(iterator,))

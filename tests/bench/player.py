@@ -1,4 +1,6 @@
-"""A job sized by a benchmark: decisions as the allocator would say them, at moments that the benchmark chooses."""
+"""A job sized by a benchmark: decisions as the allocator would say them, at moments that the
+benchmark chooses.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,18 @@ async def as_allocator(stack: Stack) -> AsyncIterator[bus.Bus]:
 class Player:
     """A bench in the allocator's place: one job, sized by hand, every task on the one node."""
 
-    def __init__(self, watched: Trial, uid: int, request: JobRequested, sizes: Mapping[str, Resources]) -> None:
+    def __init__(
+        self, watched: Trial, uid: int, request: JobRequested, sizes: Mapping[str, Resources]
+    ) -> None:
         self.watched, self.uid, self.request, self.sizes = watched, uid, request, sizes
         self.generation = 0
         self.serials = iter(range(10_000))
         self.tasks: list[TaskPlan] = [self._task("chief", 0)]
 
     def _task(self, role: Any, index: int) -> TaskPlan:
-        return TaskPlan(role=role, index=index, serial=next(self.serials), node=NODE, resources=self.sizes[role])
+        return TaskPlan(
+            role=role, index=index, serial=next(self.serials), node=NODE, resources=self.sizes[role]
+        )
 
     def _sized(self, ps: int, workers: int) -> list[TaskPlan]:
         """Survivors stay, what is too much goes, what is missing comes with new serials."""
@@ -89,5 +95,7 @@ class Player:
     def _settled(self) -> bool:
         for abandoned in self.watched.of(GenerationAbandoned):
             if abandoned.generation == self.generation:
-                raise RuntimeError(f"generation {self.generation} was abandoned: {abandoned.reason}")
+                raise RuntimeError(
+                    f"generation {self.generation} was abandoned: {abandoned.reason}"
+                )
         return any(r.generation == self.generation for r in self.watched.of(TrainingResumed))

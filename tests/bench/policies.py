@@ -2,15 +2,17 @@
 
     make bench-policies [SURFACES=FILE[,FILE]]      FILE: as for `weir simulate`; without one, speeds by formula
 
-Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of means over seeds:
-of mean completion time, its 95th percentile and the makespan; `worst_...` is over the loaded traces. Environment:
-BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all), BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs).
-With BENCH_CELLS=FILE each finished simulation is a line of that file, and none that is there is run again: what was
-interrupted goes on (of the same code and surfaces; else remove the file).
+Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of
+means over seeds: of mean completion time, its 95th percentile and the makespan; `worst_...` is over
+the loaded traces. Environment: BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all),
+BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs). With BENCH_CELLS=FILE each finished simulation
+is a line of that file, and none that is there is run again: what was interrupted goes on (of the
+same code and surfaces; else remove the file).
 
-The comparison reserves nothing for jobs that wait for long (`reserve_after_s` = 0). With BENCH_RESERVE_AFTER=900 (any
-number of seconds) every simulation is also run with that setting, and `reservation_cost` says what it changes, by trace
-and policy: the ratios of completion times, with over without, and the longest waits.
+The comparison reserves nothing for jobs that wait for long (`reserve_after_s` = 0). With
+BENCH_RESERVE_AFTER=900 (any number of seconds) every simulation is also run with that setting, and
+`reservation_cost` says what it changes, by trace and policy: the ratios of completion times, with
+over without, and the longest waits.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ class Cell(NamedTuple):
 
 
 def by_formula() -> dict[str, Surface]:
-    """Seconds of a step of one sample: a/w + b + c w/p + d (w + p); our coefficients, not measured."""
+    """Seconds of a step of one sample: a/w + b + c w/p + d (w + p); our coefficients, not
+    measured.
+    """
     forms = {
         "compute-bound": (1.0, 0.02, 0.02, 0.001),
         "balanced": (1.0, 0.10, 0.10, 0.005),
@@ -83,7 +87,9 @@ def by_formula() -> dict[str, Surface]:
 def _points(a: float, b: float, c: float, d: float) -> Iterator[Measured]:
     for ps in range(1, 17):
         for workers in range(1, 17):
-            yield Measured(ps, workers, 64, 64.0 / (a / workers + b + c * workers / ps + d * (ps + workers)))
+            yield Measured(
+                ps, workers, 64, 64.0 / (a / workers + b + c * workers / ps + d * (ps + workers))
+            )
 
 
 def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
@@ -95,7 +101,9 @@ def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
 
 def run(cell: Cell, paths: Sequence[str]) -> tuple[Cell, Mapping[str, Any]]:
     rules = Rules(policy=cell.policy, reserve_after_s=cell.reserve_after_s)
-    done = simulate(scenario(cell.trace, surfaces(paths), cell.seed), rules, cell.seed, time.perf_counter)
+    done = simulate(
+        scenario(cell.trace, surfaces(paths), cell.seed), rules, cell.seed, time.perf_counter
+    )
     return cell, figures(done)
 
 
@@ -103,7 +111,10 @@ def all_of(cells: Sequence[Cell], paths: Sequence[str]) -> Iterator[tuple[Cell, 
     known = _kept()
     yield from ((cell, known[_name(cell)]) for cell in cells if _name(cell) in known)
     left = [cell for cell in cells if _name(cell) not in known]
-    with ProcessPoolExecutor(os.cpu_count()) as workers, Progress(console=Console(stderr=True)) as progress:
+    with (
+        ProcessPoolExecutor(os.cpu_count()) as workers,
+        Progress(console=Console(stderr=True)) as progress,
+    ):
         bar = progress.add_task("simulated", total=len(left))
         for future in as_completed([workers.submit(run, cell, paths) for cell in left]):
             _keep(*future.result())
@@ -126,18 +137,27 @@ def _kept() -> dict[tuple[str, str, int, float], Mapping[str, Any]]:
 def _keep(cell: Cell, said: Mapping[str, Any]) -> None:
     if KEPT:
         with open(KEPT, "a") as file:
-            file.write(json.dumps({**dict(zip(KEPT_BY, _name(cell), strict=True)), "said": said}) + "\n")
+            file.write(
+                json.dumps({**dict(zip(KEPT_BY, _name(cell), strict=True)), "said": said}) + "\n"
+            )
 
 
-def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By trace and policy: the means over seeds; a seed in which not every job was completed counts as endless."""
+def together(
+    found: Iterable[tuple[Cell, Mapping[str, Any]]],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By trace and policy: the means over seeds; a seed in which not every job was completed counts
+    as endless.
+    """
     rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for cell, said in found:
         rows.setdefault((cell.trace.name, cell.policy), []).append(said)
     table: dict[str, dict[str, dict[str, float]]] = {}
     for (trace, policy), runs in sorted(rows.items()):
         whole = all(one["completed"] == one["submitted"] for one in runs)
-        means = {name: fmean(one[key] for one in runs) if whole else float("inf") for key, name in KEYS.items()}
+        means = {
+            name: fmean(one[key] for one in runs) if whole else float("inf")
+            for key, name in KEYS.items()
+        }
         more = {
             "utilisation": fmean(one["utilisation"] or 0.0 for one in runs),
             "resizes": fmean(one["resizes"] for one in runs),
@@ -160,7 +180,8 @@ def ratios(of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def reservation_costs(
-    without: Mapping[str, Mapping[str, Mapping[str, float]]], reserved: Mapping[str, Mapping[str, Mapping[str, float]]]
+    without: Mapping[str, Mapping[str, Mapping[str, float]]],
+    reserved: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
     """By trace and policy: what reservations change."""
     return {
@@ -192,13 +213,27 @@ def told(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
 
 
 def main(paths: Sequence[str]) -> None:
-    names = os.environ.get("BENCH_POLICIES", "").split(",") if os.environ.get("BENCH_POLICIES") else [*POLICIES]
-    wanted = (
-        os.environ.get("BENCH_TRACES", "").split(";") if os.environ.get("BENCH_TRACES") else [t.name for t in TRACES]
+    names = (
+        os.environ.get("BENCH_POLICIES", "").split(",")
+        if os.environ.get("BENCH_POLICIES")
+        else [*POLICIES]
     )
-    traces = [replace(trace, jobs=round(WORK * trace.jobs)) for trace in TRACES if trace.name in wanted]
+    wanted = (
+        os.environ.get("BENCH_TRACES", "").split(";")
+        if os.environ.get("BENCH_TRACES")
+        else [t.name for t in TRACES]
+    )
+    traces = [
+        replace(trace, jobs=round(WORK * trace.jobs)) for trace in TRACES if trace.name in wanted
+    ]
     settings = dict.fromkeys((0.0, RESERVE_AFTER_S))
-    cells = [Cell(t, policy, seed, s) for t in traces for seed in range(SEEDS) for policy in names for s in settings]
+    cells = [
+        Cell(t, policy, seed, s)
+        for t in traces
+        for seed in range(SEEDS)
+        for policy in names
+        for s in settings
+    ]
     found = list(all_of(cells, paths))
     table = together(pair for pair in found if not pair[0].reserve_after_s)
     told(table)

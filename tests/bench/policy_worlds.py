@@ -1,12 +1,13 @@
-"""The work and the machines of `bench-policies`: jobs that arrive at a stated load, drawn from measured speeds.
+"""The work and the machines of `bench-policies`: jobs that arrive at a stated load, drawn from
+measured speeds.
 
     work of a job   T seconds at its start size, ln T ~ N(ln MIDDLE_S, SPREAD^2), cut to [T_LEAST_S, T_MOST_S]
     demand          the fewest core-seconds (device-seconds) that its samples can be trained with, over all sizes
     offered load    demand that arrives a second / cores (devices) there are
     light, heavy    Poisson arrivals at the rate that offers so much;  bursty: bursts of `BURST` jobs are Poisson
 
-Mixed clusters have nodes with devices beside nodes without; the load is that of devices for jobs that want them, and
-of cores for the others, each at the stated one.
+Mixed clusters have nodes with devices beside nodes without; the load is that of devices for jobs
+that want them, and of cores for the others, each at the stated one.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def scenario(trace: Trace, surfaces: Mapping[str, Surface], seed: int) -> Scenar
     jobs: list[Work] = []
     for models, count in zip(kinds, _split(trace.jobs, len(kinds)), strict=True):
         drawn = [
-            _work(models, surfaces, chance, f"{'job' if models is served else 'device-job'}-{n}") for n in range(count)
+            _work(models, surfaces, chance, f"{'job' if models is served else 'device-job'}-{n}")
+            for n in range(count)
         ]
         jobs += _arriving(drawn, trace, surfaces, _capacity(cluster, models is alone), chance)
     return Scenario(
@@ -77,7 +79,8 @@ def _cluster(trace: Trace, served: bool, devices: bool) -> Cluster:
         return Cluster(nodes=(msgspec.structs.replace(DEVICE_NODE, count=trace.nodes),))
     half = trace.nodes // 2
     plain, with_devices = (
-        msgspec.structs.replace(m, count=n) for m, n in ((NODE, trace.nodes - half), (DEVICE_NODE, half))
+        msgspec.structs.replace(m, count=n)
+        for m, n in ((NODE, trace.nodes - half), (DEVICE_NODE, half))
     )
     return Cluster(nodes=(plain, with_devices))
 
@@ -93,7 +96,9 @@ def _capacity(cluster: Cluster, devices: bool) -> float:
     return sum(machine.cpu * machine.count for machine in cluster.nodes if not machine.gpu)
 
 
-def _work(models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.random.Generator, name: str) -> Work:
+def _work(
+    models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.random.Generator, name: str
+) -> Work:
     model = models[int(chance.integers(len(models)))]
     surface, work_s = surfaces[model], _seconds(chance)
     if isinstance(surface.served, Axis):
@@ -119,7 +124,10 @@ def _work(models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.ran
             workers=spans[2],
         )
     assert isinstance(surface.alone, Axis)
-    workers, batches = DEVICE_STARTS[int(chance.integers(len(DEVICE_STARTS)))], _batches(surface.alone.at)
+    workers, batches = (
+        DEVICE_STARTS[int(chance.integers(len(DEVICE_STARTS)))],
+        _batches(surface.alone.at),
+    )
     batch = max(batches[0], min(batches[-1], batches[0] * workers))
     epoch = EPOCH_S * surface.speed(0, 1, batches[0])
     epochs = max(1, round(work_s * surface.speed(0, workers, batch) / epoch))
@@ -146,15 +154,27 @@ def _batches(at: Sequence[float]) -> list[int]:
 
 def demand(work: Work, surface: Surface) -> float:
     """Core-seconds, or device-seconds, at the size that needs fewest."""
-    sizes = [(ps, workers) for ps in range(work.ps.min, work.ps.max + 1) for workers in range(1, work.workers.max + 1)]
+    sizes = [
+        (ps, workers)
+        for ps in range(work.ps.min, work.ps.max + 1)
+        for workers in range(1, work.workers.max + 1)
+    ]
     batches = sorted({work.batch.min, work.batch.start, work.batch.max})
     costs = ((p * work.ps_cpu + w * work.worker_cpu) if p else float(w) for p, w in sizes)
-    best = max(surface.speed(p, w, b) / cost for (p, w), cost in zip(sizes, costs, strict=True) for b in batches)
+    best = max(
+        surface.speed(p, w, b) / cost
+        for (p, w), cost in zip(sizes, costs, strict=True)
+        for b in batches
+    )
     return work.samples / best
 
 
 def _arriving(
-    works: Sequence[Work], trace: Trace, surfaces: Mapping[str, Surface], capacity: float, chance: np.random.Generator
+    works: Sequence[Work],
+    trace: Trace,
+    surfaces: Mapping[str, Surface],
+    capacity: float,
+    chance: np.random.Generator,
 ) -> list[Work]:
     """In the order drawn, so spaced that the load is offered."""
     total = sum(demand(work, surfaces[work.model]) for work in works)
@@ -164,5 +184,6 @@ def _arriving(
     gaps = chance.exponential(span_s / groups, groups)
     starts = np.cumsum(gaps) - gaps[0]
     return [
-        msgspec.structs.replace(work, submitted_s=round(float(starts[n // size]), 3)) for n, work in enumerate(works)
+        msgspec.structs.replace(work, submitted_s=round(float(starts[n // size]), 3))
+        for n, work in enumerate(works)
     ]

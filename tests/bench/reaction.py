@@ -1,9 +1,10 @@
 """How soon freed room is known, and used: `make bench-reaction` (about 4 minutes).
 
-A cluster of 500 simulated nodes, full of 5,000 pods of somebody else's, and 500 jobs that wait, each for the room of
-one pod. 500 pods on as many nodes are deleted, five a second. Measured from the moment at which a deletion is asked
-for to the moments at which the bus has stored the node's `CapacityChanged`, and the `AllocationDecided` that starts a
-job there (its server's clock, on the same machine). The allocator's window is 0.
+A cluster of 500 simulated nodes, full of 5,000 pods of somebody else's, and 500 jobs that wait,
+each for the room of one pod. 500 pods on as many nodes are deleted, five a second. Measured from
+the moment at which a deletion is asked for to the moments at which the bus has stored the node's
+`CapacityChanged`, and the `AllocationDecided` that starts a job there (its server's clock, on the
+same machine). The allocator's window is 0.
 """
 
 from __future__ import annotations
@@ -39,19 +40,33 @@ DELETIONS = int(os.environ.get("BENCH_DELETIONS", "500"))
 A_SECOND = 5.0
 PATIENCE_S = 180.0
 TASK = {"chief": 0.2, "ps": 0.3, "worker": 0.5}  # one pod's room: 1 core, 1 GiB
-SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0", "WEIR_ALLOCATOR_POLICY": "static", "WEIR_ALLOCATOR_OPEN_JOBS": "0"}
+SETTINGS = {
+    "WEIR_ALLOCATOR_WINDOW_S": "0",
+    "WEIR_ALLOCATOR_POLICY": "static",
+    "WEIR_ALLOCATOR_OPEN_JOBS": "0",
+}
 
 
 async def main() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, crowd.CLUSTER) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, crowd.CLUSTER) as cluster,
+    ):
         services = ("monitor", "allocator")
-        async with Stack(Path(folder), cluster, SETTINGS, services=services) as stack, trial(stack) as watched:
+        async with (
+            Stack(Path(folder), cluster, SETTINGS, services=services) as stack,
+            trial(stack) as watched,
+        ):
             async with aiohttp.ClientSession(stack.kube_url, headers=stack.kube_headers) as http:
                 await crowd.fill(http, NODES)
-                await watched.until(lambda: len(crowd.full(watched)) == NODES, PATIENCE_S, "a full picture")
+                await watched.until(
+                    lambda: len(crowd.full(watched)) == NODES, PATIENCE_S, "a full picture"
+                )
                 await _ask(watched)
                 deleted = await crowd.delete(http, crowd.names(NODES), DELETIONS, A_SECOND)
-            await watched.until(lambda: len(_decided_jobs(watched)) == DELETIONS, PATIENCE_S, "every decision")
+            await watched.until(
+                lambda: len(_decided_jobs(watched)) == DELETIONS, PATIENCE_S, "every decision"
+            )
             return result(watched, deleted, psutil.Process(stack.parts["monitor"].process.pid))  # type: ignore[union-attr]
 
 
@@ -60,7 +75,10 @@ async def _ask(watched: Trial) -> None:
     say(f"asking for {DELETIONS} jobs")
     program = demo.JOBS / "digits.py"
     kept = Program(name=program.name, digest=await store.keep(watched.bus, store.read(program)))
-    one, sizes = Span(start=1, min=1, max=1), {r: Resources(cpu=c, memory_gib=c) for r, c in TASK.items()}
+    one, sizes = (
+        Span(start=1, min=1, max=1),
+        {r: Resources(cpu=c, memory_gib=c) for r, c in TASK.items()},
+    )
     for number in range(DELETIONS):
         await watched.bus.request(
             JobRequested(
@@ -73,11 +91,15 @@ async def _ask(watched: Trial) -> None:
                 resources=RoleResources(**sizes),
             )
         )
-    await watched.until(lambda: len(watched.of(JobAccepted)) == DELETIONS, PATIENCE_S, "every job accepted")
+    await watched.until(
+        lambda: len(watched.of(JobAccepted)) == DELETIONS, PATIENCE_S, "every job accepted"
+    )
 
 
 def _decided_jobs(watched: Trial) -> set[str]:
-    """Return the jobs that have a decision. No launcher acts on it, so after 45 s the allocator repeats it."""
+    """Return the jobs that have a decision. No launcher acts on it, so after 45 s the allocator
+    repeats it.
+    """
     return {decided.job for decided in watched.of(AllocationDecided)}
 
 
@@ -86,7 +108,9 @@ def _decided_jobs(watched: Trial) -> set[str]:
 
 def result(watched: Trial, deleted: dict[str, float], monitor: psutil.Process) -> dict[str, Any]:
     known = crowd.first(watched, deleted, CapacityChanged, lambda said: [said.node])
-    used = crowd.first(watched, deleted, AllocationDecided, lambda said: [task.node for task in said.tasks])
+    used = crowd.first(
+        watched, deleted, AllocationDecided, lambda said: [task.node for task in said.tasks]
+    )
     return {
         **crowd.percentiles("capacity", deleted, known),
         **crowd.percentiles("decision", deleted, used),

@@ -1,12 +1,15 @@
-"""Two jobs of which one ends: is the other decided once, to its final size? `make bench-release` (20 minutes).
+"""Two jobs of which one ends: is the other decided once, to its final size? `make bench-release`
+(20 minutes).
 
-Real nats-server, monitor, allocator and launcher and the Kubernetes stand-in; trainers and kubelets are simulated
-(`release_trainers.py`). The allocator has the settings of `weir up`, with shorter timers (`TIMERS`) so that a round
-takes seconds: the pods of a job go within 1.5 s, longer than the stabilisation window is here.
+Real nats-server, monitor, allocator and launcher and the Kubernetes stand-in; trainers and kubelets
+are simulated (`release_trainers.py`). The allocator has the settings of `weir up`, with shorter
+timers (`TIMERS`) so that a round takes seconds: the pods of a job go within 1.5 s, longer than the
+stabilisation window is here.
 
-Two jobs of the default policy fill four nodes. When both have reported their speed, one ends at a random moment: half
-of the jobs succeed, the others are cancelled. Its pods go node by node. From that end on decisions about the other job
-are counted until nothing about it was decided for BENCH_QUIET_S.
+Two jobs of the default policy fill four nodes. When both have reported their speed, one ends at a
+random moment: half of the jobs succeed, the others are cancelled. Its pods go node by node. From
+that end on decisions about the other job are counted until nothing about it was decided for
+BENCH_QUIET_S.
 
     decided_once     rounds with exactly one decision that changed its size or nodes
     final_at_once    rounds in which no later decision made it larger than the first one did
@@ -15,9 +18,10 @@ are counted until nothing about it was decided for BENCH_QUIET_S.
     wait_s_...       from the moment at which the last pod of the ended job was gone, to the decision; below 0: it came
                      before, because there was room for the final size
 
-Environment: BENCH_ROUNDS (100), BENCH_STACKS (2: so many stacks share the rounds), BENCH_SEED (1), BENCH_QUIET_S (4),
-BENCH_RELEASE_S (the setting `release_s`; 0: nothing is waited for), BENCH_TENSORFLOW (0: so many rounds in which real
-trainers run under `weir up`'s own timers, after the simulated ones).
+Environment: BENCH_ROUNDS (100), BENCH_STACKS (2: so many stacks share the rounds), BENCH_SEED (1),
+BENCH_QUIET_S (4), BENCH_RELEASE_S (the setting `release_s`; 0: nothing is waited for),
+BENCH_TENSORFLOW (0: so many rounds in which real trainers run under `weir up`'s own timers, after
+the simulated ones).
 """
 
 from __future__ import annotations
@@ -52,7 +56,10 @@ from tests.bench.release_trainers import BATCH, Kubelets, speed
 from tests.bench.report import finish, percentile, say
 from tests.bench.scale import watching
 
-ROUNDS, STACKS = int(os.environ.get("BENCH_ROUNDS", "100")), int(os.environ.get("BENCH_STACKS", "2"))
+ROUNDS, STACKS = (
+    int(os.environ.get("BENCH_ROUNDS", "100")),
+    int(os.environ.get("BENCH_STACKS", "2")),
+)
 SEED, QUIET_S = int(os.environ.get("BENCH_SEED", "1")), float(os.environ.get("BENCH_QUIET_S", "4"))
 REAL_QUIET_S = 45.0  # longer than every timer of the allocator's
 REAL_PATIENCE_S = 600.0
@@ -67,7 +74,11 @@ TIMERS = {
     "WEIR_ALLOCATOR_BACKOFF_S": "1",
     "WEIR_ALLOCATOR_BACKOFF_MAX_S": "1",
 }
-RELEASE = {"WEIR_ALLOCATOR_RELEASE_S": os.environ["BENCH_RELEASE_S"]} if "BENCH_RELEASE_S" in os.environ else {}
+RELEASE = (
+    {"WEIR_ALLOCATOR_RELEASE_S": os.environ["BENCH_RELEASE_S"]}
+    if "BENCH_RELEASE_S" in os.environ
+    else {}
+)
 TASK = {"cpu": 1.0, "memory_gib": 1.0}
 REQUEST: dict[str, Any] = {
     "epochs": 1000,
@@ -80,12 +91,16 @@ REQUEST: dict[str, Any] = {
 MOMENT_S = 0.0, 4.0
 Ending = tuple[tuple[int, int], tuple[int, int], int]
 ENDING: Ending = (1, 3), (2, 6), 1
-"""Between these (least and most ps, least and most workers) lies the size of the job that ends; it may have so many
-workers more. So it holds a quarter to two thirds of all cores, and the other job has the rest."""
+"""Between these (least and most ps, least and most workers) lies the size of the job that ends; it
+may have so many workers more. So it holds a quarter to two thirds of all cores, and the other job
+has the rest.
+"""
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The sizes (ps, workers) of the job that stays: before, and of each decision after the other one's end."""
+    """The sizes (ps, workers) of the job that stays: before, and of each decision after the other
+    one's end.
+    """
 
     before: tuple[int, int]
     after: tuple[tuple[int, int], ...]
@@ -113,7 +128,9 @@ class Trainers(Protocol):
         """The job was submitted."""
 
     def length(self, chance: random.Random, succeeds: bool) -> dict[str, Any]:
-        """Return what the request of a job says of its length, that is to succeed by itself or to be cancelled."""
+        """Return what the request of a job says of its length, that is to succeed by itself or to
+        be cancelled.
+        """
 
     async def finish(self, job: str) -> None:
         """Let the job succeed soon; where it does by itself, nothing."""
@@ -124,12 +141,18 @@ class Cluster:
 
     patience_s = PATIENCE_S
 
-    def __init__(self, watched: Trial, trainers: Trainers, request: dict[str, Any], ending: Ending) -> None:
+    def __init__(
+        self, watched: Trial, trainers: Trainers, request: dict[str, Any], ending: Ending
+    ) -> None:
         self.watched, self.trainers, self.request, self.ending = watched, trainers, request, ending
 
     def heard(self, kind: type[Any], job: str, since_s: float = 0.0) -> list[Fact]:
         """The messages of a kind about a job that were stored after some moment."""
-        facts = [Fact(each.stored_s, each.message) for each in self.watched.heard if isinstance(each.message, kind)]
+        facts = [
+            Fact(each.stored_s, each.message)
+            for each in self.watched.heard
+            if isinstance(each.message, kind)
+        ]
         return [fact for fact in facts if fact.message.job == job and fact.stored_s > since_s]
 
     async def until(self, holds: Callable[[], Any], what: str) -> None:
@@ -142,7 +165,9 @@ class Cluster:
             await asyncio.sleep(LOOK_S)
 
     async def submit(self, job: str, **fields: Any) -> None:
-        uid, _ = await self.watched.submit({**self.request, "job": job, **fields}, self.trainers.program(job))
+        uid, _ = await self.watched.submit(
+            {**self.request, "job": job, **fields}, self.trainers.program(job)
+        )
         self.trainers.begin(job, uid)
 
     async def end(self, job: str, *, succeeds: bool) -> float:
@@ -155,19 +180,27 @@ class Cluster:
         return self.heard(JobFinished, job)[0].stored_s
 
     def is_quiet(self, job: str, quiet_s: float) -> bool:
-        """Nothing is in flight, what runs has reported, and nothing was decided about the job for so long."""
+        """Nothing is in flight, what runs has reported, and nothing was decided about the job for
+        so long.
+        """
         decided, resumed = self.heard(AllocationDecided, job), self.heard(TrainingResumed, job)
         if not decided or not resumed:
             return False
         generation = decided[-1].message.generation
-        reports = [each for each in self.heard(ProgressReported, job) if each.message.generation == generation]
+        reports = [
+            each
+            for each in self.heard(ProgressReported, job)
+            if each.message.generation == generation
+        ]
         last_s = max(decided[-1].stored_s, resumed[-1].stored_s)
         return bool(reports) and time.time() - max(last_s, reports[0].stored_s) > quiet_s
 
     def pods_of(self, job: str) -> dict[str, int]:
         """How many pods of a job each node lists."""
         last = {
-            each.message.node: each.message for each in self.watched.heard if isinstance(each.message, CapacityChanged)
+            each.message.node: each.message
+            for each in self.watched.heard
+            if isinstance(each.message, CapacityChanged)
         }
         return {name: sum(own.job == job for own in seen.own) for name, seen in last.items()}
 
@@ -197,14 +230,20 @@ async def clear(cluster: Cluster, job: str) -> None:
     await cluster.until(lambda: not any(cluster.pods_of(job).values()), f"the pods of {job} to go")
 
 
-async def completed_round(cluster: Cluster, number: int, chance: random.Random, quiet_s: float) -> Round:
+async def completed_round(
+    cluster: Cluster, number: int, chance: random.Random, quiet_s: float
+) -> Round:
     """A round; one without decisions where something did not happen in time."""
     try:
         return await run_round(cluster, number, chance, quiet_s)
     except TimeoutError as error:
         say(f"round {number} was not completed: {error}")
         for job in (f"ends-{number}", f"stays-{number}"):
-            facts = [each.message for each in cluster.watched.heard if getattr(each.message, "job", "") == job]
+            facts = [
+                each.message
+                for each in cluster.watched.heard
+                if getattr(each.message, "job", "") == job
+            ]
             for fact in [each for each in facts if not isinstance(each, ProgressReported)][-6:]:
                 say(f"    {job}: {str(fact)[:300]}")
             if cluster.heard(AllocationDecided, job):
@@ -215,16 +254,24 @@ async def completed_round(cluster: Cluster, number: int, chance: random.Random, 
 async def run_round(cluster: Cluster, number: int, chance: random.Random, quiet_s: float) -> Round:
     ends, stays = f"ends-{number}", f"stays-{number}"
     succeeds = chance.random() < 0.5
-    await cluster.submit(ends, **size_of_ending(cluster.ending, chance), **cluster.trainers.length(chance, succeeds))
+    await cluster.submit(
+        ends, **size_of_ending(cluster.ending, chance), **cluster.trainers.length(chance, succeeds)
+    )
     await cluster.until(lambda: cluster.heard(AllocationDecided, ends), f"the start of {ends}")
     await cluster.submit(stays)
-    await cluster.until(lambda: has_reported(cluster, ends) and has_reported(cluster, stays), "reports of both")
+    await cluster.until(
+        lambda: has_reported(cluster, ends) and has_reported(cluster, stays), "reports of both"
+    )
     await asyncio.sleep(chance.uniform(*MOMENT_S))
     await cluster.until(lambda: not in_flight(cluster, stays), f"rest of {stays}")
     ended_s = await cluster.end(ends, succeeds=succeeds)
-    await cluster.until(lambda: not any(cluster.pods_of(ends).values()), f"the pods of {ends} to go")
+    await cluster.until(
+        lambda: not any(cluster.pods_of(ends).values()), f"the pods of {ends} to go"
+    )
     gone_s = cluster.gone_s(ends, ended_s)
-    await cluster.until(lambda: time.time() - gone_s > quiet_s and cluster.is_quiet(stays, quiet_s), "quiet")
+    await cluster.until(
+        lambda: time.time() - gone_s > quiet_s and cluster.is_quiet(stays, quiet_s), "quiet"
+    )
     decided = cluster.heard(AllocationDecided, stays)
     later = [each for each in decided if each.stored_s > ended_s]
     found = Round(
@@ -263,7 +310,10 @@ def in_flight(cluster: Cluster, job: str) -> bool:
 async def simulated(numbers: Sequence[int], seed: int) -> tuple[tuple[int, int], list[Round]]:
     """The rounds of one stack."""
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, crowd.CLUSTER) as file:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, crowd.CLUSTER) as file,
+    ):
         async with (
             Stack(Path(folder), file, {**TIMERS, **RELEASE}) as stack,
             trial(stack) as watched,
@@ -287,9 +337,15 @@ async def make_nodes(http: aiohttp.ClientSession) -> None:
     for number in range(NODES):
         name = f"sim-{number}"
         room = {"cpu": str(CORES), "memory": "64Gi", "pods": "110"}
-        status = {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}
+        status = {
+            "allocatable": room,
+            "capacity": room,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
         await crowd.said(http.post("/api/v1/nodes", json={"metadata": {"name": name}}))
-        await crowd.said(http.patch(f"/api/v1/nodes/{name}/status", json={"status": status}, headers=crowd.MERGE))
+        await crowd.said(
+            http.patch(f"/api/v1/nodes/{name}/status", json={"status": status}, headers=crowd.MERGE)
+        )
 
 
 async def main() -> dict[str, Any]:
@@ -299,17 +355,25 @@ async def main() -> dict[str, Any]:
     said = figures([(alone, each) for alone, rounds in found for each in rounds]) if ROUNDS else {}
     if TENSORFLOW:
         rounds = await real_rounds(TENSORFLOW, SEED)
-        said |= {f"tensorflow_{name}": value for name, value in figures([(FULL, each) for each in rounds]).items()}
+        said |= {
+            f"tensorflow_{name}": value
+            for name, value in figures([(FULL, each) for each in rounds]).items()
+        }
     return said
 
 
 async def real_rounds(count: int, seed: int) -> list[Round]:
-    """Rounds with real trainers, under the settings of `weir up`, of a program whose speeds are known.
+    """Rounds with real trainers, under the settings of `weir up`, of a program whose speeds are
+    known.
 
-    While they are not, a job may grow in two steps, because the first one shows that a second one pays.
+    While they are not, a job may grow in two steps, because the first one shows that a second one
+    pays.
     """
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, PLACES) as file:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, PLACES) as file,
+    ):
         async with Stack(Path(folder) / "weir", file, RELEASE) as stack, trial(stack) as watched:
             cluster = Cluster(watched, PacedPrograms(Path(folder)), REAL_REQUEST, REAL_ENDING)
             cluster.patience_s = REAL_PATIENCE_S
@@ -329,7 +393,8 @@ def figures(found: Sequence[tuple[tuple[int, int], Round]]) -> dict[str, Any]:
         "decided_once": sum(len(each.after) == 1 for each in rounds),
         "final_at_once": sum(is_final_at_once(each) for each in rounds),
         "as_fast_as_alone": sum(
-            speed(*(each.after or (each.before,))[-1]) >= NEARLY * speed(*alone) for alone, each in found
+            speed(*(each.after or (each.before,))[-1]) >= NEARLY * speed(*alone)
+            for alone, each in found
         ),
         "wait_s_p50": percentile(waits, 0.5),
         "wait_s_p99": percentile(waits, 0.99),
@@ -340,7 +405,9 @@ def is_final_at_once(found: Round) -> bool:
     if not found.after:
         return False
     first = found.after[0]
-    return first > found.before and all(ps <= first[0] and workers <= first[1] for ps, workers in found.after)
+    return first > found.before and all(
+        ps <= first[0] and workers <= first[1] for ps, workers in found.after
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Training programs that wait before each batch, for `release.py`: more workers are faster, though cores are few."""
+"""Training programs that wait before each batch, for `release.py`: more workers are faster, though
+cores are few.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ REAL_REQUEST: dict[str, Any] = {
 BATCH_S = 0.5
 """A worker waits so long before each batch."""
 EPOCHS = 10, 15
-"""Least and most epochs of a job that ends by itself: one worker trains for 80 to 120 s, the other job starts beside
-it within half a minute."""
+"""Least and most epochs of a job that ends by itself: one worker trains for 80 to 120 s, the other
+job starts beside it within half a minute.
+"""
 
 
 class PacedPrograms:

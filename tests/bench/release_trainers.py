@@ -1,7 +1,8 @@
-"""Trainers and kubelets that only speak: what the services hear of a job that trains, without processes for its pods.
+"""Trainers and kubelets that only speak: what the services hear of a job that trains, without
+processes for its pods.
 
-Pods run as soon as they are bound to a node, prepare, hand over and report over the bus as real trainers do, and go a
-random time after they are deleted, the pods of one job on one node together.
+Pods run as soon as they are bound to a node, prepare, hand over and report over the bus as real
+trainers do, and go a random time after they are deleted, the pods of one job on one node together.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ GONE = 404
 
 
 def speed(ps: int, workers: int) -> float:
-    """Examples per second: a concave surface. Seconds of a step: a / w + b + c w / p + d (w + p), of 64 examples."""
+    """Examples per second: a concave surface. Seconds of a step: a / w + b + c w / p + d (w + p),
+    of 64 examples.
+    """
     return BATCH / (1.0 / workers + 0.02 + 0.01 * workers / ps + 0.001 * (workers + ps))
 
 
@@ -101,12 +104,21 @@ class SimulatedJob:
         for pod in (self.ready[task.pod] for task in spec.tasks):
             fields = self.fields(spec.generation)
             prepared = GenerationPrepared(
-                **fields, pod=pod.pod, pod_uid=pod.pod_uid, role=pod.role, serial=pod.serial, seconds=0.1
+                **fields,
+                pod=pod.pod,
+                pod_uid=pod.pod_uid,
+                role=pod.role,
+                serial=pod.serial,
+                seconds=0.1,
             )
             await self.publish(prepared)
 
     async def take_over(self, order: HandOverOrdered) -> None:
-        if self.ended or order.generation not in self.specs or order.generation <= (self.running or 0):
+        if (
+            self.ended
+            or order.generation not in self.specs
+            or order.generation <= (self.running or 0)
+        ):
             return
         pause_s = self.draw(PAUSE_S)
         self.running, previous = None, order.previous
@@ -167,11 +179,15 @@ class SimulatedJob:
     async def finish(self) -> None:
         self.ended = True
         generation = self.running or max(self.specs)
-        await self.publish(JobFinished(**self.fields(generation), outcome="succeeded", finished_s=time.time()))
+        await self.publish(
+            JobFinished(**self.fields(generation), outcome="succeeded", finished_s=time.time())
+        )
 
 
 class Kubelets:
-    """The nodes' kubelets: pods run once they are bound, and go some time after they are deleted."""
+    """The nodes' kubelets: pods run once they are bound, and go some time after they are
+    deleted.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, watched: Trial, chance: random.Random) -> None:
         self.http, self.watched, self.chance = http, watched, chance

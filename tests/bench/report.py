@@ -49,8 +49,12 @@ def finish_or_refuse(main: Coroutine[Any, Any, Mapping[str, Any]]) -> None:
         sys.exit(1)
 
 
-def finish_in_a_folder(prefix: str, main: Callable[[Path], Coroutine[Any, Any, Mapping[str, Any]]]) -> None:
-    """Run it in a folder of its own, which goes at the end unless CHAOS_KEEP is set; what is logged is on stderr."""
+def finish_in_a_folder(
+    prefix: str, main: Callable[[Path], Coroutine[Any, Any, Mapping[str, Any]]]
+) -> None:
+    """Run it in a folder of its own, which goes at the end unless CHAOS_KEEP is set; what is logged
+    is on stderr.
+    """
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     place = Path(tempfile.mkdtemp(prefix=prefix))
     try:

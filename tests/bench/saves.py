@@ -1,9 +1,11 @@
-"""What a periodic checkpoint costs training, written beside it against standing still: `make bench-saves` (4 minutes).
+"""What a periodic checkpoint costs training, written beside it against standing still: `make
+bench-saves` (4 minutes).
 
-The same job of ten million parameters and their slots (80 MB) on one ps, under the same CPU limits, saves every few
-seconds; once with memory enough for a copy, once without, which is how all saves were made before. `pause`: from the
-beginning of the drain until batches go out again. `cost`: seconds of training lost, the pause and what writing takes
-from the training beside it, by the examples applied meanwhile.
+The same job of ten million parameters and their slots (80 MB) on one ps, under the same CPU limits,
+saves every few seconds; once with memory enough for a copy, once without, which is how all saves
+were made before. `pause`: from the beginning of the drain until batches go out again. `cost`:
+seconds of training lost, the pause and what writing takes from the training beside it, by the
+examples applied meanwhile.
 """
 
 from __future__ import annotations
@@ -30,18 +32,35 @@ WITHIN_S = SAVES * (EVERY_S + 10) + 30
 
 async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
     """So many, each beside training or each standing still, and how many parameters there are."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
-        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
-            fixed = {"job": "tables", "epochs": 1000, "batch": {"start": 256, "min": 256, "max": 256}}
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(folder), cluster, services=("launcher",)) as stack,
+            trial(stack) as watched,
+        ):
+            fixed = {
+                "job": "tables",
+                "epochs": 1000,
+                "batch": {"start": 256, "min": 256, "max": 256},
+            }
             asked = {**fixed, "ps": SPAN, "workers": SPAN, "checkpoint": {"every_s": EVERY_S}}
             uid, request = await watched.submit(asked, PROGRAM)
-            limits = {**sizes(chief=0.3, worker=0.35), "ps": Resources(cpu=0.5, memory_gib=memory_gib)}
+            limits = {
+                **sizes(chief=0.3, worker=0.35),
+                "ps": Resources(cpu=0.5, memory_gib=memory_gib),
+            }
             player = Player(watched, uid, request, limits)
             await player.decide(1, 1)
             if not watched.enforced:
-                raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
+                raise NoLimits(
+                    "CPU limits are not enforced on this machine: the comparison means nothing"
+                )
             beside = memory_gib == ROOMY_GIB
-            await watched.until(lambda: len(_made(watched, beside)) >= SAVES, WITHIN_S, f"{SAVES} saves")
+            await watched.until(
+                lambda: len(_made(watched, beside)) >= SAVES, WITHIN_S, f"{SAVES} saves"
+            )
             found = _made(watched, beside)
             for saved in found:
                 took = f"pause {saved.pause_s:6.3f} s, cost {saved.cost_s:6.3f} s, in {saved.seconds:6.3f} s"

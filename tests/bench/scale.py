@@ -1,7 +1,7 @@
 """Monitor and launcher on a large cluster: `make bench-scale` (about 15 minutes).
 
-The stand-in with 5,000 simulated nodes, full of 150,000 pods of somebody else's: the most that Kubernetes supports
-(`BENCH_NODES=2000 BENCH_PODS_A_NODE=10`: a smaller one, in about 5 minutes).
+The stand-in with 5,000 simulated nodes, full of 150,000 pods of somebody else's: the most that
+Kubernetes supports (`BENCH_NODES=2000 BENCH_PODS_A_NODE=10`: a smaller one, in about 5 minutes).
 
 1. The stand-in alone: how long it takes to list all of it, page by page (what nobody can be quicker than).
 2. The monitor starts: from its process's start to the moment at which the bus has stored the last node's true
@@ -11,8 +11,8 @@ The stand-in with 5,000 simulated nodes, full of 150,000 pods of somebody else's
 4. The launcher starts, behind a door that notes each request's arrival. A job of 200 tasks is decided; in the kubelets'
    place the bench says that each pod runs once it is bound; the job ends, and all goes.
 
-`monitor_memory_mb` is the most it ever had resident (VmHWM). `launcher_request_limit` is the most requests that its
-settings allow to arrive in any one second.
+`monitor_memory_mb` is the most it ever had resident (VmHWM). `launcher_request_limit` is the most
+requests that its settings allow to arrive in any one second.
 """
 
 from __future__ import annotations
@@ -68,13 +68,18 @@ WHOLE = aiohttp.ClientTimeout(total=None)
 
 
 async def main() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, crowd.CLUSTER) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, crowd.CLUSTER) as cluster,
+    ):
         port = free_port()
         settings = {"WEIR_LAUNCHER_KUBE_URL": f"http://127.0.0.1:{port}"}
         async with (
             Stack(Path(folder), cluster, settings, services=()) as stack,
             trial(stack) as watched,
-            aiohttp.ClientSession(stack.kube_url, headers=stack.kube_headers, timeout=WHOLE) as http,
+            aiohttp.ClientSession(
+                stack.kube_url, headers=stack.kube_headers, timeout=WHOLE
+            ) as http,
             tollgate(stack.kube_url, port) as gate,
         ):
             await crowd.fill(http, NODES, PODS_A_NODE)
@@ -99,11 +104,15 @@ async def listed_s(http: aiohttp.ClientSession) -> float:
 
 
 @asynccontextmanager
-async def watching(http: aiohttp.ClientSession, query: dict[str, str], on_line: Any) -> AsyncIterator[None]:
+async def watching(
+    http: aiohttp.ClientSession, query: dict[str, str], on_line: Any
+) -> AsyncIterator[None]:
     """Give each event of pods to `on_line`, from now on."""
 
     async def follow() -> None:
-        async with http.get("/api/v1/pods", params={"watch": "true", **query}, timeout=WHOLE) as answer:
+        async with http.get(
+            "/api/v1/pods", params={"watch": "true", **query}, timeout=WHOLE
+        ) as answer:
             async for line in answer.content:
                 await on_line(json.loads(line))
 
@@ -124,7 +133,9 @@ async def monitored(stack: Stack, watched: Trial, http: aiohttp.ClientSession) -
     began_s = time.time()
     await stack.start("monitor")
     told = watched.heard
-    await watched.until(lambda: len(told) >= NODES and len(crowd.full(watched)) == NODES, PATIENCE_S, "all nodes")
+    await watched.until(
+        lambda: len(told) >= NODES and len(crowd.full(watched)) == NODES, PATIENCE_S, "all nodes"
+    )
     full_s = max(heard.stored_s for heard in told) - began_s
     say(f"full picture after {full_s:.2f} s")
     shown: dict[str, float] = {}
@@ -138,14 +149,18 @@ async def monitored(stack: Stack, watched: Trial, http: aiohttp.ClientSession) -
 
     async with watching(http, {}, on_line):
         deleted = await crowd.delete(http, crowd.names(NODES), DELETIONS, A_SECOND)
-        await watched.until(lambda: len(heard_of(watched, deleted)) == DELETIONS, PATIENCE_S, "every change")
+        await watched.until(
+            lambda: len(heard_of(watched, deleted)) == DELETIONS, PATIENCE_S, "every change"
+        )
         # Our own watch may be slower than the monitor's.
         await asyncio.wait_for(all_shown.wait(), PATIENCE_S)
     return {
         "monitor_full_picture_s": full_s,
         "monitor_memory_mb": most_memory_mb(stack, "monitor"),
         **crowd.percentiles("change_published", deleted, heard_of(watched, deleted)),
-        "stand_in_change_p99_ms": percentile([(shown[n] - at) * 1000 for n, at in deleted.items()], 0.99),
+        "stand_in_change_p99_ms": percentile(
+            [(shown[n] - at) * 1000 for n, at in deleted.items()], 0.99
+        ),
     }
 
 
@@ -163,7 +178,9 @@ def most_memory_mb(stack: Stack, part: str) -> float:
 # ---------------------------------------------------------------- the launcher
 
 
-async def launched(stack: Stack, watched: Trial, http: aiohttp.ClientSession, gate: Tollgate) -> dict[str, float]:
+async def launched(
+    stack: Stack, watched: Trial, http: aiohttp.ClientSession, gate: Tollgate
+) -> dict[str, float]:
     say("starting the launcher")
     await stack.start("launcher")
 
@@ -175,7 +192,9 @@ async def launched(stack: Stack, watched: Trial, http: aiohttp.ClientSession, ga
         began_s = time.time()
         async with as_allocator(stack) as voice:
             await voice.publish(decided(crowd.names(NODES)))
-        await watched.until(lambda: len(watched.of(TaskStarted)) == TASKS, PATIENCE_S, "every task started")
+        await watched.until(
+            lambda: len(watched.of(TaskStarted)) == TASKS, PATIENCE_S, "every task started"
+        )
         up_s = time.time() - began_s
         say(f"{TASKS} tasks run after {up_s:.2f} s")
         async with as_allocator(stack) as voice:
@@ -192,7 +211,9 @@ async def launched(stack: Stack, watched: Trial, http: aiohttp.ClientSession, ga
 
 
 def decided(nodes: list[str]) -> AllocationDecided:
-    """One task a node: the chief, a tenth of them ps, and workers; half a core each, where one has become free."""
+    """One task a node: the chief, a tenth of them ps, and workers; half a core each, where one has
+    become free.
+    """
     roles: list[Role] = ["chief", *["ps"] * PS, *["worker"] * (TASKS - PS - 1)]  # type: ignore[list-item]
     homes = crowd.freed(nodes, DELETIONS)[:TASKS]
     count = Span(start=1, min=1, max=TASKS)
@@ -205,7 +226,13 @@ def decided(nodes: list[str]) -> AllocationDecided:
         revision=1,
         request=request,
         tasks=tuple(
-            TaskPlan(role=role, index=roles[:serial].count(role), serial=serial, node=node, resources=ROOM)
+            TaskPlan(
+                role=role,
+                index=roles[:serial].count(role),
+                serial=serial,
+                node=node,
+                resources=ROOM,
+            )
             for serial, (role, node) in enumerate(zip(roles, homes, strict=True))
         ),
         batch=1,
@@ -216,9 +243,15 @@ def decided(nodes: list[str]) -> AllocationDecided:
 async def run_pod(http: aiohttp.ClientSession, pod: dict[str, Any]) -> None:
     """What its kubelet would say of a pod that has been bound to it."""
     meta = pod["metadata"]
-    if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in meta:
+    if (
+        pod["spec"].get("nodeName")
+        and pod["status"]["phase"] == "Pending"
+        and "deletionTimestamp" not in meta
+    ):
         path = f"{crowd.PODS}/{meta['name']}/status"
-        await crowd.said(http.patch(path, json={"status": {"phase": "Running"}}, headers=crowd.MERGE))
+        await crowd.said(
+            http.patch(path, json={"status": {"phase": "Running"}}, headers=crowd.MERGE)
+        )
 
 
 async def until_asked(gate: Tollgate) -> None:

@@ -1,8 +1,9 @@
 """Whether a series of measurements is flat. Pure.
 
-Theil and Sen: the slope is the median of the slopes between all pairs of points, so that a few odd ones do not move it
-(Sen, JASA 63, 1968). A first part is left out, in which caches fill. A series is flat when that slope, over all that
-was measured, comes to no more than `SHARE` of the median or, where that is little, than an allowance in its own unit.
+Theil and Sen: the slope is the median of the slopes between all pairs of points, so that a few odd
+ones do not move it (Sen, JASA 63, 1968). A first part is left out, in which caches fill. A series
+is flat when that slope, over all that was measured, comes to no more than `SHARE` of the median or,
+where that is little, than an allowance in its own unit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def slope(values: Sequence[float]) -> float:
 
 
 def growth(values: Sequence[float]) -> float:
-    """By how much it grew, as the slope behind the warm part has it, over as many points as there are in all."""
+    """By how much it grew, as the slope behind the warm part has it, over as many points as there
+    are in all.
+    """
     warm = values[round(len(values) * WARM_SHARE) :]
     return slope(warm) * len(values)
 

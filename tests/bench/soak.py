@@ -1,11 +1,13 @@
-"""Two hundred hand-overs of one job of 1 ps and 1 worker, in which nothing may grow: `make soak` (at most 90 minutes).
+"""Two hundred hand-overs of one job of 1 ps and 1 worker, in which nothing may grow: `make soak`
+(at most 90 minutes).
 
-Each time the worker's pod is evicted, so that a new generation takes over with another; the pods of chief and ps stay
-from the first generation to the last. After each hand-over, when all is quiet, it is measured: resident memory, threads
-and open files of every part of the stack, and of each pod's supervisor and nursery; how many pods there are; what each
-stream has grown by since the one before. A series is flat as `tests/bench/slopes.py` has it: slope by Theil and Sen
-without the first quarter, over all hand-overs, at most a tenth of the median or the allowance (`ALLOWED`). Streams keep
-their messages, so it is their growth by hand-over that is flat.
+Each time the worker's pod is evicted, so that a new generation takes over with another; the pods of
+chief and ps stay from the first generation to the last. After each hand-over, when all is quiet, it
+is measured: resident memory, threads and open files of every part of the stack, and of each pod's
+supervisor and nursery; how many pods there are; what each stream has grown by since the one before.
+A series is flat as `tests/bench/slopes.py` has it: slope by Theil and Sen without the first
+quarter, over all hand-overs, at most a tenth of the median or the allowance (`ALLOWED`). Streams
+keep their messages, so it is their growth by hand-over that is flat.
 
 Environment: SOAK_HANDOVERS (200), CHAOS_KEEP=1 (leave the folder with all logs).
 """
@@ -39,8 +41,9 @@ MIB = 1 << 20
 ALLOWED = {"mib": 8.0, "threads": 2.0, "files": 4.0, "pods": 0.5, "messages": 5.0, "bytes": 4096.0}
 """By unit; besides a tenth of the median. A supervisor and a service start at 50 MiB and more."""
 SERVER_MIB = 28.0
-"""nats-server's own: it keeps the newest block of each stream in memory, 8 MiB, and collects at twice what it holds.
-From empty it grew by 27 MiB in 12,000 messages of 1 KB, and in the 13,000 behind them by nothing.
+"""nats-server's own: it keeps the newest block of each stream in memory, 8 MiB, and collects at
+twice what it holds. From empty it grew by 27 MiB in 12,000 messages of 1 KB, and in the 13,000
+behind them by nothing.
 """
 
 Series = dict[tuple[str, str], list[float]]
@@ -54,7 +57,10 @@ async def measured(here: World, series: Series, before: dict[str, tuple[int, int
         if part.process is not None:
             _of_process(series, name, part.process.pid)
     for pod in pods:
-        role, uid = pod["metadata"]["labels"]["training.kubeflow.org/replica-type"], pod["metadata"]["uid"]
+        role, uid = (
+            pod["metadata"]["labels"]["training.kubeflow.org/replica-type"],
+            pod["metadata"]["uid"],
+        )
         _of_pod(series, role, uid)
     for stream in (ORDERS, FACTS):
         state = (await here.watch.bus.js.stream_info(stream)).state
@@ -106,7 +112,9 @@ async def one(play: Play, number: int) -> float:
     (worker,) = standing.tasks(here.heard, "worker")
     await here.evict(worker.pod)
     await here.watch.until(
-        lambda: (standing.running(here.heard) or 0) > before or play.over(), LIMIT_S, f"hand-over {number}"
+        lambda: (standing.running(here.heard) or 0) > before or play.over(),
+        LIMIT_S,
+        f"hand-over {number}",
     )
     await play.settled(LIMIT_S)
     return time.monotonic() - began
@@ -137,11 +145,16 @@ def allowed(who: str, unit: str) -> float:
 
 
 def _told(series: Series) -> str:
-    return ", ".join(f"{who} {values[-1]:.0f} MiB" for (who, unit), values in series.items() if unit == "mib")
+    return ", ".join(
+        f"{who} {values[-1]:.0f} MiB" for (who, unit), values in series.items() if unit == "mib"
+    )
 
 
 def result(series: Series, took: list[float], left: int) -> dict[str, Any]:
-    flat = {f"{who} {unit}": slopes.is_flat(values[1:], allowed(who, unit)) for (who, unit), values in series.items()}
+    flat = {
+        f"{who} {unit}": slopes.is_flat(values[1:], allowed(who, unit))
+        for (who, unit), values in series.items()
+    }
     return {
         "hand_overs": len(took),
         "flat": all(flat.values()),
@@ -150,7 +163,10 @@ def result(series: Series, took: list[float], left: int) -> dict[str, Any]:
         "median_s": statistics.median(took),
         "p95_s": percentile(took, 0.95),
         "growth": {
-            f"{who} {unit}": [round(statistics.median(values[1:]), 1), round(slopes.growth(values[1:]), 2)]
+            f"{who} {unit}": [
+                round(statistics.median(values[1:]), 1),
+                round(slopes.growth(values[1:]), 2),
+            ]
             for (who, unit), values in series.items()
         },
     }

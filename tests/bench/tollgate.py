@@ -14,7 +14,9 @@ HOPS = {"host", "connection", "transfer-encoding", "content-length", "keep-alive
 
 
 class Tollgate:
-    """`arrivals`: of every request, watches included, in seconds of a clock that only goes forward."""
+    """`arrivals`: of every request, watches included, in seconds of a clock that only goes
+    forward.
+    """
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http, self.arrivals = http, list[float]()
@@ -22,9 +24,13 @@ class Tollgate:
     async def let_through(self, request: web.Request) -> web.StreamResponse:
         self.arrivals.append(time.monotonic())
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOPS}
-        asked = self.http.request(request.method, request.path_qs, data=await request.read(), headers=headers)
+        asked = self.http.request(
+            request.method, request.path_qs, data=await request.read(), headers=headers
+        )
         async with asked as answer:
-            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+            response = web.StreamResponse(
+                status=answer.status, headers={"Content-Type": answer.content_type}
+            )
             await response.prepare(request)
             with suppress(ConnectionResetError):
                 async for chunk in answer.content.iter_any():
@@ -36,7 +42,9 @@ class Tollgate:
 async def tollgate(kube_url: str, port: int) -> AsyncIterator[Tollgate]:
     """On a port of this machine, in front of an API server."""
     forever = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(kube_url, timeout=forever, connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with aiohttp.ClientSession(
+        kube_url, timeout=forever, connector=aiohttp.TCPConnector(limit=0)
+    ) as http:
         gate, app = Tollgate(http), web.Application()
         app.router.add_route("*", "/{path:.*}", gate.let_through)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -51,4 +59,7 @@ async def tollgate(kube_url: str, port: int) -> AsyncIterator[Tollgate]:
 def peak(arrivals: Sequence[float], seconds: float = 1.0) -> int:
     """The most that arrived in any stretch of so many seconds."""
     ordered = sorted(arrivals)
-    return max((bisect_left(ordered, at + seconds) - number for number, at in enumerate(ordered)), default=0)
+    return max(
+        (bisect_left(ordered, at + seconds) - number for number, at in enumerate(ordered)),
+        default=0,
+    )

@@ -1,16 +1,17 @@
 """Years of operation in minutes: `make bench-year` (at most 25 minutes on two cores).
 
-Allocator, monitor, page and nats-server are real, each a process; launcher, trainers and the Kubernetes API are
-simulated (`year_world.py`). `BENCH_JOBS` jobs run and end, `BENCH_CONCURRENT` at a time, each with `BENCH_HANDOVERS`
-hand-overs after the eviction of a worker. The two streams are so small that what is said fills each
-`BENCH_FILLED` times, and a finished job is kept for seconds. Some nodes never change. Then
+Allocator, monitor, page and nats-server are real, each a process; launcher, trainers and the
+Kubernetes API are simulated (`year_world.py`). `BENCH_JOBS` jobs run and end, `BENCH_CONCURRENT` at
+a time, each with `BENCH_HANDOVERS` hand-overs after the eviction of a worker. The two streams are
+so small that what is said fills each `BENCH_FILLED` times, and a finished job is kept for seconds.
+Some nodes never change. Then
 
 1. every process is killed and started: `restart_s` until the page is ready and the eviction of a job's worker is
    decided; every job must be decided again, and the stored state must have every node;
 2. allocator and page are stopped, all facts and the allocator's snapshot are removed, and both are started: the same.
 
-`progress_factor`: how much rarer reports are than a trainer's. `orders_growth`: of `weir-orders` from the middle of the
-jobs to their end. `filled_*`: how often a stream's limit was written.
+`progress_factor`: how much rarer reports are than a trainer's. `orders_growth`: of `weir-orders`
+from the middle of the jobs to their end. `filled_*`: how often a stream's limit was written.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ NODES_A_JOB, IDLE_NODES = 0.2, 20
 ORDERS_A_JOB, FACTS_A_JOB = 12_000, 20_000
 """Bytes that a job writes with four hand-overs, or a little less: the limits are made of these."""
 LIVE, LEAST_LIMIT = 2, 1 << 19
-"""A limit has room for so many times what the jobs write that are alive, and so many bytes at least."""
+"""A limit has room for so many times what the jobs write that are alive, and so many bytes at
+least.
+"""
 PATIENCE_S = 300.0
 SETTINGS = {
     "WEIR_ALLOCATOR_POLICY": "static",
@@ -81,7 +84,16 @@ class Weir:
             "page": {"WEIR_PAGE_PORT": str(self.page_port)},
         }
         server = str(Path(sys.executable).with_name("nats-server"))
-        command = [server, "-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(folder / "nats")]
+        command = [
+            server,
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self.nats_port),
+            "-js",
+            "-sd",
+            str(folder / "nats"),
+        ]
         self.parts = {"nats": Part("nats", command, {}, folder)}
         for name, settings in own.items():
             self.parts[name] = self._service(name, {**here, **settings})
@@ -161,7 +173,9 @@ async def measured(weir: Weir, api: ApiServer) -> dict[str, Any]:
 
 def usual_report_s() -> float:
     """Return the time between two reports of a trainer, as it is by default."""
-    return float(next(field.default for field in fields(TrainerSettings) if field.name == "progress_s"))
+    return float(
+        next(field.default for field in fields(TrainerSettings) if field.name == "progress_s")
+    )
 
 
 async def _provisioned(url: str) -> Bus:
@@ -252,13 +266,18 @@ async def without_facts(weir: Weir, world: World, nodes: list[str]) -> dict[str,
 
 
 async def _lost(world: World, jobs: list[Job], nodes: list[str]) -> dict[str, float]:
-    """Return how many jobs get no decision when they need one, and how many nodes the stored state lacks."""
+    """Return how many jobs get no decision when they need one, and how many nodes the stored state
+    lacks.
+    """
     found = await asyncio.gather(*(world.hand_over(job) for job in jobs), return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException) and not isinstance(each, Lost):
             raise each
     state = await _stored_behind(world.bus, (await world.bus.js.stream_info(ORDERS)).state.last_seq)
-    return {"jobs_lost": sum(isinstance(each, Lost) for each in found), "nodes_lost": len({*nodes} - {*state.nodes})}
+    return {
+        "jobs_lost": sum(isinstance(each, Lost) for each in found),
+        "nodes_lost": len({*nodes} - {*state.nodes}),
+    }
 
 
 async def _stored_behind(bus: Bus, sequence: int) -> State:

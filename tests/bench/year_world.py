@@ -1,4 +1,6 @@
-"""Launcher and trainers of `year.py`, simulated: what they would say on the bus, and the pods that they would make."""
+"""Launcher and trainers of `year.py`, simulated: what they would say on the bus, and the pods that
+they would make.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +70,14 @@ class World:
         self.progress: set[asyncio.Task[None]] = set()
 
     def add_nodes(self, busy: int, idle: int) -> list[str]:
-        """Add nodes that jobs use, and some that are too small for any task and never change; return all names."""
+        """Add nodes that jobs use, and some that are too small for any task and never change;
+        return all names.
+        """
         names = [*(f"busy-{n}" for n in range(busy)), *(f"idle-{n}" for n in range(idle))]
         for name in names:
-            self.api.put("nodes", node(name, cpu="16" if name.startswith("busy") else "100m", memory="64Gi"))
+            self.api.put(
+                "nodes", node(name, cpu="16" if name.startswith("busy") else "100m", memory="64Gi")
+            )
         return names
 
     async def begin(self) -> None:
@@ -90,7 +96,9 @@ class World:
         for _ in range(hand_overs):
             await self.hand_over(job)
         await self.bus.publish(
-            JobFinished(job=name, uid=job.uid, outcome="succeeded", finished_s=time.time(), samples=job.step)
+            JobFinished(
+                job=name, uid=job.uid, outcome="succeeded", finished_s=time.time(), samples=job.step
+            )
         )
         assert job.runs
         self._set_pods(job, [])
@@ -114,14 +122,20 @@ class World:
         assert job.runs
         task = next(task for task in job.runs.tasks if task.role == "worker")
         self.api.remove("pods", task.pod(job.name))
-        await self.bus.publish(TaskExited(**_of_pod(job, task), node=task.node, exit_code=137, reason=EVICTED))
+        await self.bus.publish(
+            TaskExited(**_of_pod(job, task), node=task.node, exit_code=137, reason=EVICTED)
+        )
 
     async def _decision(self, job: Job) -> AllocationDecided:
         try:
             async with asyncio.timeout(DECIDED_WITHIN_S):
                 while True:
                     decision = await job.decisions.get()
-                    if decision.uid == job.uid and decision.generation > job.generation and decision.tasks:
+                    if (
+                        decision.uid == job.uid
+                        and decision.generation > job.generation
+                        and decision.tasks
+                    ):
                         return decision
         except TimeoutError as error:
             raise Lost(job.name) from error
@@ -133,7 +147,9 @@ class World:
         for task in decision.tasks:
             if task.pod(job.name) not in known:
                 await self.bus.publish(TaskStarted(**_of_pod(job, task), node=task.node))
-                await self.bus.publish(TaskReady(**_of_pod(job, task), node=task.node, host="::1", ports=(1, 2)))
+                await self.bus.publish(
+                    TaskReady(**_of_pod(job, task), node=task.node, host="::1", ports=(1, 2))
+                )
         self._set_pods(job, list(decision.tasks))
         job.step += 1
         resumed = TrainingResumed(**job.about(), step=job.step, samples=job.step)
@@ -176,13 +192,21 @@ class World:
 
 
 def lanes(jobs: int, concurrent: int) -> Iterator[range]:
-    """Return the numbers of the jobs that run one after the other, for each of the concurrent ones."""
+    """Return the numbers of the jobs that run one after the other, for each of the concurrent
+    ones.
+    """
     return (range(first, jobs, concurrent) for first in range(concurrent))
 
 
 def _of_pod(job: Job, task: TaskPlan) -> dict[str, Any]:
     pod = task.pod(job.name)
-    return {**job.about(), "pod": pod, "pod_uid": f"uid-{pod}", "role": task.role, "serial": task.serial}
+    return {
+        **job.about(),
+        "pod": pod,
+        "pod_uid": f"uid-{pod}",
+        "role": task.role,
+        "serial": task.serial,
+    }
 
 
 def _request(name: str) -> JobRequested:

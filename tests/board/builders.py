@@ -77,9 +77,14 @@ def decided(
     )
 
 
-def holding(name: str = "n1", pods: int = 0, job: str = "mnist", cpu: float = 8, **more: Any) -> CapacityChanged:
+def holding(
+    name: str = "n1", pods: int = 0, job: str = "mnist", cpu: float = 8, **more: Any
+) -> CapacityChanged:
     """A node on which so many pods of one core stand."""
-    own = tuple(OwnPod(namespace="default", job=job, pod=f"{job}-worker-{i}", resources=ONE) for i in range(pods))
+    own = tuple(
+        OwnPod(namespace="default", job=job, pod=f"{job}-worker-{i}", resources=ONE)
+        for i in range(pods)
+    )
     return node(name, cpu=cpu, free=cpu - pods - more.pop("others", 0), own=own, **more)
 
 

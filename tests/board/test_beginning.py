@@ -44,14 +44,19 @@ def prepared(pod: tuple[str, int], **more: Any) -> GenerationPrepared:
     return GenerationPrepared(**of(pod, generation=1, **more))
 
 
-SPEC = ClusterSpecPublished(**ABOUT, generation=1, revision=1, request=request(), tasks=(), batch=32)
+SPEC = ClusterSpecPublished(
+    **ABOUT, generation=1, revision=1, request=request(), tasks=(), batch=32
+)
 BEGINS = HandOverOrdered(**ABOUT, generation=1)
 STEPS: list[tuple[str, list[Message]]] = [
     ("waits for 3 pods: 0 of 3 run, 0 ready", []),
     ("waits for 3 pods: 2 of 3 run, 0 ready", [runs(CHIEF), runs(PS)]),
     ("waits for 3 pods: 3 of 3 run, 2 ready", [runs(WORKER), stands(CHIEF), stands(PS)]),
     ("all 3 pods are ready; waits for its cluster spec", [stands(WORKER)]),
-    ("all 3 pods are ready; the chief connects, builds the model and traces a step", [SPEC, prepared(PS)]),
+    (
+        "all 3 pods are ready; the chief connects, builds the model and traces a step",
+        [SPEC, prepared(PS)],
+    ),
     ("waits for tasks: 2 of 3 prepared", [prepared(CHIEF)]),
     ("all is prepared; waits for its first update", [prepared(WORKER), BEGINS]),
 ]
@@ -76,7 +81,11 @@ def test_each_step_is_told_until_it_is_done() -> None:
 
 def test_a_word_of_the_allocator_on_a_job_that_starts_hides_nothing() -> None:
     log = Log()
-    board = why(log.say(request(), accepted(), decided(), runs(CHIEF)), JOB, "generation 1 is in flight: first size")
+    board = why(
+        log.say(request(), accepted(), decided(), runs(CHIEF)),
+        JOB,
+        "generation 1 is in flight: first size",
+    )
 
     assert board.jobs[JOB].view.why == "waits for 3 pods: 1 of 3 run, 0 ready"
 
@@ -89,11 +98,17 @@ def test_orders_and_facts_may_overtake_each_other() -> None:
 def test_a_pod_that_ended_runs_no_more() -> None:
     gone = TaskExited(**of(WORKER, node="n1"))
 
-    assert awaited(after(decided(), runs(CHIEF), stands(WORKER), gone)).endswith("1 of 3 run, 0 ready")
+    assert awaited(after(decided(), runs(CHIEF), stands(WORKER), gone)).endswith(
+        "1 of 3 run, 0 ready"
+    )
 
 
-@pytest.mark.parametrize("stale", [prepared(CHIEF, error="no"), GenerationPrepared(**of(CHIEF), generation=0)])
-def test_who_could_not_prepare_or_did_for_another_generation_is_not_prepared(stale: Message) -> None:
+@pytest.mark.parametrize(
+    "stale", [prepared(CHIEF, error="no"), GenerationPrepared(**of(CHIEF), generation=0)]
+)
+def test_who_could_not_prepare_or_did_for_another_generation_is_not_prepared(
+    stale: Message,
+) -> None:
     known = after(decided(), *map(stands, (CHIEF, PS, WORKER)), SPEC, stale)
 
     assert awaited(known).endswith("traces a step")

@@ -19,7 +19,16 @@ JOB = "default.mnist"
 def running() -> Log:
     """A job of one ps and one worker that has trained for a while."""
     log = Log()
-    log.say(holding(), request(), accepted(), decided(), holding(pods=3), resumed(1), progress(100), progress(200))
+    log.say(
+        holding(),
+        request(),
+        accepted(),
+        decided(),
+        holding(pods=3),
+        resumed(1),
+        progress(100),
+        progress(200),
+    )
     return log
 
 
@@ -27,7 +36,9 @@ def test_a_node_shows_its_load_by_job_and_what_others_hold() -> None:
     board = Log().say(holding("n1", pods=2, others=3), holding("n2", pods=1, job="other"))
 
     n1 = board.nodes["n1"]
-    assert n1.load == {JOB: Resources(cpu=2, memory_gib=2)} and n1.others.cpu == 3 and n1.free.cpu == 3
+    assert (
+        n1.load == {JOB: Resources(cpu=2, memory_gib=2)} and n1.others.cpu == 3 and n1.free.cpu == 3
+    )
     assert board.nodes["n2"].load.keys() == {"default.other"}
 
 
@@ -57,10 +68,15 @@ def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
     board = running().board
     n1, story, totals = board.nodes["n1"], board.jobs[JOB], board.totals
 
-    assert (n1.ours.memory_gib, story.holding.memory_gib, totals.ours_gib) == (3.0, 3.0, 3.0), "three pods of 1 GiB"
+    assert (n1.ours.memory_gib, story.holding.memory_gib, totals.ours_gib) == (3.0, 3.0, 3.0), (
+        "three pods of 1 GiB"
+    )
     assert (story.using.memory_gib, totals.used_gib) == (1.0, 1.0), "as its last report has it"
     assert derived.memory_share(totals) == 3.0 / totals.allocatable_gib
-    assert derived.memory_use(totals) == 1.0 / totals.allocatable_gib and derived.memory_use(Totals()) is None
+    assert (
+        derived.memory_use(totals) == 1.0 / totals.allocatable_gib
+        and derived.memory_use(Totals()) is None
+    )
 
 
 def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
@@ -73,7 +89,10 @@ def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
 
 def test_a_task_that_gets_more_memory_alone_holds_more() -> None:
     log = running()
-    fatter = tuple(msgspec.structs.replace(p, resources=Resources(cpu=1, memory_gib=2)) for p in holding(pods=3).own)
+    fatter = tuple(
+        msgspec.structs.replace(p, resources=Resources(cpu=1, memory_gib=2))
+        for p in holding(pods=3).own
+    )
     board = log.say(msgspec.structs.replace(holding(pods=3), own=fatter, seen="fatter"))
 
     assert (board.jobs[JOB].holding.cpu, board.jobs[JOB].holding.memory_gib) == (3.0, 6.0)
@@ -98,7 +117,9 @@ def test_every_report_is_a_point_as_it_was_said() -> None:
     log = running()
 
     said = [
-        (t.at_s, t.message.samples, t.message.loss) for t in log.told if type(t.message).__name__ == "ProgressReported"
+        (t.at_s, t.message.samples, t.message.loss)
+        for t in log.told
+        if type(t.message).__name__ == "ProgressReported"
     ]
     assert [(r.at_s, r.samples, r.loss) for r in log.board.jobs[JOB].reports] == said
     assert log.board.jobs[JOB].reports[-1].cpu == 1.5 and log.board.totals.used == 1.5
@@ -116,11 +137,17 @@ def test_a_decision_shows_its_reason_the_losers_and_the_fact_that_led_to_it() ->
     log = running()
     free = holding("n2")
     lost = Alternative(ps=2, workers=2, batch=32, why="slower")
-    board = log.say(free, decided(2, workers=2, cause=free.id(), alternatives=(lost,), gain_s=40.0, cost_s=3.0))
+    board = log.say(
+        free, decided(2, workers=2, cause=free.id(), alternatives=(lost,), gain_s=40.0, cost_s=3.0)
+    )
 
     decision = board.decisions[-1]
     assert board.jobs[JOB].decisions[-1] is decision
-    assert (decision.reason, decision.alternatives, decision.gain_s) == ("capacity is free", (lost,), 40.0)
+    assert (decision.reason, decision.alternatives, decision.gain_s) == (
+        "capacity is free",
+        (lost,),
+        40.0,
+    )
     assert (decision.gives.ps, decision.gives.workers, decision.gives.cpu) == (1, 2, 4.0)
     assert decision.event is not None and decision.event.message == free
 
@@ -129,16 +156,24 @@ def test_a_generation_that_will_not_be_is_marked_so_everywhere() -> None:
     log = running()
     board = log.say(decided(2, workers=2), abandoned(2))
 
-    assert board.decisions[-1].abandoned == board.jobs[JOB].decisions[-1].abandoned == "Unschedulable"
+    assert (
+        board.decisions[-1].abandoned == board.jobs[JOB].decisions[-1].abandoned == "Unschedulable"
+    )
     assert board.decisions[0].abandoned == ""
-    assert [type(mark.message).__name__ for mark in board.jobs[JOB].marks] == ["GenerationAbandoned"]
+    assert [type(mark.message).__name__ for mark in board.jobs[JOB].marks] == [
+        "GenerationAbandoned"
+    ]
 
 
 def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
     board = running().say(finished(samples=1000, step=100), holding())
 
     story = board.jobs[JOB]
-    assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == ("Succeeded", 0.0, 0.0)
+    assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == (
+        "Succeeded",
+        0.0,
+        0.0,
+    )
     assert isinstance(story.finished, JobFinished) and len(story.reports) == 2
     assert board.totals.used == 0.0 and board.totals.ours == 0.0 and story.held[-1].cpu == 0.0
 
@@ -158,7 +193,11 @@ def test_a_later_job_of_the_same_name_begins_anew() -> None:
     later = msgspec.structs.replace(accepted(), uid=7)
     board = log.say(finished(), holding(), later)
 
-    assert (board.jobs[JOB].uid, board.jobs[JOB].reports, board.jobs[JOB].view.phase) == (7, (), "Pending")
+    assert (board.jobs[JOB].uid, board.jobs[JOB].reports, board.jobs[JOB].view.phase) == (
+        7,
+        (),
+        "Pending",
+    )
     assert log.say(progress(900)).jobs[JOB].reports == (), "of the job before"
 
 

@@ -22,7 +22,10 @@ def test_what_is_left_takes_as_long_as_it_does_at_the_present_speed() -> None:
 
 def test_nobody_knows_when_a_job_ends_that_does_not_say_how_fast_it_is() -> None:
     assert derived.left_s(view(samples_per_second=0.0)) is None
-    assert derived.left_s(view(total_samples=0)) is None and derived.share(view(total_samples=0)) is None
+    assert (
+        derived.left_s(view(total_samples=0)) is None
+        and derived.share(view(total_samples=0)) is None
+    )
 
 
 def test_utilisation_is_the_share_of_the_cores_that_there_are() -> None:
@@ -44,7 +47,12 @@ def test_a_decision_is_held_against_what_came_of_it() -> None:
     first, second = derived.outcomes(log.board.jobs[JOB])
 
     assert (first.before, first.after, first.pause_s) == (None, 140.0, None)
-    assert (second.before, second.after, second.pause_s, second.reaction_s) == (140.0, 300.0, 0.5, 2.0)
+    assert (second.before, second.after, second.pause_s, second.reaction_s) == (
+        140.0,
+        300.0,
+        0.5,
+        2.0,
+    )
 
 
 def test_of_what_has_not_come_nothing_is_told() -> None:

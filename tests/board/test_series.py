@@ -1,4 +1,6 @@
-"""A series is short however long it grows, spread over its whole time, and holds nothing that was not said."""
+"""A series is short however long it grows, spread over its whole time, and holds nothing that was
+not said.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ def handed_over() -> Log:
     log = Log()
     log.say(holding(), request(), accepted(), decided(), holding(pods=3), resumed(1))
     log.say(progress(100), progress(240), decided(2, workers=3), holding(pods=5))
-    log.say(resumed(2, samples=200, previous=1, pause_s=0.5, phases=Phases(drain_s=0.1, save_s=0.4)))
+    log.say(
+        resumed(2, samples=200, previous=1, pause_s=0.5, phases=Phases(drain_s=0.1, save_s=0.4))
+    )
     log.say(progress(300, generation=2), progress(600, generation=2))
     return log
 
@@ -29,7 +31,11 @@ def stretches(log: Log) -> tuple[Stretch, ...]:
 def test_each_generation_that_trained_has_its_time_its_size_and_its_reports() -> None:
     first, second = stretches(handed_over())
 
-    assert (first.generation, first.gives and first.gives.workers, second.gives and second.gives.workers) == (1, 1, 3)
+    assert (
+        first.generation,
+        first.gives and first.gives.workers,
+        second.gives and second.gives.workers,
+    ) == (1, 1, 3)
     assert first.ended_s == second.resumed_s - 0.5, "it ended when the pause began"
     assert second.ended_s is None and second.previous == 1
     assert first.first and first.last and (first.first.samples, first.last.samples) == (100, 240)
@@ -38,7 +44,10 @@ def test_each_generation_that_trained_has_its_time_its_size_and_its_reports() ->
 def test_a_pause_is_told_in_its_phases_and_summed() -> None:
     log = handed_over()
 
-    assert stretches(log)[1].phases == Phases(drain_s=0.1, save_s=0.4) and stretches(log)[0].pause_s is None
+    assert (
+        stretches(log)[1].phases == Phases(drain_s=0.1, save_s=0.4)
+        and stretches(log)[0].pause_s is None
+    )
     assert log.board.jobs[JOB].paused_s == 0.5
 
 
@@ -52,7 +61,16 @@ def test_a_checkpoint_beyond_the_last_report_counts_as_applied() -> None:
     log = Log()
     log.say(request(), accepted(), decided(), resumed(1), progress(100))
     log.say(
-        CheckpointSaved(job="mnist", uid=UID, generation=1, step=15, samples=150, path="p", seconds=0.1, cost_s=0.2)
+        CheckpointSaved(
+            job="mnist",
+            uid=UID,
+            generation=1,
+            step=15,
+            samples=150,
+            path="p",
+            seconds=0.1,
+            cost_s=0.2,
+        )
     )
     story = log.say(decided(2), resumed(2, samples=120, pause_s=1.0)).jobs[JOB]
 

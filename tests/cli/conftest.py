@@ -27,7 +27,9 @@ class Said(NamedTuple):
     err: str
 
 
-connection.CONNECT_S = reader.WAIT_S = 60.0  # a machine that stands still for seconds is not at fault
+connection.CONNECT_S = reader.WAIT_S = (
+    60.0  # a machine that stands still for seconds is not at fault
+)
 Prompt = Callable[..., Awaitable[Said]]
 
 
@@ -56,18 +58,24 @@ class Api:
 
     async def pods(self, request: web.Request) -> web.Response:
         self.asked = dict(request.query)
-        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.items})
+        return web.json_response(
+            {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.items}
+        )
 
     async def log(self, request: web.Request) -> web.Response:
         if request.match_info["pod"] != "digits-chief-0":
-            return web.json_response({"kind": "Status", "message": "is waiting to start"}, status=400)
+            return web.json_response(
+                {"kind": "Status", "message": "is waiting to start"}, status=400
+            )
         self.asked = dict(request.query)
         return web.Response(text=PRINTED)
 
 
 def _pod(name: str, role: str) -> dict[str, Any]:
     labels = {"weir.dev/job": "digits", "weir.dev/role": role}
-    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    return {
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    }
 
 
 @pytest.fixture

@@ -34,4 +34,6 @@ def test_the_logs_of_a_job_that_is_over_went_with_its_pods() -> None:
 
 
 def test_a_job_that_waits_says_for_what() -> None:
-    assert absent("default.digits", views("digits", why="waits for room")).endswith("has no pods yet: waits for room")
+    assert absent("default.digits", views("digits", why="waits for room")).endswith(
+        "has no pods yet: waits for room"
+    )

@@ -31,10 +31,16 @@ async def talk(bus: Bus, *prefixes: str) -> None:
             await bus.js.publish(f"{prefix}.{number}", body)
 
 
-EVERYWHERE = (*(f"weir.{tag}" for tag in subjects.BY_TAG), "weir.job.wished", "weir-dead.weir.job.requested")
+EVERYWHERE = (
+    *(f"weir.{tag}" for tag in subjects.BY_TAG),
+    "weir.job.wished",
+    "weir-dead.weir.job.requested",
+)
 
 
-async def test_events_shows_what_can_be_read_between_what_cannot(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_events_shows_what_can_be_read_between_what_cannot(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     for message in one_of_each():
         await talk(bus, *EVERYWHERE[:: len(EVERYWHERE) // 3])
         await bus.publish(message)
@@ -45,7 +51,9 @@ async def test_events_shows_what_can_be_read_between_what_cannot(bus: Bus, nats_
     assert [json.loads(shown)["fact"] for shown in said.out.splitlines()] == list(subjects.BY_TAG)
 
 
-async def test_of_one_job_events_shows_what_can_be_read(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_of_one_job_events_shows_what_can_be_read(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await talk(bus, *EVERYWHERE)
     await bus.publish(abandoned())
 
@@ -61,16 +69,23 @@ async def test_jobs_leaves_out_what_is_no_job(bus: Bus, nats_url: str, prompt: P
         await views.put(f"default.odd-{number}", body or b" ")
     await talk(bus, "weir.job.accepted")
 
-    shown, listed = await prompt("jobs", "--nats", nats_url), await prompt("jobs", "--nats", nats_url, "--json")
+    shown, listed = (
+        await prompt("jobs", "--nats", nats_url),
+        await prompt("jobs", "--nats", nats_url, "--json"),
+    )
 
     assert (shown.code, listed.code, listed.out) == (0, 0, ""), shown.err + listed.err
     assert "there are no jobs" in shown.err
 
 
-async def test_cancel_hears_the_end_behind_nonsense(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_cancel_hears_the_end_behind_nonsense(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     uid = await bus.request(request())
     await bus.publish(JobAccepted(**{**JOB, "uid": uid}, request=request(), accepted_s=1.0))
-    asking = asyncio.ensure_future(prompt("cancel", "digits", "--nats", nats_url, "--timeout", "60s"))
+    asking = asyncio.ensure_future(
+        prompt("cancel", "digits", "--nats", nats_url, "--timeout", "60s")
+    )
     async with asyncio.timeout(60):
         while await bus.last(CancelRequested, "default.digits") is None:
             await asyncio.sleep(0.01)
@@ -82,7 +97,9 @@ async def test_cancel_hears_the_end_behind_nonsense(bus: Bus, nats_url: str, pro
     assert (said.code, said.out) == (0, "job default/digits is cancelled\n"), said.err
 
 
-async def test_submit_hears_the_answer_behind_nonsense(bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
+async def test_submit_hears_the_answer_behind_nonsense(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
     (tmp_path / "digits.py").write_text(PROGRAM)
     (tmp_path / "job.yaml").write_text(f"{GOOD.replace('train', 'digits')}")
     await talk(bus, *EVERYWHERE)

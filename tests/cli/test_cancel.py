@@ -35,7 +35,9 @@ async def test_a_running_job_is_cancelled(nats_url: str, prompt: Prompt) -> None
     assert (said.code, said.out) == (0, "job default/digits is cancelled\n")
 
 
-async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(nats_url: str, prompt: Prompt) -> None:
+async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(
+    nats_url: str, prompt: Prompt
+) -> None:
     world = await connected(nats_url, "world")
     await ending(world, (await running(world)).uid, "succeeded")
 
@@ -45,7 +47,9 @@ async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(nats_url: s
     assert said.code == 1 and "succeeded before it could be cancelled" in said.err
 
 
-async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await running(bus)
 
     said = await prompt("cancel", "digit", "--nats", nats_url)
@@ -54,7 +58,9 @@ async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(bus: Bus, nats_ur
     assert await bus.last(CancelRequested, "default.digit") is None
 
 
-async def test_a_job_that_is_over_cannot_be_cancelled(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_job_that_is_over_cannot_be_cancelled(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     uid = (await running(bus)).uid
     await bus.publish(JobFinished(job="digits", uid=uid, outcome="failed"))
 

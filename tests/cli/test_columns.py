@@ -28,7 +28,11 @@ def test_at_a_terminal_it_goes_on_below_its_own_beginning() -> None:
 def test_where_there_is_hardly_room_beside_it_stands_below() -> None:
     folded = beside(CELLS, LONG, len(FRONT) + 20).plain.splitlines()
 
-    assert folded == [FRONT.rstrip(), "      one two three four five six", "      seven eight nine ten"]
+    assert folded == [
+        FRONT.rstrip(),
+        "      one two three four five six",
+        "      seven eight nine ten",
+    ]
 
 
 @pytest.mark.parametrize("foreign", ["a\nb", "\x1b[31m", "日本語の名前"])

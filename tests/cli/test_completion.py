@@ -69,14 +69,18 @@ ASKED = 'weir() {{ [ "$*" = "completion bash --names {}" ] && printf "%s\\n" dig
         (("jobs", "-n", "di"), "namespaces"),
     ],
 )
-def test_bash_asks_for_names_with_all_that_was_typed(typed: tuple[str, ...], what: str, tmp_path: Path) -> None:
+def test_bash_asks_for_names_with_all_that_was_typed(
+    typed: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
     asked = ASKED.format(" ".join([what, *typed]))
 
     assert bash(tmp_path, *typed, before=asked) == ["digits", "diabetes"]
 
 
 def test_where_nobody_answers_bash_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
-    assert bash(tmp_path, "cancel", "di", before="weir() { echo no such bus >&2; return 1; }; ") == []
+    assert (
+        bash(tmp_path, "cancel", "di", before="weir() { echo no such bus >&2; return 1; }; ") == []
+    )
 
 
 def test_bash_offers_every_command_and_every_option(tmp_path: Path) -> None:
@@ -105,7 +109,12 @@ def test_fish_offers_what_fits(tmp_path: Path) -> None:
 def test_zsh_reads_its_script_and_knows_whom_it_completes(tmp_path: Path) -> None:
     file = script("zsh", tmp_path)
 
-    told = run("zsh", "-f", "-c", f"autoload -U compinit; compinit -D; source {file}; print ${{_comps[weir]}}")
+    told = run(
+        "zsh",
+        "-f",
+        "-c",
+        f"autoload -U compinit; compinit -D; source {file}; print ${{_comps[weir]}}",
+    )
 
     assert told.strip() == "_weir"
 

@@ -12,7 +12,11 @@ from services.cli.trouble import Trouble
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
 
-UP, KUBE, NAMED = "nats://127.0.0.1:4333", "http://127.0.0.1:8001", {"WEIR_NATS_URL": "nats://named:4222"}
+UP, KUBE, NAMED = (
+    "nats://127.0.0.1:4333",
+    "http://127.0.0.1:8001",
+    {"WEIR_NATS_URL": "nats://named:4222"},
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -26,7 +30,9 @@ def beside_up(tmp_path: Path) -> Path:
     return written(tmp_path, json.dumps({"nats_url": UP, "kube_url": KUBE}))
 
 
-def test_what_was_given_comes_first_and_leaves_kubernetes_to_the_kubeconfig(beside_up: Path) -> None:
+def test_what_was_given_comes_first_and_leaves_kubernetes_to_the_kubeconfig(
+    beside_up: Path,
+) -> None:
     found = find("nats://given:4222", NAMED, beside_up)
 
     assert (found.nats_url, found.kube_url) == ("nats://given:4222", "")
@@ -57,15 +63,24 @@ def test_the_nearest_counts(beside_up: Path) -> None:
     nearer = written(beside_up / "other", json.dumps({"nats_url": "nats://127.0.0.1:4444"}))
     (nearer / "below").mkdir()
 
-    assert find(None, {}, nearer / "below").nats_url == find(None, {}, nearer).nats_url == "nats://127.0.0.1:4444"
+    assert (
+        find(None, {}, nearer / "below").nats_url
+        == find(None, {}, nearer).nats_url
+        == "nats://127.0.0.1:4444"
+    )
 
 
-def test_above_us_a_file_of_somebody_else_is_not_believed(beside_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_above_us_a_file_of_somebody_else_is_not_believed(
+    beside_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (beside_up / "below").mkdir()
     owner = (beside_up / FILE).stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
 
-    assert find(None, {}, beside_up / "below").nats_url == USUAL and find(None, {}, beside_up).nats_url == UP
+    assert (
+        find(None, {}, beside_up / "below").nats_url == USUAL
+        and find(None, {}, beside_up).nats_url == UP
+    )
 
 
 def test_otherwise_it_is_the_usual_address(tmp_path: Path) -> None:
@@ -79,10 +94,15 @@ def test_a_broken_file_is_told_and_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
-    assert Connection(nats_url="nats://me:secret@host:4222").shown == "nats://host:4222 (the usual address)"
+    assert (
+        Connection(nats_url="nats://me:secret@host:4222").shown
+        == "nats://host:4222 (the usual address)"
+    )
 
 
-async def test_a_nats_that_is_not_there_is_told_at_once_with_where_it_was_looked_for(prompt: Prompt) -> None:
+async def test_a_nats_that_is_not_there_is_told_at_once_with_where_it_was_looked_for(
+    prompt: Prompt,
+) -> None:
     said = await prompt("jobs", "--nats", "nats://127.0.0.1:1")
 
     assert said.code == 1
@@ -96,7 +116,9 @@ async def test_an_address_that_is_none_is_told(prompt: Prompt) -> None:
     assert said.code == 1 and "cannot reach NATS" in said.err
 
 
-async def test_streams_are_missing_until_they_are_made(prompt: Prompt, nats_server: NatsServer) -> None:
+async def test_streams_are_missing_until_they_are_made(
+    prompt: Prompt, nats_server: NatsServer
+) -> None:
     before = await prompt("streams", "verify", "--nats", nats_server.url)
     made = await prompt("streams", "create", "--nats", nats_server.url)
     after = await prompt("streams", "verify", "--nats", nats_server.url)

@@ -14,7 +14,10 @@ async def test_a_server_with_these_files_takes_the_commands_of_who_has_one(
     prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = await prompt("credentials", tmp_path / "all", "--submitter", "team-a")
-    assert {Path(line).name for line in written.out.splitlines()} >= {"auth.conf", "submitter.team-a.creds"}
+    assert {Path(line).name for line in written.out.splitlines()} >= {
+        "auth.conf",
+        "submitter.team-a.creds",
+    }
     server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / "auth.conf"))
     await server.start()
     monkeypatch.setenv("WEIR_NATS_URL", server.url)
@@ -43,10 +46,18 @@ async def test_a_server_that_wants_credentials_is_not_said_to_be_away(
     stranger = await prompt("jobs", "--nats", server.url)
     await server.kill()
 
-    for said, told in ((without, "wants credentials."), (stranger, "refuses the credentials that it was given.")):
+    for said, told in (
+        (without, "wants credentials."),
+        (stranger, "refuses the credentials that it was given."),
+    ):
         first, advice = said.err.splitlines()
-        assert said.code == 1 and first == f"weir jobs: NATS at {server.url} (--nats) answers, but {told}", said
-        assert "WEIR_NATS_CREDENTIALS=FILE" in advice and ".weir/credentials/operator.creds" in advice
+        assert (
+            said.code == 1
+            and first == f"weir jobs: NATS at {server.url} (--nats) answers, but {told}"
+        ), said
+        assert (
+            "WEIR_NATS_CREDENTIALS=FILE" in advice and ".weir/credentials/operator.creds" in advice
+        )
 
 
 async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) -> None:
@@ -56,14 +67,19 @@ async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) ->
     wrong = await prompt("credentials", tmp_path, "--tls", "missing.crt", "missing.key")
 
     for said in (broken, nowhere, wrong):
-        assert said.code == 1 and said.err.startswith("weir credentials: cannot write credentials: "), said
+        assert said.code == 1 and said.err.startswith(
+            "weir credentials: cannot write credentials: "
+        ), said
 
 
 async def test_credentials_that_are_none_are_told(
     prompt: Prompt, tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "odd.creds").write_text("hello")
-    for name, told in (("odd.creds", "these are no NATS credentials"), ("none.creds", "No such file")):
+    for name, told in (
+        ("odd.creds", "these are no NATS credentials"),
+        ("none.creds", "No such file"),
+    ):
         monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / name))
         said = await prompt("jobs", "--nats", nats_url)
         assert said.code == 1 and told in said.err, said

@@ -37,7 +37,12 @@ async def test_a_line_says_when_what_and_why(bus: Bus, nats_url: str, prompt: Pr
 
     (line,) = said.out.splitlines()
     number, day, time, subject, why = line.split(maxsplit=4)
-    assert (said.code, number, subject, why) == (0, "1", "weir.cluster.abandoned.default.digits", WHY)
+    assert (said.code, number, subject, why) == (
+        0,
+        "1",
+        "weir.cluster.abandoned.default.digits",
+        WHY,
+    )
     assert len(day) == 10 and len(time) == 8
 
 
@@ -66,7 +71,9 @@ async def test_one_is_shown_with_its_body(bus: Bus, nats_url: str, prompt: Promp
 
 
 @pytest.mark.parametrize("what", ["show", "put-back"])
-async def test_a_letter_that_is_not_there_is_missed(bus: Bus, nats_url: str, prompt: Prompt, what: str) -> None:
+async def test_a_letter_that_is_not_there_is_missed(
+    bus: Bus, nats_url: str, prompt: Prompt, what: str
+) -> None:
     said = await prompt("dead-letters", what, 7, "--nats", nats_url)
 
     assert said.code == 1 and "there is no dead letter 7" in said.err
@@ -77,7 +84,9 @@ async def test_wrong_use_ends_with_2(prompt: Prompt, typed: list[object]) -> Non
     assert (await prompt("dead-letters", *typed)).code == 2
 
 
-async def test_what_can_be_read_by_now_is_put_back_and_heard(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_what_can_be_read_by_now_is_put_back_and_heard(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await buried(bus, abandoned())
     ears, service = Ears(), await connected(nats_url, "service")
     await service.follow([GenerationAbandoned], ears, {subjects.ORDERS: 1})
@@ -85,7 +94,11 @@ async def test_what_can_be_read_by_now_is_put_back_and_heard(bus: Bus, nats_url:
     said = await prompt("dead-letters", "put-back", 1, "--nats", nats_url)
     await ears.until(1)
 
-    assert said == (0, "put back: weir.cluster.abandoned.default.digits is number 2 of weir-orders\n", "")
+    assert said == (
+        0,
+        "put back: weir.cluster.abandoned.default.digits is number 2 of weir-orders\n",
+        "",
+    )
     assert [(h.message, h.sequence) for h in ears.heard] == [(abandoned(), 2)]
     await service.close()
 
@@ -99,7 +112,9 @@ async def test_to_put_it_back_twice_says_it_once(bus: Bus, nats_url: str, prompt
     assert (await bus.js.stream_info(subjects.ORDERS)).state.messages == 2
 
 
-async def test_what_still_cannot_be_read_is_not_put_back(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_what_still_cannot_be_read_is_not_put_back(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await bus.js.publish("weir.job.cancel.default.digits", b"not json")
     await bus.follow([CancelRequested], Ears(), {})
 
@@ -109,7 +124,9 @@ async def test_what_still_cannot_be_read_is_not_put_back(bus: Bus, nats_url: str
     assert (await bus.js.stream_info(subjects.ORDERS)).state.messages == 1
 
 
-async def test_an_entry_of_a_bucket_is_not_put_back(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_an_entry_of_a_bucket_is_not_put_back(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await bus.bury_entry(subjects.LEDGER, "default.digits", 3, b"{", "Input data was truncated")
 
     said = await prompt("dead-letters", "put-back", 1, "--nats", nats_url)

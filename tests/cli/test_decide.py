@@ -20,12 +20,18 @@ REQUEST |= {"resources": {"ps": {"cpu": 1}, "worker": {"cpu": 1}}}
 
 
 def document(now: float, nodes: list[dict[str, Any]], **job: Any) -> str:
-    return json.dumps({"now": now, "nodes": nodes, "jobs": [{"job": "one", "request": REQUEST, **job}]})
+    return json.dumps(
+        {"now": now, "nodes": nodes, "jobs": [{"job": "one", "request": REQUEST, **job}]}
+    )
 
 
-def answers(*lines: str, policy: str = "config-manager", more: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def answers(
+    *lines: str, policy: str = "config-manager", more: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "services", "decide", "--policy", policy, *more]
-    ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        words, input="\n".join(lines), capture_output=True, text=True, timeout=120
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -84,7 +90,9 @@ def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Pa
     words = [sys.executable, "-m", "services", "decide", "--policy", "slips:mine"]
     around = {**os.environ, "PYTHONPATH": str(ROOT)}
     given = document(0, NODES)
-    ended = subprocess.run(words, cwd=tmp_path, env=around, input=given, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        words, cwd=tmp_path, env=around, input=given, capture_output=True, text=True, timeout=120
+    )
 
     reason = "set aside: policy 'slips:mine' failed with it: KeyError: 'n9'"
     assert ended.returncode == 0 and ended.stderr.endswith(f": {reason}\n")
@@ -93,7 +101,9 @@ def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Pa
 
 
 def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
-    first, silent, stopped = answers(document(0, NODES), document(9, NODES), document(18, NODES, current=None))
+    first, silent, stopped = answers(
+        document(0, NODES), document(9, NODES), document(18, NODES, current=None)
+    )
     given, kept, anew = (line["decisions"][0] for line in (first, silent, stopped))
 
     assert given["workers"] == kept["workers"] == ["n1"] and "in flight" in kept["reason"]
@@ -102,7 +112,9 @@ def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
 
 @pytest.mark.parametrize(("after_s", "starts"), [("0", True), ("60", False)])
 def test_reservations_for_jobs_that_wait_can_be_switched_off(after_s: str, starts: bool) -> None:
-    """A large job has waited for long beside one that runs; would a later small one fit beside that?"""
+    """A large job has waited for long beside one that runs; would a later small one fit beside
+    that?
+    """
     nodes = [{"name": "n1", "cpu": 4, "memory_gib": 8}]
     runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
     first = {"job": "one", "request": {**REQUEST, "workers": 1}, "submitted_s": 0, "current": runs}

@@ -18,7 +18,14 @@ from services.cli.picture import Run
 from services.cli.trial import Trial
 from services.cli.turns import Turns
 from shared.hearing import Heard
-from shared.messages import JobFinished, Message, ProgressReported, TaskReady, TaskStarted, TrainingResumed
+from shared.messages import (
+    JobFinished,
+    Message,
+    ProgressReported,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
 from shared.tasks import end
 from tests.board.builders import decided
 
@@ -55,7 +62,9 @@ class Strangers:
 
 
 class Played(Watched):
-    """One to whom the next message comes whenever something is waited for. `waits`: what was said meanwhile."""
+    """One to whom the next message comes whenever something is waited for. `waits`: what was said
+    meanwhile.
+    """
 
     def __init__(self, *messages: Message) -> None:
         super().__init__()
@@ -79,7 +88,15 @@ def ready(serial: int) -> TaskReady:
 
 def pod(serial: int) -> dict[str, Any]:
     name = f"digits-worker-{serial}"
-    return {"job": "digits", "uid": 1, "pod": name, "pod_uid": name, "role": "worker", "serial": serial, "node": "n"}
+    return {
+        "job": "digits",
+        "uid": 1,
+        "pod": name,
+        "pod_uid": name,
+        "role": "worker",
+        "serial": serial,
+        "node": "n",
+    }
 
 
 def resumed(generation: int) -> TrainingResumed:
@@ -99,7 +116,9 @@ async def test_whatever_it_waits_for_it_says_what_happens_meanwhile() -> None:
 
 def test_a_legend_names_what_is_drawn_and_no_more() -> None:
     foreseen = Run(name="static (predicted)", total_s=20.0, epoch_s=[2.0] * 10)
-    measured = Run(name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)])
+    measured = Run(
+        name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)]
+    )
 
     *_, epochs, used = picture.plotted([foreseen, measured], "one against the other").axes
 
@@ -108,7 +127,9 @@ def test_a_legend_names_what_is_drawn_and_no_more() -> None:
 
 def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
     used = [(0.0, 0.1), (10.0, 0.4)]
-    run = Run(name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=used, hand_overs=[4.0, 7.0])
+    run = Run(
+        name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=used, hand_overs=[4.0, 7.0]
+    )
 
     *_, axes = picture.plotted([run], "one against the other").axes
 
@@ -116,25 +137,41 @@ def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
 
 
 def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_so() -> None:
-    """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200 examples an epoch."""
+    """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200
+    examples an epoch.
+    """
     watched = grown()
     static = demo._static(watched)
 
     assert static.epoch_s == [pytest.approx(2.0)] * demo.EPOCHS and static.total_s == pytest.approx(
         10 + 2 * demo.EPOCHS
     )
-    assert "the mean of the 2.5 in the 5.0 s that it trained before the decision to grow" in static.basis
+    assert (
+        "the mean of the 2.5 in the 5.0 s that it trained before the decision to grow"
+        in static.basis
+    )
     table = demo._table(watched, static, static)
-    figure = picture.plotted([static, watched.as_run("elastic", demo.EPOCHS)], "one against the other")
-    assert static.basis == table.caption and static.basis in [text.get_text() for text in figure.texts]
+    figure = picture.plotted(
+        [static, watched.as_run("elastic", demo.EPOCHS)], "one against the other"
+    )
+    assert static.basis == table.caption and static.basis in [
+        text.get_text() for text in figure.texts
+    ]
 
 
 def grown() -> Trial:
     """Asked for at 0, trains from 10 on, is to grow at 15.2, has grown at 35 and is over at 60."""
-    told = [(at, 100 * (at - 10)) for at in range(11, 16)] + [(at, 500 + 20 * (at - 15)) for at in range(16, 35)]
-    reports = [replace(report(n), total_samples=200 * demo.EPOCHS, reported_s=float(at)) for at, n in told]
+    told = [(at, 100 * (at - 10)) for at in range(11, 16)] + [
+        (at, 500 + 20 * (at - 15)) for at in range(16, 35)
+    ]
+    reports = [
+        replace(report(n), total_samples=200 * demo.EPOCHS, reported_s=float(at)) for at, n in told
+    ]
     ended = JobFinished(job="digits", uid=1, outcome="succeeded", finished_s=60.0)
-    said: list[tuple[float, Message]] = [(10.0, resumed(1)), (15.2, replace(decided(2), decided_s=15.2))]
+    said: list[tuple[float, Message]] = [
+        (10.0, resumed(1)),
+        (15.2, replace(decided(2), decided_s=15.2)),
+    ]
     said += [*((one.reported_s, one) for one in reports), (35.0, resumed(2)), (60.0, ended)]
     nothing = cast(Any, None)
     heard = [Heard(message, "", "", 0, at) for at, message in said]
@@ -156,7 +193,9 @@ def test_a_utilisation_says_of_which_time_it_is() -> None:
 
 async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> None:
     watched, lines = Watched(), list[str]()
-    telling = asyncio.ensure_future(demo.tell(cast(Trial, watched), lines.append, Turns(report_s=0.0)))
+    telling = asyncio.ensure_future(
+        demo.tell(cast(Trial, watched), lines.append, Turns(report_s=0.0))
+    )
 
     async def until(count: int) -> None:
         async with asyncio.timeout(60):

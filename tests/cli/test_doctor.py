@@ -1,4 +1,6 @@
-"""`weir doctor`: programs that are well, and programs as people bring them, tried in real trainer processes."""
+"""`weir doctor`: programs that are well, and programs as people bring them, tried in real trainer
+processes.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ Said = tuple[int, str]
 
 @pytest.fixture
 def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Asks about a program of this text, with a job beside it; returns the exit code and what is said."""
+    """Asks about a program of this text, with a job beside it; returns the exit code and what is
+    said.
+    """
 
     def asked(text: str, *words: str, job: str = "") -> Said:
         (tmp_path / "mine.py").write_text(text)
@@ -108,10 +112,14 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def told(said: str, weight: str) -> list[str]:
-    return [line.removeprefix(weight).strip() for line in said.splitlines() if line.startswith(weight)]
+    return [
+        line.removeprefix(weight).strip() for line in said.splitlines() if line.startswith(weight)
+    ]
 
 
-def test_a_program_that_is_well_is_told_so_and_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_is_well_is_told_so_and_what_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert weir(["doctor", str(JOBS / "digits.py")]) == 0
 
     said = capsys.readouterr().out
@@ -133,7 +141,9 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
     assert code == 1
     assert "is another one in another process (" in wrong
-    assert "loss() compares each example with each: (16, 16) of (16,) and (16, 1) and (16, 3)" in wrong
+    assert (
+        "loss() compares each example with each: (16, 16) of (16,) and (16, 1) and (16, 3)" in wrong
+    )
     assert "it uses hash()" in advice
     assert "the labels are sorted, and nothing shuffles examples" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
@@ -142,13 +152,20 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
 
 
-def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_told_with_a_way_out(doctor) -> None:
+def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_told_with_a_way_out(
+    doctor,
+) -> None:
     code, said = doctor(HEAD + CLASSES, job=SMALL)
 
     scores, failed = told(said, "wrong")[::-1]
     assert code == 1 and "outside the valid range of [0, 3)" in failed
-    assert "-> outputs tell 3 classes apart, counted from 0, and a label is 3: give the last layer an output" in said
-    assert scores.startswith("mine.py:35: loss() takes outputs for probabilities, and they go from ")
+    assert (
+        "-> outputs tell 3 classes apart, counted from 0, and a label is 3: give the last layer an output"
+        in said
+    )
+    assert scores.startswith(
+        "mine.py:35: loss() takes outputs for probabilities, and they go from "
+    )
     assert "-> from_logits=True there, or a last layer with activation='softmax'" in said
 
 
@@ -167,10 +184,15 @@ def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor) -> 
 
     assert code == 1
     assert told(said, "wrong") == ["mine.py:1: ModuleNotFoundError: No module named 'nowhere'"]
-    assert "install nowhere here and in the job's image" in said and "Traceback (most recent call last):" in said
+    assert (
+        "install nowhere here and in the job's image" in said
+        and "Traceback (most recent call last):" in said
+    )
 
 
-def test_modules_that_lie_beside_it_are_told_once_each_and_not_as_something_to_install(doctor, tmp_path: Path) -> None:
+def test_modules_that_lie_beside_it_are_told_once_each_and_not_as_something_to_install(
+    doctor, tmp_path: Path
+) -> None:
     (tmp_path / "helpers.py").write_text("def clean(x): return x\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "words.py").write_text("N = 3\n")
@@ -189,7 +211,9 @@ def test_a_program_that_never_returns_is_made_to_say_where_it_stands(doctor) -> 
     code, said = doctor(HEAD + STUCK, "--timeout", "12")
 
     assert code == 1
-    assert told(said, "wrong")[0].startswith("mine.py is stuck: dataset(16, 48) has not returned for 12 s")
+    assert told(said, "wrong")[0].startswith(
+        "mine.py is stuck: dataset(16, 48) has not returned for 12 s"
+    )
     assert "while start > 0:" in said or "pass" in said
 
 
@@ -208,18 +232,28 @@ def test_what_the_text_lacks_is_told_at_once_and_nothing_is_run(doctor, tmp_path
 
     (only,) = json.loads(said)["findings"]
     assert code == 1 and not (tmp_path / "run").exists()
-    assert only["weight"] == "wrong" and only["what"] == "mine.py lacks optimizer(), loss(), examples(), dataset()"
+    assert (
+        only["weight"] == "wrong"
+        and only["what"] == "mine.py lacks optimizer(), loss(), examples(), dataset()"
+    )
 
 
-def test_a_jobs_file_stands_for_the_program_that_it_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jobs_file_stands_for_the_program_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "mine.py").write_text("def model(): ...\n")
     (tmp_path / "small.yml").write_text(SMALL.replace("mine.py", "code/mine.py"))
 
-    code, said = weir(["doctor", str(tmp_path / "small.yml"), "--json"]), json.loads(capsys.readouterr().out)
+    code, said = (
+        weir(["doctor", str(tmp_path / "small.yml"), "--json"]),
+        json.loads(capsys.readouterr().out),
+    )
 
     assert code == 1 and said["program"] == str(tmp_path / "code" / "mine.py")
-    assert [each["what"] for each in said["findings"]] == ["mine.py lacks optimizer(), loss(), examples(), dataset()"]
+    assert [each["what"] for each in said["findings"]] == [
+        "mine.py lacks optimizer(), loss(), examples(), dataset()"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -244,10 +278,15 @@ def test_a_jobs_file_that_names_no_program_is_wrong_use(
     ("text", "remedy"),
     [
         ("# Mine\n\nIt's a table\n", "mend it, or give another: a program is one file of Python"),
-        ("def model(): ...\n", "Weir's README.md, Write a training program, says what each function gives"),
+        (
+            "def model(): ...\n",
+            "Weir's README.md, Write a training program, says what each function gives",
+        ),
     ],
 )
-def test_what_cannot_be_read_and_what_lacks_functions_are_mended_in_different_ways(doctor, text, remedy) -> None:
+def test_what_cannot_be_read_and_what_lacks_functions_are_mended_in_different_ways(
+    doctor, text, remedy
+) -> None:
     code, said = doctor(text, "--json")
 
     assert code == 1 and [each["remedy"] for each in json.loads(said)["findings"]] == [remedy]
@@ -258,7 +297,9 @@ def test_a_folder_is_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Is a directory; a program is one file of Python" in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_there_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_is_not_there_is_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert weir(["doctor", str(tmp_path / "none.py")]) == 2
     assert "cannot read the program" in capsys.readouterr().err
 

@@ -31,7 +31,9 @@ def job(tmp_path: Path) -> Path:
     return written(tmp_path, GOOD)
 
 
-async def test_it_says_where_a_job_would_start_and_why(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+async def test_it_says_where_a_job_would_start_and_why(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
     await bus.publish(node("big", cpu=4))
 
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
@@ -56,7 +58,9 @@ async def test_a_node_that_no_fact_tells_of_any_more_has_room(
     assert "  where: big: chief, ps, worker" in said.out.splitlines()
 
 
-async def test_it_says_why_a_job_would_wait(nats_url: str, bus: Bus, prompt: Prompt, job: Path) -> None:
+async def test_it_says_why_a_job_would_wait(
+    nats_url: str, bus: Bus, prompt: Prompt, job: Path
+) -> None:
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
 
     assert "job default/digits would wait for room for a chief, 1 ps and 1 worker\n" in said.out
@@ -65,7 +69,10 @@ async def test_it_says_why_a_job_would_wait(nats_url: str, bus: Bus, prompt: Pro
 async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setting_of_its_file_is_believed(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {"WEIR_ALLOCATOR_QUOTAS": '{"default": {"cpu": 0.5}}', "WEIR_ALLOCATOR_POLICIES": "mine:fair"}
+    limits = {
+        "WEIR_ALLOCATOR_QUOTAS": '{"default": {"cpu": 0.5}}',
+        "WEIR_ALLOCATOR_POLICIES": "mine:fair",
+    }
     (job.parent / FILE).parent.mkdir()
     (job.parent / FILE).write_text(json.dumps({"nats_url": nats_url, "limits": limits}))
     monkeypatch.chdir(job.parent)
@@ -75,7 +82,9 @@ async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setti
     ours = await prompt("submit", job, "--dry-run")
 
     assert said.code == 1
-    assert "  - quota of namespace default: wants at least 1 cpu, and 0.5 is all there is" in said.err
+    assert (
+        "  - quota of namespace default: wants at least 1 cpu, and 0.5 is all there is" in said.err
+    )
     assert ours.code == 0 and "would wait for room" in ours.out
 
 
@@ -85,7 +94,9 @@ async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
     monkeypatch.setenv("WEIR_ALLOCATOR_IMAGES", "registry.example/")
     monkeypatch.setenv("WEIR_JOB_NAMESPACES", "red")
 
-    said = await prompt("submit", written(job.parent, f"{GOOD}image: a/b\n"), "--dry-run", "--nats", nats_url)
+    said = await prompt(
+        "submit", written(job.parent, f"{GOOD}image: a/b\n"), "--dry-run", "--nats", nats_url
+    )
 
     assert said.code == 1 and said.err.splitlines() == [
         f"weir submit: the request in {job} would be refused:",
@@ -97,12 +108,19 @@ async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
 async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
-    for policy, told in (("best", f"there are {', '.join(sorted(POLICIES))}\n"), ("mine:fair", f"{ENROL} is set\n")):
+    for policy, told in (
+        ("best", f"there are {', '.join(sorted(POLICIES))}\n"),
+        ("mine:fair", f"{ENROL} is set\n"),
+    ):
         file = written(job.parent, f"{GOOD}policy: '{policy}'\n")
 
         said = await prompt("submit", file, "--dry-run", "--nats", nats_url)
 
-        assert said.code in (1, 2) and said.out == "" and f"  - policy: '{policy}' is none; there are " in said.err
+        assert (
+            said.code in (1, 2)
+            and said.out == ""
+            and f"  - policy: '{policy}' is none; there are " in said.err
+        )
         assert told in said.err
 
 
@@ -111,7 +129,9 @@ async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_ask
 ) -> None:
     await bus.publish(accepted(request("other", policy="mine:fair")))
 
-    said = await prompt("submit", written(job.parent, f"{GOOD}policy: static\n"), "--dry-run", "--nats", nats_url)
+    said = await prompt(
+        "submit", written(job.parent, f"{GOOD}policy: static\n"), "--dry-run", "--nats", nats_url
+    )
 
     assert said.code == 0 and said.out.splitlines()[-2:] == [
         "  policy: static",
@@ -120,9 +140,17 @@ async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_ask
     ]
 
 
-async def test_a_name_that_is_in_use_would_be_refused(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+async def test_a_name_that_is_in_use_would_be_refused(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
     await bus.publish(accepted())
 
-    said = await prompt("submit", written(job.parent, GOOD.replace("digits", "mnist")), "--dry-run", "--nats", nats_url)
+    said = await prompt(
+        "submit",
+        written(job.parent, GOOD.replace("digits", "mnist")),
+        "--dry-run",
+        "--nats",
+        nats_url,
+    )
 
     assert "'mnist' is open already in namespace 'default'" in said.err

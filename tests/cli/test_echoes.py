@@ -1,4 +1,6 @@
-"""A program's failure stands once in a log, without Weir's marks, however often TensorFlow repeats it."""
+"""A program's failure stands once in a log, without Weir's marks, however often TensorFlow repeats
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,16 @@ services.trainer.cause.Failed: {cause.BEGINS}{CAUSE[:50]} ... [truncated]
 Additional GRPC error information from remote target /job:worker/replica:0/task:0:
 :UNKNOWN:Error received from peer  {{grpc_message:"Failed: {cause.BEGINS}ValueError: seven", grpc_status:2}}
 """
-TRUNCATED = (
-    f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
-)
+TRUNCATED = f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
 ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
 
 
 def shown(log: str) -> list[str]:
-    return [line.decode().rstrip("\n") for line, is_shown in once(log.encode().splitlines(keepends=True)) if is_shown]
+    return [
+        line.decode().rstrip("\n")
+        for line, is_shown in once(log.encode().splitlines(keepends=True))
+        if is_shown
+    ]
 
 
 def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:

@@ -75,4 +75,7 @@ def test_what_somebody_should_look_at_is_red() -> None:
     dead = DeadLetter(stream="s", sequence=1, subject="weir.x", error="bad", body="", said_by="-")
 
     for said in (failed, dead):
-        assert any("red" in str(span.style) for span in line(Entry(said, "s", "weir-orders", 1, STORED_S), UTC).spans)
+        assert any(
+            "red" in str(span.style)
+            for span in line(Entry(said, "s", "weir-orders", 1, STORED_S), UTC).spans
+        )

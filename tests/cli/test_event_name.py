@@ -11,11 +11,15 @@ from tests.shared.words import abandoned
 
 
 @pytest.mark.parametrize(("stream", "name"), [(ORDERS, "o7"), (FACTS, "f7"), (DEAD, "d7")])
-def test_a_name_is_the_streams_letter_and_the_number_and_leads_back_to_both(stream: str, name: str) -> None:
+def test_a_name_is_the_streams_letter_and_the_number_and_leads_back_to_both(
+    stream: str, name: str
+) -> None:
     assert name_of(Entry(abandoned(), "s", stream, 7, 0.0)) == name
     assert place_of(name) == (stream, 7)
 
 
-@pytest.mark.parametrize("text", ["", "o", "7", "x7", "o7x", "o-7", "o0", "7.training.resumed.2.-.11", "o" + "9" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "o", "7", "x7", "o7x", "o-7", "o0", "7.training.resumed.2.-.11", "o" + "9" * 30]
+)
 def test_anything_else_is_no_name(text: str) -> None:
     assert place_of(text) is None

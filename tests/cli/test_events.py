@@ -21,7 +21,13 @@ from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
 from shared import bus as wire
 from shared.bus import Bus, Heard
-from shared.messages import CancelRequested, CapacityChanged, CheckpointSaved, GenerationAbandoned, Message
+from shared.messages import (
+    CancelRequested,
+    CapacityChanged,
+    CheckpointSaved,
+    GenerationAbandoned,
+    Message,
+)
 from shared.permissions import entry
 from shared.subjects import FACTS, JOBS, ORDERS, encode, subject_of
 from tests.cli.conftest import Prompt, closed
@@ -40,18 +46,25 @@ async def told(bus: Bus, *messages: Message) -> None:
         await bus.publish(message)
 
 
-async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await told(bus, *one_of_each())
 
     said = await prompt("events", "--nats", nats_url)
 
     assert said.code == 0
     assert len(said.out.splitlines()) == len(one_of_each())
-    documents = [json.loads(line) for line in (await prompt("events", "--nats", nats_url, "--json")).out.splitlines()]
+    documents = [
+        json.loads(line)
+        for line in (await prompt("events", "--nats", nats_url, "--json")).out.splitlines()
+    ]
     assert [d["fact"] for d in documents] == [m.__struct_config__.tag for m in one_of_each()]
 
 
-async def test_of_one_job_only_its_own_events_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_of_one_job_only_its_own_events_are_shown(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     capacity = [message for message in one_of_each() if isinstance(message, CapacityChanged)]
     await told(bus, CancelRequested(job="clicks"), saved(1), *capacity)
 
@@ -73,12 +86,17 @@ async def told_with_a_pause(bus: Bus, first: Message, second: Message) -> str:
 async def test_an_age_is_counted_from_now(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await told(bus, saved(1))
 
-    since, until = [await prompt("events", "--nats", nats_url, how, "1h", "--json") for how in ("--since", "--until")]
+    since, until = [
+        await prompt("events", "--nats", nats_url, how, "1h", "--json")
+        for how in ("--since", "--until")
+    ]
 
     assert json.loads(since.out)["message"]["step"] == 1 and until.out == ""
 
 
-async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_what_is_older_than_asked_for_is_left_out(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     between = await told_with_a_pause(bus, saved(1), saved(2))
 
     said = await prompt("events", "--nats", nats_url, "--since", between, "--json")
@@ -86,7 +104,9 @@ async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str,
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [2]
 
 
-async def test_what_is_newer_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_what_is_newer_than_asked_for_is_left_out(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     between = await told_with_a_pause(bus, saved(1), saved(2))
 
     said = await prompt("events", "--nats", nats_url, "--until", between, "--json")
@@ -94,22 +114,31 @@ async def test_what_is_newer_than_asked_for_is_left_out(bus: Bus, nats_url: str,
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
 
 
-async def test_only_the_kinds_that_are_asked_for_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_only_the_kinds_that_are_asked_for_are_shown(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await told(bus, *one_of_each())
 
     said = await prompt("events", "--nats", nats_url, "--kind", "allocation,resumed", "--json")
 
-    assert [json.loads(line)["fact"] for line in said.out.splitlines()] == ["allocation.decided", "training.resumed"]
+    assert [json.loads(line)["fact"] for line in said.out.splitlines()] == [
+        "allocation.decided",
+        "training.resumed",
+    ]
 
 
 @pytest.mark.usefixtures("bus")
-async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(nats_url: str, prompt: Prompt) -> None:
+async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(
+    nats_url: str, prompt: Prompt
+) -> None:
     said = await prompt("events", "--nats", nats_url, "--kind", "capacity", "--job", "digits")
 
     assert said.code == 2 and "is about nodes or services, not jobs: leave out --job" in said.err
 
 
-async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     view = JobView(job="digits", namespace="default", uid=7, phase="Pending")
     await bus.js.publish(entry(JOBS, "default.digits"), msgspec.json.encode(view))
 
@@ -121,15 +150,21 @@ async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(bus: Bus, n
     assert other.err.startswith("weir events: there is no job red/digits; there are none")
 
 
-async def test_a_job_of_which_only_other_events_are_asked_for_is_known(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_job_of_which_only_other_events_are_asked_for_is_known(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await told(bus, saved(1))
 
-    said = await prompt("events", "--nats", nats_url, "--job", "digits", "--kind", "resumed", "--since", "1s")
+    said = await prompt(
+        "events", "--nats", nats_url, "--job", "digits", "--kind", "resumed", "--since", "1s"
+    )
 
     assert said == (0, "", "")
 
 
-async def test_dead_letters_are_shown_where_they_are_asked_for(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_dead_letters_are_shown_where_they_are_asked_for(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     async def unheard(heard: Heard) -> None: ...
 
     await bus.js.publish("weir.job.cancel.default.digits", b"not json")
@@ -143,7 +178,10 @@ async def test_dead_letters_are_shown_where_they_are_asked_for(bus: Bus, nats_ur
     )
 
     assert "could not be read" not in without.out
-    assert "weir.job.cancel.default.digits (sequence 1, said by unknown) could not be read" in with_dead.out
+    assert (
+        "weir.job.cancel.default.digits (sequence 1, said by unknown) could not be read"
+        in with_dead.out
+    )
 
 
 async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bus: Bus) -> None:
@@ -198,7 +236,10 @@ async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across
 
 
 def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:
-    day_s, console = 86_400.0, Terminal(width=80, file=io.StringIO(), highlight=False, soft_wrap=True)
+    day_s, console = (
+        86_400.0,
+        Terminal(width=80, file=io.StringIO(), highlight=False, soft_wrap=True),
+    )
     put = by_day(console)
     with console.capture() as shown:
         for number, stored_s in enumerate((0.0, 60.0, day_s), 1):
@@ -206,7 +247,9 @@ def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:
 
     lines = shown.get().splitlines()
     days = [line.split()[0] for line in lines if "─" in line]
-    assert len(days) == len(set(days)) == 2 and all(day.startswith(("1969-12-31", "1970-01-0")) for day in days)
+    assert len(days) == len(set(days)) == 2 and all(
+        day.startswith(("1969-12-31", "1970-01-0")) for day in days
+    )
     assert sum("training.saved" in line for line in lines) == 3 and max(map(len, lines)) <= 80
 
 

@@ -44,10 +44,14 @@ async def started(bus: Bus) -> None:
     """A job of one ps and one worker that fills its node, and trains."""
     first = Story().hear(node(cpu=3), accepted()).decided()
     listed = node(cpu=3, free=0, own=own("mnist", *first.tasks), observed_s=1.0)
-    await told(bus, node(cpu=3), accepted(), first, msgspec.structs.replace(listed, seen="1"), resumed(1))
+    await told(
+        bus, node(cpu=3), accepted(), first, msgspec.structs.replace(listed, seen="1"), resumed(1)
+    )
 
 
-async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await started(bus)
 
     said = await prompt("explain", "mnist", "--nats", nats_url)
@@ -55,7 +59,10 @@ async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(bus: Bus, n
     lines = [line.strip() for line in said.out.splitlines()]
     assert (said.code, said.err) == (0, "") and lines[0].startswith("default/mnist at ")
     assert lines[1].startswith("has        1 ps, 1 worker, batch 32, with the chief 3 cpu")
-    assert lines[4].startswith("after job.accepted at ") and "now        no node has room for another ps" in lines
+    assert (
+        lines[4].startswith("after job.accepted at ")
+        and "now        no node has room for another ps" in lines
+    )
     assert any(line.startswith("for more   one more node like n1") for line in lines)
 
 
@@ -75,22 +82,34 @@ async def test_a_past_moment_is_told_as_it_was(bus: Bus, nats_url: str, prompt: 
     assert [means["changes"][0]["what"] for means in is_["means"]] == ["waits"]
 
 
-async def test_before_there_was_such_a_job_it_is_told_when_it_came(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_before_there_was_such_a_job_it_is_told_when_it_came(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await told(bus, msgspec.structs.replace(accepted(), accepted_s=time.time()))
 
     said = await prompt("explain", "mnist", "--nats", nats_url, "--at", "-10m")
 
-    assert said.code == 1 and "there was no job default/mnist at" in said.err and "it was accepted at" in said.err
+    assert (
+        said.code == 1
+        and "there was no job default/mnist at" in said.err
+        and "it was accepted at" in said.err
+    )
 
 
-async def test_a_job_that_nobody_knows_is_no_riddle(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await told(bus, accepted(), JobRejected(job="second", uid=9, reasons=("policy: there is none",)))
+async def test_a_job_that_nobody_knows_is_no_riddle(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await told(
+        bus, accepted(), JobRejected(job="second", uid=9, reasons=("policy: there is none",))
+    )
 
     unknown = await prompt("explain", "mnsit", "--nats", nats_url)
     refused = await prompt("explain", "second", "--nats", nats_url)
 
     assert unknown.code == 1 and unknown.err.endswith("it tells of default/mnist\n")
-    assert refused.code == 1 and refused.err.endswith("job default/second was refused: policy: there is none\n")
+    assert refused.code == 1 and refused.err.endswith(
+        "job default/second was refused: policy: there is none\n"
+    )
 
 
 async def test_what_has_not_come_yet_is_wrong_use(nats_url: str, bus: Bus, prompt: Prompt) -> None:
@@ -112,7 +131,9 @@ async def test_where_the_beginning_is_gone_it_says_so_and_the_stored_state_stand
 
     assert found["runs"]["nodes"] == {"n1": ["chief", "ps", "worker"]}
     assert "will have 2 ps and 2 workers" in found["why"]
-    assert found["notes"][0].startswith(f"{FACTS} begins with message 4:") and len(found["notes"]) == 2
+    assert (
+        found["notes"][0].startswith(f"{FACTS} begins with message 4:") and len(found["notes"]) == 2
+    )
 
 
 async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_found_all_the_same(
@@ -132,7 +153,11 @@ async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_f
 
     assert late["ground"]["event"] == whole["ground"]["event"]
     assert late["ground"]["event"]["message"]["node"] == "n2" and late["comes"] == whole["comes"]
-    assert grown.reason == late["ground"]["reason"] and len(late["notes"]) == 1 and whole["notes"] == []
+    assert (
+        grown.reason == late["ground"]["reason"]
+        and len(late["notes"]) == 1
+        and whole["notes"] == []
+    )
 
 
 async def grows(bus: Bus) -> AllocationDecided:
@@ -140,7 +165,9 @@ async def grows(bus: Bus) -> AllocationDecided:
     more = node("n2", cpu=2)
     first = (await bus.last(AllocationDecided, "default.mnist")).message
     story = Story().hear(node(cpu=3), accepted(), first, resumed(1), more)
-    grown = msgspec.structs.replace(story.decided(), cause=more.id(), decided_s=time.time() + APART_S)
+    grown = msgspec.structs.replace(
+        story.decided(), cause=more.id(), decided_s=time.time() + APART_S
+    )
     await told(bus, more, grown)
     return grown
 
@@ -158,7 +185,9 @@ async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(
     said = await prompt("explain", "mnist", "--nats", nats_url, "--json", "--at", then)
     found = json.loads(said.out)
 
-    assert len(found["notes"]) == 1 and found["notes"][0].startswith(f"{FACTS} begins with message 2:")
+    assert len(found["notes"]) == 1 and found["notes"][0].startswith(
+        f"{FACTS} begins with message 2:"
+    )
     assert "n2" not in said.out
 
 
@@ -169,11 +198,15 @@ async def remembered(bus: Bus) -> None:
         for sequence in range(1, (await bus.js.stream_info(stream)).state.last_seq + 1):
             raw = await bus.js.get_msg(stream, sequence)
             message = subjects.decode(raw.subject or "", raw.data or b"")
-            state = apply(state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0)
+            state = apply(
+                state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0
+            )
     await memory.remember(bus, state)
 
 
-async def test_whatever_the_log_holds_is_no_hindrance(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_whatever_the_log_holds_is_no_hindrance(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await told(bus, *one_of_each())
 
     said = await prompt("explain", "digits", "--nats", nats_url)
@@ -182,7 +215,9 @@ async def test_whatever_the_log_holds_is_no_hindrance(bus: Bus, nats_url: str, p
 
 
 @pytest.mark.parametrize("at", ["soon", "25:00"])
-async def test_what_is_no_time_is_wrong_use(at: str, nats_server: NatsServer, prompt: Prompt) -> None:
+async def test_what_is_no_time_is_wrong_use(
+    at: str, nats_server: NatsServer, prompt: Prompt
+) -> None:
     with pytest.raises(SystemExit):
         await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)
 
@@ -191,10 +226,17 @@ async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_to
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(bus, node(cpu=3), accepted(request(policy="mine:fair")))
-    said = JobView(job="mnist", namespace="default", uid=UID, phase="Pending", submitted_s=0.0, why="too small")
+    said = JobView(
+        job="mnist", namespace="default", uid=UID, phase="Pending", submitted_s=0.0, why="too small"
+    )
     await bus.js.publish(entry(JOBS, "default.mnist"), msgspec.json.encode(said))
 
-    lines = [line.strip() for line in (await prompt("explain", "mnist", "--nats", nats_url)).out.splitlines()]
+    lines = [
+        line.strip()
+        for line in (await prompt("explain", "mnist", "--nats", nats_url)).out.splitlines()
+    ]
 
     assert "now        too small" in lines
-    assert lines[-1].startswith("note       policy mine:fair (of default/mnist) cannot be asked here")
+    assert lines[-1].startswith(
+        "note       policy mine:fair (of default/mnist) cannot be asked here"
+    )

@@ -46,7 +46,13 @@ def test_of_a_job_that_has_fallen_silent_it_is_said_for_how_long() -> None:
 
 def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
     """The model is the other of the two only where that is said."""
-    base = {"ps": 2, "workers": 2, "sizes_seen": 1, "faster": True, "larger_samples_per_second": 736.0}
+    base = {
+        "ps": 2,
+        "workers": 2,
+        "sizes_seen": 1,
+        "faster": True,
+        "larger_samples_per_second": 736.0,
+    }
     said = partial(replace, why(running(Story())))
 
     def last(**fields: float | bool) -> str:
@@ -54,9 +60,13 @@ def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
 
     pair = "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by a fit to 1 size"
     assert last(expected=112.0).endswith(f"{pair} of its own")
-    assert last(expected=351.0).endswith(f"{pair} of its own that expects 351 where 110 were measured")
+    assert last(expected=351.0).endswith(
+        f"{pair} of its own that expects 351 where 110 were measured"
+    )
     untold = "with its tasks, batch and number of nodes of now it has told no speed yet"
-    assert last(expected=110.0, measured=False).endswith(f": both by a fit to 1 size of its own; {untold}")
+    assert last(expected=110.0, measured=False).endswith(
+        f": both by a fit to 1 size of its own; {untold}"
+    )
 
 
 def test_what_is_in_flight_and_what_lost() -> None:
@@ -67,8 +77,14 @@ def test_what_is_in_flight_and_what_lost() -> None:
     gain = "; saves 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody foresees"
     assert any(f"{gain} (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
-    assert any(line.startswith("  for more   once generation 2 trains and it has said how fast it is") for line in said)
-    assert any("examples/s, by the model of what its program's and other jobs showed)" in line for line in said)
+    assert any(
+        line.startswith("  for more   once generation 2 trains and it has said how fast it is")
+        for line in said
+    )
+    assert any(
+        "examples/s, by the model of what its program's and other jobs showed)" in line
+        for line in said
+    )
 
 
 def test_time_is_told_as_time() -> None:
@@ -76,7 +92,9 @@ def test_time_is_told_as_time() -> None:
     story.decide()
     said = lines(why(story))
     assert said[5].endswith("if still so and there is room: free resources exist (until 00:16:54)")
-    assert said[6].startswith("  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers")
+    assert said[6].startswith(
+        "  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers"
+    )
     now = lines(why(running(Story()).hear(node("n2", cpu=2))))
     assert now[6].startswith("  for more   nothing more, it is being decided: it would have ")
     story.now += 86_400.0
@@ -101,7 +119,11 @@ def test_bounds_are_told_beside_those_there_are() -> None:
 def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
     story = Story().hear(node(cpu=2), accepted())
     assert lines(why(story))[1] == "  has        nothing: it waits, asked for at 00:16:42, 0 s ago"
-    story.hear(JobFinished(job="mnist", uid=UID, outcome="failed", cause="oh\x07 no", finished_s=story.now + 1))
+    story.hear(
+        JobFinished(
+            job="mnist", uid=UID, outcome="failed", cause="oh\x07 no", finished_s=story.now + 1
+        )
+    )
     said = lines(why(story))
     assert said[1] == "  has        nothing: it is over (failed) since 00:16:43, 0 s"
     assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
@@ -111,7 +133,9 @@ def test_a_job_whose_tasks_are_gone_has_nothing_that_trains() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     runs = story.state.jobs["default.mnist"].runs
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
-    assert lines(why(story))[1] == "  has        nothing that trains: 1 ps, 1 worker ended; it waits"
+    assert (
+        lines(why(story))[1] == "  has        nothing that trains: 1 ps, 1 worker ended; it waits"
+    )
     story.hear(node(cpu=3)).decided()
     assert lines(why(story))[1].endswith("1 ps, 1 worker ended; it resumes from its checkpoint")
 
@@ -136,5 +160,7 @@ def test_what_only_an_unknown_policy_could_say_is_left_out_and_said_to_be() -> N
     for key in ("default.mnist", "default.other"):
         said = lines(why(story, key=key))
         assert [line[:12].strip() for line in said[1:]] == ["has", "note"] == known
-        assert said[-1].startswith("  note       policy mine:fair (of default/mnist) cannot be asked here")
+        assert said[-1].startswith(
+            "  note       policy mine:fair (of default/mnist) cannot be asked here"
+        )
         assert "with WEIR_ALLOCATOR_POLICIES=mine:fair" in said[-1]

@@ -1,4 +1,5 @@
-"""Every failure that is provoked on purpose, and those beside them, can be read in `weir events`: here is by what.
+"""Every failure that is provoked on purpose, and those beside them, can be read in `weir events`:
+here is by what.
 
 A new kind of fault in `tests/bench/chaos` has to say here what tells of it.
 """
@@ -67,7 +68,12 @@ BESIDE: dict[str, tuple[type[Message] | Trouble, ...]] = {
 
 def test_every_fault_that_is_provoked_has_its_line() -> None:
     assert set(TOLD) == set(BY_NAME)
-    troubles = {what for told in (*TOLD.values(), *BESIDE.values()) for what in told if isinstance(what, str)}
+    troubles = {
+        what
+        for told in (*TOLD.values(), *BESIDE.values())
+        for what in told
+        if isinstance(what, str)
+    }
     assert troubles == set(get_args(Trouble)) == set(TROUBLES)
 
 

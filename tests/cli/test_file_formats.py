@@ -1,4 +1,6 @@
-"""What help says of files is so: each example is read by those who read such files, and a world is made of them."""
+"""What help says of files is so: each example is read by those who read such files, and a world is
+made of them.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,16 @@ def test_the_examples_of_files_are_a_world_that_is_simulated(
     assert json.loads((tmp_path / "out").read_text())["weir"]["completed"] == 1
 
 
-def test_help_has_every_column_and_the_examples_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_every_column_and_the_examples_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = shown(capsys, "simulate", "--help-files")
 
-    assert [column.name for column in (*JOBS, *SPEEDS) if column.name not in page and column.name != "mode"] == []
+    assert [
+        column.name
+        for column in (*JOBS, *SPEEDS)
+        if column.name not in page and column.name != "mode"
+    ] == []
     for name in ("jobs", "surfaces", "cluster"):
         assert all(line in page for line in EXAMPLES[name].splitlines())
 
@@ -70,15 +78,29 @@ def test_the_example_of_a_line_is_answered_with_the_fields_that_help_has(
 def test_help_has_every_field_that_a_line_may_have(capsys: pytest.CaptureFixture[str]) -> None:
     pages = shown(capsys, "decide", "--help-lines") + shown(capsys, "decide", "--help-fields")
     parts = Said.__subclasses__()
-    assert [field for part in parts for field in part.__struct_fields__ if not re.search(rf"\b{field}\b", pages)] == []
+    assert [
+        field
+        for part in parts
+        for field in part.__struct_fields__
+        if not re.search(rf"\b{field}\b", pages)
+    ] == []
 
 
 def test_what_must_be_there_is_what_help_says() -> None:
-    least: dict[str, Any] = {"now": 0, "nodes": [{"name": "n1"}], "jobs": [{"job": "a", "request": {}}]}
+    least: dict[str, Any] = {
+        "now": 0,
+        "nodes": [{"name": "n1"}],
+        "jobs": [{"job": "a", "request": {}}],
+    }
     assert document(json.dumps(least).encode()).now == 0
     assert list(reasons_against("a", {})) == []
 
-    lacking = [{**least, "nodes": [{}]}, {**least, "jobs": [{"job": "a"}]}, {**least, "jobs": [{"request": {}}]}, {}]
+    lacking = [
+        {**least, "nodes": [{}]},
+        {**least, "jobs": [{"job": "a"}]},
+        {**least, "jobs": [{"request": {}}]},
+        {},
+    ]
     for without in lacking:
         with pytest.raises(Wrong):
             document(json.dumps(without).encode())
@@ -93,6 +115,8 @@ def test_a_file_that_cannot_be_used_is_answered_with_what_it_should_have(
 
     assert weir(["simulate", *words]) == 2
     said = capsys.readouterr().err
-    assert "its first line names the columns job, submitted_s, model, samples, global_batch\n" in said
+    assert (
+        "its first line names the columns job, submitted_s, model, samples, global_batch\n" in said
+    )
     assert "a cluster file is a mapping with `nodes` and perhaps `tenants`" in said
     assert said.splitlines()[-1].endswith("`weir simulate --help-files` shows what is in them")

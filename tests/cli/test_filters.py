@@ -16,15 +16,23 @@ def matches(pattern: str, subject: str) -> bool:
     wanted, there = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         return there[: len(wanted) - 1] == wanted[:-1] and len(there) >= len(wanted)
-    return len(wanted) == len(there) and all(w in ("*", t) for w, t in zip(wanted, there, strict=True))
+    return len(wanted) == len(there) and all(
+        w in ("*", t) for w, t in zip(wanted, there, strict=True)
+    )
 
 
 def seen(subject: str, job: str | None = None, namespace: str | None = None, *kinds: str) -> int:
-    return sum(matches(f, subject) for stream in (ORDERS, FACTS) for f in filters(stream, job, namespace, kinds))
+    return sum(
+        matches(f, subject)
+        for stream in (ORDERS, FACTS)
+        for f in filters(stream, job, namespace, kinds)
+    )
 
 
 def test_the_areas_are_those_of_the_streams() -> None:
-    held = {str(config.name): {s.split(".")[1] for s in config.subjects or ()} for config in streams()}
+    held = {
+        str(config.name): {s.split(".")[1] for s in config.subjects or ()} for config in streams()
+    }
 
     assert {stream: set(areas) for stream, areas in AREAS.items()} == {
         s: a for s, a in held.items() if s not in (DEAD, NODES)
@@ -48,11 +56,17 @@ def test_of_one_kind_all_is_seen_and_nothing_else(kind: str) -> None:
     for said in one_of_each():
         wanted = tag_of(type(said)) == kind
         assert seen(subject_of(said), None, None, kind) == wanted
-        assert seen(subject_of(said), "digits", "default", kind) == (wanted and getattr(said, "job", "") == "digits")
+        assert seen(subject_of(said), "digits", "default", kind) == (
+            wanted and getattr(said, "job", "") == "digits"
+        )
 
 
 def test_a_stream_that_holds_nothing_of_a_kind_has_no_filters() -> None:
-    assert filters(FACTS, kinds=["job.finished"]) == filters(FACTS, "digits", kinds=["capacity.changed"]) == []
+    assert (
+        filters(FACTS, kinds=["job.finished"])
+        == filters(FACTS, "digits", kinds=["capacity.changed"])
+        == []
+    )
 
 
 def test_a_request_without_a_namespace_is_of_the_default_one() -> None:
@@ -67,7 +81,10 @@ def test_dead_letters_are_found_by_the_job_they_were_about() -> None:
     assert matches(filters(DEAD, kinds=["job.requested"])[0], dead)
     assert not matches(filters(DEAD, "digits", None, ["job.cancel"])[0], dead)
 
-    assert [matches(f, dead) for f in (*filters(DEAD), *filters(DEAD, "digits"), *filters(DEAD, "clicks"))] == [
+    assert [
+        matches(f, dead)
+        for f in (*filters(DEAD), *filters(DEAD, "digits"), *filters(DEAD, "clicks"))
+    ] == [
         True,
         True,
         False,

@@ -55,19 +55,26 @@ async def test_a_submitter_forgets_a_job_that_is_over_and_may_keep_its_checkpoin
 ) -> None:
     own, checkpoints = await submitted(prompt, server, tmp_path), tmp_path / "checkpoints"
     too_soon = await prompt("forget", "mine", *IN_TEAM_A)
-    assert too_soon.code == 1 and "job team-a/mine is not over; `weir cancel mine` stops it" in too_soon.err
+    assert (
+        too_soon.code == 1
+        and "job team-a/mine is not over; `weir cancel mine` stops it" in too_soon.err
+    )
     elsewhere = await prompt("forget", "mine", "-n", "team-b")
     assert elsewhere.code != 0 and "may not" in elsewhere.err
 
     await prompt("cancel", "mine", *IN_TEAM_A)
     said = await prompt("forget", "mine", *IN_TEAM_A, "--folder", checkpoints)
-    assert said.out.endswith(f"job team-a/mine is forgotten\nits checkpoints stay: {own}\n"), said.err
+    assert said.out.endswith(f"job team-a/mine is forgotten\nits checkpoints stay: {own}\n"), (
+        said.err
+    )
     assert own.is_dir() and "there is no job" in (await prompt("forget", "mine", *IN_TEAM_A)).err
 
     again = await submitted(prompt, server, tmp_path)
     await prompt("cancel", "mine", *IN_TEAM_A)
     said = await prompt("forget", "mine", *IN_TEAM_A, "--checkpoints", "--folder", checkpoints)
-    assert said.out.endswith(f"job team-a/mine is forgotten\nits checkpoints are removed: {again}\n"), said.err
+    assert said.out.endswith(
+        f"job team-a/mine is forgotten\nits checkpoints are removed: {again}\n"
+    ), said.err
     assert not again.exists() and own.is_dir()
 
 
@@ -90,7 +97,9 @@ async def test_checkpoints_stay_while_another_job_continues_from_them(
 
 
 @pytest.mark.parametrize(("answer", "wanted"), [("y", True), ("", False), ("n", False)])
-def test_at_a_terminal_a_person_is_asked(monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool) -> None:
+def test_at_a_terminal_a_person_is_asked(
+    monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool
+) -> None:
     ours, theirs = os.openpty()
     with (
         os.fdopen(ours, "r+b", buffering=0) as person,

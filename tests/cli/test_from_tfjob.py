@@ -1,4 +1,6 @@
-"""`weir submit PROGRAM --tfjob FILE`, typed at a prompt: what is asked for, and what a person is told."""
+"""`weir submit PROGRAM --tfjob FILE`, typed at a prompt: what is asked for, and what a person is
+told.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_a_tfjob_with_a_program_is_accepted(bus: Bus, nats_url: str, prompt: Prompt, folder: Path) -> None:
+async def test_a_tfjob_with_a_program_is_accepted(
+    bus: Bus, nats_url: str, prompt: Prompt, folder: Path
+) -> None:
     await bus.create(namespaces=["vision"])
     file = folder / "small.yaml"
 
@@ -46,7 +50,9 @@ async def test_a_tfjob_with_a_program_is_accepted(bus: Bus, nats_url: str, promp
     assert said.code == 0 and "job vision/dist-mnist is accepted (uid 1)\n" in said.out, said.err
     heard = await bus.last(JobRequested, "vision.dist-mnist")
     assert heard and isinstance(heard.message, JobRequested)
-    assert heard.message.program.name == "train.py" and heard.message.workers == Span(start=4, min=1, max=4)
+    assert heard.message.program.name == "train.py" and heard.message.workers == Span(
+        start=4, min=1, max=4
+    )
     assert f"of {file}, Weir does in its own way:\n  - no Chief: " in said.err
 
 
@@ -54,8 +60,12 @@ async def printed(prompt: Prompt, *words: object) -> Said:
     return await prompt("submit", *words, "--print", "--nats", "nats://127.0.0.1:1")
 
 
-async def test_what_is_printed_is_the_request_and_nothing_else(prompt: Prompt, folder: Path) -> None:
-    said = await printed(prompt, folder / "train.py", "--tfjob", folder / "small.yaml", *NEEDED, "--max-workers", "9")
+async def test_what_is_printed_is_the_request_and_nothing_else(
+    prompt: Prompt, folder: Path
+) -> None:
+    said = await printed(
+        prompt, folder / "train.py", "--tfjob", folder / "small.yaml", *NEEDED, "--max-workers", "9"
+    )
 
     request = json.loads(said.out)
     assert said.code == 0 and request["workers"] == {"start": 4, "min": 1, "max": 9}
@@ -69,26 +79,39 @@ async def test_an_annotated_program_lies_beside_the_manifest(prompt: Prompt, fol
     assert json.loads(said.out)["workers"]["max"] == 16
 
 
-async def test_what_cannot_come_along_stops_it_until_it_is_left_out(prompt: Prompt, folder: Path) -> None:
+async def test_what_cannot_come_along_stops_it_until_it_is_left_out(
+    prompt: Prompt, folder: Path
+) -> None:
     said = await printed(prompt, "--tfjob", folder / "large.yaml")
 
     assert (said.code, said.out) == (2, "")
-    assert "large.yaml has what a job of Weir's cannot have:\n  - activeDeadlineSeconds: " in said.err
-    assert "\n  - Chief, PS, Worker: env DATA_DIR: " in said.err and said.err.endswith("with --leave-out.\n")
+    assert (
+        "large.yaml has what a job of Weir's cannot have:\n  - activeDeadlineSeconds: " in said.err
+    )
+    assert "\n  - Chief, PS, Worker: env DATA_DIR: " in said.err and said.err.endswith(
+        "with --leave-out.\n"
+    )
 
 
 async def test_everything_that_is_lacking_is_told_at_once(prompt: Prompt, folder: Path) -> None:
     said = await printed(prompt, "--tfjob", folder / "small.yaml")
 
-    lines = [line[4:].partition(":")[0] for line in said.err.partition("cannot be asked for:\n")[2].splitlines()]
-    assert said.code == 2 and [word for word in lines if word in ("program", "epochs", "batch")] == [
+    lines = [
+        line[4:].partition(":")[0]
+        for line in said.err.partition("cannot be asked for:\n")[2].splitlines()
+    ]
+    assert said.code == 2 and [
+        word for word in lines if word in ("program", "epochs", "batch")
+    ] == [
         "program",
         "epochs",
         "batch",
     ]
 
 
-async def test_what_belongs_to_a_tfjob_is_not_passed_over_without_one(prompt: Prompt, folder: Path) -> None:
+async def test_what_belongs_to_a_tfjob_is_not_passed_over_without_one(
+    prompt: Prompt, folder: Path
+) -> None:
     job = folder / "job.yaml"
     job.write_text("job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: 1\n")
 

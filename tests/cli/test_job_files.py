@@ -1,4 +1,6 @@
-"""The jobs that come with Weir are ones that the allocator accepts, and their programs are what a trainer wants."""
+"""The jobs that come with Weir are ones that the allocator accepts, and their programs are what a
+trainer wants.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ def loaded(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("name", "share"), [("clicks", (0.2, 0.35)), ("plays", (0.4, 0.6))])
-def test_generated_data_is_the_same_wherever_one_begins_to_read(name: str, share: tuple[float, float]) -> None:
+def test_generated_data_is_the_same_wherever_one_begins_to_read(
+    name: str, share: tuple[float, float]
+) -> None:
     program = loaded(JOBS / f"{name}.py")
-    whole, part = ([*program.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321)))
+    whole, part = (
+        [*program.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321))
+    )
 
     for (inputs, label), (again, other) in zip(whole[123:321], part, strict=True):
         assert label == other
@@ -57,11 +63,16 @@ def test_plays_has_tables_that_one_ps_could_not_hold_and_each_ps_could() -> None
 
 def test_characters_has_names_of_every_kind_and_none_is_most_of_them() -> None:
     characters = loaded(JOBS / "characters.py")
-    kinds = np.bincount(characters._labels, minlength=len(characters.KINDS)) / len(characters._labels)
+    kinds = np.bincount(characters._labels, minlength=len(characters.KINDS)) / len(
+        characters._labels
+    )
 
     assert characters.examples() > 20_000 and kinds.min() > 0 and kinds.max() < 0.5
     assert characters._inputs.min() == 0 and characters._inputs.max() < characters.BUCKETS
-    assert characters._numbers("LATIN SMALL LETTER A")[:4] == characters._numbers("LATIN-SMALL LETTER A")[:4]
+    assert (
+        characters._numbers("LATIN SMALL LETTER A")[:4]
+        == characters._numbers("LATIN-SMALL LETTER A")[:4]
+    )
 
 
 def test_diabetes_is_scaled_by_what_is_trained_on() -> None:
@@ -69,7 +80,9 @@ def test_diabetes_is_scaled_by_what_is_trained_on() -> None:
     seen = diabetes._inputs[: diabetes.examples()]
 
     assert diabetes.examples() == 353 and len(diabetes._inputs) == 442
-    assert np.allclose(seen.mean(axis=0), 0, atol=1e-5) and np.allclose(seen.std(axis=0), 1, atol=1e-5)
+    assert np.allclose(seen.mean(axis=0), 0, atol=1e-5) and np.allclose(
+        seen.std(axis=0), 1, atol=1e-5
+    )
 
 
 def test_clicks_has_a_million_parameters_and_a_row_of_each_id() -> None:

@@ -29,7 +29,9 @@ async def shown(bus: Bus, job: str, namespace: str = "default", **fields: Any) -
     return view
 
 
-async def test_a_job_is_a_row_with_its_complete_epochs_of_all(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_job_is_a_row_with_its_complete_epochs_of_all(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await bus.publish(JobAccepted(job="digits", uid=7, request=request(epochs=9), accepted_s=1.0))
     await shown(bus, "digits", epoch=2, samples=1, total_samples=4, why="there is no room")
 
@@ -40,7 +42,9 @@ async def test_a_job_is_a_row_with_its_complete_epochs_of_all(bus: Bus, nats_url
     assert said.out.rstrip().endswith("there is no room")
 
 
-async def test_no_line_ends_with_blanks_that_only_fill(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_no_line_ends_with_blanks_that_only_fill(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await shown(bus, "digits", why="there is no room")
     await shown(bus, "clicks")
 
@@ -49,7 +53,9 @@ async def test_no_line_ends_with_blanks_that_only_fill(bus: Bus, nats_url: str, 
     assert len(lines) == 4 and all(line == line.rstrip() for line in lines)
 
 
-async def test_where_no_terminal_is_a_job_is_one_line_however_long(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_where_no_terminal_is_a_job_is_one_line_however_long(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     long = " ".join(f"word-{number}" for number in range(300))
     await shown(bus, "d" * 40, why=long)
 
@@ -81,8 +87,12 @@ async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: P
     assert [json.loads(line)["job"] for line in said.out.splitlines()] == ["digits"]
 
 
-async def test_of_a_job_that_starts_it_says_what_is_awaited(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await shown(bus, "mnist", uid=UID, phase="Starting", why="generation 1 is in flight: the first size")
+async def test_of_a_job_that_starts_it_says_what_is_awaited(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await shown(
+        bus, "mnist", uid=UID, phase="Starting", why="generation 1 is in flight: the first size"
+    )
     await bus.publish(decided())
     await bus.publish(runs(CHIEF))
 

@@ -13,7 +13,9 @@ from services.cli.jobs_table import HEADINGS, row, table
 
 
 def view(**fields: Any) -> JobView:
-    return JobView(**{"job": "digits", "namespace": "default", "uid": 7, "phase": "Running", **fields})
+    return JobView(
+        **{"job": "digits", "namespace": "default", "uid": 7, "phase": "Running", **fields}
+    )
 
 
 def cells(seen: JobView, epochs: int = 0) -> dict[str, str]:
@@ -27,19 +29,37 @@ def test_a_job_that_changes_its_size_shows_both() -> None:
 
 
 def test_how_far_a_job_is_counts_what_is_complete_as_its_messages_do() -> None:
-    shown = cells(view(epoch=0, samples=50, total_samples=400, samples_per_second=1234.5, loss=0.25), epochs=4)
+    shown = cells(
+        view(epoch=0, samples=50, total_samples=400, samples_per_second=1234.5, loss=0.25), epochs=4
+    )
 
-    assert (shown["EPOCHS"], shown["DONE"], shown["EXAMPLES/S"], shown["LOSS"]) == ("0/4", "12.5 %", "1,234", "0.2500")
+    assert (shown["EPOCHS"], shown["DONE"], shown["EXAMPLES/S"], shown["LOSS"]) == (
+        "0/4",
+        "12.5 %",
+        "1,234",
+        "0.2500",
+    )
     assert cells(view(epoch=3, samples=350, total_samples=400))["EPOCHS"] == "3"
 
 
 def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> None:
-    over = view(phase="Succeeded", epoch=4, samples=4000, total_samples=4000, metrics={"loss": 0.25, "accuracy": 0.9})
+    over = view(
+        phase="Succeeded",
+        epoch=4,
+        samples=4000,
+        total_samples=4000,
+        metrics={"loss": 0.25, "accuracy": 0.9},
+    )
     timed = msgspec.structs.replace(over, submitted_s=10.0, finished_s=210.0, reason="grow")
 
     assert cells(over, 4)["EPOCHS"] == "4/4"
-    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 examples, evaluation: loss 0.2500, accuracy 0.9000"
-    failed = msgspec.structs.replace(timed, phase="Failed", metrics={}, why="Traceback:\n  x\nValueError: no")
+    assert (
+        cells(timed)["WHY"]
+        == "after 3 min 20 s, 4,000 examples, evaluation: loss 0.2500, accuracy 0.9000"
+    )
+    failed = msgspec.structs.replace(
+        timed, phase="Failed", metrics={}, why="Traceback:\n  x\nValueError: no"
+    )
     assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 examples: ValueError: no"
 
 
@@ -53,7 +73,9 @@ def test_the_last_pause_and_why_it_does_not_grow() -> None:
     shown = cells(view(pauses=(0.5, 0.75), reason="grow", why="no node is free"))
 
     assert (shown["PAUSE"], shown["WHY"]) == ("0.75 s", "no node is free")
-    assert cells(view(pauses=(75.2,)))["PAUSE"] == "1 min 15 s", "as the page and the report have it"
+    assert cells(view(pauses=(75.2,)))["PAUSE"] == "1 min 15 s", (
+        "as the page and the report have it"
+    )
 
 
 def test_a_job_that_may_hang_is_silent_whatever_its_phase() -> None:
@@ -84,7 +106,14 @@ MANY = [
         pauses=(12.34,),
         why="no node has 2 cores and 4 GiB free, and no other job would give any of its own",
     ),
-    view(job="warm-up", phase="Succeeded", epoch=4, samples=4000, total_samples=4000, metrics={"accuracy": 0.9}),
+    view(
+        job="warm-up",
+        phase="Succeeded",
+        epoch=4,
+        samples=4000,
+        total_samples=4000,
+        metrics={"accuracy": 0.9},
+    ),
 ]
 
 
@@ -113,7 +142,9 @@ def test_more_room_shows_more_columns_and_those_that_say_most_come_first() -> No
 
 
 def test_a_namespace_that_is_not_the_default_is_always_told() -> None:
-    assert lines([view(), view(namespace="team-a", why="no node is free")], 80)[0].startswith("NAMESPACE  JOB")
+    assert lines([view(), view(namespace="team-a", why="no node is free")], 80)[0].startswith(
+        "NAMESPACE  JOB"
+    )
 
 
 def test_a_name_that_is_wider_than_the_terminal_is_folded() -> None:

@@ -9,7 +9,9 @@ from services.cli.kept_log import kept
 from services.cli.pod_choice import Pod, choose
 
 
-def printed(folder: Path, pod: str, at_s: float, namespace: str = "default", text: str = "hello\n") -> Path:
+def printed(
+    folder: Path, pod: str, at_s: float, namespace: str = "default", text: str = "hello\n"
+) -> Path:
     file = folder / f"{namespace}_{pod}_0a11a717-d315" / "tensorflow.log"
     file.parent.mkdir(parents=True)
     file.write_text(text)
@@ -34,7 +36,10 @@ def test_where_nothing_is_kept_nothing_is_found(tmp_path: Path) -> None:
 
 def test_who_is_there_is_chosen_before_who_is_gone() -> None:
     there = [Pod("digits-chief-3", "chief", 10.0), Pod("digits-worker-4", "worker", 10.0)]
-    gone = [Pod("digits-chief-0", "chief", 99.0, Path("a")), Pod("digits-worker-2", "worker", 98.0, Path("b"))]
+    gone = [
+        Pod("digits-chief-0", "chief", 99.0, Path("a")),
+        Pod("digits-worker-2", "worker", 98.0, Path("b")),
+    ]
 
     assert choose(there, None, gone) is there[0] and choose(there, "worker-2", gone) is gone[1]
     assert choose([], None, gone) is gone[0]

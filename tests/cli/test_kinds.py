@@ -13,7 +13,9 @@ from shared.subjects import BY_TAG
 def test_a_fact_is_named_in_three_ways() -> None:
     assert kinds("training.resumed") == kinds("resumed") == ("training.resumed",)
     assert kinds("capacity") == ("capacity.changed", "capacity.quota", "capacity.claims")
-    assert set(kinds("job, allocation")) == {t for t in BY_TAG if t.startswith(("job.", "allocation."))}
+    assert set(kinds("job, allocation")) == {
+        t for t in BY_TAG if t.startswith(("job.", "allocation."))
+    }
 
 
 def test_what_is_named_twice_is_meant_once() -> None:
@@ -34,5 +36,7 @@ def test_a_name_is_an_area_or_a_last_word_and_never_both() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "resum", "training.", "decided,nothing"])
 def test_who_names_none_is_told_which_there_are(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"there are job\.requested, .*job\.finished"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"there are job\.requested, .*job\.finished"
+    ):
         kinds(text)

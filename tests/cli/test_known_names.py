@@ -1,4 +1,6 @@
-"""Names for who is about to type one: those that the bus tells at once, and silence where it does not."""
+"""Names for who is about to type one: those that the bus tells at once, and silence where it does
+not.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,21 @@ async def test_they_are_those_of_the_namespace_that_the_command_would_mean(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_job_that_is_over_is_offered_to_who_looks_and_not_to_who_cancels(bus: Bus, prompt: Prompt) -> None:
-    for job, phase in (("digits", "Running"), ("waits", "Pending"), ("ended", "Succeeded"), ("gone", "Cancelled")):
+async def test_a_job_that_is_over_is_offered_to_who_looks_and_not_to_who_cancels(
+    bus: Bus, prompt: Prompt
+) -> None:
+    for job, phase in (
+        ("digits", "Running"),
+        ("waits", "Pending"),
+        ("ended", "Succeeded"),
+        ("gone", "Cancelled"),
+    ):
         await shown(bus, job, phase=phase)
 
-    assert (await prompt("completion", "bash", "--names", "jobs", "cancel", "")).out.split() == ["digits", "waits"]
+    assert (await prompt("completion", "bash", "--names", "jobs", "cancel", "")).out.split() == [
+        "digits",
+        "waits",
+    ]
     every = (await prompt("completion", "bash", "--names", "jobs", "logs", "")).out.split()
     assert every == ["digits", "ended", "gone", "waits"]
 
@@ -63,14 +75,20 @@ async def test_what_is_no_name_reaches_no_shell(bus: Bus, prompt: Prompt) -> Non
     assert (await prompt("completion", "zsh", "--names", "jobs", "logs", "")).out.split() == []
 
 
-async def test_without_a_bus_there_are_none_and_no_word_of_it(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_bus_there_are_none_and_no_word_of_it(
+    prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WEIR_NATS_URL", "nats://127.0.0.1:1")
 
     assert await prompt("completion", "fish", "--names", "jobs", "logs", "") == (0, "", "")
 
 
-async def test_a_bus_that_does_not_answer_is_not_waited_for(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only listens: without a limit of its own a command would wait for it as long as any other."""
+async def test_a_bus_that_does_not_answer_is_not_waited_for(
+    prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that only listens: without a limit of its own a command would wait for it as long as any
+    other.
+    """
     monkeypatch.setattr(known_names, "ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setenv("WEIR_NATS_URL", f"nats://127.0.0.1:{deaf.getsockname()[1]}")
@@ -81,4 +99,7 @@ async def test_a_bus_that_does_not_answer_is_not_waited_for(prompt: Prompt, monk
 
 
 def test_a_command_that_is_not_known_means_every_namespace() -> None:
-    assert namespace("jobs", [], parsers()) is None and namespace("jobs", ["nonsense", ""], parsers()) is None
+    assert (
+        namespace("jobs", [], parsers()) is None
+        and namespace("jobs", ["nonsense", ""], parsers()) is None
+    )

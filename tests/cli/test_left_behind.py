@@ -24,7 +24,9 @@ def saved(path: str) -> CheckpointSaved:
 
 
 def test_where_no_job_was_under_way_that_is_said() -> None:
-    assert told({}, FOLDER, HERE) == ["weir is down; no job was under way. All that happened stays in .weir."]
+    assert told({}, FOLDER, HERE) == [
+        "weir is down; no job was under way. All that happened stays in .weir."
+    ]
 
 
 def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
@@ -49,7 +51,9 @@ def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
     ]
 
 
-def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of_many_some() -> None:
+def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of_many_some() -> (
+    None
+):
     assert goes_on({}) == ""
     under_way = {
         "default.digits": (view("digits", total_samples=640), saved("/x/ckpt-1234")),
@@ -61,7 +65,9 @@ def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of
         "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
     )
     many = goes_on({f"default.job-{number}": (view(f"job-{number}"), None) for number in range(10)})
-    assert "10 jobs: job-0 from its beginning, job-1" in many and many.endswith("job-7 from its beginning and 2 more.")
+    assert "10 jobs: job-0 from its beginning, job-1" in many and many.endswith(
+        "job-7 from its beginning and 2 more."
+    )
 
 
 async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
@@ -73,4 +79,6 @@ async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
 
     assert list(found) == ["default.digits"]
     there, checkpoint = found["default.digits"]
-    assert (checkpoint is not None) == (there.uid == JOB["uid"]), "of an earlier job of this name nothing counts"
+    assert (checkpoint is not None) == (there.uid == JOB["uid"]), (
+        "of an earlier job of this name nothing counts"
+    )

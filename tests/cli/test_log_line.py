@@ -41,13 +41,27 @@ def test_what_else_is_printed_stays_as_it_is_but_obeys_nothing() -> None:
     assert shown(b"\xff\xfe") == ["\ufffd\ufffd"] and shown(b"[1, 2]") == ["[1, 2]"]
 
 
-def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothing_of_the_program() -> None:
+def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothing_of_the_program() -> (
+    None
+):
     assert routine(json.dumps(SAID).encode())
     assert not routine(json.dumps({**SAID, "level": "warning"}).encode())
-    assert routine(b"I0000 00:00:1795326885.475742   25375 port.cc:153] oneDNN custom operations are on.\n")
-    assert routine(b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
-    assert routine(b"E0000 00:00:1795326922.9   25375 cuda_platform.cc:52] failed call to cuInit: INTERNAL\n")
-    for own in (b"epoch 3\n", b'{"loss": 0.25}\n', b'{"event": "mine"}\n', b"I think\n", b"WARNING: mine\n"):
+    assert routine(
+        b"I0000 00:00:1795326885.475742   25375 port.cc:153] oneDNN custom operations are on.\n"
+    )
+    assert routine(
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    )
+    assert routine(
+        b"E0000 00:00:1795326922.9   25375 cuda_platform.cc:52] failed call to cuInit: INTERNAL\n"
+    )
+    for own in (
+        b"epoch 3\n",
+        b'{"loss": 0.25}\n',
+        b'{"event": "mine"}\n',
+        b"I think\n",
+        b"WARNING: mine\n",
+    ):
         assert not routine(own)
 
 
@@ -63,8 +77,13 @@ def test_of_a_long_value_the_beginning_and_the_end_are_shown() -> None:
 
     (line,) = shown({**SAID, "event": "ChildEnded", "cause": cause})
 
-    assert " cause=net.py:99: ValueError: no such row Traceback (most recent" in line and " [...] " in line
-    assert line.endswith('File "net.py", line 99, in loss ValueError: no such row') and len(line) < 600
+    assert (
+        " cause=net.py:99: ValueError: no such row Traceback (most recent" in line
+        and " [...] " in line
+    )
+    assert (
+        line.endswith('File "net.py", line 99, in loss ValueError: no such row') and len(line) < 600
+    )
 
 
 def test_an_exception_is_told_below_with_where_it_came_from() -> None:
@@ -78,6 +97,8 @@ def test_an_exception_is_told_below_with_where_it_came_from() -> None:
 
 
 def test_an_odd_line_costs_nothing_but_its_columns() -> None:
-    (line,) = shown({"event": 7, "timestamp": "yesterday", "level": None, "exception": [3, {"frames": "x"}]})[:1]
+    (line,) = shown(
+        {"event": 7, "timestamp": "yesterday", "level": None, "exception": [3, {"frames": "x"}]}
+    )[:1]
 
     assert line.split() == ["None", "worker-2", "7"]

@@ -61,11 +61,15 @@ async def test_a_job_without_pods_is_told_to_be_over_or_unknown_with_those_that_
 
     over, unknown = await prompt("logs", "clicks", *where), await prompt("logs", "digits", *where)
 
-    assert over.code == 1 and over.err.startswith("weir logs: job default/clicks is over (succeeded), and its logs")
+    assert over.code == 1 and over.err.startswith(
+        "weir logs: job default/clicks is over (succeeded), and its logs"
+    )
     assert unknown.err == "weir logs: there is no job default/digits; there are default/clicks\n"
 
 
-async def test_the_help_names_a_task_as_tasks_are_named(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_help_names_a_task_as_tasks_are_named(
+    prompt: Prompt, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         await prompt("logs", "--help")
 
@@ -82,12 +86,16 @@ async def test_without_a_kubernetes_to_ask_it_says_how_to_name_one(
 
     said = await prompt("logs", "digits")
 
-    assert said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err
+    assert (
+        said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err
+    )
 
 
 @pytest.fixture
 def keep(kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
-    """Write a pod's log as `weir up` would have kept it, here, with the address of its Kubernetes."""
+    """Write a pod's log as `weir up` would have kept it, here, with the address of its
+    Kubernetes.
+    """
 
     def kept(pod: str, text: str) -> None:
         file = tmp_path / ".weir" / "cluster" / "logs" / f"default_{pod}_uid" / "tensorflow.log"
@@ -100,7 +108,12 @@ def keep(kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
     return kept
 
 
-STARTED = {"event": "StartChild", "level": "info", "generation": 2, "timestamp": "2026-11-22T02:46:11.549478Z"}
+STARTED = {
+    "event": "StartChild",
+    "level": "info",
+    "generation": 2,
+    "timestamp": "2026-11-22T02:46:11.549478Z",
+}
 
 
 async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was_printed(

@@ -17,4 +17,6 @@ def test_an_election_is_not_a_server_without_jetstream(code: int | None) -> None
 
 @pytest.mark.parametrize("code", [10039, 10076])
 def test_a_server_without_jetstream_is_to_be_started_with_it(code: int) -> None:
-    assert "start it with -js" in _explained(ServiceUnavailableError(code=503, err_code=code), Connection())
+    assert "start it with -js" in _explained(
+        ServiceUnavailableError(code=503, err_code=code), Connection()
+    )

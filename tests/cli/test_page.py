@@ -18,11 +18,15 @@ from tests.cli.conftest import Prompt
 WITHIN_S = 120
 
 
-async def test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c(bus: Bus, nats_url: str) -> None:
+async def test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c(
+    bus: Bus, nats_url: str
+) -> None:
     await bus.publish(request())
     await bus.publish(accepted())
     words = ("-m", "services", "page", "--nats", nats_url, "--port", "0")
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     async with asyncio.timeout(WITHIN_S), aiohttp.ClientSession() as http:
         line = (await process.stdout.readline()).decode()
@@ -38,7 +42,9 @@ async def test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c(bus: Bus, na
 
 
 @pytest.mark.usefixtures("bus")
-async def test_a_port_that_is_taken_is_told_and_which_option_to_change(prompt: Prompt, nats_url: str) -> None:
+async def test_a_port_that_is_taken_is_told_and_which_option_to_change(
+    prompt: Prompt, nats_url: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = await prompt("page", "--nats", nats_url, "--port", taken.getsockname()[1])
 

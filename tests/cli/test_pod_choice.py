@@ -20,7 +20,9 @@ def test_without_a_task_it_is_the_newest_chief() -> None:
 
 
 def test_a_task_is_found_by_the_end_of_its_pods_name_and_not_by_a_part_of_it() -> None:
-    assert choose(PODS, "worker-1").name == choose(PODS, "digits-worker-1").name == "digits-worker-1"
+    assert (
+        choose(PODS, "worker-1").name == choose(PODS, "digits-worker-1").name == "digits-worker-1"
+    )
 
 
 def test_a_role_is_its_newest_task() -> None:
@@ -28,7 +30,10 @@ def test_a_role_is_its_newest_task() -> None:
 
 
 def test_a_task_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(Trouble, match="no pod of 'ps-0'; there are digits-chief-0, digits-chief-12, digits-worker-1"):
+    with pytest.raises(
+        Trouble,
+        match="no pod of 'ps-0'; there are digits-chief-0, digits-chief-12, digits-worker-1",
+    ):
         choose(PODS, "ps-0")
 
 

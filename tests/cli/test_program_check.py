@@ -27,7 +27,10 @@ def test_a_slip_of_syntax_is_told_with_file_and_line() -> None:
 
 
 def test_every_function_that_is_missing_is_named_as_the_trainer_names_it() -> None:
-    assert wrong("def model(): ...\ndef loss(a, b): ...\n") == "mine.py lacks optimizer(), examples(), dataset()"
+    assert (
+        wrong("def model(): ...\ndef loss(a, b): ...\n")
+        == "mine.py lacks optimizer(), examples(), dataset()"
+    )
     assert wrong("") == f"mine.py lacks {', '.join(f'{name}()' for name in REQUIRED)}"
 
 
@@ -57,7 +60,9 @@ def test_a_function_inside_another_is_none_of_the_program() -> None:
 def test_overwriting_weights_with_averages_is_refused_by_name() -> None:
     text = WHOLE + "made = SGD(use_ema=True, ema_overwrite_frequency={})\n"
 
-    assert wrong(text.format(100)).startswith("jobs/mine.py:6: ema_overwrite_frequency, which Weir does not support")
+    assert wrong(text.format(100)).startswith(
+        "jobs/mine.py:6: ema_overwrite_frequency, which Weir does not support"
+    )
     assert wrong(text.format("EVERY")).startswith("jobs/mine.py:6: ema_overwrite_frequency")
     check(text.format(None).encode(), PATH)
 

@@ -1,4 +1,6 @@
-"""After a loss of the bus: which jobs can go on from their checkpoints, and that they are asked for."""
+"""After a loss of the bus: which jobs can go on from their checkpoints, and that they are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
 
 
 def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 1_000) -> str:
-    """What a job leaves: checkpoints at steps 10 and 20, both named by its ledger. Returns its folder."""
+    """What a job leaves: checkpoints at steps 10 and 20, both named by its ledger. Returns its
+    folder.
+    """
     name = f"default/{job}-{uid}-{STAMP}"
     home = folder / name
     for generation, step in ((1, 10), (2, 20)):
@@ -67,7 +71,9 @@ async def test_it_says_of_each_job_how_far_it_is_and_what_can_become_of_it(
     for part in (tmp_path / left(tmp_path, "bare")).glob("gen-*/*.committed"):
         part.unlink()
     folder = left(tmp_path, "here")
-    await bus.publish(JobAccepted(job="here", uid=1, request=request(), accepted_s=1.0, checkpoint_folder=folder))
+    await bus.publish(
+        JobAccepted(job="here", uid=1, request=request(), accepted_s=1.0, checkpoint_folder=folder)
+    )
 
     said = await prompt("recover", tmp_path, "--nats", nats_url)
 
@@ -98,7 +104,11 @@ async def test_what_can_go_on_is_asked_for_with_its_program_and_once(
 
     assert said.code == 0 and "job default/digits goes on from step 20 (uid 1)" in said.out
     again = await asked(bus, "digits")
-    assert again is not None and again.checkpoint.continue_from == folder and again.epochs == request().epochs
+    assert (
+        again is not None
+        and again.checkpoint.continue_from == folder
+        and again.epochs == request().epochs
+    )
     assert (await (await bus.programs()).get(again.program.digest)).data == PROGRAM.encode()
     assert await asked(bus, "over") is None
 

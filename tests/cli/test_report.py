@@ -24,7 +24,9 @@ async def said(bus: Bus) -> None:
         await bus.publish(told.message)
 
 
-async def test_a_page_of_the_job_is_written(bus: Bus, nats_url: str, prompt: Prompt, here: Path) -> None:
+async def test_a_page_of_the_job_is_written(
+    bus: Bus, nats_url: str, prompt: Prompt, here: Path
+) -> None:
     await said(bus)
     done = await prompt("report", "digits", "--nats", nats_url)
 
@@ -36,21 +38,34 @@ async def test_a_page_of_the_job_is_written(bus: Bus, nats_url: str, prompt: Pro
     assert text.count('id="decision-') == 4
 
 
-async def test_it_can_be_written_to_standard_output(bus: Bus, nats_url: str, prompt: Prompt, here: Path) -> None:
+async def test_it_can_be_written_to_standard_output(
+    bus: Bus, nats_url: str, prompt: Prompt, here: Path
+) -> None:
     await said(bus)
     done = await prompt("report", "digits", "--nats", nats_url, "-o", "-")
 
-    assert done.code == 0 and done.out.startswith("<!doctype html>") and not list(here.glob("*.html"))
+    assert (
+        done.code == 0 and done.out.startswith("<!doctype html>") and not list(here.glob("*.html"))
+    )
 
 
 async def test_a_job_that_there_is_not_is_said_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     done = await prompt("report", "nothing", "--nats", nats_url)
 
-    assert done.code == 1 and "no job default/nothing that was accepted; `weir jobs` lists them" in done.err
+    assert (
+        done.code == 1
+        and "no job default/nothing that was accepted; `weir jobs` lists them" in done.err
+    )
 
 
-async def test_where_it_cannot_be_written_it_says_what_to_do(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_where_it_cannot_be_written_it_says_what_to_do(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await said(bus)
     done = await prompt("report", "digits", "--nats", nats_url, "-o", "nowhere/digits.html")
 
-    assert done.code == 2 and "cannot write nowhere/digits.html: No such file or directory; choose another" in done.err
+    assert (
+        done.code == 2
+        and "cannot write nowhere/digits.html: No such file or directory; choose another"
+        in done.err
+    )

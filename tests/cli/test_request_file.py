@@ -13,7 +13,9 @@ NAMED = {"name": "digits.py", "digest": "sha256-00"}
 
 
 def test_a_plain_number_stands_for_a_span_of_itself() -> None:
-    sent = completed({"ps": 2, "workers": {"start": 1, "min": 1, "max": 3}, "batch": 32}, None, "r1")
+    sent = completed(
+        {"ps": 2, "workers": {"start": 1, "min": 1, "max": 3}, "batch": 32}, None, "r1"
+    )
 
     assert sent["ps"] == {"start": 2, "min": 2, "max": 2}
     assert sent["batch"] == {"start": 32, "min": 32, "max": 32}
@@ -38,7 +40,9 @@ def test_the_subject_is_the_jobs() -> None:
     assert subject_of({"job": "digits", "namespace": "red"}) == "weir.job.requested.red.digits"
 
 
-@pytest.mark.parametrize("job", [None, "", "My Job", "a.b", "*", ">", 7, ["digits"], "x" * 300, "digits\n"])
+@pytest.mark.parametrize(
+    "job", [None, "", "My Job", "a.b", "*", ">", 7, ["digits"], "x" * 300, "digits\n"]
+)
 def test_a_name_that_cannot_stand_in_a_subject_is_sent_all_the_same(job: object) -> None:
     assert key_of({"job": job}) == f"{DEFAULT_NAMESPACE}.-"
 
@@ -70,15 +74,22 @@ def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
     asked = completed(good, {**NAMED, "digest": f"sha256-{'0' * 64}"}, "r1")
     volume = {"name": "data", "mount_path": "/data", "host_path": "/srv"}
 
-    assert reasons_against(asked | {"policy": "mine:fair", "image": "any/image", "volumes": [volume]}) == []
-    assert [r.partition(":")[0] for r in reasons_against(asked | {"policy": "fair", "epochs": None})] == [
+    assert (
+        reasons_against(asked | {"policy": "mine:fair", "image": "any/image", "volumes": [volume]})
+        == []
+    )
+    assert [
+        r.partition(":")[0] for r in reasons_against(asked | {"policy": "fair", "epochs": None})
+    ] == [
         "epochs",
         "policy",
     ]
 
 
 def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> None:
-    assert msgspec.json.decode(encoded(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {"job": "2024-01-01"}
+    assert msgspec.json.decode(encoded(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {
+        "job": "2024-01-01"
+    }
 
 
 def test_a_file_that_contains_itself_is_refused_in_words() -> None:

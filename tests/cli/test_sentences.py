@@ -34,7 +34,9 @@ from shared.troubles import REMEDIES
 from tests.allocator.builders import request
 from tests.shared.words import JOB, TASK, abandoned, one_of_each
 
-DEAD = DeadLetter(stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody")
+DEAD = DeadLetter(
+    stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody"
+)
 EACH = pytest.mark.parametrize("said", [*one_of_each(), DEAD], ids=lambda m: type(m).__name__)
 
 
@@ -70,11 +72,18 @@ def test_a_decision_tells_its_size_and_its_reason() -> None:
         ),
     ],
 )
-def test_a_decision_that_changes_the_learning_rate_says_by_which_rule(workers: int, batch: int, told: str) -> None:
+def test_a_decision_that_changes_the_learning_rate_says_by_which_rule(
+    workers: int, batch: int, told: str
+) -> None:
     one = Span(start=1, min=1, max=8)
     asked = request(workers=one, batch=Span(start=32, min=32, max=64), learning_rate="sqrt")
-    tasks = tuple(TaskPlan(role="worker", index=n, serial=n, node="n1", resources=Resources()) for n in range(workers))
-    decided = AllocationDecided(**JOB, revision=5, request=asked, tasks=tasks, batch=batch, reason="grow")
+    tasks = tuple(
+        TaskPlan(role="worker", index=n, serial=n, node="n1", resources=Resources())
+        for n in range(workers)
+    )
+    decided = AllocationDecided(
+        **JOB, revision=5, request=asked, tasks=tasks, batch=batch, reason="grow"
+    )
 
     assert sentence(decided).endswith(f", batch {batch}: grow{told}")
     kept = msgspec.structs.replace(asked, learning_rate="keep", rate_with_workers="keep")
@@ -92,14 +101,23 @@ def test_a_save_that_failed_tells_its_cause_what_helps_and_what_was_given_up_for
 
     assert sentence(failed) == "generation 2 could not save step 10: it is full; make room"
     told = sentence(msgspec.structs.replace(failed, successor=3))
-    assert told == "generation 2 could not save step 10: it is full; make room; generation 3 is given up for it"
+    assert (
+        told
+        == "generation 2 could not save step 10: it is full; make room; generation 3 is given up for it"
+    )
 
 
 def test_a_service_in_trouble_tells_what_it_is_its_cause_what_helps_and_how_long_it_was() -> None:
     over = next(m for m in one_of_each() if isinstance(m, ServiceTroubled))
 
-    assert sentence(over) == "a stream is full, which is over after 3.0 s: weir-orders is full; make room"
-    assert sentence(msgspec.structs.replace(over, seconds=None)) == "a stream is full: weir-orders is full; make room"
+    assert (
+        sentence(over)
+        == "a stream is full, which is over after 3.0 s: weir-orders is full; make room"
+    )
+    assert (
+        sentence(msgspec.structs.replace(over, seconds=None))
+        == "a stream is full: weir-orders is full; make room"
+    )
     assert set(TROUBLES) == set(get_args(Trouble)) == set(REMEDIES)
 
 
@@ -108,15 +126,22 @@ def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place()
 
     told = "generation 2 does not go on from /c/gen-2/ckpt-10: it is torn; /c/gen-1/ckpt-5 is taken"
     assert sentence(skipped) == told
-    assert sentence(msgspec.structs.replace(skipped, instead="")).endswith("; none is left, so it begins anew")
+    assert sentence(msgspec.structs.replace(skipped, instead="")).endswith(
+        "; none is left, so it begins anew"
+    )
 
 
 def test_a_save_that_holds_training_up_tells_why_and_is_no_pause() -> None:
     saved = CheckpointSaved(**JOB, step=10, samples=320, path="/c", seconds=0.5, stood="no room")
 
-    assert sentence(saved) == "generation 2 saved step 10 in 0.50 s, and held all training up: no room"
+    assert (
+        sentence(saved) == "generation 2 saved step 10 in 0.50 s, and held all training up: no room"
+    )
     beside = msgspec.structs.replace(saved, stood="", pause_s=0.02)
-    assert sentence(beside) == "generation 2 saved step 10 in 0.50 s, of which it held training up for 0.02 s"
+    assert (
+        sentence(beside)
+        == "generation 2 saved step 10 in 0.50 s, of which it held training up for 0.02 s"
+    )
 
 
 def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
@@ -125,9 +150,14 @@ def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
     assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
     phases = Phases(drain_s=0.4, save_s=0.5, restore_s=2.0, first_step_s=2.0)
     stopped = msgspec.structs.replace(resumed, pause_s=60.7, off_s=30.0, phases=phases)
-    parts = "drain 0.40, save 0.50, waiting until ready and traced 55.80, restore 2.00, first step 2.00"
+    parts = (
+        "drain 0.40, save 0.50, waiting until ready and traced 55.80, restore 2.00, first step 2.00"
+    )
     assert f"after a pause of 60.70 s ({parts}), off for 30 s before" in sentence(stopped)
-    assert sentence(msgspec.structs.replace(resumed, pause_s=None)) == "generation 2 trains, from step 11"
+    assert (
+        sentence(msgspec.structs.replace(resumed, pause_s=None))
+        == "generation 2 trains, from step 11"
+    )
     told = sentence(msgspec.structs.replace(resumed, pause_s=None, learning_rate=0.2828427))
     assert told == "generation 2 trains, from step 11, learning rate 0.2828"
 
@@ -146,7 +176,9 @@ def test_progress_counts_complete_epochs_as_its_message_does() -> None:
 
 
 def test_of_a_traceback_the_last_line_is_told() -> None:
-    failed = JobFinished(**JOB, outcome="failed", cause="Traceback:\n  File x\nValueError: no data\n\n")
+    failed = JobFinished(
+        **JOB, outcome="failed", cause="Traceback:\n  File x\nValueError: no data\n\n"
+    )
 
     assert sentence(failed) == "failed after 0 examples: ValueError: no data"
 
@@ -158,7 +190,9 @@ def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
 
 
 def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_about_it() -> None:
-    evicted = TaskLeaving(**TASK, node="n1", why="Evicted", leaves_s=3_661.0, message="Eviction API: evicting")
+    evicted = TaskLeaving(
+        **TASK, node="n1", why="Evicted", leaves_s=3_661.0, message="Eviction API: evicting"
+    )
     cordoned = TaskLeaving(**TASK, node="n1", why="NodeCordoned")
     assert sentence(evicted) == (
         "ps-3 has to leave n1, by 01:01:01 UTC at the latest: Kubernetes evicts the pod (Eviction API: evicting); "
@@ -169,7 +203,9 @@ def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_abo
     )
 
 
-def test_who_is_told_to_end_may_be_told_so_with_its_whole_job_and_then_nobody_takes_its_place() -> None:
+def test_who_is_told_to_end_may_be_told_so_with_its_whole_job_and_then_nobody_takes_its_place() -> (
+    None
+):
     assert sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM")) == (
         "ps-3 has to leave n1: it was told to end; it works on until another node has its place or, "
         "where all of its job is told so, until the chief has saved"
@@ -179,15 +215,28 @@ def test_who_is_told_to_end_may_be_told_so_with_its_whole_job_and_then_nobody_ta
 def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
     free = Resources(cpu=1.5, memory_gib=4)
     node = CapacityChanged(
-        node="n", node_uid="u", seen="d", allocatable=free, free=free, ready=False, schedulable=False
+        node="n",
+        node_uid="u",
+        seen="d",
+        allocatable=free,
+        free=free,
+        ready=False,
+        schedulable=False,
     )
 
     assert sentence(node) == "has 1.5 cpu, 4 GiB free of 1.5 cpu, 4 GiB, is not ready, is cordoned"
     assert sentence(msgspec.structs.replace(node, gone=True)) == "is gone"
 
 
-def test_of_a_generation_that_will_not_be_it_is_told_what_trains_meanwhile_and_nothing_where_nothing_does() -> None:
-    stopped = abandoned(reason="digits-ps-3 ended: Terminated (exit code 143) the cluster was stopped")
+def test_of_a_generation_that_will_not_be_it_is_told_what_trains_meanwhile_and_nothing_where_nothing_does() -> (
+    None
+):
+    stopped = abandoned(
+        reason="digits-ps-3 ended: Terminated (exit code 143) the cluster was stopped"
+    )
 
-    assert sentence(abandoned(goes_on=1)) == "generation 2 will not be: unschedulable; generation 1 goes on"
+    assert (
+        sentence(abandoned(goes_on=1))
+        == "generation 2 will not be: unschedulable; generation 1 goes on"
+    )
     assert sentence(stopped) == f"generation 2 will not be: {stopped.reason}"

@@ -1,4 +1,6 @@
-"""`weir simulate`: from files to a table, figures and a picture. The numbers in the files are invented."""
+"""`weir simulate`: from files to a table, figures and a picture. The numbers in the files are
+invented.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,16 @@ JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\n" + "
 )
 CLUSTER = "nodes:\n  - {count: 3, cpu: 6, memory_gib: 16}\ntenants:\n  - {node: node-2, cpu: 6, from_s: 0, to_s: 120}\n"
 LOSS = "model,samples,loss\nnet,0,2.0\nnet,20000,0.5\n"
-FIGURES = {"jct_mean_s", "jct_median_s", "jct_p95_s", "makespan_s", "utilisation", "completed", "resizes", "paused_s"}
+FIGURES = {
+    "jct_mean_s",
+    "jct_median_s",
+    "jct_p95_s",
+    "makespan_s",
+    "utilisation",
+    "completed",
+    "resizes",
+    "paused_s",
+}
 FIGURES |= {"decision_ms_p50", "decision_ms_p99", "wait_max_s"}
 
 ROLES: tuple[Any, ...] = ("chief", "ps", "worker")
@@ -37,7 +48,8 @@ DECIDED = AllocationDecided(
     revision=1,
     request=request(resources=EVEN),
     tasks=tuple(
-        TaskPlan(role=role, index=0, serial=serial, node="n1", resources=ONE_CORE) for serial, role in enumerate(ROLES)
+        TaskPlan(role=role, index=0, serial=serial, node="n1", resources=ONE_CORE)
+        for serial, role in enumerate(ROLES)
     ),
     batch=32,
     reason="-",
@@ -52,19 +64,33 @@ SAID: tuple[tuple[Message, float], ...] = (
     (progress(1, done=500, total=1000, speed=10.0), 60.0),
     (FINISHED, 110.0),
 )
-STORY = [(message, 1_000_000.0 + at_s, number) for number, (message, at_s) in enumerate(SAID, start=1)]
+STORY = [
+    (message, 1_000_000.0 + at_s, number) for number, (message, at_s) in enumerate(SAID, start=1)
+]
 """One job of a thousand examples, ten a second, and one that never said a word."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in (("jobs.csv", JOBS), ("surfaces.csv", SURFACES), ("cluster.yaml", CLUSTER), ("loss.csv", LOSS)):
+    for name, text in (
+        ("jobs.csv", JOBS),
+        ("surfaces.csv", SURFACES),
+        ("cluster.yaml", CLUSTER),
+        ("loss.csv", LOSS),
+    ):
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
 def simulate(folder: Path, *more: object) -> int:
-    files = ("--jobs", folder / "jobs.csv", "--surfaces", folder / "surfaces.csv", "--cluster", folder / "cluster.yaml")
+    files = (
+        "--jobs",
+        folder / "jobs.csv",
+        "--surfaces",
+        folder / "surfaces.csv",
+        "--cluster",
+        folder / "cluster.yaml",
+    )
     return weir(["simulate", *map(str, files), *map(str, more)])
 
 
@@ -75,14 +101,18 @@ def told(folder: Path, *more: object) -> dict[str, Any]:
 
 
 def test_each_policy_has_its_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = told(folder, "--policies", "static,config-manager", "--restart-seconds", "5", "--noise", "0.03")
+    figures = told(
+        folder, "--policies", "static,config-manager", "--restart-seconds", "5", "--noise", "0.03"
+    )
     assert list(figures) == ["static", "config-manager"]
     assert all(set(of) >= FIGURES and "timeline" not in of for of in figures.values())
     assert figures["static"]["completed"] == figures["config-manager"]["completed"] == 6
     assert figures["static"]["resizes"] == 0 < figures["config-manager"]["resizes"]
     assert figures["config-manager"]["makespan_s"] < figures["static"]["makespan_s"]
     shown = capsys.readouterr().out
-    assert "POLICY" in shown and "config-manager" in shown and "6 of 6" in shown and "…" not in shown
+    assert (
+        "POLICY" in shown and "config-manager" in shown and "6 of 6" in shown and "…" not in shown
+    )
 
 
 def test_the_longest_wait_is_told_and_reservations_can_be_switched_off(
@@ -101,49 +131,80 @@ def test_the_longest_wait_is_told_and_reservations_can_be_switched_off(
 
 
 def test_the_timeline_is_every_job_s_allocation(folder: Path) -> None:
-    timeline = told(folder, "--policies", "config-manager", "--timeline")["config-manager"]["timeline"]
+    timeline = told(folder, "--policies", "config-manager", "--timeline")["config-manager"][
+        "timeline"
+    ]
     assert list(timeline) == [f"job-{number}" for number in range(6)]
     assert all(steps[-1][1:] == [0, 0, 0] and steps[0][1] == 1 for steps in timeline.values())
 
 
 def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
     def figures(seed: int) -> dict[str, Any]:
-        read = told(folder, "--policies", "config-manager", "--noise", "0.1", "--timeline", "--seed", seed)
-        return {name: value for name, value in read["config-manager"].items() if not name.startswith("decision_ms")}
+        read = told(
+            folder, "--policies", "config-manager", "--noise", "0.1", "--timeline", "--seed", seed
+        )
+        return {
+            name: value
+            for name, value in read["config-manager"].items()
+            if not name.startswith("decision_ms")
+        }
 
     assert figures(3) == figures(3) != figures(4)
 
 
 def test_losses_are_read_too(folder: Path) -> None:
-    assert told(folder, "--loss", folder / "loss.csv", "--policies", "static")["static"]["completed"] == 6
+    assert (
+        told(folder, "--loss", folder / "loss.csv", "--policies", "static")["static"]["completed"]
+        == 6
+    )
 
 
 def test_a_picture_is_drawn(folder: Path) -> None:
-    assert simulate(folder, "--policies", "static,config-manager", "--picture", folder / "out.png") == 0
-    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG") and (folder / "out.png").stat().st_size > 20_000
+    assert (
+        simulate(folder, "--policies", "static,config-manager", "--picture", folder / "out.png")
+        == 0
+    )
+    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG") and (
+        folder / "out.png"
+    ).stat().st_size > 20_000
 
 
 def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     span, sizes = Span(start=1, min=1, max=4), [(60.0, 1, 1, 32), (90.0, 1, 3, 32)]
-    works = [Work(job=name, model="net", samples=9, batch=span, ps=span, workers=span) for name in ("digits", "waves")]
-    records = tuple(Record(work=work, finished_s=200.0, outcome="succeeded", sizes=sizes) for work in works)
-    many = tuple(Record(work=replace(works[0], job=f"job-{number}"), sizes=sizes) for number in range(100))
-    runs = [Run(policy="weir", records=each, held=(), decision_ms=(), ended_s=200.0) for each in (records, many)]
+    works = [
+        Work(job=name, model="net", samples=9, batch=span, ps=span, workers=span)
+        for name in ("digits", "waves")
+    ]
+    records = tuple(
+        Record(work=work, finished_s=200.0, outcome="succeeded", sizes=sizes) for work in works
+    )
+    many = tuple(
+        Record(work=replace(works[0], job=f"job-{number}"), sizes=sizes) for number in range(100)
+    )
+    runs = [
+        Run(policy="weir", records=each, held=(), decision_ms=(), ended_s=200.0)
+        for each in (records, many)
+    ]
 
     figure = simulated.plotted(runs)
     jobs, used, times, crowd, *_, last = figure.axes
     pyplot.close(figure)
 
     assert [tick.get_text() for tick in jobs.get_yticklabels()] == ["digits", "waves"]
-    assert 10 <= len(crowd.get_yticks()) <= simulated.NAMES_MOST and crowd.get_yticklabels()[0].get_text() == "job-0"
+    assert (
+        10 <= len(crowd.get_yticks()) <= simulated.NAMES_MOST
+        and crowd.get_yticklabels()[0].get_text() == "job-0"
+    )
     meanings = [text.get_text() for text in figure.legends[0].get_texts()]
     assert meanings == ["waits", "1 ps or worker", "4 ps and workers"]
     assert used.get_ylabel() and times.get_ylabel() == "share of the jobs that are over"
     assert last.get_xlabel() == "seconds since the job's own submission"
 
 
-def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_reason_against_every_file_is_told_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "jobs.csv").write_text(JOBS.replace("20000", "few").replace("25000", "-1"))
     (folder / "surfaces.csv").write_text(SURFACES.replace("100.0", "0"))
     (folder / "cluster.yaml").write_text(CLUSTER.replace("count: 3", "count: none"))
@@ -171,7 +232,9 @@ def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: p
         ("--reserve-after", "-1"),
     ],
 )
-def test_wrong_options_end_with_2(folder: Path, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_end_with_2(
+    folder: Path, words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         simulate(folder, *words)
     assert ended.value.code == 2 and words[0] in capsys.readouterr().err
@@ -182,7 +245,9 @@ def test_a_timeline_needs_a_file_to_be_in(folder: Path, capsys: pytest.CaptureFi
     assert "say where with --json OUT" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_no_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(folder, "--json", folder / "no" / "out.json") == 1
     assert "cannot write" in capsys.readouterr().err
 
@@ -190,13 +255,25 @@ def test_a_file_that_cannot_be_written_is_no_traceback(folder: Path, capsys: pyt
 # ---------------------------------------------------------------- yesterday's log
 
 
-def test_a_log_is_replayed_beside_what_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_is_replayed_beside_what_was(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "log").write_bytes(b"\n".join(line(*one) for one in STORY))
-    words = ["simulate", "--from-log", folder / "log", "--policies", "static", "--json", folder / "out.json"]
+    words = [
+        "simulate",
+        "--from-log",
+        folder / "log",
+        "--policies",
+        "static",
+        "--json",
+        folder / "out.json",
+    ]
     assert weir([*map(str, words)]) == 0
     figures = json.loads((folder / "out.json").read_text())
     assert list(figures) == ["recorded", "static"]
-    assert figures["recorded"]["makespan_s"] == 110.0 and figures["static"]["makespan_s"] == pytest.approx(101.0)
+    assert figures["recorded"]["makespan_s"] == 110.0 and figures["static"][
+        "makespan_s"
+    ] == pytest.approx(101.0)
     assert figures["recorded"]["decision_ms_p50"] is None
     told = capsys.readouterr()
     assert "left out, because they never reported: silent" in told.err and "recorded" in told.out
@@ -210,6 +287,8 @@ def test_a_log_is_replayed_beside_what_was(folder: Path, capsys: pytest.CaptureF
         (["--from-log", "nowhere"], "nowhere: No such file or directory"),
     ],
 )
-def test_there_is_one_source_of_jobs(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_one_source_of_jobs(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert weir(["simulate", *words]) == 2
     assert why in capsys.readouterr().err

@@ -20,7 +20,9 @@ async def room(bus: Bus) -> int:
     return int((await bus.js.stream_info(ORDERS)).config.max_bytes or 0)
 
 
-async def test_who_asks_for_room_gets_it_and_keeps_it(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_who_asks_for_room_gets_it_and_keeps_it(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     assert await room(bus) == GIB
 
     said = await prompt("streams", "create", "--orders-gib", 2, "--nats", nats_url)
@@ -39,7 +41,10 @@ async def test_a_person_is_told_that_there_is_no_room_and_how_to_make_some(
     said = await prompt("cancel", "digits", "--nats", nats_url)
 
     assert said.code == 1
-    assert "has no room for it (maximum bytes exceeded); `weir streams create --orders-gib N` makes some" in said.err
+    assert (
+        "has no room for it (maximum bytes exceeded); `weir streams create --orders-gib N` makes some"
+        in said.err
+    )
 
 
 # ---------------------------------------------------------------- namespaces
@@ -67,7 +72,9 @@ async def test_default_and_every_listed_and_named_namespace_get_a_bucket_of_prog
 async def test_a_namespace_provisioned_again_keeps_what_it_has_and_its_larger_bucket(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
-    await prompt("streams", "create", "--namespace", "red", "--programs-mib", 300, "--nats", nats_url)
+    await prompt(
+        "streams", "create", "--namespace", "red", "--programs-mib", 300, "--nats", nats_url
+    )
     store = await bus.js.object_store("weir-programs-red")
     await store.put("a", b"program")
 
@@ -78,7 +85,9 @@ async def test_a_namespace_provisioned_again_keeps_what_it_has_and_its_larger_bu
 
 
 @pytest.mark.usefixtures("bus")
-async def test_verify_fails_while_a_namespace_is_not_provisioned(nats_url: str, prompt: Prompt) -> None:
+async def test_verify_fails_while_a_namespace_is_not_provisioned(
+    nats_url: str, prompt: Prompt
+) -> None:
     words = ("--namespace", "red", "--nats", nats_url)
 
     assert (await prompt("streams", "verify", *words)).code == 1

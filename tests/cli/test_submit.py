@@ -34,7 +34,9 @@ from tests.conftest import connected
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
 GOOD = "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max: 3}\n"
 NOWHERE = "nats://127.0.0.1:1"
-WAYS = pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
+WAYS = pytest.mark.parametrize(
+    "words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"]
+)
 
 
 @pytest.fixture
@@ -103,7 +105,17 @@ async def test_every_slip_in_a_file_is_told_at_once_before_the_bus_is_looked_for
     assert (said.code, said.out, first) == (2, "", f"weir submit: {file} cannot be asked for:")
     assert {reason.partition(": ")[0] for reason in reasons} == {
         f"  - {field}"
-        for field in ("job", "program", "epochs", "batch", "ps", "workrs", "workers", "resources.worker.cpus", "policy")
+        for field in (
+            "job",
+            "program",
+            "epochs",
+            "batch",
+            "ps",
+            "workrs",
+            "workers",
+            "resources.worker.cpus",
+            "policy",
+        )
     }
     assert "  - workrs: no such field; did you mean 'workers'?" in reasons
     assert "  - resources.worker.cpus: no such field; did you mean 'cpu'?" in reasons
@@ -123,10 +135,14 @@ async def test_two_namespaces_for_one_job_are_refused(prompt: Prompt, job: Path)
     other = await prompt("submit", file, "-n", "team-a", "--print")
 
     assert same.code == 0 and json.loads(same.out)["namespace"] == "team-b"
-    assert other.code == 2 and other.err.endswith("names the namespace 'team-b', and -n 'team-a': give one of them\n")
+    assert other.code == 2 and other.err.endswith(
+        "names the namespace 'team-b', and -n 'team-a': give one of them\n"
+    )
 
 
-async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(prompt: Prompt, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(
+    prompt: Prompt, tmp_path: Path
+) -> None:
     wrong = "job: mine\nepochs: 1\nbatch: 0\nps: {start: 0, min: 0, max: 1}\nworkers: -1\n"
 
     said = await prompt("submit", written(tmp_path, wrong), "--nats", NOWHERE)
@@ -140,7 +156,10 @@ async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Pa
 
     said = await prompt("submit", written(job.parent, twice), "--nats", NOWHERE)
 
-    assert said.code == 2 and "  - workers.max: is there twice, again in line 6\n  - epochs: is there" in said.err
+    assert (
+        said.code == 2
+        and "  - workers.max: is there twice, again in line 6\n  - epochs: is there" in said.err
+    )
 
 
 @pytest.mark.parametrize("program", ["7", "''", "['train.py']"])
@@ -149,10 +168,15 @@ async def test_a_program_is_a_path(prompt: Prompt, job: Path, program: str) -> N
 
     said = await prompt("submit", file, "--nats", NOWHERE)
 
-    assert said.code == 2 and f"  - program: is a path, relative to this file, not {program}\n" in said.err
+    assert (
+        said.code == 2
+        and f"  - program: is a path, relative to this file, not {program}\n" in said.err
+    )
 
 
-async def test_nothing_reaches_the_bus_of_what_is_wrong(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+async def test_nothing_reaches_the_bus_of_what_is_wrong(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
     said = await prompt("submit", written(job.parent, f"{GOOD}epocs: 3\n"), "--nats", nats_url)
 
     assert said.code == 2 and await bus.last(JobRequested, "default.digits") is None
@@ -164,13 +188,18 @@ async def test_nothing_reaches_the_bus_of_what_is_wrong(bus: Bus, nats_url: str,
 async def test_a_policy_of_ones_own_and_what_else_only_the_cluster_knows_is_for_it_to_refuse(
     nats_url: str, prompt: Prompt, job: Path, policy: str
 ) -> None:
-    cluster_knows = f"policy: '{policy}'\nvolumes: [{{name: data, mount_path: /data, host_path: /srv}}]\n"
+    cluster_knows = (
+        f"policy: '{policy}'\nvolumes: [{{name: data, mount_path: /data, host_path: /srv}}]\n"
+    )
 
     said = await prompt("submit", written(job.parent, GOOD + cluster_knows), "--nats", nats_url)
 
     first, *reasons = said.err.splitlines()
     assert (said.code, first) == (1, "weir submit: job digits is refused:")
-    assert [reason.partition(": ")[0] for reason in reasons] == ["  - policy", "  - volumes[0].host_path"]
+    assert [reason.partition(": ")[0] for reason in reasons] == [
+        "  - policy",
+        "  - volumes[0].host_path",
+    ]
 
 
 # ---------------------------------------------------------------- what next
@@ -188,7 +217,10 @@ async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
         f"the program was read, not tried: `weir doctor {job.parent / 'train.py'}`\n"
     )
     advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
-    assert [parser(name).parse_args(words.split()).nats for name, words in advised[:2]] == [nats_url, nats_url]
+    assert [parser(name).parse_args(words.split()).nats for name, words in advised[:2]] == [
+        nats_url,
+        nats_url,
+    ]
 
 
 @pytest.mark.usefixtures("allocator")
@@ -222,7 +254,9 @@ async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
     again = await (await bus.programs()).get_info(name)
     assert (again.nuid, again.size, again.digest) == (first.nuid, 1, first.digest)
     assert (await (await bus.programs()).get(name)).data == b"x"
-    assert (await bus.js.stream_info(program_stream("default"))).state.messages == 2, "one part, one description"
+    assert (await bus.js.stream_info(program_stream("default"))).state.messages == 2, (
+        "one part, one description"
+    )
 
 
 @pytest.mark.usefixtures("allocator")
@@ -298,12 +332,16 @@ async def test_a_request_by_hand_for_a_namespace_that_is_not_provisioned_is_reje
 async def test_a_full_bucket_of_programs_is_told_with_the_remedy(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
-    await bus.js.update_stream((await bus.js.stream_info(program_stream("default"))).config, max_bytes=1)
+    await bus.js.update_stream(
+        (await bus.js.stream_info(program_stream("default"))).config, max_bytes=1
+    )
 
     said = await prompt("submit", job, "--nats", nats_url)
 
     first, last = said.err.splitlines()
-    assert said.code == 1 and first.startswith("weir submit: the programs of namespace default fill their bucket")
+    assert said.code == 1 and first.startswith(
+        "weir submit: the programs of namespace default fill their bucket"
+    )
     assert "`weir streams create --namespace default --programs-mib N`" in last
 
 
@@ -316,7 +354,9 @@ async def test_without_an_allocator_it_says_so_and_the_request_stays(
     assert (await asked(bus)).epochs == 2
 
 
-async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(prompt: Prompt, job: Path) -> None:
+async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
+    prompt: Prompt, job: Path
+) -> None:
     with (job.parent / "train.py").open("wb") as file:
         file.truncate(LARGEST_PROGRAM + 1)
 
@@ -328,12 +368,16 @@ async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
 async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
-    said = await prompt("submit", written(job.parent, f"{GOOD}image: {'x' * LARGEST}\n"), "--nats", nats_url)
+    said = await prompt(
+        "submit", written(job.parent, f"{GOOD}image: {'x' * LARGEST}\n"), "--nats", nats_url
+    )
     assert said.code == 2 and f"more than {LARGEST:,}" in said.err
 
     most = bus.client.max_payload
     with pytest.raises(Trouble, match=f"takes at most {most:,}"):
-        await submit.publish(bus, {"job": "digits", "image": "x" * most, "request_id": "r1"}, "job.yaml")
+        await submit.publish(
+            bus, {"job": "digits", "image": "x" * most, "request_id": "r1"}, "job.yaml"
+        )
 
 
 @pytest.mark.usefixtures("allocator")
@@ -384,10 +428,18 @@ async def answering(bus: Bus, outcome: str) -> None:
         assert isinstance(heard.message, JobRequested)
         await bus.publish(JobAccepted(**about, request=heard.message, accepted_s=1.0))
         earlier = {**about, "uid": 99}
-        numbers = {"step": 1, "epoch": 0, "samples": 5, "total_samples": 10, "samples_per_second": 1.0}
+        numbers = {
+            "step": 1,
+            "epoch": 0,
+            "samples": 5,
+            "total_samples": 10,
+            "samples_per_second": 1.0,
+        }
         await bus.publish(ProgressReported(**earlier, **numbers, loss=0.9999))
         await bus.publish(ProgressReported(**about, **numbers, loss=0.1111))
-        await bus.publish(JobFinished(**about, outcome=outcome, cause="Traceback:\n  here\nValueError: no"))
+        await bus.publish(
+            JobFinished(**about, outcome=outcome, cause="Traceback:\n  here\nValueError: no")
+        )
 
     await bus.follow([JobRequested], on_request, {})
 
@@ -405,8 +457,12 @@ async def test_following_ends_with_the_job_and_only_success_is_success(
     lines = said.out.splitlines()
     assert said.code == code
     assert lines[0].endswith("is accepted (uid 1)") and outcome in lines[-1]
-    assert "0.1111" in said.out and "0.9999" not in said.out, "an earlier job of the same name is not shown"
-    assert ("  here" in said.err) == (outcome == "failed"), "the whole traceback where there is one to act on"
+    assert "0.1111" in said.out and "0.9999" not in said.out, (
+        "an earlier job of the same name is not shown"
+    )
+    assert ("  here" in said.err) == (outcome == "failed"), (
+        "the whole traceback where there is one to act on"
+    )
 
 
 async def test_what_cannot_be_read_by_anybody_still_reaches_the_allocator_raw(bus: Bus) -> None:

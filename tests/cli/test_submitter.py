@@ -1,4 +1,6 @@
-"""Who may ask for jobs in one namespace asks, watches and cancels there, and is refused elsewhere."""
+"""Who may ask for jobs in one namespace asks, watches and cancels there, and is refused
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -53,24 +55,44 @@ async def test_a_submitter_asks_sees_and_cancels(prompt: Prompt, tmp_path: Path)
     assert "job team-a/mine is accepted" in asked.out, asked.err
 
     listed = await prompt("jobs", "-n", "team-a", "--json")
-    assert [json.loads(line)["job"] for line in listed.out.splitlines()] in ([], ["mine"])  # the view comes behind
+    assert [json.loads(line)["job"] for line in listed.out.splitlines()] in (
+        [],
+        ["mine"],
+    )  # the view comes behind
     events = await prompt("events", "-n", "team-a", "--job", "mine", "--json")
-    assert {json.loads(line)["fact"] for line in events.out.splitlines()} >= {"job.requested", "job.accepted"}
+    assert {json.loads(line)["fact"] for line in events.out.splitlines()} >= {
+        "job.requested",
+        "job.accepted",
+    }
 
     assert "job team-a/mine is cancelled\n" in (await prompt("cancel", "mine", "-n", "team-a")).out
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(prompt: Prompt, tmp_path: Path) -> None:
+async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(
+    prompt: Prompt, tmp_path: Path
+) -> None:
     assert "is accepted" in (await prompt("submit", job(tmp_path))).out
 
-    changed = await prompt("change", "mine", "-n", "team-a", "--priority", "-3", "--workers", "1..8", "--ps", "1")
-    assert (changed.code, changed.out) == (0, "job team-a/mine has priority -3, 1 ps and 1 to 8 workers\n"), changed.err
-    assert "saves and gives back what it has" in (await prompt("suspend", "mine", "-n", "team-a")).out
-    assert "goes on as soon as there is room" in (await prompt("resume", "mine", "-n", "team-a")).out
+    changed = await prompt(
+        "change", "mine", "-n", "team-a", "--priority", "-3", "--workers", "1..8", "--ps", "1"
+    )
+    assert (changed.code, changed.out) == (
+        0,
+        "job team-a/mine has priority -3, 1 ps and 1 to 8 workers\n",
+    ), changed.err
+    assert (
+        "saves and gives back what it has" in (await prompt("suspend", "mine", "-n", "team-a")).out
+    )
+    assert (
+        "goes on as soon as there is room" in (await prompt("resume", "mine", "-n", "team-a")).out
+    )
 
     again = await prompt("resume", "mine", "-n", "team-a")
-    assert again.code == 1 and "job team-a/mine is not changed:\n  - job: 'mine' is not suspended" in again.err
+    assert (
+        again.code == 1
+        and "job team-a/mine is not changed:\n  - job: 'mine' is not suspended" in again.err
+    )
     too_much = await prompt("change", "mine", "-n", "team-a", "--priority", "2000000000")
     assert too_much.code == 1 and "  - priority: 2000000000 is more than 1000000000" in too_much.err
     for command in ("suspend", "resume"):
@@ -79,7 +101,9 @@ async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(p
 
     events = await prompt("events", "-n", "team-a", "--job", "mine", "--json")
     told = [json.loads(line)["fact"] for line in events.out.splitlines()]
-    assert told.count("job.changed") == 3 and told.count("job.unchanged") == 2, "each request has its own answer"
+    assert told.count("job.changed") == 3 and told.count("job.unchanged") == 2, (
+        "each request has its own answer"
+    )
 
 
 async def test_a_change_of_no_job_or_without_a_change_is_told_before_anything_is_sent(
@@ -105,7 +129,11 @@ def test_what_cannot_be_meant_is_wrong_use(words: list[str]) -> None:
 async def test_a_submitter_neither_asks_nor_looks_elsewhere(
     prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for words in (("submit", job(tmp_path, namespace="team-b")), ("jobs",), ("events", "-n", "team-b")):
+    for words in (
+        ("submit", job(tmp_path, namespace="team-b")),
+        ("jobs",),
+        ("events", "-n", "team-b"),
+    ):
         said = await prompt(*words)
         assert said.code != 0 and "may not" in said.err, (words, said)
 
@@ -131,7 +159,9 @@ async def test_who_has_no_credentials_is_told(prompt: Prompt, server: NatsServer
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_is_told_its_own_job_s_number_and_end(prompt: Prompt, tmp_path: Path) -> None:
+async def test_a_submitter_is_told_its_own_job_s_number_and_end(
+    prompt: Prompt, tmp_path: Path
+) -> None:
     """Its intake has numbers of its own, and an earlier job of the name may have ended."""
     for uid in (1, 5):  # asked, accepted, asked to stop, ended
         assert f"is accepted (uid {uid})" in (await prompt("submit", job(tmp_path))).out

@@ -1,4 +1,6 @@
-"""A TFJob becomes a request; what cannot come along is named, each once, with what to do instead."""
+"""A TFJob becomes a request; what cannot come along is named, each once, with what to do
+instead.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ WORKER = "spec.tfReplicaSpecs.Worker.template.spec"
 
 def test_a_small_job_is_asked_for_with_its_name_size_image_and_resources() -> None:
     found = request(asked())
-    assert (found.job, found.namespace, found.image) == ("dist-mnist", "vision", "registry.example/vision/mnist:1.4")
+    assert (found.job, found.namespace, found.image) == (
+        "dist-mnist",
+        "vision",
+        "registry.example/vision/mnist:1.4",
+    )
     assert (found.ps, found.workers) == (Span(start=2, min=1, max=2), Span(start=4, min=1, max=4))
     assert (found.epochs, found.batch) == (10, Span(start=64, min=64, max=64))
     ps, worker = Resources(cpu=1, memory_gib=2), Resources(cpu=2, memory_gib=4, gpu=1)
@@ -140,7 +146,11 @@ def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
 @pytest.mark.parametrize("field", ["epochs", "batch"])
 def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
     [why] = asked(**{field: None}).told("wrong")
-    assert why.startswith(f"{field}: no TFJob says how ") and f"--{field} N" in why and f"weir.dev/{field}" in why
+    assert (
+        why.startswith(f"{field}: no TFJob says how ")
+        and f"--{field} N" in why
+        and f"weir.dev/{field}" in why
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,11 +163,27 @@ def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
             "annotation weir.dev/epoch: there is none; there are epochs,",
         ),
         ("spec.tfReplicaSpecs", {}, "spec.tfReplicaSpecs: has no Worker and no Chief"),
-        ("spec.tfReplicaSpecs.Helper", {"replicas": 1}, "Helper: is no replica type; there are PS, Worker,"),
+        (
+            "spec.tfReplicaSpecs.Helper",
+            {"replicas": 1},
+            "Helper: is no replica type; there are PS, Worker,",
+        ),
         ("spec.tfReplicaSpecs.Worker.replicas", 0, "spec.tfReplicaSpecs: worker has 0 replicas"),
-        ("spec.tfReplicaSpecs.Chief", {"replicas": 2}, "spec.tfReplicaSpecs: a job has one Chief (or Master)"),
-        (f"{WORKER}.containers.0.name", "main", "Worker: has no container called tensorflow, as a TFJob must"),
-        (f"{WORKER}.containers.0.resources.limits.cpu", "two", "Worker: resource cpu: 'two' is no quantity"),
+        (
+            "spec.tfReplicaSpecs.Chief",
+            {"replicas": 2},
+            "spec.tfReplicaSpecs: a job has one Chief (or Master)",
+        ),
+        (
+            f"{WORKER}.containers.0.name",
+            "main",
+            "Worker: has no container called tensorflow, as a TFJob must",
+        ),
+        (
+            f"{WORKER}.containers.0.resources.limits.cpu",
+            "two",
+            "Worker: resource cpu: 'two' is no quantity",
+        ),
     ],
 )
 def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) -> None:
@@ -176,9 +202,17 @@ def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) ->
             {"privileged": True},
             "Worker: securityContext: pods are restricted",
         ),
-        (f"{WORKER}.containers.0.envFrom", [{"secretRef": {"name": "s"}}], "Worker: envFrom: pods have no variables"),
+        (
+            f"{WORKER}.containers.0.envFrom",
+            [{"secretRef": {"name": "s"}}],
+            "Worker: envFrom: pods have no variables",
+        ),
         ("spec.runPolicy", {"suspend": True}, "suspend: ask for the job when it is to run"),
-        ("spec.runPolicy", {"schedulingPolicy": {"priorityClass": "high"}}, "schedulingPolicy: give --priority N"),
+        (
+            "spec.runPolicy",
+            {"schedulingPolicy": {"priorityClass": "high"}},
+            "schedulingPolicy: give --priority N",
+        ),
         ("spec.activeDeadlineSeconds", 60, "activeDeadlineSeconds: no job has a deadline"),
     ],
 )
@@ -219,7 +253,9 @@ def test_another_image_and_the_clusters_own_may_be_asked_for() -> None:
 
 def test_replica_types_are_read_whatever_their_capitals() -> None:
     spec = yaml.safe_load(SMALL)["spec"]["tfReplicaSpecs"]
-    small = asked(changed("spec.tfReplicaSpecs", {name.lower(): replica for name, replica in spec.items()}))
+    small = asked(
+        changed("spec.tfReplicaSpecs", {name.lower(): replica for name, replica in spec.items()})
+    )
     assert small.fields == asked().fields
 
 
@@ -230,12 +266,18 @@ def test_replica_types_are_read_whatever_their_capitals() -> None:
         ("", "has 0 TFJobs, and one is needed; there is nothing"),
         ("kind: PyTorchJob", "has 0 TFJobs, and one is needed; there is PyTorchJob"),
         (f"{SMALL}---{SMALL}", "has 2 TFJobs"),
-        (SMALL.replace("kubeflow.org/v1", "kubeflow.org/v1beta2"), "is of kubeflow.org/v1beta2; only kubeflow.org/v1"),
+        (
+            SMALL.replace("kubeflow.org/v1", "kubeflow.org/v1beta2"),
+            "is of kubeflow.org/v1beta2; only kubeflow.org/v1",
+        ),
         (
             changed("spec.tfReplicaSpecs.Worker.replicas", "many"),
             r"this is no TFJob: Expected `int \| null`, got `str`",
         ),
-        ("kind: TFJob\napiVersion: kubeflow.org/v1", "this is no TFJob: Object missing required field"),
+        (
+            "kind: TFJob\napiVersion: kubeflow.org/v1",
+            "this is no TFJob: Object missing required field",
+        ),
     ],
 )
 def test_a_file_that_holds_no_tfjob_is_wrong_use(text: str, why: str) -> None:
@@ -245,7 +287,9 @@ def test_a_file_that_holds_no_tfjob_is_wrong_use(text: str, why: str) -> None:
 
 
 def test_whatever_stands_in_it_there_is_an_answer() -> None:
-    """Every part of the manifest replaced by something of another type: fields, or words, and no exception besides."""
+    """Every part of the manifest replaced by something of another type: fields, or words, and no
+    exception besides.
+    """
     raw, wishes = yaml.safe_load(LARGE.partition("---")[2]), {**dict.fromkeys(WISHES), **SAID}
     for path in places(raw):
         for value in (None, 7, "word", [], [None], {}, {"a": None}):
@@ -259,8 +303,16 @@ def test_whatever_stands_in_it_there_is_an_answer() -> None:
 
 
 def places(part: Any, path: str = "") -> list[str]:
-    found = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    found = (
+        part.items()
+        if isinstance(part, dict)
+        else enumerate(part)
+        if isinstance(part, list)
+        else ()
+    )
     here = [(f"{path}.{name}".lstrip("."), inner) for name, inner in found if "." not in str(name)]
     return [
-        place for where, inner in here for place in ([where] if isinstance(part, dict) else []) + places(inner, where)
+        place
+        for where, inner in here
+        for place in ([where] if isinstance(part, dict) else []) + places(inner, where)
     ]

@@ -18,7 +18,9 @@ from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt, closed
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
-NEVER = "no node is large enough for a ps: it wants 100 cpu, 1 GiB, and the largest has 0.5 cpu, 64 GiB"
+NEVER = (
+    "no node is large enough for a ps: it wants 100 cpu, 1 GiB, and the largest has 0.5 cpu, 64 GiB"
+)
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ async def test_who_asks_for_more_than_any_node_has_is_warned(
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_who_asks_for_what_a_node_has_is_not(nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
+async def test_who_asks_for_what_a_node_has_is_not(
+    nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
     said = await prompt("submit", job(tmp_path, 0.1), "--nats", nats_url)
 
     assert said.code == 0 and len(said.err.splitlines()) == 1
@@ -70,6 +74,8 @@ async def test_where_nobody_says_anything_of_it_nobody_is_kept_waiting(
 
 
 def test_what_else_a_job_waits_for_is_no_warning() -> None:
-    view = JobView(job="mine", namespace="default", uid=1, phase="Pending", why="waits for room for a chief")
+    view = JobView(
+        job="mine", namespace="default", uid=1, phase="Pending", why="waits for room for a chief"
+    )
 
     assert warning(view) == ""

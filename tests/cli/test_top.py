@@ -1,4 +1,6 @@
-"""`weir top` on a real bus: one picture where there is no terminal, and a live one that heals where there is."""
+"""`weir top` on a real bus: one picture where there is no terminal, and a live one that heals where
+there is.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ async def test_where_there_is_no_terminal_one_picture_is_printed_as_text(
     said = await prompt("top", "--nats", nats_url)
 
     assert said.code == 0, said.err
-    assert "\x1b" not in said.out and "6 nodes, 46 % of the cores ours" in said.out and " live " in said.out
+    assert (
+        "\x1b" not in said.out
+        and "6 nodes, 46 % of the cores ours" in said.out
+        and " live " in said.out
+    )
     assert "ours 22, others 7.75, free 18.25 of 48 cores" in said.out
     assert all(f" {name} " in said.out for name in ("digits", "clicks", "team-a/sentiment"))
 
@@ -56,7 +62,9 @@ async def test_where_there_is_no_terminal_nothing_is_cut_and_nothing_folded(
     said = (await prompt("top", "--nats", nats_url)).out.splitlines()
 
     whole = [line for line in said if name in line]
-    assert [line.endswith(words) for line, words in zip(whole, (STARTS, asked.strip()), strict=True)] == [True, True]
+    assert [
+        line.endswith(words) for line, words in zip(whole, (STARTS, asked.strip()), strict=True)
+    ] == [True, True]
     assert any(line.startswith(f"{place} ") for line in said) and "…" not in "".join(said)
     assert all(line == line.rstrip() for line in said)
 
@@ -65,10 +73,16 @@ async def test_where_there_is_no_terminal_nothing_is_cut_and_nothing_folded(
 async def test_of_an_empty_cluster_it_says_what_to_do(nats_url: str, prompt: Prompt) -> None:
     said = await prompt("top", "--once", "--nats", nats_url)
 
-    assert said.code == 0 and "is the monitor running?" in said.out and "`weir submit FILE`" in said.out
+    assert (
+        said.code == 0
+        and "is the monitor running?" in said.out
+        and "`weir submit FILE`" in said.out
+    )
 
 
-async def test_on_a_bus_without_streams_it_says_how_to_make_them(nats_url: str, prompt: Prompt) -> None:
+async def test_on_a_bus_without_streams_it_says_how_to_make_them(
+    nats_url: str, prompt: Prompt
+) -> None:
     said = await prompt("top", "--nats", nats_url)
 
     assert said.code == 1 and "create them with `weir streams create`" in said.err
@@ -92,7 +106,14 @@ async def at_a_terminal(*words: str) -> AsyncIterator[Screen]:
     ours, theirs = pty.openpty()
     size = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services", *words, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **size}
+        sys.executable,
+        "-m",
+        "services",
+        *words,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, **size},
     )
     os.close(theirs)
     screen, loop = Screen(process), asyncio.get_running_loop()
@@ -114,7 +135,9 @@ async def at_a_terminal(*words: str) -> AsyncIterator[Screen]:
         os.close(ours)
 
 
-async def test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals(bus: Bus, nats_server: NatsServer) -> None:
+async def test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals(
+    bus: Bus, nats_server: NatsServer
+) -> None:
     await told(bus)
 
     async with at_a_terminal("top", "--nats", nats_server.url, "--every", "0.2s") as screen:

@@ -9,7 +9,9 @@ from tests.board.builders import progress
 TRACES = "a step is traced"
 
 
-def told(turns: Turns, saying: str, report: ProgressReported | None, until_s: int, since_s: int = 0) -> dict[int, str]:
+def told(
+    turns: Turns, saying: str, report: ProgressReported | None, until_s: int, since_s: int = 0
+) -> dict[int, str]:
     """By second, what is said; it is asked every second."""
     lines = {now_s: turns.line(saying, report, float(now_s)) for now_s in range(since_s, until_s)}
     return {now_s: line for now_s, line in lines.items() if line}
@@ -19,7 +21,9 @@ def test_while_nothing_is_new_it_says_so_often_what_is_waited_for_and_how_long()
     lines = told(Turns(still_s=15.0), TRACES, None, 80)
 
     later = {15: "15 s", 30: "30 s", 45: "45 s", 60: "1 min", 75: "1 min 15 s"}
-    assert lines == {0: TRACES} | {now_s: f"{long} so far: {TRACES}" for now_s, long in later.items()}
+    assert lines == {0: TRACES} | {
+        now_s: f"{long} so far: {TRACES}" for now_s, long in later.items()
+    }
 
 
 def test_what_was_just_said_is_not_followed_by_a_sign_of_life() -> None:
@@ -29,14 +33,21 @@ def test_what_was_just_said_is_not_followed_by_a_sign_of_life() -> None:
     lines = [turns.line("it trains", reports[now_s // 10], float(now_s)) for now_s in range(80)]
 
     said = [line for line in lines if line]
-    assert said[0] == "it trains" and all("% done" in line for line in said[1:]) and len(said) == 1 + len(reports)
+    assert (
+        said[0] == "it trains"
+        and all("% done" in line for line in said[1:])
+        and len(said) == 1 + len(reports)
+    )
 
 
 def test_a_turn_begins_to_count_anew() -> None:
     turns = Turns(still_s=15.0)
     told(turns, TRACES, None, 20)
 
-    assert told(turns, "it trains", None, 40, since_s=20) == {20: "it trains", 35: "15 s so far: it trains"}
+    assert told(turns, "it trains", None, 40, since_s=20) == {
+        20: "it trains",
+        35: "15 s so far: it trains",
+    }
 
 
 def test_before_the_first_turn_there_is_nothing_to_say() -> None:

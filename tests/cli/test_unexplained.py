@@ -23,7 +23,8 @@ def test_a_job_that_nobody_answered_waits_for_the_allocator() -> None:
     asked = apply(State(), request(), "weir", 1, 960.0)
     told = unexplained(there(asked), KEY, None, UTC)
     assert (
-        told == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the allocator running?"
+        told
+        == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the allocator running?"
     )
 
 
@@ -35,7 +36,9 @@ def test_a_refused_job_is_told_why_in_one_clean_line() -> None:
 
 def test_of_a_later_job_is_told_when_it_came() -> None:
     told = unexplained(there(State()), KEY, replace(accepted(), accepted_s=1060.0), UTC)
-    assert told == ("there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01 00:17:40")
+    assert told == (
+        "there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01 00:17:40"
+    )
 
 
 def test_of_an_unknown_one_is_told_who_there_is() -> None:
@@ -45,4 +48,6 @@ def test_of_an_unknown_one_is_told_who_there_is() -> None:
         "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of default/job-0,"
     )
     assert told.endswith("default/job-9 and 2 more")
-    assert unexplained(there(State()), KEY, None, UTC).endswith("nor of any other; `weir submit FILE` asks for one")
+    assert unexplained(there(State()), KEY, None, UTC).endswith(
+        "nor of any other; `weir submit FILE` asks for one"
+    )

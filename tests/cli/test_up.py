@@ -1,4 +1,6 @@
-"""The whole system on this machine; that it runs, the tests of `services/local` and the flows show."""
+"""The whole system on this machine; that it runs, the tests of `services/local` and the flows
+show.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothi
 
 
 @pytest.mark.parametrize(
-    ("body", "told"), [(None, "cannot read"), (b"\xff", "is not text in UTF-8"), (b"nodes: [", "this is no YAML")]
+    ("body", "told"),
+    [(None, "cannot read"), (b"\xff", "is not text in UTF-8"), (b"nodes: [", "this is no YAML")],
 )
 async def test_what_is_no_cluster_file_at_all_is_wrong_use(
     prompt: Prompt, tmp_path: Path, body: bytes | None, told: str
@@ -66,9 +69,21 @@ async def test_what_is_no_cluster_file_at_all_is_wrong_use(
 def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as bus, socket.create_server(("127.0.0.1", 0)) as page:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as bus,
+        socket.create_server(("127.0.0.1", 0)) as page,
+    ):
         nats, taken = (str(each.getsockname()[1]) for each in (bus, page))
-        up = ["up", "--data", str(tmp_path / "data"), "--kube-port", "0", "--page-port", taken, "--nats-port"]
+        up = [
+            "up",
+            "--data",
+            str(tmp_path / "data"),
+            "--kube-port",
+            "0",
+            "--page-port",
+            taken,
+            "--nats-port",
+        ]
         codes = [weir([*up, nats]), weir([*up, "0"])]
 
     assert codes == [1, 1] and not (tmp_path / "data").exists()
@@ -109,7 +124,9 @@ async def ended(process: asyncio.subprocess.Process) -> list[str]:
     return [line for line in said.decode().splitlines() if line]
 
 
-async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(
+    tmp_path: Path,
+) -> None:
     async with asyncio.timeout(120):
         process, _ = await begun(tmp_path)
         said = await ended(process)
@@ -132,7 +149,9 @@ async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> N
 
     assert said.pop(0).endswith("it was 1 node of 1 cpu, 6 GiB.\n")
     assert left == "  mine  has no checkpoint yet: it begins at its beginning"
-    assert said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
+    assert (
+        said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
+    )
     assert said[1] == "\n" and said[2].startswith("weir is up: ")
 
 
@@ -140,7 +159,9 @@ async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and
     tmp_path: Path,
 ) -> None:
     file = job(tmp_path, 100)
-    (tmp_path / "cluster.yaml").write_text("nodes: [{cpu: 0.5}]\nquotas: {team-a: {cpu: 0.4}, team-b: {}}")
+    (tmp_path / "cluster.yaml").write_text(
+        "nodes: [{cpu: 0.5}]\nquotas: {team-a: {cpu: 0.4}, team-b: {}}"
+    )
     async with asyncio.timeout(180):
         process, _ = await begun(tmp_path, "--cluster", "cluster.yaml")
         where = json.loads((tmp_path / ".weir" / "connection.json").read_text())

@@ -38,7 +38,11 @@ def test_every_command_is_a_module_with_the_same_two_functions(name: str) -> Non
 
 def test_every_command_module_is_a_command() -> None:
     folder = Path(services.cli.__path__[0])
-    modules = {file.stem.replace("_", "-") for file in folder.glob("*.py") if "\ndef run(args: " in file.read_text()}
+    modules = {
+        file.stem.replace("_", "-")
+        for file in folder.glob("*.py")
+        if "\ndef run(args: " in file.read_text()
+    }
 
     assert modules == set(COMMANDS)
 
@@ -60,9 +64,12 @@ def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    "words", [["cancel", "a*"], ["events", "--since", "soon"], ["submit", "--no-such-word"], ["why"]]
+    "words",
+    [["cancel", "a*"], ["events", "--since", "soon"], ["submit", "--no-such-word"], ["why"]],
 )
-def test_wrong_use_ends_with_2_and_says_where_help_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_ends_with_2_and_says_where_help_is(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         weir(words)
 
@@ -94,7 +101,9 @@ def test_a_command_that_is_none_is_answered_with_what_was_meant_and_what_that_do
 
     _, said, *offered = capsys.readouterr().err.splitlines()
     assert said == f"weir: there is no command {typed.split()[0]!r}; did you mean"
-    assert [line.split(maxsplit=2) for line in offered] == [["weir", name, COMMANDS[name]] for name in meant]
+    assert [line.split(maxsplit=2) for line in offered] == [
+        ["weir", name, COMMANDS[name]] for name in meant
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +115,9 @@ def test_a_command_that_is_none_is_answered_with_what_was_meant_and_what_that_do
         ("help me", "help is `weir --help`"),
     ],
 )
-def test_who_is_not_understood_is_told_where_help_is(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_not_understood_is_told_where_help_is(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert weir(typed.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"weir: {said}"
 
@@ -117,7 +128,9 @@ def test_what_is_offered_are_commands_and_what_is_wrong_is_none() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--verbose"]])
-def test_without_a_command_all_of_them_are_shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_all_of_them_are_shown(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert weir(words) == 2
     assert "\n  submit " in capsys.readouterr().err
 
@@ -126,7 +139,12 @@ def test_without_a_command_all_of_them_are_shown(words: list[str], capsys: pytes
 
 
 COLUMNS, LINES = 80, 24
-PAGES = [(name, option) for name in COMMANDS for option in parser(name)._option_string_actions if "--help" in option]
+PAGES = [
+    (name, option)
+    for name in COMMANDS
+    for option in parser(name)._option_string_actions
+    if "--help" in option
+]
 
 
 def shown_by(name: str) -> str:
@@ -134,7 +152,9 @@ def shown_by(name: str) -> str:
 
 
 @pytest.mark.parametrize("words", [("--help",), *PAGES], ids=" ".join)
-def test_each_page_of_help_fits_a_screen(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_page_of_help_fits_a_screen(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.suppress(SystemExit):
         weir(words)
 
@@ -149,16 +169,22 @@ def test_no_name_is_broken_at_its_hyphen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_on_one_page_of_help_and_on_no_more(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_is_on_one_page_of_help_and_on_no_more(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for option in (option for whose, option in PAGES if whose == name):
         with pytest.raises(SystemExit, match="0"):
             weir([name, option])
     told = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
 
-    assert sorted(told) == sorted(o for o in parser(name)._option_string_actions if o[:2] == "--" and o != "--help")
+    assert sorted(told) == sorted(
+        o for o in parser(name)._option_string_actions if o[:2] == "--" and o != "--help"
+    )
 
 
-def test_what_few_need_stands_apart_and_the_first_page_leads_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_few_need_stands_apart_and_the_first_page_leads_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert "\n  --help-tfjob " in shown_by("submit") and "--max-workers N" not in shown_by("submit")
     with pytest.raises(SystemExit, match="0"):
         weir(["submit", "--help-tfjob"])
@@ -184,7 +210,12 @@ def typed(example: str, name: str) -> list[str]:
 
 
 def test_every_option_says_what_it_does() -> None:
-    silent = [(n, a.dest) for n in COMMANDS for a in parser(n)._actions if not (a.help or a.metavar == a.dest)]
+    silent = [
+        (n, a.dest)
+        for n in COMMANDS
+        for a in parser(n)._actions
+        if not (a.help or a.metavar == a.dest)
+    ]
 
     assert silent == []
 
@@ -193,7 +224,9 @@ def test_every_option_says_what_it_does() -> None:
 
 
 def test_the_exit_codes_are_told_in_one_place_and_shown() -> None:
-    assert all(f"{code} {said}" in overview() for code, said in CODES.items()), "no line ends within one"
+    assert all(f"{code} {said}" in overview() for code, said in CODES.items()), (
+        "no line ends within one"
+    )
     assert list(CODES) == [DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED] == [0, 1, 2, 130, 141]
 
 
@@ -225,7 +258,9 @@ def test_a_command_ends_with_a_code_of_the_table(how: BaseException | int, code:
 
 def test_as_a_program_it_says_what_is_wrong_without_a_traceback() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "services", "jobs", "--nats", "nats://127.0.0.1:1"], capture_output=True, text=True
+        [sys.executable, "-m", "services", "jobs", "--nats", "nats://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
     )
 
     assert ended.returncode == 1 and ended.stdout == ""
@@ -238,7 +273,9 @@ async def piped(*words: object) -> tuple[int, str]:
     reader, writer = os.pipe()
     os.close(reader)
     command = (sys.executable, "-m", "services", *map(str, words))
-    ended = await asyncio.create_subprocess_exec(*command, stdout=writer, stderr=asyncio.subprocess.PIPE)
+    ended = await asyncio.create_subprocess_exec(
+        *command, stdout=writer, stderr=asyncio.subprocess.PIPE
+    )
     os.close(writer)
     async with asyncio.timeout(120):
         _, said = await ended.communicate()
@@ -246,9 +283,20 @@ async def piped(*words: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "words", ["events --json", "events", "events --follow", "jobs", "jobs --json", "jobs --watch", "streams verify"]
+    "words",
+    [
+        "events --json",
+        "events",
+        "events --follow",
+        "jobs",
+        "jobs --json",
+        "jobs --watch",
+        "streams verify",
+    ],
 )
-async def test_when_nobody_reads_on_a_command_ends_without_a_word(bus: Bus, nats_url: str, words: str) -> None:
+async def test_when_nobody_reads_on_a_command_ends_without_a_word(
+    bus: Bus, nats_url: str, words: str
+) -> None:
     await bus.publish(abandoned())
     await shown(bus, "digits")
 

@@ -30,14 +30,18 @@ async def asked(prompt: Prompt, *words: object) -> dict[str, list[dict[str, Any]
     said = await prompt("why", *words, "--json")
     assert said.code == 0, said.err
     rows = [json.loads(line) for line in said.out.splitlines()]
-    return {part: [row for row in rows if row["part"] == part] for part in ("cause", "event", "effect")}
+    return {
+        part: [row for row in rows if row["part"] == part] for part in ("cause", "event", "effect")
+    }
 
 
 def names(rows: list[dict[str, Any]]) -> list[str]:
     return [row["event"] for row in rows]
 
 
-async def test_an_event_is_told_with_its_causes_and_what_came_of_it(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_an_event_is_told_with_its_causes_and_what_came_of_it(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     grown = await told(bus)
 
     found = await asked(prompt, f"f{grown.trains2.sequence}", "--nats", nats_url)
@@ -54,10 +58,14 @@ async def test_an_event_is_found_by_its_id_too(bus: Bus, nats_url: str, prompt: 
     for entry in (grown.job.requested, grown.freed, grown.trains2):
         assert isinstance(entry.said, Message)
         found = await asked(prompt, entry.said.id(), "--nats", nats_url)
-        assert [(row["stream"], row["sequence"]) for row in found["event"]] == [(entry.stream, entry.sequence)]
+        assert [(row["stream"], row["sequence"]) for row in found["event"]] == [
+            (entry.stream, entry.sequence)
+        ]
 
 
-async def test_a_nodes_change_leads_on_to_the_job_that_grew(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_nodes_change_leads_on_to_the_job_that_grew(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     grown = await told(bus)
 
     found = await asked(prompt, f"f{grown.freed.sequence}", "--nats", nats_url)
@@ -71,11 +79,16 @@ async def test_people_read_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> N
     said = await prompt("why", "o6", "--nats", nats_url)
 
     assert said.code == 0 and "what led to it" in said.out and "what came of it" in said.out
-    assert "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5 of the" in said.out
+    assert (
+        "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5 of the"
+        in said.out
+    )
 
 
 @pytest.mark.usefixtures("bus")
-@pytest.mark.parametrize("name", ["o1", "f99", "digits", "7.training.resumed.2.-.11", "n1-uid.nothing"])
+@pytest.mark.parametrize(
+    "name", ["o1", "f99", "digits", "7.training.resumed.2.-.11", "n1-uid.nothing"]
+)
 async def test_who_asks_for_what_is_not_there_is_told_where_the_names_are(
     nats_url: str, prompt: Prompt, name: str
 ) -> None:
@@ -97,5 +110,7 @@ async def test_a_submitter_learns_of_his_namespace_alone(
         found = await asked(prompt, "o6", "-n", "default")
         refused = await prompt("why", "o6")
 
-    assert names(found["cause"]) == [] and found["event"][0]["because"] == ["not known"]  # he sees no nodes
+    assert names(found["cause"]) == [] and found["event"][0]["because"] == [
+        "not known"
+    ]  # he sees no nodes
     assert refused.code == 1 and "may not" in refused.err

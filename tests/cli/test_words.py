@@ -9,13 +9,17 @@ import pytest
 from services.cli.words import duration, evaluated, name
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 129_600)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 129_600)]
+)
 def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
 def test_what_the_evaluation_said_is_told_apart_from_training() -> None:
-    assert evaluated({"loss": 0.0801, "accuracy": 0.97}) == ["evaluation: loss 0.0801, accuracy 0.9700"]
+    assert evaluated({"loss": 0.0801, "accuracy": 0.97}) == [
+        "evaluation: loss 0.0801, accuracy 0.9700"
+    ]
     assert evaluated({}) == []
 
 

@@ -1,4 +1,6 @@
-"""TFJobs as people have them: one that is small, and one that uses much of what Kubernetes and the operator offer."""
+"""TFJobs as people have them: one that is small, and one that uses much of what Kubernetes and the
+operator offer.
+"""
 
 from __future__ import annotations
 

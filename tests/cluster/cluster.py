@@ -1,4 +1,5 @@
-"""A cluster as its user has it: `kubectl`, `weir`, and what was told; strangers who take room; a node that is drained.
+"""A cluster as its user has it: `kubectl`, `weir`, and what was told; strangers who take room; a
+node that is drained.
 
 What is made here is remembered, so that it can be taken away.
 """
@@ -36,7 +37,9 @@ class Job(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A line of `weir events --json`: the message's tag, its place in its stream, and the message."""
+    """A line of `weir events --json`: the message's tag, its place in its stream, and the
+    message.
+    """
 
     fact: str
     sequence: int
@@ -44,7 +47,9 @@ class Event(NamedTuple):
 
 
 class Cluster:
-    """`environ`: with KUBECONFIG, and with WEIR_NATS_URL and WEIR_NATS_CREDENTIALS once they are known."""
+    """`environ`: with KUBECONFIG, and with WEIR_NATS_URL and WEIR_NATS_CREDENTIALS once they are
+    known.
+    """
 
     def __init__(self, folder: Path, image: str, namespace: str, environ: dict[str, str]) -> None:
         self.folder, self.image, self.namespace, self.environ = folder, image, namespace, environ
@@ -52,7 +57,9 @@ class Cluster:
         self.cordoned: set[str] = set()
 
     def kubectl(self, *words: str, said: Body | None = None) -> str:
-        """What a command that succeeds prints; raises `AssertionError` with what another one says."""
+        """What a command that succeeds prints; raises `AssertionError` with what another one
+        says.
+        """
         return self._run([KUBECTL, *words], json.dumps(said) if said else "")
 
     def weir(self, *words: str) -> str:
@@ -60,7 +67,13 @@ class Cluster:
 
     def _run(self, words: list[str], said: str) -> str:
         done = subprocess.run(
-            words, env=self.environ, cwd=ROOT, input=said, capture_output=True, text=True, timeout=COMMAND_S
+            words,
+            env=self.environ,
+            cwd=ROOT,
+            input=said,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout
@@ -68,10 +81,14 @@ class Cluster:
     # ------------------------------------------------------------ what was told
 
     def events(self, job: Job) -> list[Event]:
-        lines = self.weir("events", "--json", "--namespace", self.namespace, "--job", job.name).splitlines()
+        lines = self.weir(
+            "events", "--json", "--namespace", self.namespace, "--job", job.name
+        ).splitlines()
         return [event for event in map(_read, lines) if event.message.get("uid") == job.uid]
 
-    def until(self, job: Job, fact: str, timeout_s: float, holds: Callable[[Body], bool] = lambda _: True) -> Body:
+    def until(
+        self, job: Job, fact: str, timeout_s: float, holds: Callable[[Body], bool] = lambda _: True
+    ) -> Body:
         """The first message of that kind about the job that holds, from the job's beginning on."""
         last: list[str] = []
         with self._followed(timeout_s, "--namespace", self.namespace, "--job", job.name) as told:
@@ -80,19 +97,29 @@ class Cluster:
                     continue
                 if event.fact == fact and holds(event.message):
                     return event.message
-                assert event.fact != "job.finished", f"{job.name} is over before {fact}: {event.message}"
+                assert event.fact != "job.finished", (
+                    f"{job.name} is over before {fact}: {event.message}"
+                )
                 last = [*last[-9:], f"{event.fact} {event.message.get('generation')}"]
-        raise AssertionError(f"no such {fact} of {job.name} within {timeout_s:g} s; last: {', '.join(last)}")
+        raise AssertionError(
+            f"no such {fact} of {job.name} within {timeout_s:g} s; last: {', '.join(last)}"
+        )
 
-    def until_nodes(self, timeout_s: float, holds: Callable[[dict[str, Body]], bool]) -> dict[str, Body]:
-        """The newest capacity fact of each node, once they hold together: now or later, not at some time before."""
+    def until_nodes(
+        self, timeout_s: float, holds: Callable[[dict[str, Body]], bool]
+    ) -> dict[str, Body]:
+        """The newest capacity fact of each node, once they hold together: now or later, not at some
+        time before.
+        """
         nodes, seen = dict[str, Body](), 0
         for event in map(_read, self.weir("events", "--json").splitlines()):
             seen = _noted(nodes, event, seen)
         with self._followed(timeout_s) as told:
             while not holds(nodes):
                 news = next(told, None)
-                assert news, f"no such nodes within {timeout_s:g} s; free cores: {strangers.free(nodes)}"
+                assert news, (
+                    f"no such nodes within {timeout_s:g} s; free cores: {strangers.free(nodes)}"
+                )
                 seen = _noted(nodes, news, seen)
         return nodes
 
@@ -100,7 +127,9 @@ class Cluster:
     def _followed(self, timeout_s: float, *words: str) -> Iterator[Iterator[Event]]:
         """What `weir events --follow` says; it ends after `timeout_s`."""
         command = [sys.executable, "-m", "services", "events", "--follow", "--json", *words]
-        with subprocess.Popen(command, env=self.environ, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=self.environ, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as process:
             limit = Timer(timeout_s, process.kill)
             limit.start()
             try:
@@ -114,7 +143,9 @@ class Cluster:
     def submit(self, program: Path, **fields: Any) -> Job:
         shutil.copy(program, self.folder)
         file = self.folder / f"{fields['job']}.yaml"
-        file.write_text(yaml.safe_dump({"namespace": self.namespace, "program": program.name, **fields}))
+        file.write_text(
+            yaml.safe_dump({"namespace": self.namespace, "program": program.name, **fields})
+        )
         self.asked.append(fields["job"])  # before it is answered, which may come too late for us
         said = self.weir("submit", str(file), "--timeout", "120s")
         found = re.search(r"uid (\d+)", said)
@@ -143,13 +174,26 @@ class Cluster:
         self.kubectl("delete", "namespace", strangers.HOME, "--ignore-not-found", "--timeout=120s")
 
     def drain(self, node: str, job: Job) -> None:
-        """Close the node and evict, as `kubectl drain` does, but this job's pods alone: the cluster has other users."""
+        """Close the node and evict, as `kubectl drain` does, but this job's pods alone: the cluster
+        has other users.
+        """
         self.cordoned.add(node)
         self.kubectl("cordon", node)
-        chosen = ("-l", f"weir.dev/job={job.name}", "--field-selector", f"spec.nodeName={node}", "-o", "name")
-        for pod in self.kubectl("get", "pods", "-n", self.namespace, *chosen).replace("pod/", "").split():
+        chosen = (
+            "-l",
+            f"weir.dev/job={job.name}",
+            "--field-selector",
+            f"spec.nodeName={node}",
+            "-o",
+            "name",
+        )
+        for pod in (
+            self.kubectl("get", "pods", "-n", self.namespace, *chosen).replace("pod/", "").split()
+        ):
             where = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
-            self.kubectl("create", "--raw", where, "-f", "-", said=strangers.eviction(pod, self.namespace))
+            self.kubectl(
+                "create", "--raw", where, "-f", "-", said=strangers.eviction(pod, self.namespace)
+            )
 
     def open_again(self) -> None:
         for node in sorted(self.cordoned):
@@ -163,7 +207,9 @@ def _read(line: str) -> Event:
 
 
 def _noted(nodes: dict[str, Body], event: Event, seen: int) -> int:
-    """Note what a capacity fact newer than the last one `seen` says; returns the last one's place."""
+    """Note what a capacity fact newer than the last one `seen` says; returns the last one's
+    place.
+    """
     if event.fact != "capacity.changed" or event.sequence <= seen:
         return seen
     nodes[event.message["node"]] = event.message

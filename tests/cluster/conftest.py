@@ -1,10 +1,13 @@
-"""A Kubernetes that somebody names: Weir is deployed there, tried, and taken away with all that the tests made.
+"""A Kubernetes that somebody names: Weir is deployed there, tried, and taken away with all that the
+tests made.
 
-Only `make test-cluster KUBECONFIG=FILE` collects the story. It changes the cluster, so it refuses one that has Weir.
-Settings, all optional: `WEIR_IMAGE` and `WEIR_TRAINER_IMAGE` instead of the overlay's; `OVERLAY` (dev).
+Only `make test-cluster KUBECONFIG=FILE` collects the story. It changes the cluster, so it refuses
+one that has Weir. Settings, all optional: `WEIR_IMAGE` and `WEIR_TRAINER_IMAGE` instead of the
+overlay's; `OVERLAY` (dev).
 
-`WEIR_TEST_DEPLOYED=1`: Weir is there already, at `WEIR_NATS_URL` with `WEIR_NATS_CREDENTIALS`; nothing is deployed, nor
-taken away but what the tests made. So they run on `weir up`, too, with a kubeconfig that names its API and no user.
+`WEIR_TEST_DEPLOYED=1`: Weir is there already, at `WEIR_NATS_URL` with `WEIR_NATS_CREDENTIALS`;
+nothing is deployed, nor taken away but what the tests made. So they run on `weir up`, too, with a
+kubeconfig that names its API and no user.
 """
 
 from __future__ import annotations

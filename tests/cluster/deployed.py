@@ -19,7 +19,12 @@ from tests.cluster.cluster import KUBECTL, Cluster
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SYSTEM = "weir-system"
 IMAGES = {"weir": "WEIR_IMAGE", "weir-trainer": "WEIR_TRAINER_IMAGE"}
-OWN = ("*.creds", "auth.conf", "jobs.json", "keys.json")  # credentials that somebody made for a cluster of his
+OWN = (
+    "*.creds",
+    "auth.conf",
+    "jobs.json",
+    "keys.json",
+)  # credentials that somebody made for a cluster of his
 PATIENCE_S = 300
 FORWARD_S = 30.0
 
@@ -38,19 +43,28 @@ def job_namespace() -> str:
 def stranger_image() -> str:
     """Strangers idle in the control plane's image: the nodes have it, and it has `sleep`."""
     listed = _read(DEPLOY / "overlays" / overlay() / "kustomization.yaml")["images"]
-    (own,) = (f"{image['newName']}:{image['newTag']}" for image in listed if image["name"] == "weir")
+    (own,) = (
+        f"{image['newName']}:{image['newTag']}" for image in listed if image["name"] == "weir"
+    )
     return os.environ.get("WEIR_IMAGE") or str(own)
 
 
 def deployed(cluster: Cluster, folder: Path, leaving: ExitStack) -> None:
-    """Deploy, and let the cluster's `weir` reach the bus. What undoes it is left in `leaving` before it is done."""
+    """Deploy, and let the cluster's `weir` reach the bus. What undoes it is left in `leaving`
+    before it is done.
+    """
     until_free(cluster)
     shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns(*OWN))
-    credentials, chosen = folder / "deploy" / "credentials", folder / "deploy" / "overlays" / overlay()
+    credentials, chosen = (
+        folder / "deploy" / "credentials",
+        folder / "deploy" / "overlays" / overlay(),
+    )
     cluster.weir("credentials", str(credentials))
     with_images(chosen / "kustomization.yaml")
     for part in (credentials, chosen, chosen / "jobs"):
-        leaving.callback(cluster.kubectl, "delete", "-k", str(part), "--ignore-not-found", "--timeout=300s")
+        leaving.callback(
+            cluster.kubectl, "delete", "-k", str(part), "--ignore-not-found", "--timeout=300s"
+        )
         cluster.kubectl("apply", "-k", str(part))
     _wait(cluster)
     cluster.environ["WEIR_NATS_URL"] = _forwarded(cluster, leaving)
@@ -63,14 +77,21 @@ def until_free(cluster: Cluster) -> None:
         asked = ("get", "namespace", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
         if cluster.kubectl(*asked) == "Terminating":
             cluster.kubectl("wait", "--for=delete", f"namespace/{name}", f"--timeout={PATIENCE_S}s")
-        elif name == SYSTEM and cluster.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name"):
-            raise RuntimeError(f"there is a namespace {SYSTEM} already: delete it, or set WEIR_TEST_DEPLOYED=1")
+        elif name == SYSTEM and cluster.kubectl(
+            "get", "namespace", name, "--ignore-not-found", "-o", "name"
+        ):
+            raise RuntimeError(
+                f"there is a namespace {SYSTEM} already: delete it, or set WEIR_TEST_DEPLOYED=1"
+            )
 
 
 def with_images(kustomization: Path) -> None:
     """Name the images where the overlay does."""
     told = _read(kustomization)
-    told["images"] = [_image(listed, os.environ.get(IMAGES.get(listed["name"], ""), "")) for listed in told["images"]]
+    told["images"] = [
+        _image(listed, os.environ.get(IMAGES.get(listed["name"], ""), ""))
+        for listed in told["images"]
+    ]
     kustomization.write_text(yaml.safe_dump(told))
 
 
@@ -78,7 +99,11 @@ def _image(listed: dict[str, str], wanted: str) -> dict[str, str]:
     """`REGISTRY:PORT/NAME:TAG`, the tag `latest` where there is none; empty: as it is."""
     folder, slash, last = wanted.rpartition("/")
     name, _, tag = last.partition(":")
-    return {"name": listed["name"], "newName": folder + slash + name, "newTag": tag or "latest"} if wanted else listed
+    return (
+        {"name": listed["name"], "newName": folder + slash + name, "newTag": tag or "latest"}
+        if wanted
+        else listed
+    )
 
 
 def _read(kustomization: Path) -> dict[str, Any]:
@@ -98,7 +123,9 @@ def _forwarded(cluster: Cluster, leaving: ExitStack) -> str:
     """Where the bus is here, on a port that kubectl finds free."""
     words = [KUBECTL, "-n", SYSTEM, "port-forward", "svc/weir-nats", ":4222"]
     process = leaving.enter_context(
-        subprocess.Popen(words, env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            words, env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     )
     leaving.callback(process.kill)
     assert process.stdout is not None

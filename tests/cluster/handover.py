@@ -1,8 +1,10 @@
-"""Whether a generation took over from the one before it, or was started again from a checkpoint. Pure.
+"""Whether a generation took over from the one before it, or was started again from a checkpoint.
+Pure.
 
-A hand-over leaves these facts, in this order: the running generation saves a last checkpoint for its successor, none of
-its tasks has exited, and the successor resumes from that checkpoint after a short pause. A restart leaves others: tasks
-exit, the next generation names no previous one, and goes on from an earlier checkpoint, so examples are repeated.
+A hand-over leaves these facts, in this order: the running generation saves a last checkpoint for
+its successor, none of its tasks has exited, and the successor resumes from that checkpoint after a
+short pause. A restart leaves others: tasks exit, the next generation names no previous one, and
+goes on from an earlier checkpoint, so examples are repeated.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from collections.abc import Sequence
 from tests.cluster.cluster import Body, Event
 
 SUPERSEDED = "superseded by generation "
-"""The reason of a generation that was abandoned because a newer decision came, and not because it failed."""
+"""The reason of a generation that was abandoned because a newer decision came, and not because it
+failed.
+"""
 
 
 def handover_faults(events: Sequence[Event], before: int, pause_s: float) -> list[str]:
-    """Return why the first generation that resumed after `before` did not take over from it; empty: it did.
+    """Return why the first generation that resumed after `before` did not take over from it; empty:
+    it did.
 
     `events`: of one job, each stream's in its order. `pause_s`: the longest pause that is accepted.
     """
@@ -28,12 +33,20 @@ def handover_faults(events: Sequence[Event], before: int, pause_s: float) -> lis
     faults = _resumption_faults(resumed, before, pause_s)
     faults += _checkpoint_faults(earlier, resumed, before)
     for message in _of(events, "cluster.abandoned"):
-        if before <= message["generation"] <= resumed["generation"] and not message["reason"].startswith(SUPERSEDED):
+        if before <= message["generation"] <= resumed["generation"] and not message[
+            "reason"
+        ].startswith(SUPERSEDED):
             faults.append(f"generation {message['generation']} was abandoned: {message['reason']}")
-    started = [e.sequence for e in earlier if e.fact == "training.resumed" and e.message["generation"] == before]
+    started = [
+        e.sequence
+        for e in earlier
+        if e.fact == "training.resumed" and e.message["generation"] == before
+    ]
     for event in earlier:
         if event.fact == "task.exited" and event.sequence > max(started, default=0):
-            faults.append(f"{event.message['pod']} exited before generation {resumed['generation']} resumed")
+            faults.append(
+                f"{event.message['pod']} exited before generation {resumed['generation']} resumed"
+            )
     return faults
 
 
@@ -51,19 +64,27 @@ def _resumption_faults(resumed: Body, before: int, longest_s: float) -> list[str
 
 
 def _checkpoint_faults(earlier: Sequence[Event], resumed: Body, before: int) -> list[str]:
-    """Return what is wrong with the checkpoint from which `resumed` went on, and how many examples were repeated."""
-    saved = [m for m in _of(earlier, "training.saved") if m["generation"] == before and m.get("final")]
+    """Return what is wrong with the checkpoint from which `resumed` went on, and how many examples
+    were repeated.
+    """
+    saved = [
+        m for m in _of(earlier, "training.saved") if m["generation"] == before and m.get("final")
+    ]
     handed = [m for m in saved if m.get("successor") == resumed["generation"]]
     faults = list[str]()
     if not handed:
-        faults.append(f"generation {before} saved no last checkpoint for generation {resumed['generation']}")
+        faults.append(
+            f"generation {before} saved no last checkpoint for generation {resumed['generation']}"
+        )
     reported = [m for m in _of(earlier, "training.progress") if m["generation"] <= before]
     applied = max((m["samples"] for m in (*reported, *saved)), default=0)
     kept = handed[-1]["samples"] if handed else 0
     if handed and kept < applied:
         faults.append(f"the last checkpoint holds {kept} of {applied} applied examples")
     if resumed["samples"] <= applied:
-        faults.append(f"examples were repeated: it resumed at {resumed['samples']}, and {applied} had been applied")
+        faults.append(
+            f"examples were repeated: it resumed at {resumed['samples']}, and {applied} had been applied"
+        )
     return faults
 
 

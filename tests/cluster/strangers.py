@@ -1,6 +1,7 @@
 """Somebody else's pods: they idle, and hold the cores that they request. Pure.
 
-Their command is `sleep`, so that the image of the control plane will do, and so will a node that runs no images.
+Their command is `sleep`, so that the image of the control plane will do, and so will a node that
+runs no images.
 """
 
 from __future__ import annotations
@@ -27,12 +28,21 @@ def bodies(name: str, node: str, cpu: float, image: str) -> list[Body]:
         "nodeName": node,
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container],
     }
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": HOME}, "spec": spec},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": HOME},
+            "spec": spec,
+        },
     ]
 
 
@@ -43,11 +53,22 @@ def eviction(pod: str, namespace: str) -> Body:
 
 
 def free(nodes: Mapping[str, Body], resource: str = "cpu") -> dict[str, float]:
-    """Cores (or `memory_gib`) that each node has for jobs, by the monitor's facts; without nodes that take none."""
-    return {name: node["free"].get(resource, 0.0) for name, node in nodes.items() if takes_tasks(node)}
+    """Cores (or `memory_gib`) that each node has for jobs, by the monitor's facts; without nodes
+    that take none.
+    """
+    return {
+        name: node["free"].get(resource, 0.0) for name, node in nodes.items() if takes_tasks(node)
+    }
 
 
 def takes_tasks(node: Body) -> bool:
     """What is left out of a fact is as its message's default has it."""
-    shut = any(taint.get("effect", "NoSchedule") in OPEN_TO_NONE for taint in node.get("taints", ()))
-    return bool(node.get("ready", True) and node.get("schedulable", True) and not node.get("gone", False) and not shut)
+    shut = any(
+        taint.get("effect", "NoSchedule") in OPEN_TO_NONE for taint in node.get("taints", ())
+    )
+    return bool(
+        node.get("ready", True)
+        and node.get("schedulable", True)
+        and not node.get("gone", False)
+        and not shut
+    )

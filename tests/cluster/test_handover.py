@@ -44,11 +44,19 @@ def saved(generation: int, samples: int, **fields: Any) -> CheckpointSaved:
 
 
 def resumed(generation: int, samples: int, **fields: Any) -> TrainingResumed:
-    return TrainingResumed(**JOB, generation=generation, step=samples // 32, samples=samples, **fields)
+    return TrainingResumed(
+        **JOB, generation=generation, step=samples // 32, samples=samples, **fields
+    )
 
 
 def exited(generation: int) -> TaskExited:
-    about: dict[str, Any] = {"pod": "digits-worker-0", "pod_uid": "u1", "role": "worker", "serial": 0, "node": "n1"}
+    about: dict[str, Any] = {
+        "pod": "digits-worker-0",
+        "pod_uid": "u1",
+        "role": "worker",
+        "serial": 0,
+        "node": "n1",
+    }
     return TaskExited(**JOB, generation=generation, reason="Evicted", **about)
 
 
@@ -70,7 +78,10 @@ def test_a_hand_over_passes() -> None:
 
 
 def test_a_hand_over_to_a_later_generation_passes_where_the_one_between_was_superseded() -> None:
-    final, took_over = saved(1, 640, final=True, successor=3), resumed(3, 672, previous=1, pause_s=1.2)
+    final, took_over = (
+        saved(1, 640, final=True, successor=3),
+        resumed(3, 672, previous=1, pause_s=1.2),
+    )
     assert faults(*BEGUN, abandoned(2, "superseded by generation 3"), final, took_over) == []
 
 
@@ -79,7 +90,9 @@ def test_tasks_that_exited_before_the_generation_began_are_not_its_fault() -> No
 
 
 def test_a_restart_from_a_checkpoint_fails_in_every_respect() -> None:
-    found = faults(*BEGUN, exited(1), abandoned(1, "digits-worker-0 is gone"), resumed(2, 352, pause_s=42.0))
+    found = faults(
+        *BEGUN, exited(1), abandoned(1, "digits-worker-0 is gone"), resumed(2, 352, pause_s=42.0)
+    )
     assert found == [
         "generation 2 took over from None, and not from 1",
         "the pause of generation 2 was 42 s, above 10 s",
@@ -103,7 +116,10 @@ def test_a_restart_from_a_checkpoint_fails_in_every_respect() -> None:
         ((*BEGUN, saved(1, 640, final=True, successor=3), TOOK_OVER), "saved no last checkpoint"),
         ((*BEGUN, FINAL, progress(1, 660), TOOK_OVER), "holds 640 of 660"),
         ((*BEGUN, FINAL, resumed(2, 640, previous=1, pause_s=1.2)), "were repeated"),
-        ((*BEGUN, FINAL, abandoned(2, "not prepared in 60 s"), TOOK_OVER), "2 was abandoned: not prepared"),
+        (
+            (*BEGUN, FINAL, abandoned(2, "not prepared in 60 s"), TOOK_OVER),
+            "2 was abandoned: not prepared",
+        ),
         ((*BEGUN, exited(1), FINAL, TOOK_OVER), "worker-0 exited"),
     ],
 )

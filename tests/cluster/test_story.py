@@ -1,7 +1,8 @@
-"""The main story on somebody's Kubernetes: strangers leave, jobs grow and shrink, a node is drained, tasks are resized.
+"""The main story on somebody's Kubernetes: strangers leave, jobs grow and shrink, a node is
+drained, tasks are resized.
 
-In the order of the file: `first` lives through the first two tests. Strangers leave room for `MOST` on one node and for
-nothing elsewhere, so that the story is the same on a cluster of any size.
+In the order of the file: `first` lives through the first two tests. Strangers leave room for `MOST`
+on one node and for nothing elsewhere, so that the story is the same on a cluster of any size.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from tests.cluster.handover import handover_faults
 FIRST = {"chief": 0.3, "ps": 0.2, "worker": 0.4}  # cores of one task
 FLOOR, MOST = 0.9, 1.3  # cores of the first job with one worker, and with two
 URGENT = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # as much as one worker of the first
-FLUID = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # two jobs of this size leave half a core to be shared
+FLUID = {
+    "chief": 0.1,
+    "ps": 0.1,
+    "worker": 0.2,
+}  # two jobs of this size leave half a core to be shared
 MEMORY = {"chief": 1.5, "ps": 1.0, "worker": 1.0}  # GiB of one task
 ROOM_GIB = 7.0  # of two jobs with one worker each; the first is alone when it has two
 FOREVER = 100_000  # epochs: until it is cancelled
 SEEN_S, STARTS_S, CHANGES_S = 120.0, 300.0, 240.0  # an image may have to be pulled
-PAUSE_S = 10.0  # of a hand-over, which takes about one; a restart loses the time until new pods train
+PAUSE_S = (
+    10.0  # of a hand-over, which takes about one; a restart loses the time until new pods train
+)
 ROUNDING = 0.01  # cores
 MADE = "pods,services,networkpolicies,secrets"
 
@@ -36,7 +43,15 @@ def asked(job: str, cpu: Mapping[str, float], workers: int = 1, **fields: Any) -
     """A job of one ps and at least one worker that trains until it is cancelled."""
     size = {role: {"cpu": cores, "memory_gib": MEMORY[role]} for role, cores in cpu.items()}
     span = {"start": 1, "min": 1, "max": workers}
-    return {"job": job, "epochs": FOREVER, "batch": 128, "ps": 1, "workers": span, "resources": size, **fields}
+    return {
+        "job": job,
+        "epochs": FOREVER,
+        "batch": 128,
+        "ps": 1,
+        "workers": span,
+        "resources": size,
+        **fields,
+    }
 
 
 def sizes(cluster: Cluster, job: Job, generation: int) -> Counter[str]:
@@ -46,7 +61,9 @@ def sizes(cluster: Cluster, job: Job, generation: int) -> Counter[str]:
 def tasks(cluster: Cluster, job: Job, generation: int) -> list[Body]:
     """As they were last decided for a generation."""
     told = [e.message for e in cluster.events(job) if e.fact == "allocation.decided"]
-    return [dict(t) for t in next(m for m in reversed(told) if m["generation"] == generation)["tasks"]]
+    return [
+        dict(t) for t in next(m for m in reversed(told) if m["generation"] == generation)["tasks"]
+    ]
 
 
 def trains(cluster: Cluster, job: Job, after: int = 0, timeout_s: float = CHANGES_S) -> int:
@@ -68,13 +85,19 @@ def home(cluster: Cluster) -> str:
     known = set(cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split())
     seen = cluster.until_nodes(SEEN_S, lambda seen: known <= seen.keys())
     nodes, memory = strangers.free(seen), strangers.free(seen, "memory_gib")
-    chosen = max((n for n in nodes if memory[n] >= ROOM_GIB), key=lambda name: nodes[name], default="")
-    assert nodes.get(chosen, 0.0) >= MOST, f"no node has {MOST} cores and {ROOM_GIB} GiB free: {nodes}, {memory}"
+    chosen = max(
+        (n for n in nodes if memory[n] >= ROOM_GIB), key=lambda name: nodes[name], default=""
+    )
+    assert nodes.get(chosen, 0.0) >= MOST, (
+        f"no node has {MOST} cores and {ROOM_GIB} GiB free: {nodes}, {memory}"
+    )
     left = {name: MOST if name == chosen else 0.0 for name in nodes}
     for number, (name, cpu) in enumerate(nodes.items()):
         if cpu - left[name] > ROUNDING:
             cluster.come(f"stranger-{number}", name, cpu - left[name])
-    cluster.until_nodes(SEEN_S, lambda seen: all(f <= left[n] + ROUNDING for n, f in strangers.free(seen).items()))
+    cluster.until_nodes(
+        SEEN_S, lambda seen: all(f <= left[n] + ROUNDING for n, f in strangers.free(seen).items())
+    )
     return chosen
 
 
@@ -82,7 +105,9 @@ def home(cluster: Cluster) -> str:
 def first(cluster: Cluster, home: str, digits: Path) -> Job:
     """A job that has its floor, because the last stranger has the rest."""
     cluster.come("last", home, MOST - FLOOR)
-    cluster.until_nodes(SEEN_S, lambda seen: strangers.free(seen).get(home, MOST) <= FLOOR + ROUNDING)
+    cluster.until_nodes(
+        SEEN_S, lambda seen: strangers.free(seen).get(home, MOST) <= FLOOR + ROUNDING
+    )
     return cluster.submit(digits, **asked("cluster-first", FIRST, workers=2))
 
 
@@ -93,7 +118,9 @@ def test_a_job_grows_when_a_stranger_leaves(cluster: Cluster, first: Job) -> Non
     assert sizes(cluster, first, trains(cluster, first, after=small))["worker"] == 2
 
 
-def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(cluster: Cluster, first: Job, digits: Path) -> None:
+def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(
+    cluster: Cluster, first: Job, digits: Path
+) -> None:
     large = cluster.events(first)[-1].message["generation"]
     urgent = cluster.submit(digits, **asked("cluster-urgent", URGENT, priority=10))
     assert sizes(cluster, first, trains(cluster, first, after=large))["worker"] == 1
@@ -104,11 +131,16 @@ def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(cluster: Clust
 
 @pytest.mark.usefixtures("home")
 def test_a_task_is_resized_in_place_and_goes_on(cluster: Cluster, digits: Path) -> None:
-    jobs = [cluster.submit(digits, **asked(f"cluster-fluid-{n}", FLUID, policy="flowcon")) for n in (1, 2)]
+    jobs = [
+        cluster.submit(digits, **asked(f"cluster-fluid-{n}", FLUID, policy="flowcon"))
+        for n in (1, 2)
+    ]
     for job in jobs:
         trains(cluster, job, timeout_s=STARTS_S)
     updated = cluster.until(jobs[0], "task.updated", CHANGES_S)
-    pod = json.loads(cluster.kubectl("get", "pod", updated["pod"], "-n", cluster.namespace, "-o", "json"))
+    pod = json.loads(
+        cluster.kubectl("get", "pod", updated["pod"], "-n", cluster.namespace, "-o", "json")
+    )
     (container,) = pod["status"]["containerStatuses"]
     made = json.loads(pod["metadata"]["annotations"]["weir.dev/resources"])
     assert (pod["metadata"]["uid"], container["restartCount"]) == (updated["pod_uid"], 0)
@@ -118,25 +150,42 @@ def test_a_task_is_resized_in_place_and_goes_on(cluster: Cluster, digits: Path) 
 
 
 def has_room_elsewhere(cluster: Cluster, home: str) -> bool:
-    """Return whether a job of the floor's size can move to another node; where it can, strangers make room for it."""
-    if not checkpoints_are_everywhere(cluster) or len(cluster.kubectl("get", "nodes", "-o", "name").split()) < 2:
+    """Return whether a job of the floor's size can move to another node; where it can, strangers
+    make room for it.
+    """
+    if (
+        not checkpoints_are_everywhere(cluster)
+        or len(cluster.kubectl("get", "nodes", "-o", "name").split()) < 2
+    ):
         return False
     cluster.leave()
-    nodes = strangers.free(cluster.until_nodes(SEEN_S, lambda seen: strangers.free(seen).get(home, 0.0) >= MOST))
+    nodes = strangers.free(
+        cluster.until_nodes(SEEN_S, lambda seen: strangers.free(seen).get(home, 0.0) >= MOST)
+    )
     return sum(cpu >= FLOOR for cpu in nodes.values()) >= 2
 
 
 def test_training_goes_on_when_a_node_is_drained(cluster: Cluster, home: str, digits: Path) -> None:
-    """Elsewhere, without a restart; where nowhere else is room, from its checkpoint, once the node is open again."""
+    """Elsewhere, without a restart; where nowhere else is room, from its checkpoint, once the node
+    is open again.
+    """
     elsewhere = has_room_elsewhere(cluster, home)
     job = cluster.submit(digits, **asked("cluster-moves", FIRST, checkpoint={"every_s": 5}))
     saved = cluster.until(job, "training.saved", STARTS_S)
-    node = next(task["node"] for task in tasks(cluster, job, saved["generation"]) if task["role"] == "worker")
+    node = next(
+        task["node"]
+        for task in tasks(cluster, job, saved["generation"])
+        if task["role"] == "worker"
+    )
     cluster.drain(node, job)
     if not elsewhere:
-        cluster.until(job, "task.exited", CHANGES_S, lambda m: m["generation"] == saved["generation"])
+        cluster.until(
+            job, "task.exited", CHANGES_S, lambda m: m["generation"] == saved["generation"]
+        )
         cluster.open_again()
-    resumed = cluster.until(job, "training.resumed", CHANGES_S, lambda m: m["generation"] > saved["generation"])
+    resumed = cluster.until(
+        job, "training.resumed", CHANGES_S, lambda m: m["generation"] > saved["generation"]
+    )
     assert resumed["samples"] >= saved["samples"]
     if elsewhere:
         assert handover_faults(cluster.events(job), saved["generation"], PAUSE_S) == []

@@ -1,4 +1,5 @@
-"""What Prometheus sees over two hours, a sample a minute: when all is well, and when one thing goes wrong.
+"""What Prometheus sees over two hours, a sample a minute: when all is well, and when one thing goes
+wrong.
 
 Values are as `promtool test rules` writes them: `0+10x120` rises by 10 a minute, 120 times.
 """
@@ -33,7 +34,10 @@ def spread(family: str, service: str, bound: str) -> dict[str, str]:
     """Ten a minute, all of them at most `bound`."""
     bounds = ("0.01", "1.0", "80.0", "+Inf")
     below = bounds.index(bound)
-    return {told(f"{family}_bucket", service, le=le): rising(10 if at >= below else 0) for at, le in enumerate(bounds)}
+    return {
+        told(f"{family}_bucket", service, le=le): rising(10 if at >= below else 0)
+        for at, le in enumerate(bounds)
+    }
 
 
 WELL: dict[str, str] = {
@@ -76,27 +80,45 @@ BAD: dict[str, dict[str, str]] = {
     "WeirBusAway": {told("weir_bus_connected", "monitor"): then(1, 0)},
     "WeirBusTakesNothing": {told("weir_bus_messages_waiting", "allocator"): then(0, 7, at=97)},
     "WeirDeadLetters": {told("weir_dead_letters_total", "allocator"): then(3, 4)},
-    "WeirKubernetesHoldsBack": {told("weir_kubernetes_throttled_seconds_total", "launcher"): rising(90)},
+    "WeirKubernetesHoldsBack": {
+        told("weir_kubernetes_throttled_seconds_total", "launcher"): rising(90)
+    },
     "WeirDecidingSlow": spread("weir_allocator_decision_seconds", "allocator", "80.0"),
     "WeirReactionSlow": spread("weir_monitor_reaction_seconds", "monitor", "80.0"),
     "WeirSnapshotNotStored": {told("weir_snapshot_failing_seconds", "allocator"): then(0, 400)},
-    "WeirJobsSetAside": {told("weir_allocator_failures_total", "allocator", policy="weir"): then(2, 3)},
-    "WeirDecidesTooOften": {
-        told("weir_allocator_decisions_total", "allocator", policy="weir", outcome="grow"): rising(4)
+    "WeirJobsSetAside": {
+        told("weir_allocator_failures_total", "allocator", policy="weir"): then(2, 3)
     },
-    "WeirJobsWaitBesideFreeCores": {told("weir_allocator_longest_wait_seconds", "allocator"): f"0+60x{MINUTES}"},
-    "WeirNodesUnready": {told("weir_capacity_nodes", "monitor", state="unready"): then(0, 1, at=85)},
+    "WeirDecidesTooOften": {
+        told("weir_allocator_decisions_total", "allocator", policy="weir", outcome="grow"): rising(
+            4
+        )
+    },
+    "WeirJobsWaitBesideFreeCores": {
+        told("weir_allocator_longest_wait_seconds", "allocator"): f"0+60x{MINUTES}"
+    },
+    "WeirNodesUnready": {
+        told("weir_capacity_nodes", "monitor", state="unready"): then(0, 1, at=85)
+    },
     "WeirTrainingStandsStill": {told("weir_training_examples_total", "allocator"): still(60_000)},
     "WeirPausesLong": spread("weir_training_pause_seconds", "allocator", "80.0"),
-    "WeirDecisionsUnanswered": {told("weir_allocator_decisions_unanswered", "allocator"): then(0, 2)},
-    "WeirGenerationsAbandoned": {told("weir_launcher_generations_abandoned_total", "launcher"): then(0, 5, at=60)},
+    "WeirDecisionsUnanswered": {
+        told("weir_allocator_decisions_unanswered", "allocator"): then(0, 2)
+    },
+    "WeirGenerationsAbandoned": {
+        told("weir_launcher_generations_abandoned_total", "launcher"): then(0, 5, at=60)
+    },
     "WeirPodsStuck": {told("weir_launcher_pods", "launcher", state="stuck"): then(0, 2)},
     "WeirTasksOutOfMemory": {
         told("weir_launcher_tasks_exited_total", "launcher", reason="OOMKilled"): then(0, 1, at=60)
     },
     "WeirCheckpointsFail": {told("weir_training_checkpoints_failed_total", "launcher"): then(0, 1)},
-    "WeirMuchIsDoneAgain": {told("weir_training_examples_undone_total", "allocator"): rising(6_000)},
-    "WeirJobsFail": {told("weir_allocator_jobs_finished_total", "allocator", outcome="failed"): then(1, 4, at=60)},
+    "WeirMuchIsDoneAgain": {
+        told("weir_training_examples_undone_total", "allocator"): rising(6_000)
+    },
+    "WeirJobsFail": {
+        told("weir_allocator_jobs_finished_total", "allocator", outcome="failed"): then(1, 4, at=60)
+    },
 }
 """By alert: what makes it fire, and no other."""
 
@@ -104,7 +126,11 @@ BAD: dict[str, dict[str, str]] = {
 def stories(rules: str) -> dict[str, Any]:
     """As `promtool test rules` reads them."""
     told_of = [_story(name, WELL | changed, {name}) for name, changed in BAD.items()]
-    return {"rule_files": [rules], "evaluation_interval": "1m", "tests": [_story("all is well", WELL, set()), *told_of]}
+    return {
+        "rule_files": [rules],
+        "evaluation_interval": "1m",
+        "tests": [_story("all is well", WELL, set()), *told_of],
+    }
 
 
 def _story(name: str, series: dict[str, str], fires: set[str]) -> dict[str, Any]:
@@ -113,6 +139,8 @@ def _story(name: str, series: dict[str, str], fires: set[str]) -> dict[str, Any]
     return {
         "name": name,
         "interval": "1m",
-        "input_series": [{"series": one, "values": values} for one, values in series.items() if values],
+        "input_series": [
+            {"series": one, "values": values} for one, values in series.items() if values
+        ],
         "promql_expr_test": [{"expr": firing, "eval_time": LOOKED, "exp_samples": expected}],
     }

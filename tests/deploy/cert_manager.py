@@ -1,6 +1,8 @@
-"""The part of cert-manager's v1 types that the TLS component uses: strict, so that a misspelt field is found.
+"""The part of cert-manager's v1 types that the TLS component uses: strict, so that a misspelt field
+is found.
 
-cert-manager is not part of Kubernetes and its types are in no Python package; this is written after its API reference.
+cert-manager is not part of Kubernetes and its types are in no Python package; this is written after
+its API reference.
 """
 
 from __future__ import annotations
@@ -9,12 +11,21 @@ from typing import Any
 
 import jsonschema
 
-STRING, BOOL, WORDS = {"type": "string"}, {"type": "boolean"}, {"type": "array", "items": {"type": "string"}}
+STRING, BOOL, WORDS = (
+    {"type": "string"},
+    {"type": "boolean"},
+    {"type": "array", "items": {"type": "string"}},
+)
 DURATION = {"type": "string", "pattern": r"^(\d+(h|m|s))+$"}
 
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 METADATA = _object(("name", "namespace"), name=STRING, namespace=STRING, labels={"type": "object"})
@@ -35,7 +46,9 @@ CERTIFICATE = _object(
     usages=WORDS,
     dnsNames=WORDS,
     privateKey=KEY,
-    issuerRef=_object(("name",), name=STRING, kind={"enum": ["Issuer", "ClusterIssuer"]}, group=STRING),
+    issuerRef=_object(
+        ("name",), name=STRING, kind={"enum": ["Issuer", "ClusterIssuer"]}, group=STRING
+    ),
 )
 SPECS = {"Issuer": ISSUER, "Certificate": CERTIFICATE}
 

@@ -1,8 +1,9 @@
 """A builder's part without a builder: the steps of a Dockerfile, done in folders of this machine.
 
-Each stage has a folder that stands for its root. What is copied is copied (linked, where it comes from another stage),
-and what is run is run there, with this machine's Python. A step that needs a real root (an absolute path in a command,
-a package of the system) fails, so ours are written without.
+Each stage has a folder that stands for its root. What is copied is copied (linked, where it comes
+from another stage), and what is run is run there, with this machine's Python. A step that needs a
+real root (an absolute path in a command, a package of the system) fails, so ours are written
+without.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 class Builder:
-    """Does the steps of a file up to a target; `images` are the bases that were named outside of the file."""
+    """Does the steps of a file up to a target; `images` are the bases that were named outside of
+    the file.
+    """
 
     def __init__(self, file: Path, context: Path, folder: Path) -> None:
         self.file, self.context, self.folder = file, context, folder
-        self.allowed = [line[1:] for line in _lines(Path(f"{file}.dockerignore")) if line.startswith("!")]
+        self.allowed = [
+            line[1:] for line in _lines(Path(f"{file}.dockerignore")) if line.startswith("!")
+        ]
         self.stages: dict[str, Stage] = {}
         self.arguments: dict[str, str] = {}
         self.images: set[str] = set()
@@ -97,7 +102,9 @@ class Builder:
         if base in self.stages:
             old = self.stages[base]
             shutil.copytree(old.root, root, copy_function=os.link)
-            self._one = Stage(base, root, old.workdir, {**old.environ}, old.user, old.entrypoint, old.command)
+            self._one = Stage(
+                base, root, old.workdir, {**old.environ}, old.user, old.entrypoint, old.command
+            )
         else:
             root.mkdir(parents=True)
             self.images.add(self.arguments[base[2:-1]] if base.startswith("${") else base)
@@ -134,13 +141,21 @@ class Builder:
     def _copied(self, name: str, to: str) -> None:
         source = self.context / name
         if source.is_dir():
-            shutil.copytree(source, self.stage.here(to), ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, self.stage.here(to), ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(source, self.stage.here(to) / name)
 
     def _run(self, rest: str) -> None:
-        environ = {**os.environ, **self.stage.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        subprocess.run(["sh", "-c", rest], cwd=self.stage.here(), env=environ, check=True, timeout=TIMEOUT_S)
+        environ = {
+            **os.environ,
+            **self.stage.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        subprocess.run(
+            ["sh", "-c", rest], cwd=self.stage.here(), env=environ, check=True, timeout=TIMEOUT_S
+        )
 
 
 def _lines(file: Path) -> list[str]:

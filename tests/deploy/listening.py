@@ -1,7 +1,8 @@
-"""A door in front of an API server that writes down what is asked, in the words of RBAC, and answers as it does.
+"""A door in front of an API server that writes down what is asked, in the words of RBAC, and
+answers as it does.
 
-What is created is sent twice, and the second answer given: as if the first had got lost on the way. So who creates
-also meets its own work.
+What is created is sent twice, and the second answer given: as if the first had got lost on the way.
+So who creates also meets its own work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Call(NamedTuple):
 
 
 def call(method: str, path: str, watching: bool) -> Call:
-    """/api/v1/..., /apis/GROUP/VERSION/...; then perhaps namespaces/NAME, then RESOURCE[/NAME[/SUBRESOURCE]]."""
+    """/api/v1/..., /apis/GROUP/VERSION/...; then perhaps namespaces/NAME, then
+    RESOURCE[/NAME[/SUBRESOURCE]].
+    """
     root, *rest = path.strip("/").split("/")
     group = "" if root == "api" else rest.pop(0)
     version, *rest = rest
@@ -52,14 +55,22 @@ class Door:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             return await self._passed_on(request, session)
 
-    async def _passed_on(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
+    async def _passed_on(
+        self, request: web.Request, session: aiohttp.ClientSession
+    ) -> web.StreamResponse:
         content = {"Content-Type": request.content_type}
-        asked = {"url": self.behind + request.path_qs, "data": await request.read(), "headers": content}
+        asked = {
+            "url": self.behind + request.path_qs,
+            "data": await request.read(),
+            "headers": content,
+        }
         if request.method == "POST":
             async with session.request("POST", **asked):
                 pass
         async with session.request(request.method, **asked) as given:
-            answer = web.StreamResponse(status=given.status, headers={"Content-Type": given.content_type})
+            answer = web.StreamResponse(
+                status=given.status, headers={"Content-Type": given.content_type}
+            )
             await answer.prepare(request)
             with contextlib.suppress(aiohttp.ClientPayloadError, ConnectionError):  # a watch's end
                 async for some in given.content.iter_any():

@@ -1,6 +1,8 @@
-"""The part of the Prometheus operator's v1 types that a component uses: strict, so that a misspelt field is found.
+"""The part of the Prometheus operator's v1 types that a component uses: strict, so that a misspelt
+field is found.
 
-They are not part of Kubernetes, and in no Python package; this is written after the operator's API reference.
+They are not part of Kubernetes, and in no Python package; this is written after the operator's API
+reference.
 """
 
 from __future__ import annotations
@@ -14,12 +16,20 @@ DURATION = {"type": "string", "pattern": r"^(\d+(ms|s|m|h|d|w|y))+$"}
 
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 RELABELING = _object(
     (),
-    sourceLabels={"type": "array", "items": {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}},
+    sourceLabels={
+        "type": "array",
+        "items": {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
+    },
     targetLabel=STRING,
     separator=STRING,
     regex=STRING,
@@ -39,7 +49,9 @@ SPEC = _object(
     ("selector", "endpoints"),
     selector=_object(("matchLabels",), matchLabels=STRINGS),
     endpoints={"type": "array", "items": ENDPOINT, "minItems": 1},
-    namespaceSelector=_object((), any={"type": "boolean"}, matchNames={"type": "array", "items": STRING}),
+    namespaceSelector=_object(
+        (), any={"type": "boolean"}, matchNames={"type": "array", "items": STRING}
+    ),
     jobLabel=STRING,
     podTargetLabels={"type": "array", "items": STRING},
 )
@@ -60,7 +72,10 @@ RULE = _object(
     annotations={**STRINGS, "propertyNames": NAME},
 )
 GROUP = _object(
-    ("name", "rules"), name=STRING, interval=DURATION, rules={"type": "array", "items": RULE, "minItems": 1}
+    ("name", "rules"),
+    name=STRING,
+    interval=DURATION,
+    rules={"type": "array", "items": RULE, "minItems": 1},
 )
 PROMETHEUS_RULE = _object(
     ("apiVersion", "kind", "metadata", "spec"),

@@ -1,6 +1,8 @@
-"""Questions to Prometheus, held against what the services tell: what is asked for in vain, or wrongly, is found.
+"""Questions to Prometheus, held against what the services tell: what is asked for in vain, or
+wrongly, is found.
 
-By a parser of the language itself; the rules are those that `promtool` and Prometheus' page on practices have.
+By a parser of the language itself; the rules are those that `promtool` and Prometheus' page on
+practices have.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def _parts(node: Any) -> list[Any]:
     return [part for part in both if isinstance(part, language.Expr)]
 
 
-def _of(node: Any, families: Mapping[str, Family], values: Values, around: tuple[str, ...]) -> Iterator[str]:
+def _of(
+    node: Any, families: Mapping[str, Family], values: Values, around: tuple[str, ...]
+) -> Iterator[str]:
     """`around`: the functions that stand around this part."""
     if isinstance(node, language.VectorSelector):
         yield from _of_selector(node, families, values, around)
@@ -67,7 +71,9 @@ def _of(node: Any, families: Mapping[str, Family], values: Values, around: tuple
         yield from _of(part, families, values, around)
 
 
-def _of_selector(node: Any, families: Mapping[str, Family], values: Values, around: tuple[str, ...]) -> Iterator[str]:
+def _of_selector(
+    node: Any, families: Mapping[str, Family], values: Values, around: tuple[str, ...]
+) -> Iterator[str]:
     name, rises = str(node.name), bool(RISES & set(around))
     family = _family(name, families)
     if name == "up":
@@ -88,12 +94,18 @@ def _of_matcher(family: Family, matcher: Any, values: Values) -> Iterator[str]:
         yield f"{family.name} has no label {matcher.name}"
     known = SERVICES if matcher.name == "job" else values.get((family.name, matcher.name), set())
     wanted = matcher.value.strip("()").split("|")
-    if known and "*" not in matcher.value and not {_whole(value, known) for value in wanted} <= known:
+    if (
+        known
+        and "*" not in matcher.value
+        and not {_whole(value, known) for value in wanted} <= known
+    ):
         yield f"{matcher.name} of {family.name} is none of {sorted(known)}: {matcher.value}"
 
 
 def _whole(value: str, known: set[str]) -> str:
-    """`weir-(monitor|allocator)`, split at its strokes, has its beginning with the first value alone."""
+    """`weir-(monitor|allocator)`, split at its strokes, has its beginning with the first value
+    alone.
+    """
     value = value.rpartition("(")[2]
     return next((one for one in known if one == value or one == f"weir-{value}"), value)
 
@@ -119,4 +131,8 @@ def _family(name: str, families: Mapping[str, Family]) -> Family | None:
 
 
 def _keeps_bounds(node: Any) -> bool:
-    return isinstance(node, language.AggregateExpr) and bool(node.modifier) and "le" in node.modifier.labels
+    return (
+        isinstance(node, language.AggregateExpr)
+        and bool(node.modifier)
+        and "le" in node.modifier.labels
+    )

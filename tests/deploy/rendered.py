@@ -18,7 +18,12 @@ from tests.programs import program_path
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBECTL = program_path("kubectl")
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
-RENDERINGS = ["dev", "production", *(f"production+{name}" for name in COMPONENTS), f"dev+{'+'.join(COMPONENTS)}"]
+RENDERINGS = [
+    "dev",
+    "production",
+    *(f"production+{name}" for name in COMPONENTS),
+    f"dev+{'+'.join(COMPONENTS)}",
+]
 """Overlays, alone and with components added."""
 OWN = {"production": ("network-policies",)}
 """Components that an overlay has already."""
@@ -28,16 +33,23 @@ Body = dict[str, Any]
 
 @cache
 def rendered(name: str) -> tuple[Body, ...]:
-    """Return the objects of an overlay (`dev`), or of one with components added (`dev+tls`), and of its jobs."""
+    """Return the objects of an overlay (`dev`), or of one with components added (`dev+tls`), and of
+    its jobs.
+    """
     overlay, *components = name.split("+")
     added = tuple(f"components/{one}" for one in components if one not in OWN.get(overlay, ()))
     return (*kustomized([f"overlays/{overlay}"], added), *kustomized([f"overlays/{overlay}/jobs"]))
 
 
 def kustomized(
-    resources: Iterable[str], components: Iterable[str] = (), transformers: Iterable[str] = (), **more: Any
+    resources: Iterable[str],
+    components: Iterable[str] = (),
+    transformers: Iterable[str] = (),
+    **more: Any,
 ) -> list[Body]:
-    """Return what a kustomization of somebody's own renders, with folders of deploy/ in it; a warning is an error."""
+    """Return what a kustomization of somebody's own renders, with folders of deploy/ in it; a
+    warning is an error.
+    """
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder).resolve()
         whole = {
@@ -49,7 +61,9 @@ def kustomized(
             **more,
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-        done = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [KUBECTL, "kustomize", folder], capture_output=True, text=True, timeout=120
+        )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
@@ -70,7 +84,10 @@ def named(name: str, kind: str, wanted: str) -> Body:
 
 def templates(name: str) -> dict[str, Body]:
     """The pod templates, by the name of what they belong to."""
-    return {body["metadata"]["name"]: body["spec"]["template"] for body in of(name, "Deployment", "StatefulSet")}
+    return {
+        body["metadata"]["name"]: body["spec"]["template"]
+        for body in of(name, "Deployment", "StatefulSet")
+    }
 
 
 def environ(name: str, pod: str) -> dict[str, str]:
@@ -80,14 +97,16 @@ def environ(name: str, pod: str) -> dict[str, str]:
 
 
 def environment(bodies: Sequence[Body], owner: Body) -> dict[str, str]:
-    """Return what the first pod of a workload has in its environment, as the kubelet does: ConfigMaps looked up, and
-    `$(NAME)` replaced by what stands before it.
+    """Return what the first pod of a workload has in its environment, as the kubelet does:
+    ConfigMaps looked up, and `$(NAME)` replaced by what stands before it.
     """
     (container,) = owner["spec"]["template"]["spec"]["containers"]
     found: dict[str, str] = {}
     for each in container.get("env", ()):
         if "value" in each:
-            found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], str(each["value"]))
+            found[each["name"]] = re.sub(
+                r"\$\((\w+)\)", lambda name: found[name[1]], str(each["value"])
+            )
         else:
             found[each["name"]] = _looked_up(bodies, owner, each["valueFrom"])
     return found

@@ -1,7 +1,8 @@
-"""The Pod Security standard `restricted`, as its rules read for Linux pods: a pod's spec -> what is against them.
+"""The Pod Security standard `restricted`, as its rules read for Linux pods: a pod's spec -> what is
+against them.
 
-The rules of `baseline` that `restricted` builds on come first, then its own. Source: the page "Pod Security Standards"
-of the Kubernetes documentation, v1.37; one function a row of its two tables.
+The rules of `baseline` that `restricted` builds on come first, then its own. Source: the page "Pod
+Security Standards" of the Kubernetes documentation, v1.37; one function a row of its two tables.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ Spec = Mapping[str, Any]
 
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 HOOKS = ("postStart", "preStop")
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
 SYSCTLS = {
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -39,7 +49,11 @@ def violations(spec: Spec) -> list[str]:
 
 def containers(spec: Spec) -> list[Spec]:
     """All of a pod, those that run before it and those that join it later, too."""
-    return [one for kind in ("initContainers", "containers", "ephemeralContainers") for one in spec.get(kind) or ()]
+    return [
+        one
+        for kind in ("initContainers", "containers", "ephemeralContainers")
+        for one in spec.get(kind) or ()
+    ]
 
 
 def contexts(spec: Spec) -> Iterator[tuple[str, Spec]]:
@@ -59,16 +73,24 @@ def host_process(spec: Spec) -> Iterator[str]:
 
 
 def host_namespaces(spec: Spec) -> Iterator[str]:
-    yield from (f"pod: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field))
+    yield from (
+        f"pod: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)
+    )
 
 
 def privileged(spec: Spec) -> Iterator[str]:
-    yield from (f"{where}: privileged" for where, context in contexts(spec) if context.get("privileged"))
+    yield from (
+        f"{where}: privileged" for where, context in contexts(spec) if context.get("privileged")
+    )
 
 
 def host_ports(spec: Spec) -> Iterator[str]:
     for one in containers(spec):
-        yield from (f"{one['name']}: hostPort {p['hostPort']}" for p in one.get("ports") or () if p.get("hostPort"))
+        yield from (
+            f"{one['name']}: hostPort {p['hostPort']}"
+            for p in one.get("ports") or ()
+            if p.get("hostPort")
+        )
 
 
 def host_of_probes(spec: Spec) -> Iterator[str]:
@@ -76,7 +98,9 @@ def host_of_probes(spec: Spec) -> Iterator[str]:
         hooks = one.get("lifecycle") or {}
         handlers = {**{p: one.get(p) for p in PROBES}, **{h: hooks.get(h) for h in HOOKS}}
         for name, handler in handlers.items():
-            if any(((handler or {}).get(way) or {}).get("host") for way in ("httpGet", "tcpSocket")):
+            if any(
+                ((handler or {}).get(way) or {}).get("host") for way in ("httpGet", "tcpSocket")
+            ):
                 yield f"{one['name']}: {name} names a host"
 
 
@@ -90,12 +114,20 @@ def app_armor(spec: Spec) -> Iterator[str]:
 def selinux(spec: Spec) -> Iterator[str]:
     for where, context in contexts(spec):
         options = context.get("seLinuxOptions") or {}
-        if options.get("type", "") not in SELINUX_TYPES or options.get("user") or options.get("role"):
+        if (
+            options.get("type", "") not in SELINUX_TYPES
+            or options.get("user")
+            or options.get("role")
+        ):
             yield f"{where}: seLinuxOptions {dict(options)}"
 
 
 def proc_mount(spec: Spec) -> Iterator[str]:
-    yield from (f"{where}: procMount" for where, c in contexts(spec) if c.get("procMount", "Default") != "Default")
+    yield from (
+        f"{where}: procMount"
+        for where, c in contexts(spec)
+        if c.get("procMount", "Default") != "Default"
+    )
 
 
 def sysctls(spec: Spec) -> Iterator[str]:
@@ -128,7 +160,11 @@ def non_root(spec: Spec) -> Iterator[str]:
 
 
 def non_root_user(spec: Spec) -> Iterator[str]:
-    yield from (f"{where}: runAsUser 0" for where, context in contexts(spec) if context.get("runAsUser") == 0)
+    yield from (
+        f"{where}: runAsUser 0"
+        for where, context in contexts(spec)
+        if context.get("runAsUser") == 0
+    )
 
 
 def seccomp(spec: Spec) -> Iterator[str]:
@@ -149,6 +185,16 @@ def capabilities(spec: Spec) -> Iterator[str]:
 
 
 RULES = (
-    *(host_process, host_namespaces, privileged, host_ports, host_of_probes, app_armor, selinux, proc_mount, sysctls),
+    *(
+        host_process,
+        host_namespaces,
+        privileged,
+        host_ports,
+        host_of_probes,
+        app_armor,
+        selinux,
+        proc_mount,
+        sysctls,
+    ),
     *(volume_types, privilege_escalation, non_root, non_root_user, seccomp, capabilities),
 )

@@ -1,4 +1,6 @@
-"""nats-servers with the configuration that deploy/ renders, in folders and on ports of this machine."""
+"""nats-servers with the configuration that deploy/ renders, in folders and on ports of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.deploy.rendered import DEPLOY, KUBECTL, named
 from tests.programs import program_path
 
 OPENSSL = shutil.which("openssl")
-NEW_CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
+NEW_CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
+)
 NO_ROUTES: Mapping[str, str] = {}
 Secrets = dict[str, dict[str, str]]
 """By name and key."""
@@ -28,19 +32,33 @@ Secrets = dict[str, dict[str, str]]
 def secrets_in(folder: Path) -> Secrets:
     """Those that the README's first two commands make, in a folder like deploy/."""
     for part in ("namespace", "credentials"):
-        shutil.copytree(DEPLOY / part, folder / part, ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"))
+        shutil.copytree(
+            DEPLOY / part,
+            folder / part,
+            ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"),
+        )
     here = str(folder / "credentials")
     assert weir(["credentials", here]) == 0
-    done = subprocess.run([KUBECTL, "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [KUBECTL, "kustomize", here], capture_output=True, text=True, check=True, timeout=120
+    )
     made = [body for body in yaml.safe_load_all(done.stdout) if body["kind"] == "Secret"]
-    return {b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()} for b in made}
+    return {
+        b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()}
+        for b in made
+    }
 
 
 def written(name: str, folder: Path, secrets: Secrets, **instead: str) -> Path:
-    """The server's configuration files of a rendering, with other paths and ports than in its pod."""
+    """The server's configuration files of a rendering, with other paths and ports than in its
+    pod.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     places = {"/etc/nats-tls": str(folder), "/data": str(folder / "data"), **instead}
-    for file, text in {**named(name, "ConfigMap", "weir-nats")["data"], **secrets["weir-nats-server"]}.items():
+    for file, text in {
+        **named(name, "ConfigMap", "weir-nats")["data"],
+        **secrets["weir-nats-server"],
+    }.items():
         for told, here in places.items():
             text = text.replace(told, here)
         (folder / file).write_text(text)
@@ -51,12 +69,16 @@ def certificate(folder: Path) -> None:
     """One for all: it signs itself, so it is its own authority."""
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")]
-    subprocess.run([str(OPENSSL), *NEW_CERTIFICATE.split(), *names, *files], check=True, capture_output=True)
+    subprocess.run(
+        [str(OPENSSL), *NEW_CERTIFICATE.split(), *names, *files], check=True, capture_output=True
+    )
     shutil.copy(folder / "tls.crt", folder / "ca.crt")
 
 
 def is_taken(config: Path, routes: Mapping[str, str]) -> str:
-    """Return what the server has against a configuration; empty: nothing. `routes`: of its environment."""
+    """Return what the server has against a configuration; empty: nothing. `routes`: of its
+    environment.
+    """
     environ = {**os.environ, "POD_NAME": "weir-nats-0", **routes}
     words = [program_path("nats-server"), "-c", str(config), "-t"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
@@ -65,7 +87,11 @@ def is_taken(config: Path, routes: Mapping[str, str]) -> str:
 
 def version() -> str:
     said = subprocess.run(
-        [program_path("nats-server"), "--version"], capture_output=True, text=True, check=True, timeout=120
+        [program_path("nats-server"), "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return said.stdout.split("v")[-1].strip()
 

@@ -1,4 +1,6 @@
-"""The alerts: every question is one that can be answered, every answer says what to do; and they fire."""
+"""The alerts: every question is one that can be answered, every answer says what to do; and they
+fire.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ RULES: list[dict[str, Any]] = [
 ]
 NAMES = [str(rule["alert"]) for rule in RULES]
 PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian has it in `prometheus`)")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool here (Debian has it in `prometheus`)"
+)
 TOLD = {
     "weir_training_pause_phase_seconds": "which part of a pause is long, once the alert on pauses says that they are",
     "weir_training_change_seconds": "how long images take is the cluster's own affair; stuck pods have an alert",
@@ -76,12 +80,16 @@ def test_what_an_alert_says_of_labels_is_left_by_its_question() -> None:
     """`{{ $labels.stream }}` behind `sum by (stream)`, and not behind a plain `sum`."""
     for rule in RULES:
         said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
-        kept = re.match(r"\s*(?:histogram_quantile\([\d.]+, )?sum(?: by \(([\w, ]+)\))?", rule["expr"])
+        kept = re.match(
+            r"\s*(?:histogram_quantile\([\d.]+, )?sum(?: by \(([\w, ]+)\))?", rule["expr"]
+        )
         if kept:
             assert said <= set((kept[1] or "").split(", ")), rule["alert"]
 
 
-@pytest.mark.parametrize("change", [{"for": "a while"}, {"exprs": "up"}, {"labels": {"severity": 1}}])
+@pytest.mark.parametrize(
+    "change", [{"for": "a while"}, {"exprs": "up"}, {"labels": {"severity": 1}}]
+)
 def test_a_misspelt_field_of_a_rule_is_found(change: dict[str, Any]) -> None:
     body = yaml.safe_load(FILE.read_text())
     prometheus_operator.validate(body)
@@ -90,8 +98,16 @@ def test_a_misspelt_field_of_a_rule_is_found(change: dict[str, Any]) -> None:
         prometheus_operator.validate(body)
 
 
-HEAT = Family(name="weir_heat_seconds", kind="histogram", help="How long it was hot.", labels=("oven",), bounds=(1,))
-LOAVES = Family(name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",))
+HEAT = Family(
+    name="weir_heat_seconds",
+    kind="histogram",
+    help="How long it was hot.",
+    labels=("oven",),
+    bounds=(1,),
+)
+LOAVES = Family(
+    name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",)
+)
 OVENS = Family(name="weir_ovens", kind="gauge", help="Ovens that there are.", labels=("state",))
 
 
@@ -124,7 +140,9 @@ def test_prometheus_own_tool_reads_the_rules_and_its_stories_come_true(tmp_path:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(yaml.safe_load(FILE.read_text())["spec"]))
     (tmp_path / "stories.yaml").write_text(yaml.safe_dump(alert_stories.stories("rules.yaml")))
     for words in (["check", "rules", "rules.yaml"], ["test", "rules", "stories.yaml"]):
-        done = subprocess.run([str(PROMTOOL), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [str(PROMTOOL), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 

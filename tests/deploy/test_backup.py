@@ -27,7 +27,11 @@ ENDS_S = 60.0
 
 def rendered(folder: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [str(KUBECTL), "kustomize", str(DEPLOY / folder)], capture_output=True, text=True, check=True, timeout=120
+        [str(KUBECTL), "kustomize", str(DEPLOY / folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return list(yaml.safe_load_all(done.stdout))
 
@@ -37,19 +41,28 @@ def test_the_pods_of_the_recipe_are_admitted_and_mount_what_there_is(folder: str
     pods = rendered(folder)
 
     assert [line for pod in pods for line in restricted.violations(pod["spec"])] == []
-    claims = {volume["persistentVolumeClaim"]["claimName"] for pod in pods for volume in pod["spec"]["volumes"]}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for pod in pods
+        for volume in pod["spec"]["volumes"]
+    }
     if folder == "recover":
         assert claims == {"weir-checkpoints"}
         return
     bus = named("production", "StatefulSet", "weir-nats")
     (template,) = bus["spec"]["volumeClaimTemplates"]
-    names = [f"{template['metadata']['name']}-weir-nats-{number}" for number in range(bus["spec"]["replicas"])]
+    names = [
+        f"{template['metadata']['name']}-weir-nats-{number}"
+        for number in range(bus["spec"]["replicas"])
+    ]
     assert claims == {*names} and {pod["metadata"]["namespace"] for pod in pods} == {"weir-system"}
 
 
 @pytest.fixture
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks three servers that have no leader yet is not answered, and must not wait for that."""
+    """Who asks three servers that have no leader yet is not answered, and must not wait for
+    that.
+    """
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 

@@ -43,19 +43,33 @@ class Machine:
         file.chmod(0o755)
 
     def make_images(self, **variables: str) -> subprocess.CompletedProcess[str]:
-        words = [MAKE, "--no-print-directory", "images", *(f"{name}={value}" for name, value in variables.items())]
+        words = [
+            MAKE,
+            "--no-print-directory",
+            "images",
+            *(f"{name}={value}" for name, value in variables.items()),
+        ]
         environ = {"PATH": str(self.path)}
-        return subprocess.run(words, cwd=DEPLOY.parent, env=environ, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            words, cwd=DEPLOY.parent, env=environ, capture_output=True, text=True, timeout=60
+        )
 
     @property
     def builds(self) -> list[list[str]]:
         """The words of each call but `info`."""
-        return [line.split() for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return (
+            [line.split() for line in self.log.read_text().splitlines()]
+            if self.log.exists()
+            else []
+        )
 
     @property
     def names(self) -> dict[str, str]:
         """The name of the image that was built of each target."""
-        return {words[words.index("--target") + 1]: words[words.index("-t") + 1] for words in self.builds}
+        return {
+            words[words.index("--target") + 1]: words[words.index("-t") + 1]
+            for words in self.builds
+        }
 
 
 @pytest.fixture
@@ -65,12 +79,18 @@ def machine(tmp_path: Path) -> Machine:
 
 def names_of_overlay(name: str) -> dict[str, str]:
     images = yaml.safe_load((DEPLOY / f"overlays/{name}/kustomization.yaml").read_text())["images"]
-    named = {image["name"]: f"{image['newName']}:{image['newTag']}" for image in images if "newName" in image}
+    named = {
+        image["name"]: f"{image['newName']}:{image['newTag']}"
+        for image in images
+        if "newName" in image
+    }
     return {"control-plane": named["weir"], "trainer": named["weir-trainer"]}
 
 
 def images_of(bodies: list[Body]) -> set[str]:
-    specs = [b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("Deployment", "StatefulSet")]
+    specs = [
+        b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("Deployment", "StatefulSet")
+    ]
     containers: list[Mapping[str, Any]] = [one for spec in specs for one in spec["containers"]]
     settings = {str(each.get("value", "")) for one in containers for each in one.get("env", ())}
     return {str(one["image"]) for one in containers} | settings
@@ -86,7 +106,9 @@ def images_of(bodies: list[Body]) -> set[str]:
         (("buildah", "podman"), "podman"),
     ],
 )
-def test_the_first_builder_that_is_there_builds_both(machine: Machine, there: tuple[str, ...], chosen: str) -> None:
+def test_the_first_builder_that_is_there_builds_both(
+    machine: Machine, there: tuple[str, ...], chosen: str
+) -> None:
     for name in there:
         machine.add_builder(name)
 
@@ -125,7 +147,11 @@ def test_a_build_that_fails_ends_it(machine: Machine) -> None:
 
     done = machine.make_images()
 
-    assert done.returncode != 0 and len(machine.builds) == 1 and "Both images are built" not in done.stdout
+    assert (
+        done.returncode != 0
+        and len(machine.builds) == 1
+        and "Both images are built" not in done.stdout
+    )
 
 
 @pytest.mark.parametrize(("overlay", "variables"), [("production", {}), ("dev", {"TAG": "dev"})])
@@ -154,4 +180,6 @@ def test_another_base_image_and_further_words_reach_the_builder(machine: Machine
 
     assert machine.make_images(BASE="mine:3.11", OPTIONS="--network host").returncode == 0
     for words in machine.builds:
-        assert " --build-arg PYTHON=mine:3.11 --network host -f deploy/Dockerfile " in " ".join(words)
+        assert " --build-arg PYTHON=mine:3.11 --network host -f deploy/Dockerfile " in " ".join(
+            words
+        )

@@ -1,4 +1,6 @@
-"""Both images are built in clean folders by the Dockerfile's own steps, and run with nothing else to import from."""
+"""Both images are built in clean folders by the Dockerfile's own steps, and run with nothing else
+to import from.
+"""
 
 from __future__ import annotations
 
@@ -59,15 +61,24 @@ def roomy(folder: Path) -> bool:
 
 def command(image: Stage, *words: str) -> tuple[list[str], dict[str, str]]:
     """The image's Python without this one's packages (-S), and the image's environment."""
-    paths = os.pathsep.join(str(image.here(path)) for path in image.environ["PYTHONPATH"].split(":"))
+    paths = os.pathsep.join(
+        str(image.here(path)) for path in image.environ["PYTHONPATH"].split(":")
+    )
     home = {"HOME": str(image.here()), "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return [sys.executable, "-S", *words], {**image.environ, **home, **run_mark(), "PATH": os.environ["PATH"]}
+    return [sys.executable, "-S", *words], {
+        **image.environ,
+        **home,
+        **run_mark(),
+        "PATH": os.environ["PATH"],
+    }
 
 
 def imported(image: Stage, *packages: str) -> set[str]:
     """Import every module of these; returns which top-level packages that took."""
     words, environ = command(image, "-c", EVERYTHING, *packages)
-    done = subprocess.run(words, env=environ, cwd=image.here(), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        words, env=environ, cwd=image.here(), capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return set(done.stdout.split())
 
@@ -123,7 +134,9 @@ def test_base_images_are_pinned_by_version(builder: Builder, control_plane: Stag
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", builder.images.pop())
 
 
-def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(builder: Builder) -> None:
+def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(
+    builder: Builder,
+) -> None:
     minor = re.search(r"python:(3\.\d+)\.", dict(steps(DOCKERFILE.read_text()))["ARG"])
     assert minor and minor[1] == "{}.{}".format(*sys.version_info)
 
@@ -156,7 +169,11 @@ def test_both_images_run_as_nobody(control_plane: Stage) -> None:
 async def test_the_services_of_the_image_work(
     control_plane: Stage, nats_url: str, bus: Bus, cluster: Cluster, tmp_path: Path
 ) -> None:
-    told = {"WEIR_NATS_URL": nats_url, "WEIR_MONITOR_KUBE_URL": cluster.url, "WEIR_LAUNCHER_KUBE_URL": cluster.url}
+    told = {
+        "WEIR_NATS_URL": nats_url,
+        "WEIR_MONITOR_KUBE_URL": cluster.url,
+        "WEIR_LAUNCHER_KUBE_URL": cluster.url,
+    }
     async with (
         running(control_plane, tmp_path / "monitor", "services.monitor", **told),
         running(control_plane, tmp_path / "allocator", "services.allocator", **told),
@@ -172,8 +189,12 @@ async def test_the_services_of_the_image_work(
     assert isinstance(answer, JobRejected)
 
 
-async def test_the_set_up_of_the_image_makes_the_streams(control_plane: Stage, nats_url: str, tmp_path: Path) -> None:
-    async with running(control_plane, tmp_path / "setup", "services.setup", WEIR_NATS_URL=nats_url) as log:
+async def test_the_set_up_of_the_image_makes_the_streams(
+    control_plane: Stage, nats_url: str, tmp_path: Path
+) -> None:
+    async with running(
+        control_plane, tmp_path / "setup", "services.setup", WEIR_NATS_URL=nats_url
+    ) as log:
         async with asyncio.timeout(WITHIN_S):
             while "StreamsMade" not in log.read_text():
                 await asyncio.sleep(0.05)
@@ -181,7 +202,9 @@ async def test_the_set_up_of_the_image_makes_the_streams(control_plane: Stage, n
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as made:
+    async with local_cluster(
+        [NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster"
+    ) as made:
         yield made
 
 
@@ -192,13 +215,22 @@ async def test_a_task_of_the_trainer_image_stands_ready(
     builder: Builder, nats_url: str, bus: Bus, tmp_path: Path
 ) -> None:
     image = builder.build("trainer")
-    task = {"JOB": "digits", "UID": "1", "POD": "digits-ps-0", "POD_UID": "u", "ROLE": "ps", "SERIAL": "0"}
+    task = {
+        "JOB": "digits",
+        "UID": "1",
+        "POD": "digits-ps-0",
+        "POD_UID": "u",
+        "ROLE": "ps",
+        "SERIAL": "0",
+    }
     where = {"PORTS": "0,0", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     settings = {f"WEIR_TRAINER_{name}": value for name, value in {**task, **where}.items()}
 
     taken = imported(image, "services.trainer", "sklearn.datasets")
     assert {"tensorflow", "keras", "nats"} <= taken and "kubernetes" not in taken
     assert image.command == ("python", "-m", "services.trainer")
-    async with running(image, tmp_path / "log", "services.trainer", WEIR_NATS_URL=nats_url, **settings):
+    async with running(
+        image, tmp_path / "log", "services.trainer", WEIR_NATS_URL=nats_url, **settings
+    ):
         ready = await first(bus, TaskReady)
     assert isinstance(ready, TaskReady) and ready.pod == "digits-ps-0"

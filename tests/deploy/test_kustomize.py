@@ -1,4 +1,5 @@
-"""The overlays as people use them: with a namespace, a prefix, labels and images of their own, twice on one cluster.
+"""The overlays as people use them: with a namespace, a prefix, labels and images of their own,
+twice on one cluster.
 
 What Kubernetes would look up (names, addresses, selectors) is looked up here.
 """
@@ -18,7 +19,11 @@ from tests.deploy.rendered import COMPONENTS, DEPLOY, OWN, Body, environment, ku
 
 NAMESPACE, PREFIX, JOBS, LABEL = "stage", "two-", "stage-jobs", {"team": "ml"}
 OVERLAYS = ("dev", "production")
-MOVED = ({"namespace": NAMESPACE}, {"namePrefix": PREFIX}, {"namespace": NAMESPACE, "namePrefix": PREFIX})
+MOVED = (
+    {"namespace": NAMESPACE},
+    {"namePrefix": PREFIX},
+    {"namespace": NAMESPACE, "namePrefix": PREFIX},
+)
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
 WORKLOADS = ("Deployment", "StatefulSet")
 MADE_ELSEWHERE = {"weir-nats-tls"} | {
@@ -26,7 +31,9 @@ MADE_ELSEWHERE = {"weir-nats-tls"} | {
 }
 """Secrets, by cert-manager and by `kubectl apply -k deploy/credentials`: they have no prefix."""
 MUTABLE = {"Deployment": {"template"}, "StatefulSet": {"template"}}
-"""Fields of a workload's `spec` in which another image may show; Kubernetes refuses a change of others."""
+"""Fields of a workload's `spec` in which another image may show; Kubernetes refuses a change of
+others.
+"""
 
 
 def overlay(name: str, *without: str, **more: Any) -> list[Body]:
@@ -68,7 +75,9 @@ def references(body: Body, pod: Body) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("more", MOVED, ids=" ".join)
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_every_object_is_where_the_namespace_says_and_finds_all_that_it_names(name: str, more: dict[str, str]) -> None:
+def test_every_object_is_where_the_namespace_says_and_finds_all_that_it_names(
+    name: str, more: dict[str, str]
+) -> None:
     bodies = overlay(name, **more)
     home = more.get("namespace", "weir-system")
     spaces = {b["metadata"].get("namespace") for b in bodies if b["kind"] not in CLUSTER_WIDE}
@@ -76,7 +85,11 @@ def test_every_object_is_where_the_namespace_says_and_finds_all_that_it_names(na
     for body, pod in workloads(bodies):
         for kind, wanted in references(body, pod):
             there = named(bodies, kind) | {(home, secret) for secret in MADE_ELSEWHERE}
-            assert ("" if kind in CLUSTER_WIDE else home, wanted) in there, (body["metadata"]["name"], kind, wanted)
+            assert ("" if kind in CLUSTER_WIDE else home, wanted) in there, (
+                body["metadata"]["name"],
+                kind,
+                wanted,
+            )
     for binding in (b for b in bodies if b["kind"] == "ClusterRoleBinding"):
         assert ("", binding["roleRef"]["name"]) in named(bodies, "ClusterRole")
         for subject in binding["subjects"]:
@@ -95,20 +108,33 @@ def test_the_bus_is_at_the_address_that_all_are_told(name: str, more: dict[str, 
     assert stem == f"{more.get('namePrefix', '')}weir-nats"
     for body in deployments(bodies):
         assert environment(bodies, body)["WEIR_NATS_URL"] == f"nats://{service}.{home}.svc:4222"
-    routes = [urlsplit(v).netloc for k, v in environment(bodies, servers).items() if k.startswith("ROUTE_")]
+    routes = [
+        urlsplit(v).netloc
+        for k, v in environment(bodies, servers).items()
+        if k.startswith("ROUTE_")
+    ]
     assert routes == [f"{stem}-{number}.{service}.{home}.svc:6222" for number in range(3)]
-    (launcher,) = (b for b in deployments(bodies) if b["metadata"]["name"].endswith("weir-launcher"))
-    assert ("", environment(bodies, launcher)["WEIR_LAUNCHER_PRIORITY_CLASS"]) in named(bodies, "PriorityClass")
+    (launcher,) = (
+        b for b in deployments(bodies) if b["metadata"]["name"].endswith("weir-launcher")
+    )
+    assert ("", environment(bodies, launcher)["WEIR_LAUNCHER_PRIORITY_CLASS"]) in named(
+        bodies, "PriorityClass"
+    )
 
 
 @pytest.mark.parametrize("components", [("tls", "page"), ("page", "tls")], ids="+".join)
-def test_the_page_knows_the_authority_of_the_bus_in_either_order_of_the_components(components: Sequence[str]) -> None:
+def test_the_page_knows_the_authority_of_the_bus_in_either_order_of_the_components(
+    components: Sequence[str],
+) -> None:
     bodies = kustomized(["overlays/production"], [f"components/{name}" for name in components])
     (page,) = (b for b in deployments(bodies) if b["metadata"]["name"] == "weir-page")
     (volume,) = (v for v in page["spec"]["template"]["spec"]["volumes"] if v["name"] == "ca")
     (container,) = page["spec"]["template"]["spec"]["containers"]
     (mount,) = (m for m in container["volumeMounts"] if m["name"] == "ca")
-    assert volume["secret"] == {"secretName": "weir-nats-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert volume["secret"] == {
+        "secretName": "weir-nats-tls",
+        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+    }
     assert environment(bodies, page)["WEIR_NATS_CA"] == f"{mount['mountPath']}/ca.crt"
 
 
@@ -121,7 +147,9 @@ def test_the_certificate_is_for_the_names_of_the_servers(more: dict[str, str]) -
 
 
 def written_in_readme(file: str) -> dict[str, Any]:
-    """Return the kustomization that deploy/README.md shows under this name, without its resources."""
+    """Return the kustomization that deploy/README.md shows under this name, without its
+    resources.
+    """
     block = (DEPLOY / "README.md").read_text().split(f"    # {file}\n")[1].split("\n\n")[0]
     shown: dict[str, Any] = yaml.safe_load(textwrap.dedent(block))
     return {field: value for field, value in shown.items() if field != "resources"}
@@ -132,13 +160,17 @@ def test_a_second_installation_has_nothing_in_common_with_the_first(name: str) -
     """As deploy/README.md describes it."""
     first = [*overlay(name), *kustomized([f"overlays/{name}/jobs"])]
     second = kustomized([f"overlays/{name}"], **written_in_readme("stage/kustomization.yaml"))
-    jobs = kustomized([f"overlays/{name}/jobs"], **written_in_readme("stage/jobs/kustomization.yaml"))
+    jobs = kustomized(
+        [f"overlays/{name}/jobs"], **written_in_readme("stage/jobs/kustomization.yaml")
+    )
     assert objects(first) & objects([*second, *jobs]) == set()
     (binding,) = (b for b in jobs if b["kind"] == "RoleBinding")
     assert ("", binding["roleRef"]["name"]) in named(second, "ClusterRole")
     (subject,) = binding["subjects"]
     assert (subject["namespace"], subject["name"]) in named(second, "ServiceAccount")
-    (allocator,) = (b for b in deployments(second) if b["metadata"]["name"] == f"{PREFIX}weir-allocator")
+    (allocator,) = (
+        b for b in deployments(second) if b["metadata"]["name"] == f"{PREFIX}weir-allocator"
+    )
     assert environment(second, allocator)["WEIR_JOB_NAMESPACES"] == JOBS
     assert named(jobs, "PersistentVolumeClaim") == {(JOBS, "weir-checkpoints")}
 
@@ -164,7 +196,10 @@ def selectors(bodies: Sequence[Body]) -> Iterator[dict[str, str]]:
                 for peer in (*side.get("from", ()), *side.get("to", ())):
                     yield peer.get("podSelector", {}).get("matchLabels", {})
     for _, pod in workloads(bodies):
-        yield from (spread["labelSelector"]["matchLabels"] for spread in pod.get("topologySpreadConstraints", ()))
+        yield from (
+            spread["labelSelector"]["matchLabels"]
+            for spread in pod.get("topologySpreadConstraints", ())
+        )
 
 
 @pytest.mark.parametrize("in_selectors", [False, True])
@@ -176,26 +211,41 @@ def test_labels_of_ones_own_change_nobody_who_is_chosen(name: str, in_selectors:
     for wanted in selectors(bodies):
         assert any(wanted.items() <= pod.items() for pod in pods), wanted
     policies = {b["metadata"]["name"]: b["spec"] for b in bodies if b["kind"] == "NetworkPolicy"}
-    (trainers,) = (peer for peer in policies["weir-nats"]["ingress"][0]["from"] if "namespaceSelector" in peer)
+    (trainers,) = (
+        peer for peer in policies["weir-nats"]["ingress"][0]["from"] if "namespaceSelector" in peer
+    )
     (rule,) = trainers["podSelector"]["matchExpressions"]
-    assert "matchLabels" not in trainers["podSelector"], "trainers have the launcher's labels, and no others"
+    assert "matchLabels" not in trainers["podSelector"], (
+        "trainers have the launcher's labels, and no others"
+    )
     assert rule["operator"] == "In" and job_labels("digits", 1)[rule["key"]] in rule["values"]
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_image_comes_from_where_it_is_said_to(name: str) -> None:
-    images = [{"name": one, "newName": f"registry.example/{one}"} for one in ("nats", "weir", "weir-trainer")]
+    images = [
+        {"name": one, "newName": f"registry.example/{one}"}
+        for one in ("nats", "weir", "weir-trainer")
+    ]
     bodies = overlay(name, images=images)
     used = {container["image"] for _, pod in workloads(bodies) for container in pod["containers"]}
     environs = [environment(bodies, body) for body in deployments(bodies)]
-    used |= {env[k] for env in environs for k in ("WEIR_LAUNCHER_IMAGE", "WEIR_ALLOCATOR_IMAGES") if k in env}
+    used |= {
+        env[k]
+        for env in environs
+        for k in ("WEIR_LAUNCHER_IMAGE", "WEIR_ALLOCATOR_IMAGES")
+        if k in env
+    }
     assert {image.partition(":")[0] for image in used} == {image["newName"] for image in images}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_another_image_changes_only_what_kubernetes_lets_be_changed(name: str) -> None:
     """And the same one changes nothing: nothing is generated anew, and nothing goes by itself."""
-    tags = [[{"name": one, "newTag": tag} for one in ("nats", "weir", "weir-trainer")] for tag in ("1", "1", "2")]
+    tags = [
+        [{"name": one, "newTag": tag} for one in ("nats", "weir", "weir-trainer")]
+        for tag in ("1", "1", "2")
+    ]
     first, again, other = (overlay(name, images=each) for each in tags)
     assert first == again
     for before, after in zip(first, other, strict=True):

@@ -1,4 +1,6 @@
-"""What deploy/ renders to: valid for the current Kubernetes, safe, and in agreement with itself and with the code."""
+"""What deploy/ renders to: valid for the current Kubernetes, safe, and in agreement with itself and
+with the code.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from services.setup.service import Settings as SetupSettings
 from shared import config
 from shared.config import Common
 from tests.deploy import cert_manager, prometheus_operator
-from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, rendered, secrets, templates
+from tests.deploy.rendered import (
+    DEPLOY,
+    RENDERINGS,
+    environ,
+    named,
+    of,
+    rendered,
+    secrets,
+    templates,
+)
 from tests.deploy.restricted import violations
 
 pytestmark = pytest.mark.parametrize("name", RENDERINGS)
@@ -39,7 +50,9 @@ OPTIONAL: dict[str, type[Common]] = {PAGE: PageSettings}
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
 PART_OF = ("app.kubernetes.io/part-of", "weir")
 STARTS_WITHIN_S = 120
-"""Least time that a container is given to start, on a busy machine, before it is killed for not answering."""
+"""Least time that a container is given to start, on a busy machine, before it is killed for not
+answering.
+"""
 ASK_THE_API = {"weir-monitor", "weir-launcher"}
 STAND_BY = {"weir-monitor", "weir-allocator", "weir-launcher"}
 BUS_CLIENT = ("weir.dev/bus", "client")
@@ -47,7 +60,9 @@ BUS_CLIENT = ("weir.dev/bus", "client")
 
 def credentials() -> dict[str, list[str]]:
     """Secrets that deploy/credentials makes, with their keys."""
-    made = yaml.safe_load((DEPLOY / "credentials/kustomization.yaml").read_text())["secretGenerator"]
+    made = yaml.safe_load((DEPLOY / "credentials/kustomization.yaml").read_text())[
+        "secretGenerator"
+    ]
     return {secret["name"]: [file.partition("=")[0] for file in secret["files"]] for secret in made}
 
 
@@ -62,7 +77,9 @@ def labels_of(body: dict[str, Any]) -> set[tuple[str, str]]:
 
 def test_every_object_is_valid(name: str) -> None:
     """Strictly: a field that the schema does not know is wrong."""
-    assert CURRENT in {kubernetes_validate.utils.major_minor(v) for v in kubernetes_validate.utils.all_versions()}
+    assert CURRENT in {
+        kubernetes_validate.utils.major_minor(v) for v in kubernetes_validate.utils.all_versions()
+    }
     for body in rendered(name):
         if body["apiVersion"].startswith("cert-manager.io/"):
             cert_manager.validate(body)
@@ -79,7 +96,11 @@ def test_every_pod_is_admitted_as_restricted_and_can_write_to_its_tmp_only(name:
         assert violations(spec) == []
         for container in spec["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"]
-            writable = {m["mountPath"]: m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+            writable = {
+                m["mountPath"]: m["name"]
+                for m in container["volumeMounts"]
+                if not m.get("readOnly")
+            }
             assert "emptyDir" in volumes[writable.pop("/tmp")]
             assert set(writable) <= {"/data"}
 
@@ -104,7 +125,9 @@ def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(na
     used = {c["image"] for t in templates(name).values() for c in t["spec"]["containers"]}
     shipped = environ(name, "weir-launcher")["WEIR_LAUNCHER_IMAGE"]
     used.add(shipped)
-    assert environ(name, "weir-allocator")["WEIR_ALLOCATOR_IMAGES"] == shipped  # no other may be named
+    assert (
+        environ(name, "weir-allocator")["WEIR_ALLOCATOR_IMAGES"] == shipped
+    )  # no other may be named
     assert {image.rpartition(":")[0] for image in used} == {"weir", "weir-trainer", "nats"}
     assert len(used) == 3 and not any(image.endswith(":latest") for image in used)
 
@@ -121,7 +144,9 @@ def test_the_settings_are_those_that_the_services_know(name: str) -> None:
         assert fields <= set(loaded.__struct_fields__)
 
 
-def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces_that_jobs_run_in(name: str) -> None:
+def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces_that_jobs_run_in(
+    name: str,
+) -> None:
     (container,) = templates(name)["weir-setup"]["spec"]["containers"]
     told = {k: v for k, v in environ(name, "weir-setup").items() if k.startswith("WEIR_")}
     settings = config.load(SetupSettings, "setup", told)
@@ -148,7 +173,10 @@ def test_every_namespace_of_jobs_lets_the_launcher_in_and_has_a_claim(name: str)
 
 def test_every_binding_binds_a_role_to_an_account_that_is_there(name: str) -> None:
     roles = {body["metadata"]["name"] for body in of(name, "ClusterRole")}
-    accounts = {(body["metadata"]["namespace"], body["metadata"]["name"]) for body in of(name, "ServiceAccount")}
+    accounts = {
+        (body["metadata"]["namespace"], body["metadata"]["name"])
+        for body in of(name, "ServiceAccount")
+    }
     bindings = of(name, "RoleBinding", "ClusterRoleBinding")
     assert {body["roleRef"]["name"] for body in bindings} == roles
     for subject in (subject for body in bindings for subject in body["subjects"]):
@@ -156,7 +184,11 @@ def test_every_binding_binds_a_role_to_an_account_that_is_there(name: str) -> No
 
 
 def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
-    spaces = {body["metadata"].get("namespace") for body in rendered(name) if body["kind"] not in CLUSTER_WIDE}
+    spaces = {
+        body["metadata"].get("namespace")
+        for body in rendered(name)
+        if body["kind"] not in CLUSTER_WIDE
+    }
     made = {body["metadata"]["name"] for body in of(name, "Namespace")}
     assert spaces - {"default"} == made and "weir-system" in made
     assert not of(name, "Job"), "it cannot be applied with another image"
@@ -167,10 +199,16 @@ def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
 def test_every_selector_chooses_somebody(name: str) -> None:
     pods = [labels_of(template) for template in templates(name).values()]
     chosen = [body["spec"]["selector"] for body in of(name, "Service")]
-    chosen += [body["spec"]["selector"]["matchLabels"] for body in of(name, "Deployment", "StatefulSet")]
+    chosen += [
+        body["spec"]["selector"]["matchLabels"] for body in of(name, "Deployment", "StatefulSet")
+    ]
     chosen += [body["spec"]["selector"]["matchLabels"] for body in of(name, "PodDisruptionBudget")]
-    chosen += [body["spec"]["podSelector"].get("matchLabels", {}) for body in of(name, "NetworkPolicy")]
-    for spread in (s for t in templates(name).values() for s in t["spec"].get("topologySpreadConstraints", ())):
+    chosen += [
+        body["spec"]["podSelector"].get("matchLabels", {}) for body in of(name, "NetworkPolicy")
+    ]
+    for spread in (
+        s for t in templates(name).values() for s in t["spec"].get("topologySpreadConstraints", ())
+    ):
         chosen.append(spread["labelSelector"]["matchLabels"])
     for labels in chosen:
         assert any(set(labels.items()) <= pod for pod in pods), labels
@@ -185,7 +223,9 @@ def test_the_bus_is_reached_by_those_who_speak_on_it(name: str) -> None:
             for peer in (*side.get("from", ()), *side.get("to", ())):
                 wanted = set(peer.get("podSelector", {}).get("matchLabels", {}).items())
                 assert any(wanted <= pod for pod in pods), wanted
-    clients = {pod for pod, template in templates(name).items() if BUS_CLIENT in labels_of(template)}
+    clients = {
+        pod for pod, template in templates(name).items() if BUS_CLIENT in labels_of(template)
+    }
     assert clients == set(known(name))
 
 
@@ -195,7 +235,9 @@ def test_every_secret_that_is_mounted_is_made_by_one_of_the_commands(name: str) 
     issued = {body["spec"]["secretName"] for body in of(name, "Certificate")}
     mounted = {one for template in templates(name).values() for one in secrets(template["spec"])}
     assert {one for one in mounted if one[0] not in issued} <= made
-    made_for = {pod.replace("weir-", "weir-nats-") for pod in OPTIONAL.keys() - templates(name).keys()}
+    made_for = {
+        pod.replace("weir-", "weir-nats-") for pod in OPTIONAL.keys() - templates(name).keys()
+    }
     assert {secret for secret, _ in mounted} - issued == set(credentials()) - made_for
 
 
@@ -217,7 +259,9 @@ def test_what_nobody_needs_is_not_open(name: str) -> None:
 
 
 def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
-    """What kustomize reads it as; fields that it does not know, or has given up, it tells (`rendered`)."""
+    """What kustomize reads it as; fields that it does not know, or has given up, it tells
+    (`rendered`).
+    """
     for file in DEPLOY.rglob("kustomization.yaml"):
         body = yaml.safe_load(file.read_text())
         kind = "Component" if {"components", "tls-migration"} & {*file.parts} else "Kustomization"
@@ -234,28 +278,50 @@ def test_images_are_named_once(name: str, overlay: str) -> None:
         assert not re.search(r"image: *(nats|weir|weir-trainer)[:@]", file.read_text())
 
 
-def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(name: str) -> None:
+def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(
+    name: str,
+) -> None:
     wanted = 2 if name.startswith("production") else 1
-    budgets = {b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of(name, "PodDisruptionBudget")}
+    budgets = {
+        b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of(name, "PodDisruptionBudget")
+    }
     for body in (one for one in of(name, "Deployment") if one["metadata"]["name"] in STAND_BY):
         assert body["spec"]["replicas"] == wanted
         assert budgets.get(body["metadata"]["name"]) == (1 if wanted > 1 else None)
         assert body["spec"].get("strategy", {"type": "RollingUpdate"})["type"] == "RollingUpdate"
-        assert "WEIR_LEASE_S" not in environ(name, body["metadata"]["name"]), "it is on where nobody says otherwise"
+        assert "WEIR_LEASE_S" not in environ(name, body["metadata"]["name"]), (
+            "it is on where nobody says otherwise"
+        )
 
 
-def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_has_room(name: str) -> None:
-    """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old ones are on."""
+def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_has_room(
+    name: str,
+) -> None:
+    """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old
+    ones are on.
+    """
     for pod in STAND_BY:
         template = templates(name)[pod]
-        labels, spreads = template["metadata"]["labels"], template["spec"].get("topologySpreadConstraints", [])
-        found = {spread["topologyKey"].rpartition("/")[2]: spread["whenUnsatisfiable"] for spread in spreads}
-        wanted = {"hostname": "DoNotSchedule", "zone": "ScheduleAnyway"} if name.startswith("production") else {}
+        labels, spreads = (
+            template["metadata"]["labels"],
+            template["spec"].get("topologySpreadConstraints", []),
+        )
+        found = {
+            spread["topologyKey"].rpartition("/")[2]: spread["whenUnsatisfiable"]
+            for spread in spreads
+        }
+        wanted = (
+            {"hostname": "DoNotSchedule", "zone": "ScheduleAnyway"}
+            if name.startswith("production")
+            else {}
+        )
         assert found == wanted
         for spread in spreads:
             assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
             assert spread["matchLabelKeys"] == ["app.kubernetes.io/name", "pod-template-hash"]
-            assert (spread["maxSkew"], spread["nodeTaintsPolicy"]) == (1, "Honor"), "a drained node does not count"
+            assert (spread["maxSkew"], spread["nodeTaintsPolicy"]) == (1, "Honor"), (
+                "a drained node does not count"
+            )
 
 
 def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> None:
@@ -263,7 +329,9 @@ def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> 
     jobs = values[environ(name, "weir-launcher")["WEIR_LAUNCHER_PRIORITY_CLASS"]]
     for template in templates(name).values():
         assert values[template["spec"]["priorityClassName"]] > jobs
-    assert not any(body.get("globalDefault") for body in of(name, "PriorityClass")), "other pods stay as they are"
+    assert not any(body.get("globalDefault") for body in of(name, "PriorityClass")), (
+        "other pods stay as they are"
+    )
 
 
 def test_a_container_that_is_asked_whether_it_lives_is_given_time_to_start(name: str) -> None:
@@ -280,4 +348,6 @@ def test_no_pod_has_the_group_of_root(name: str) -> None:
 
 
 def test_every_object_says_that_it_is_weirs(name: str) -> None:
-    assert [(b["kind"], b["metadata"]["name"]) for b in rendered(name) if PART_OF not in labels_of(b)] == []
+    assert [
+        (b["kind"], b["metadata"]["name"]) for b in rendered(name) if PART_OF not in labels_of(b)
+    ] == []

@@ -1,4 +1,6 @@
-"""How the services are asked in a cluster: the ports that manifests name are those that are listened on."""
+"""How the services are asked in a cluster: the ports that manifests name are those that are
+listened on.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def container(name: str, pod: str) -> dict[str, Any]:
 
 
 def port_of(name: str, pod: str) -> int:
-    (number,) = (port["containerPort"] for port in container(name, pod)["ports"] if port["name"] == "metrics")
+    (number,) = (
+        port["containerPort"] for port in container(name, pod)["ports"] if port["name"] == "metrics"
+    )
     return int(number)
 
 
@@ -39,7 +43,9 @@ def port_of(name: str, pod: str) -> int:
 def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) -> None:
     for pod in ASKED:
         given = {k: v for k, v in environ(name, pod).items() if k == "WEIR_METRICS_PORT"}
-        assert load(Common, pod.removeprefix("weir-"), given).metrics_port == port_of(name, pod) > 1023
+        assert (
+            load(Common, pod.removeprefix("weir-"), given).metrics_port == port_of(name, pod) > 1023
+        )
         for probe in ("livenessProbe", "readinessProbe"):
             assert container(name, pod)[probe]["httpGet"]["port"] == "metrics"
     assert {pod for pod in templates(name) if "WEIR_METRICS_PORT" in environ(name, pod)} == ASKED
@@ -47,7 +53,10 @@ def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) ->
 
 @pytest.mark.parametrize("pod", sorted(ASKED))
 async def test_what_is_asked_for_is_answered(pod: str) -> None:
-    asked = {container("dev", pod)[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")}
+    asked = {
+        container("dev", pod)[f"{kind}Probe"]["httpGet"]["path"]
+        for kind in ("liveness", "readiness")
+    }
     (end,) = named(SCRAPED[0], "ServiceMonitor", "weir")["spec"]["endpoints"]
     port = free_port()
     listening = await listener.listen(Vitals(), port)
@@ -63,12 +72,18 @@ def test_prometheus_finds_the_services_and_no_other_pod(name: str) -> None:
     monitors = of(name, "ServiceMonitor")
     assert len(monitors) == 1
     wanted = monitors[0]["spec"]["selector"]["matchLabels"].items()
-    (service,) = (body for body in of(name, "Service") if wanted <= body["metadata"]["labels"].items())
+    (service,) = (
+        body for body in of(name, "Service") if wanted <= body["metadata"]["labels"].items()
+    )
     (port,) = service["spec"]["ports"]
     assert [end["port"] for end in monitors[0]["spec"]["endpoints"]] == [port["name"]]
     assert port["targetPort"] == "metrics" and service["spec"]["publishNotReadyAddresses"]
     chosen = service["spec"]["selector"].items()
-    pods = {pod for pod, template in templates(name).items() if chosen <= template["metadata"]["labels"].items()}
+    pods = {
+        pod
+        for pod, template in templates(name).items()
+        if chosen <= template["metadata"]["labels"].items()
+    }
     assert pods == ASKED and {port_of(name, pod) for pod in pods} == {port["port"]}
 
 
@@ -78,9 +93,14 @@ def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"port": "metrics"}]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
-    assert "kubectl label namespace monitoring weir.dev/scrapes=true" in (DEPLOY / "README.md").read_text()
+    assert (
+        "kubectl label namespace monitoring weir.dev/scrapes=true"
+        in (DEPLOY / "README.md").read_text()
+    )
     chosen = policy["podSelector"]["matchLabels"].items()
-    assert {pod for pod, t in templates(name).items() if chosen <= t["metadata"]["labels"].items()} == ASKED
+    assert {
+        pod for pod, t in templates(name).items() if chosen <= t["metadata"]["labels"].items()
+    } == ASKED
 
 
 @pytest.mark.parametrize("name", GUARDED)
@@ -88,11 +108,15 @@ def test_who_may_scrape_reaches_what_the_servers_of_the_bus_tell(name: str) -> N
     rules = named(name, "NetworkPolicy", "weir-nats")["spec"]["ingress"]
     (rule,) = (rule for rule in rules if rule["ports"] == [{"port": "monitor"}])
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
-    (port,) = (p["containerPort"] for p in container(name, "weir-nats")["ports"] if p["name"] == "monitor")
+    (port,) = (
+        p["containerPort"] for p in container(name, "weir-nats")["ports"] if p["name"] == "monitor"
+    )
     assert f"http: {port} " in named(name, "ConfigMap", "weir-nats")["data"]["nats.conf"]
 
 
-@pytest.mark.parametrize("change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}])
+@pytest.mark.parametrize(
+    "change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}]
+)
 def test_a_misspelt_field_of_a_service_monitor_is_found(change: dict[str, Any]) -> None:
     body = named(SCRAPED[0], "ServiceMonitor", "weir")
     with pytest.raises(jsonschema.ValidationError):
@@ -107,8 +131,13 @@ def test_every_number_that_the_page_names_is_told() -> None:
 
 
 def test_every_number_of_every_service_keeps_the_rules() -> None:
-    empty = [Histogram((0,) * (len(family.bounds) + 1)) if family.bounds else 1.0 for family in FAMILIES]
-    told = [Measure(f, {("x",) * len(f.labels): value}) for f, value in zip(FAMILIES, empty, strict=True)]
+    empty = [
+        Histogram((0,) * (len(family.bounds) + 1)) if family.bounds else 1.0 for family in FAMILIES
+    ]
+    told = [
+        Measure(f, {("x",) * len(f.labels): value})
+        for f, value in zip(FAMILIES, empty, strict=True)
+    ]
 
     assert len(FAMILIES) > 30 and problems(exposed(told)) == []
 

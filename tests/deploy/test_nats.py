@@ -1,4 +1,6 @@
-"""nats-server takes the configuration and the credentials that deploy/ renders; three keep what one of them loses."""
+"""nats-server takes the configuration and the credentials that deploy/ renders; three keep what one
+of them loses.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from shared.leadership import Lease
 from shared.messages import JobFinished
 from shared.tasks import end
 from tests.deploy.rendered import RENDERINGS, environ, templates
-from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
+from tests.deploy.servers import (
+    OPENSSL,
+    Secrets,
+    certificate,
+    free_ports,
+    is_taken,
+    running,
+    version,
+    written,
+)
 
 SERVERS, WITHIN_S, LEASE_S = 3, 120, 30.0
 
@@ -69,8 +80,12 @@ def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_pat
     """And the launcher alone may sign for jobs."""
     root = (tmp_path / "credentials" / keyring.KEYS).read_text()
 
-    assert {name for name, files in secrets.items() for text in files.values() if text == root} == set()
-    assert {name for name, files in secrets.items() if keyring.JOBS in files} == {"weir-nats-launcher"}
+    assert {
+        name for name, files in secrets.items() for text in files.values() if text == root
+    } == set()
+    assert {name for name, files in secrets.items() if keyring.JOBS in files} == {
+        "weir-nats-launcher"
+    }
 
 
 def test_the_server_is_the_one_that_is_tested() -> None:
@@ -85,7 +100,9 @@ def test_the_server_is_the_one_that_is_tested() -> None:
 
 @pytest.fixture
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks three servers that have no leader yet is not answered, and must not wait for that."""
+    """Who asks three servers that have no leader yet is not answered, and must not wait for
+    that.
+    """
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 
@@ -108,7 +125,9 @@ class Three:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[list[asyncio.subprocess.Process]]:
         async with AsyncExitStack() as stack:
-            routes = {f"ROUTE_{i}": f"nats://127.0.0.1:{port}" for i, port in enumerate(self.routes)}
+            routes = {
+                f"ROUTE_{i}": f"nats://127.0.0.1:{port}" for i, port in enumerate(self.routes)
+            }
             pods = [(self.config(i), f"weir-nats-{i}", routes) for i in range(SERVERS)]
             yield [await stack.enter_async_context(running(*pod)) for pod in pods]
 
@@ -131,14 +150,21 @@ async def stored(bus: wire.Bus) -> int:
 
 @pytest.mark.usefixtures("asks_again")
 async def test_two_of_three_servers_go_on_with_every_stream(
-    secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    secrets: Secrets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     three = Three(tmp_path, secrets)
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
     async with three.running() as servers:
         await made(three.url, "--replicas", "3")
-        await made(three.url, "--namespace", "team-a")  # it names no replicas, and leaves them as they are
-        bus = await wire.connect(three.url, "allocator", secrets["weir-nats-allocator"]["nats.creds"])
+        await made(
+            three.url, "--namespace", "team-a"
+        )  # it names no replicas, and leaves them as they are
+        bus = await wire.connect(
+            three.url, "allocator", secrets["weir-nats-allocator"]["nats.creds"]
+        )
         await bus.publish(JobFinished(job="one", uid=1, outcome="cancelled"))
         servers[0].kill()
         async with asyncio.timeout(WITHIN_S):
@@ -157,7 +183,10 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
     async with three.running() as servers:
         await made(three.url, "--replicas", "3")
         leader, other = [await wire.connect(three.url, "allocator", credentials) for _ in range(2)]
-        held, wanted = (Lease(bus, "allocator", LEASE_S, name) for bus, name in ((leader, "first"), (other, "second")))
+        held, wanted = (
+            Lease(bus, "allocator", LEASE_S, name)
+            for bus, name in ((leader, "first"), (other, "second"))
+        )
         await asyncio.wait_for(held.take(), WITHIN_S)
         keeping, waiting = asyncio.ensure_future(held.keep()), asyncio.ensure_future(wanted.take())
         finished = JobFinished(job="one", uid=1, outcome="cancelled")
@@ -169,7 +198,9 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
             while held.renewed_s < killed_s:
                 await asyncio.sleep(0.05)
         with pytest.raises(Stale):
-            await other.publish(JobFinished(job="one", uid=2, outcome="failed"), expect_last=0, over=over)
+            await other.publish(
+                JobFinished(job="one", uid=2, outcome="failed"), expect_last=0, over=over
+            )
         held.must_lead()
         assert not waiting.done() and not keeping.done()
         await end(keeping)
@@ -179,7 +210,11 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
             await bus.close()
 
 
-async def test_one_server_refuses_to_keep_what_three_should(nats_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = await asyncio.to_thread(weir, ["streams", "create", "--nats", nats_url, "--replicas", "3"])
+async def test_one_server_refuses_to_keep_what_three_should(
+    nats_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = await asyncio.to_thread(
+        weir, ["streams", "create", "--nats", nats_url, "--replicas", "3"]
+    )
 
     assert code != 0 and "replicas" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The policy that shows how to write one's own: in the simulator, in `weir decide`, and live, by its name alone."""
+"""The policy that shows how to write one's own: in the simulator, in `weir decide`, and live, by
+its name alone.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_what_fails_in_a_simulation_is_told_with_its_line(
 
     assert simulate(folder, "--policies", "slips:mine") == 1
     said = capsys.readouterr().err
-    assert "policy slips:mine failed with 6 jobs" in said and "slips.py" in said and "line 2, in mine" in said
+    assert (
+        "policy slips:mine failed with 6 jobs" in said
+        and "slips.py" in said
+        and "line 2, in mine" in said
+    )
 
 
 def test_it_decides_for_scripts() -> None:
@@ -105,7 +111,11 @@ async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: 
         await person.publish(await with_program(person, job="other", policy="os:system"))
         refused = await last(person, JobRejected, "default.other")
 
-    assert answer.request.policy == NAME and decided.reason == "its first size" and size(decided) == (1, 1)
+    assert (
+        answer.request.policy == NAME
+        and decided.reason == "its first size"
+        and size(decided) == (1, 1)
+    )
     one_of_ones_own = "one of your own is known where WEIR_ALLOCATOR_POLICIES=os:system is set"
     assert refused.reasons == (
         f"policy: 'os:system' is none; there are {', '.join(sorted({*POLICIES}))}; {one_of_ones_own}",

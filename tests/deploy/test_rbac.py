@@ -1,6 +1,8 @@
-"""Every call that monitor and launcher make is allowed by a rule, and no rule allows more: seen on a real run.
+"""Every call that monitor and launcher make is allowed by a rule, and no rule allows more: seen on
+a real run.
 
-Both run with the settings of overlays/dev; what each asks of the API server is written down at the door.
+Both run with the settings of overlays/dev; what each asks of the API server is written down at the
+door.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from shared import bus as wire
 from shared import config, keyring
 from shared.bus import Bus, Heard
 from shared.config import Common
-from shared.messages import AllocationDecided, CapacityChanged, JobFinished, Message, TaskStarted, TaskUpdated
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobFinished,
+    Message,
+    TaskStarted,
+    TaskUpdated,
+)
 from tests.deploy.listening import Call, Door, listening
 from tests.deploy.rendered import environ, of
 from tests.launcher.builders import JOB, SMALL, UID, decided
@@ -38,7 +47,9 @@ C = TypeVar("C", bound=Common)
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     monkeypatch.setattr(pods, "COMMAND", SLEEPER)
-    async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as made:
+    async with local_cluster(
+        [NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster"
+    ) as made:
         yield made
 
 
@@ -49,7 +60,9 @@ async def door(cluster: Cluster) -> AsyncIterator[Door]:
 
 
 def allowed(account: str) -> set[Call]:
-    """By the rules that are bound to a service account; those bound in namespaces only, for calls there."""
+    """By the rules that are bound to a service account; those bound in namespaces only, for calls
+    there.
+    """
     roles = {body["metadata"]["name"]: body["rules"] for body in of(OVERLAY, "ClusterRole")}
     return {
         Call(body["kind"] == "RoleBinding", group, resource, verb)
@@ -64,7 +77,11 @@ def allowed(account: str) -> set[Call]:
 
 def settings(kind: type[C], service: str, door: Door, **more: Any) -> C:
     """Those of the overlay, in this place."""
-    told = {name: value for name, value in environ(OVERLAY, f"weir-{service}").items() if "_NATS_" not in name}
+    told = {
+        name: value
+        for name, value in environ(OVERLAY, f"weir-{service}").items()
+        if "_NATS_" not in name
+    }
     return replace(config.load(kind, service, told), kube_url=door.url, **more)
 
 
@@ -97,7 +114,9 @@ def on_node(decision: AllocationDecided) -> AllocationDecided:
     return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
 
 
-async def test_the_monitor_may_do_what_it_does_and_no_more(nats_url: str, bus: Bus, door: Door) -> None:
+async def test_the_monitor_may_do_what_it_does_and_no_more(
+    nats_url: str, bus: Bus, door: Door
+) -> None:
     own, heart = await wire.connect(nats_url, "monitor"), Heart()
     await bus.follow([CapacityChanged], heart.on_said, {})
     await monitor.start(own, settings(MonitorSettings, "monitor", door))
@@ -113,7 +132,11 @@ async def test_the_launcher_may_do_what_it_does_and_no_more(
 ) -> None:
     """A job begins, is resized in place, shrinks, and ends; every creation meets its own work."""
     keyring.issue(tmp_path / "keys", 0.0)
-    here = {"kube_retry_s": 0.05, "task_ports": "0,0", "signing_key": str(tmp_path / "keys" / keyring.JOBS)}
+    here = {
+        "kube_retry_s": 0.05,
+        "task_ports": "0,0",
+        "signing_key": str(tmp_path / "keys" / keyring.JOBS),
+    }
 
     def there(kind: str) -> set[str]:
         return {name for _, name in cluster.store.objects[kind] if name.startswith(JOB)}

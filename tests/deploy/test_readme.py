@@ -19,9 +19,13 @@ MADE = (".creds", "keys.json", "ca.crt", "/team-a")
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> None:
-    paths = {path.rstrip("/.") for path in re.findall(r"(?<![\w/])deploy/[\w./-]+", page.read_text())}
+    paths = {
+        path.rstrip("/.") for path in re.findall(r"(?<![\w/])deploy/[\w./-]+", page.read_text())
+    }
     assert paths
-    assert {path for path in paths if not (ROOT / path).exists() and not path.endswith(MADE)} == set()
+    assert {
+        path for path in paths if not (ROOT / path).exists() and not path.endswith(MADE)
+    } == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

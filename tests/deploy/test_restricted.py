@@ -15,7 +15,13 @@ GOOD: Spec = {
     "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
     "volumes": [{"name": "tmp", "emptyDir": {}}],
     "containers": [
-        {"name": "one", "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+        {
+            "name": "one",
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
     ],
 }
 
@@ -26,14 +32,26 @@ WRONG: dict[str, tuple[str, Any]] = {
     "pod: hostIPC": ("hostIPC", True),
     "one: privileged": ("containers.0.securityContext.privileged", True),
     "one: hostPort 80": ("containers.0.ports", [{"hostPort": 80}]),
-    "one: readinessProbe names a host": ("containers.0.readinessProbe", {"tcpSocket": {"host": "10.0.0.1"}}),
-    "one: preStop names a host": ("containers.0.lifecycle", {"preStop": {"httpGet": {"host": "10.0.0.1"}}}),
+    "one: readinessProbe names a host": (
+        "containers.0.readinessProbe",
+        {"tcpSocket": {"host": "10.0.0.1"}},
+    ),
+    "one: preStop names a host": (
+        "containers.0.lifecycle",
+        {"preStop": {"httpGet": {"host": "10.0.0.1"}}},
+    ),
     "pod: appArmorProfile Unconfined": ("securityContext.appArmorProfile", {"type": "Unconfined"}),
     "pod: seLinuxOptions {'type': 'spc_t'}": ("securityContext.seLinuxOptions", {"type": "spc_t"}),
     "one: procMount": ("containers.0.securityContext.procMount", "Unmasked"),
-    "pod: sysctl kernel.msgmax": ("securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
+    "pod: sysctl kernel.msgmax": (
+        "securityContext.sysctls",
+        [{"name": "kernel.msgmax", "value": "1"}],
+    ),
     "volume tmp: hostPath": ("volumes.0.hostPath", {"path": "/"}),
-    "one: allowPrivilegeEscalation is not false": ("containers.0.securityContext.allowPrivilegeEscalation", True),
+    "one: allowPrivilegeEscalation is not false": (
+        "containers.0.securityContext.allowPrivilegeEscalation",
+        True,
+    ),
     "one: runAsNonRoot is not true": ("securityContext.runAsNonRoot", None),
     "pod: runAsNonRoot is false": ("securityContext.runAsNonRoot", False),
     "pod: runAsUser 0": ("securityContext.runAsUser", 0),
@@ -74,6 +92,10 @@ def test_containers_that_run_before_are_looked_at_too() -> None:
 
 
 def test_each_container_may_say_it_for_itself() -> None:
-    own = {"runAsNonRoot": True, "seccompProfile": {"type": "Localhost"}, **GOOD["containers"][0]["securityContext"]}
+    own = {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "Localhost"},
+        **GOOD["containers"][0]["securityContext"],
+    }
 
     assert violations({"containers": [{"name": "one", "securityContext": own}]}) == []

@@ -17,7 +17,10 @@ TEAMS = ("team-a", "team-b")
 
 
 async def ready(port: int) -> int:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/readyz") as answer,
+    ):
         return answer.status
 
 
@@ -31,7 +34,11 @@ async def until_made(process: Process, nats_url: str, port: int) -> None:
 
 async def test_it_makes_the_streams_and_makes_again_what_is_lost(nats_url: str) -> None:
     port = free_port()
-    asked = {"WEIR_JOB_NAMESPACES": ",".join(TEAMS), "WEIR_METRICS_PORT": str(port), "WEIR_SETUP_LOOK_S": "0.1"}
+    asked = {
+        "WEIR_JOB_NAMESPACES": ",".join(TEAMS),
+        "WEIR_METRICS_PORT": str(port),
+        "WEIR_SETUP_LOOK_S": "0.1",
+    }
     async with started("setup", nats_url, **asked) as process:
         await until_made(process, nats_url, port)
         client = await nats.connect(nats_url)
@@ -47,7 +54,9 @@ async def test_it_makes_the_streams_and_makes_again_what_is_lost(nats_url: str) 
 async def test_what_a_server_refuses_is_told_and_tried_again(nats_url: str) -> None:
     """One server cannot keep what three should."""
     port = free_port()
-    async with started("setup", nats_url, WEIR_SETUP_REPLICAS="3", WEIR_METRICS_PORT=str(port)) as process:
+    async with started(
+        "setup", nats_url, WEIR_SETUP_REPLICAS="3", WEIR_METRICS_PORT=str(port)
+    ) as process:
         await line_with(process, b"StreamsNotMade")
         assert await ready(port) == 503
         process.send_signal(signal.SIGTERM)

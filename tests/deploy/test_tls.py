@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
 WITHIN_S = 60
 
 
-async def test_the_authority_is_a_file_to_services_and_text_to_trainers(secrets: Secrets, tmp_path: Path) -> None:
+async def test_the_authority_is_a_file_to_services_and_text_to_trainers(
+    secrets: Secrets, tmp_path: Path
+) -> None:
     certificate(tmp_path)
     (port,) = free_ports(1)
     here = {"port: 4222": f"listen: 127.0.0.1:{port}", "http: 8222": ""}

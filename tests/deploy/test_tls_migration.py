@@ -1,7 +1,7 @@
 """A bus of three that is in use becomes one in TLS, in the two steps of deploy/README.md.
 
-The servers are replaced as a StatefulSet does it: the last one first, each only after the startup probe of the one
-before has succeeded. Meanwhile clients publish on each server.
+The servers are replaced as a StatefulSet does it: the last one first, each only after the startup
+probe of the one before has succeeded. Meanwhile clients publish on each server.
 """
 
 from __future__ import annotations
@@ -33,11 +33,17 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
 
 
 class StatefulSet:
-    """Three servers on ports of this machine, in the state that the last applied overlay describes."""
+    """Three servers on ports of this machine, in the state that the last applied overlay
+    describes.
+    """
 
     def __init__(self, folder: Path, secrets: Secrets) -> None:
         self.folder, self.secrets = folder, secrets
-        self.clients, self.routes, self.http = free_ports(SERVERS), free_ports(SERVERS), free_ports(SERVERS)
+        self.clients, self.routes, self.http = (
+            free_ports(SERVERS),
+            free_ports(SERVERS),
+            free_ports(SERVERS),
+        )
         self.pods: dict[int, AsyncExitStack] = {}
 
     async def start(self, overlay: str, number: int) -> None:
@@ -49,7 +55,9 @@ class StatefulSet:
         config = written(overlay, self.folder / str(number), self.secrets, **own)
         routes = {f"ROUTE_{i}": f"nats://localhost:{port}" for i, port in enumerate(self.routes)}
         self.pods[number] = AsyncExitStack()
-        process = await self.pods[number].enter_async_context(running(config, f"weir-nats-{number}", routes))
+        process = await self.pods[number].enter_async_context(
+            running(config, f"weir-nats-{number}", routes)
+        )
         self.pods[number].push_async_callback(process.wait)
         self.pods[number].callback(process.terminate)
 
@@ -94,13 +102,17 @@ async def statefulset(folder: Path, secrets: Secrets) -> AsyncIterator[StatefulS
 
 
 class Clients:
-    """One on each server; they publish one message after another. `acknowledged`: which, and when."""
+    """One on each server; they publish one message after another. `acknowledged`: which, and
+    when.
+    """
 
     def __init__(self, servers: StatefulSet, scheme: str, credentials: str, ca: str = "") -> None:
         self.acknowledged: list[tuple[float, str]] = []
         self._said = [asyncio.Event() for _ in servers.clients]
         self._speaking = [
-            asyncio.ensure_future(self._speak(number, f"{scheme}://localhost:{port}", credentials, ca))
+            asyncio.ensure_future(
+                self._speak(number, f"{scheme}://localhost:{port}", credentials, ca)
+            )
             for number, port in enumerate(servers.clients)
         ]
 
@@ -151,7 +163,9 @@ async def test_a_bus_in_use_becomes_one_in_tls_in_two_steps(
         await servers.roll_out(STEPS[1])
         await knowing.all_go_on()
         await knowing.stop()
-        bus = await wire.connect(f"tls://localhost:{servers.clients[0]}", "allocator", credentials, authority)
+        bus = await wire.connect(
+            f"tls://localhost:{servers.clients[0]}", "allocator", credentials, authority
+        )
         kept = await finished_jobs(bus)
         await bus.close()
     acknowledged = sorted([*plain.acknowledged, *knowing.acknowledged])

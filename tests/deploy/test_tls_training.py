@@ -1,4 +1,6 @@
-"""A job trains on while its bus goes to TLS in the two steps of deploy/README.md, and counts each example once."""
+"""A job trains on while its bus goes to TLS in the two steps of deploy/README.md, and counts each
+example once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class StackOnBus(Stack):
 
     @property
     def nats_url(self) -> str:
-        """The address of one server: it advertises no others, and clients wait while it is replaced."""
+        """The address of one server: it advertises no others, and clients wait while it is
+        replaced.
+        """
         return f"{self.scheme}://localhost:{self.servers.clients[0]}"
 
     async def use_tls(self, authority: Path) -> None:
@@ -52,7 +56,10 @@ async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path
     certificates(tmp_path)
     authority, cluster = tmp_path / "ca.crt", tmp_path / "cluster.yaml"
     cluster.write_text(PLACES)
-    async with statefulset(tmp_path, secrets) as servers, StackOnBus(tmp_path, cluster, servers) as stack:
+    async with (
+        statefulset(tmp_path, secrets) as servers,
+        StackOnBus(tmp_path, cluster, servers) as stack,
+    ):
         async with trial(stack) as watched:
             scene = Scene(watched, tmp_path)
             await scene.submit(grace_s=40.0, ps=ONE, workers=ONE)

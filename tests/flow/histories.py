@@ -1,7 +1,9 @@
-"""Histories of one job name as the bus may store them: decisions, hand-overs, abandonments, resumptions, ends.
+"""Histories of one job name as the bus may store them: decisions, hand-overs, abandonments,
+resumptions, ends.
 
-Two streams, each totally ordered. A generation resumes only after its hand-over was ordered (trainers see to that), but
-the order to give it up may be stored before or after that. Messages may be stored twice, and late.
+Two streams, each totally ordered. A generation resumes only after its hand-over was ordered
+(trainers see to that), but the order to give it up may be stored before or after that. Messages may
+be stored twice, and late.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ OF_TASKS = ("resize", "pods", "spec", "order", "abandon", "exit")
 
 
 class History:
-    """The truth, and what was stored of it, by stream. `choice` picks one of several generations or messages."""
+    """The truth, and what was stored of it, by stream. `choice` picks one of several generations or
+    messages.
+    """
 
     def __init__(self) -> None:
         self.streams: dict[str, list[JobMessage]] = {ORDERS: [], FACTS: []}
@@ -103,7 +107,9 @@ class History:
         self.store(self.decision())
 
     def resize(self, choice: int) -> None:
-        """Not of a generation that was given up: the next decision about such a job is of a new one."""
+        """Not of a generation that was given up: the next decision about such a job is of a new
+        one.
+        """
         if self.generation not in self.given_up:
             self.revision += 1
             self.store(self.decision())
@@ -134,7 +140,11 @@ class History:
         if self.generation in self.specs | self.given_up:
             return
         self.specs.add(self.generation)
-        about = self.about(self.generation) | {"revision": self.revision, "request": request(), "tasks": ()}
+        about = self.about(self.generation) | {
+            "revision": self.revision,
+            "request": request(),
+            "tasks": (),
+        }
         self.store(ClusterSpecPublished(**about, batch=32, previous=self.trains))
         self.store(GenerationPrepared(**self.task(self.generation)))
 
@@ -146,11 +156,17 @@ class History:
 
     def abandon(self, choice: int) -> None:
         """Of those that may not be known yet to train, in the order in which they were decided."""
-        open_ = [n for n in range(max(1, self.generation - 2), self.generation + 1) if n not in self.given_up]
+        open_ = [
+            n
+            for n in range(max(1, self.generation - 2), self.generation + 1)
+            if n not in self.given_up
+        ]
         if open_:
             gone = open_[choice % len(open_)]
             self.given_up.add(gone)
-            self.store(GenerationAbandoned(**self.about(gone), reason="late", stood=gone in self.specs))
+            self.store(
+                GenerationAbandoned(**self.about(gone), reason="late", stood=gone in self.specs)
+            )
 
     def exit(self, choice: int) -> None:
         self.store(TaskExited(**self.task(self.generation), node="n", exit_code=1, reason="Error"))
@@ -162,7 +178,11 @@ class History:
         may = [n for n in sorted(self.ordered) if self.trains is None or n > self.trains]
         if may:
             before, self.trains = self.trains, may[choice % len(may)]
-            about = self.about(self.trains) | {"step": self.step, "samples": self.step, "previous": before}
+            about = self.about(self.trains) | {
+                "step": self.step,
+                "samples": self.step,
+                "previous": before,
+            }
             self.store(TrainingResumed(**about, pause_s=1.0))
 
     def save(self, choice: int) -> None:
@@ -177,7 +197,12 @@ class History:
     def saved(self, **how: Any) -> None:
         if self.trains is not None:
             self.step += 1
-            about = self.about(self.trains) | {"step": self.step, "samples": self.step, "path": "/c", "seconds": 1.0}
+            about = self.about(self.trains) | {
+                "step": self.step,
+                "samples": self.step,
+                "path": "/c",
+                "seconds": 1.0,
+            }
             self.store(CheckpointSaved(**about, **how))
 
     # ------------------------------------------------------------ the end, and the bus
@@ -192,7 +217,9 @@ class History:
         self.store(said[choice % len(said)])
 
 
-steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(min_value=0, max_value=30)), max_size=24)
+steps = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(min_value=0, max_value=30)), max_size=24
+)
 
 
 @st.composite

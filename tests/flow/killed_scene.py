@@ -1,4 +1,6 @@
-"""A test that starts one of everything and waits to be killed; `test_killed_run.py` runs it, by its path."""
+"""A test that starts one of everything and waits to be killed; `test_killed_run.py` runs it, by its
+path.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ async def test_start_one_of_everything(bus: Bus, nats_url: str, tmp_path: Path) 
         await fleet.generation(1, ps=1, workers=1)
         while not any(TENANT in command_of(process) for process in below()):
             await asyncio.sleep(0.1)
-        shell = await asyncio.create_subprocess_exec("sh", "-c", ORPHAN, stdout=asyncio.subprocess.PIPE)
+        shell = await asyncio.create_subprocess_exec(
+            "sh", "-c", ORPHAN, stdout=asyncio.subprocess.PIPE
+        )
         orphan = int((await shell.communicate())[0])
         commands = {process.pid: command_of(process) for process in below()} | {orphan: ["orphan"]}
         report = Path(os.environ["SCENE_REPORT"])

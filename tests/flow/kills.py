@@ -1,7 +1,7 @@
 """Who is killed, and when: a schedule from a seed, and how a victim is found.
 
-A round is one hand-over: the job starts; a stranger leaves and it grows; one comes and it shrinks. In each round one
-service and one process of a trainer are killed, each at a moment of its own.
+A round is one hand-over: the job starts; a stranger leaves and it grows; one comes and it shrinks.
+In each round one service and one process of a trainer are killed, each at a moment of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import psutil
 
 from services.local.kubelet import processes
 
-Moment = Literal["before the decision", "while it prepares", "between order and resumption", "just after"]
+Moment = Literal[
+    "before the decision", "while it prepares", "between order and resumption", "just after"
+]
 MOMENTS: tuple[Moment, ...] = (
     "before the decision",
     "while it prepares",
@@ -66,7 +68,9 @@ KINDS = {*SERVICES, *(f"{part} of {role}" for part, role in TRAINERS)}
 
 
 def schedule(seed: int) -> tuple[Round, ...]:
-    """Every service, and of the trainers' processes no kind twice. Seeds by turns kill at the start or at the end."""
+    """Every service, and of the trainers' processes no kind twice. Seeds by turns kill at the start
+    or at the end.
+    """
     chance = random.Random(seed)
     services = chance.sample(SERVICES, len(SERVICES)) * 2
     trainers = chance.sample(TRAINERS, len(CHANGES))
@@ -85,7 +89,9 @@ def _kills(chance: random.Random, service: str, trainer: tuple[Part, str]) -> tu
 def _kill(chance: random.Random, part: Part, who: str) -> Kill:
     """The child of a generation that comes lives only while one comes."""
     moment = chance.choice(MOMENTS[1:3] if part == "next child" else MOMENTS)
-    return Kill(part, who, moment, chance.uniform(0.0, LONGEST_DELAY_S[moment]), chance.randrange(8))
+    return Kill(
+        part, who, moment, chance.uniform(0.0, LONGEST_DELAY_S[moment]), chance.randrange(8)
+    )
 
 
 # ---------------------------------------------------------------- finding them
@@ -106,7 +112,9 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True):
-    """The processes of one pod. `children`, the oldest first: of the running generation, then of the coming one."""
+    """The processes of one pod. `children`, the oldest first: of the running generation, then of
+    the coming one.
+    """
 
     supervisor: int | None
     children: tuple[Seen, ...]
@@ -121,7 +129,9 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def family(pod_uid: str) -> Family:
-    found = [seen for pid in processes.by_pod().get(pod_uid, []) if (seen := _seen(pid)) is not None]
+    found = [
+        seen for pid in processes.by_pod().get(pod_uid, []) if (seen := _seen(pid)) is not None
+    ]
     supervisor = next((p.pid for p in found if p.runs("")), None)
     nursery = {p.pid for p in found if p.runs(".nursery") and p.parent == supervisor}
     born = [p for p in found if p.parent in nursery or p.runs(".child")]

@@ -1,7 +1,9 @@
-"""What a hostile program tries, to be put behind a training program: find a credential, and speak for somebody else.
+"""What a hostile program tries, to be put behind a training program: find a credential, and speak
+for somebody else.
 
-It looks where its own user may look: its environment, that of every process, open files, the memory of the process that
-started it, and files about it. What it finds and how it fares goes to a file beside `REPORT`, a name with its number.
+It looks where its own user may look: its environment, that of every process, open files, the memory
+of the process that started it, and files about it. What it finds and how it fares goes to a file
+beside `REPORT`, a name with its number.
 """
 
 import asyncio
@@ -11,7 +13,9 @@ import os
 from pathlib import Path
 
 REPORT = "report"
-TOKEN = base64.b64encode(b'{"typ":"JWT","alg":"ed25')  # how every credential of NATS goes on; this file has it nowhere
+TOKEN = base64.b64encode(
+    b'{"typ":"JWT","alg":"ed25'
+)  # how every credential of NATS goes on; this file has it nowhere
 LARGEST = 1 << 20
 
 
@@ -31,7 +35,11 @@ def parent_of(pid):
 def processes():
     """Those of our cluster; others on this machine may be tests of their own."""
     home = os.environ["WEIR_LOCAL_POD"].split("/")[0].encode()
-    return [name for name in os.listdir("/proc") if name.isdigit() and home in text_of(f"/proc/{name}/environ")]
+    return [
+        name
+        for name in os.listdir("/proc")
+        if name.isdigit() and home in text_of(f"/proc/{name}/environ")
+    ]
 
 
 def text_of(path):
@@ -42,7 +50,11 @@ def text_of(path):
 
 
 def in_environments():
-    return [pid for pid in processes() if holds_secret(f"/proc/{pid}/environ") or holds_secret(f"/proc/{pid}/cmdline")]
+    return [
+        pid
+        for pid in processes()
+        if holds_secret(f"/proc/{pid}/environ") or holds_secret(f"/proc/{pid}/cmdline")
+    ]
 
 
 def in_open_files():
@@ -64,9 +76,16 @@ def in_open_files():
 
 
 def in_files():
-    around = (os.getcwd(), os.environ.get("TMPDIR", "/tmp"), os.environ.get("HOME", "/nowhere") + "/.config")
+    around = (
+        os.getcwd(),
+        os.environ.get("TMPDIR", "/tmp"),
+        os.environ.get("HOME", "/nowhere") + "/.config",
+    )
     return [
-        str(path) for place in set(around) for path in Path(place).rglob("*") if path.is_file() and holds_secret(path)
+        str(path)
+        for place in set(around)
+        for path in Path(place).rglob("*")
+        if path.is_file() and holds_secret(path)
     ]
 
 
@@ -94,7 +113,9 @@ async def spoken():
     import nats
 
     try:
-        bus = await nats.connect(os.environ["WEIR_NATS_URL"], allow_reconnect=False, connect_timeout=60)
+        bus = await nats.connect(
+            os.environ["WEIR_NATS_URL"], allow_reconnect=False, connect_timeout=60
+        )
         await bus.publish("weir.job.finished.default.other", b"{}")
         await bus.flush()
     except Exception as error:
@@ -109,7 +130,8 @@ def told():
         "environments": in_environments(),
         "open_files": in_open_files(),
         "files": in_files(),
-        "supervisor_is_seen": b"services.trainer" in Path(f"/proc/{supervisor}/cmdline").read_bytes(),
+        "supervisor_is_seen": b"services.trainer"
+        in Path(f"/proc/{supervisor}/cmdline").read_bytes(),
         "supervisor_s_memory": in_memory(supervisor),
         "spoken": asyncio.run(spoken()),
     }

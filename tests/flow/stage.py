@@ -1,11 +1,13 @@
-"""A stage for stories about trouble: five places on two nodes, a program that counts, strangers that only sleep.
+"""A stage for stories about trouble: five places on two nodes, a program that counts, strangers
+that only sleep.
 
     async with stage(folder, settings) as scene:
         stranger = await scene.stranger_comes("node-2")
         await scene.submit()
         await scene.hear(TrainingResumed)
 
-A place is one core on paper: what is promised decides who fits, and no stranger burns it. A task takes one place.
+A place is one core on paper: what is promised decides who fits, and no stranger burns it. A task
+takes one place.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Scene:
         await self.watched.submit({**REQUEST, **fields}, self._program())
 
     def _program(self) -> Path:
-        """`counting.py`, which finds its pace in a folder of this stage: pods have an environment of their own."""
+        """`counting.py`, which finds its pace in a folder of this stage: pods have an environment
+        of their own.
+        """
         text = (fleet.PROGRAMS / "counting.py").read_text()
         assert PACED in text
         path = self.folder / "counting.py"
@@ -100,12 +104,20 @@ class Scene:
         written.rename(self.folder / "pace")
 
     async def counts(self, finished: JobFinished) -> list[int]:
-        """How often each example was applied, as the last checkpoint has it, read in another process."""
-        async with asyncio.timeout(PATIENCE_S):  # its stream may be read a little behind that of the job's end
-            while not (last := [m for m in self.of(CheckpointSaved) if m.samples == finished.samples]):
+        """How often each example was applied, as the last checkpoint has it, read in another
+        process.
+        """
+        async with asyncio.timeout(
+            PATIENCE_S
+        ):  # its stream may be read a little behind that of the job's end
+            while not (
+                last := [m for m in self.of(CheckpointSaved) if m.samples == finished.samples]
+            ):
                 await asyncio.sleep(LOOK_S)
         command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last[-1].path]
-        read = subprocess.run(command, capture_output=True, text=True, env=fleet.environ(), check=True)
+        read = subprocess.run(
+            command, capture_output=True, text=True, env=fleet.environ(), check=True
+        )
         found: list[int] = json.loads(read.stdout)["counts"]
         return found
 
@@ -120,7 +132,11 @@ class Scene:
         return len(self.watched.heard)
 
     async def hear(
-        self, kind: type[M], fits: Callable[[M], bool] = lambda _: True, since: int = 0, within_s: float = PATIENCE_S
+        self,
+        kind: type[M],
+        fits: Callable[[M], bool] = lambda _: True,
+        since: int = 0,
+        within_s: float = PATIENCE_S,
     ) -> M:
         """The first of a kind that fits, behind a mark. Raises `Failed` where it does not come."""
 
@@ -140,11 +156,15 @@ class Scene:
         return next(m for m in self.of(ClusterSpecPublished) if m.generation == generation)
 
     def rests(self) -> bool:
-        """Nothing is in flight, and whom the running generation needs is alive, as far as was heard."""
+        """Nothing is in flight, and whom the running generation needs is alive, as far as was
+        heard.
+        """
         newest = self.of(AllocationDecided)[-1].generation
         if not self.running:
             return False
-        settled = newest == self.running or newest in {m.generation for m in self.of(GenerationAbandoned)}
+        settled = newest == self.running or newest in {
+            m.generation for m in self.of(GenerationAbandoned)
+        }
         gone = {m.pod for m in self.of(TaskExited)}
         return settled and not gone & {task.pod for task in self.spec(self.running).tasks}
 
@@ -162,15 +182,23 @@ class Scene:
         """A report of further steps; None where it rests no more."""
 
         def found() -> ProgressReported | bool:
-            messages = (h.message for h in self.watched.heard[since:] if isinstance(h.message, ProgressReported))
-            report = next((m for m in messages if m.generation == generation and m.step > step), None)
+            messages = (
+                h.message
+                for h in self.watched.heard[since:]
+                if isinstance(h.message, ProgressReported)
+            )
+            report = next(
+                (m for m in messages if m.generation == generation and m.step > step), None
+            )
             return report or not self.rests()
 
         report = await self.watched.until(found, PATIENCE_S, "a further step")
         return report if isinstance(report, ProgressReported) else None
 
     async def _stands(self) -> bool:
-        """Whether each pod of the running generation runs, as the cluster has it: an end may not have been told yet."""
+        """Whether each pod of the running generation runs, as the cluster has it: an end may not
+        have been told yet.
+        """
         phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
         return all(phases.get(task.pod) == "Running" for task in self.spec(self.running).tasks)
 
@@ -198,7 +226,11 @@ class Scene:
     async def made_for_the_job(self) -> list[str]:
         """Names of the pods and services that are there."""
         found = [*await self.pods(), *await self._list("default/services")]
-        return [body["metadata"]["name"] for body in found if "weir.dev/uid" in body["metadata"].get("labels", {})]
+        return [
+            body["metadata"]["name"]
+            for body in found
+            if "weir.dev/uid" in body["metadata"].get("labels", {})
+        ]
 
     async def _list(self, path: str) -> list[dict[str, Any]]:
         async with (
@@ -210,15 +242,22 @@ class Scene:
 
 
 @asynccontextmanager
-async def stage(folder: Path, settings: dict[str, str] | None = None, places: str = PLACES) -> AsyncIterator[Scene]:
+async def stage(
+    folder: Path, settings: dict[str, str] | None = None, places: str = PLACES
+) -> AsyncIterator[Scene]:
     file = folder / "cluster.yaml"
     file.write_text(places)
-    async with Stack(folder / "weir", file, {**QUICK, **(settings or {})}) as stack, trial(stack) as watched:
+    async with (
+        Stack(folder / "weir", file, {**QUICK, **(settings or {})}) as stack,
+        trial(stack) as watched,
+    ):
         yield Scene(watched, folder)
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Living processes that carry this stage's folder in their command or their environment, and do not go."""
+    """Living processes that carry this stage's folder in their command or their environment, and do
+    not go.
+    """
     end_s = time.monotonic() + GOES_S
     while (found := living(folder)) and time.monotonic() < end_s:
         time.sleep(LOOK_S)
@@ -226,12 +265,18 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def living(folder: Path) -> list[str]:
-    return [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]) if _carries(p, str(folder))]
+    return [
+        " ".join(p.info["cmdline"] or [])
+        for p in psutil.process_iter(["cmdline"])
+        if _carries(p, str(folder))
+    ]
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
     try:
         living = process.status() != psutil.STATUS_ZOMBIE
-        return living and any(mark in text for text in (*process.cmdline(), *process.environ().values()))
+        return living and any(
+            mark in text for text in (*process.cmdline(), *process.environ().values())
+        )
     except psutil.Error:
         return False

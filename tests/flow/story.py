@@ -58,9 +58,14 @@ class Story:
         return await self.scene.watched.finished(PATIENCE_S)
 
     async def _round(self, each: Round) -> None:
-        since, generation = self.scene.now, max((m.generation for m in self.scene.of(AllocationDecided)), default=0)
+        since, generation = (
+            self.scene.now,
+            max((m.generation for m in self.scene.of(AllocationDecided)), default=0),
+        )
         self._tell(f"it {each.change}")
-        doomed = await {"starts": self._start, "grows": self._grow, "shrinks": self._shrink}[each.change]()
+        doomed = await {"starts": self._start, "grows": self._grow, "shrinks": self._shrink}[
+            each.change
+        ]()
         for kill in each.kills:
             if kill.moment != "before the decision":
                 await self.scene.hear(BEGINS[kill.moment], partial(_later, generation), since)
@@ -101,7 +106,11 @@ class Story:
             return []
         coming = self.scene.of(ClusterSpecPublished)[-1].generation
         generation = coming if kill.part == "next child" else self.scene.running or coming
-        pods = sorted(t.pod for t in self.scene.spec(generation).tasks if t.role == kill.who and t.pod not in self.dead)
+        pods = sorted(
+            t.pod
+            for t in self.scene.spec(generation).tasks
+            if t.role == kill.who and t.pod not in self.dead
+        )
         if not pods:
             self._tell(f"no {kill.kind} left, {kill.moment}")
             return []
@@ -111,11 +120,16 @@ class Story:
 
     def _ends_the_pod(self, kill: Kill) -> bool:
         """For certain: a child that only prepares is born again."""
-        return kill.part == "supervisor" or (kill.part == "running child" and self.scene.running > 0)
+        return kill.part == "supervisor" or (
+            kill.part == "running child" and self.scene.running > 0
+        )
 
     async def _end(self, kill: Kill, pod: str) -> bool:
         """False where there is no such process (any more, or even a little later)."""
-        uid = next((p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod), "-")
+        uid = next(
+            (p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod),
+            "-",
+        )
         for _ in range(LOOKS):
             chosen = self._chosen(kill, family(uid))
             if chosen is not None and self._slay(kill, chosen, pod):

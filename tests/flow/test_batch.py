@@ -1,4 +1,6 @@
-"""A batch that changes at a hand-over, on real parts: by the policy that the job named, with the rate by its rule."""
+"""A batch that changes at a hand-over, on real parts: by the policy that the job named, with the
+rate by its rule.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.messages import AllocationDecided, ClusterSpecPublished, JobAccepted, ProgressReported, TrainingResumed
+from shared.messages import (
+    AllocationDecided,
+    ClusterSpecPublished,
+    JobAccepted,
+    ProgressReported,
+    TrainingResumed,
+)
 from tests.flow.stage import BATCH, EPOCHS, EXAMPLES, PATIENCE_S, left_behind, stage
 
 pytestmark = pytest.mark.long
@@ -39,7 +47,9 @@ async def test_a_job_that_names_its_policy_trains_on_with_another_batch_and_the_
     before = scene.of(TrainingResumed)[0]
     assert scene.of(JobAccepted)[0].request.policy == "elastic-batch"
     assert [m.batch for m in scene.of(ClusterSpecPublished)] == [BATCH, LARGER]
-    assert {len(m.tasks) for m in scene.of(AllocationDecided) if m.tasks} == {3}, "nothing but the batch has changed"
+    assert {len(m.tasks) for m in scene.of(AllocationDecided) if m.tasks} == {3}, (
+        "nothing but the batch has changed"
+    )
     assert before.learning_rate == pytest.approx(RATE)
     assert after.learning_rate == pytest.approx(RATE * (LARGER / BATCH) ** 0.5)
     assert after.pause_s is not None
@@ -54,4 +64,6 @@ async def test_a_job_that_names_its_policy_trains_on_with_another_batch_and_the_
 def sizes(reports: list[ProgressReported], generation: int) -> float:
     """Examples of an update, the most between two reports of a generation."""
     mine = [m for m in reports if m.generation == generation]
-    return max((b.samples - a.samples) / (b.step - a.step) for a, b in pairwise(mine) if b.step > a.step)
+    return max(
+        (b.samples - a.samples) / (b.step - a.step) for a, b in pairwise(mine) if b.step > a.step
+    )

@@ -1,4 +1,6 @@
-"""The examples of deploy/jobs, as their files are but for epochs and cores, on the real cluster of one machine."""
+"""The examples of deploy/jobs, as their files are but for epochs and cores, on the real cluster of
+one machine.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ GIB = 1 << 30
 
 
 def asked(name: str, **fields: Any) -> dict[str, Any]:
-    """What the example's file asks for, with a core a task: what is promised here decides who fits, and no more."""
+    """What the example's file asks for, with a core a task: what is promised here decides who fits,
+    and no more.
+    """
     file = JOBS / f"{name}.yaml"
     said = completed(parse(file.read_text(), file.name), None, "-") | fields
-    return said | {"resources": {role: each | {"cpu": 1.0} for role, each in said["resources"].items()}}
+    return said | {
+        "resources": {role: each | {"cpu": 1.0} for role, each in said["resources"].items()}
+    }
 
 
 async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
@@ -32,16 +38,25 @@ async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
     await scene.watched.submit(said, JOBS / said["program"])
     over = await scene.watched.finished(WITHIN_S)
     last = scene.of(ProgressReported)[-1]
-    assert over.counted == over.samples == last.total_samples == said["epochs"] * (last.total_samples // said["epochs"])
+    assert (
+        over.counted
+        == over.samples
+        == last.total_samples
+        == said["epochs"] * (last.total_samples // said["epochs"])
+    )
     return over
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(tmp_path: Path) -> None:
+async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(
+    tmp_path: Path,
+) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
         over = await trained(scene, "characters", epochs=1)
 
-    assert over.metrics["accuracy"] > 0.8, "to call all of them by the commonest kind is right less than half the time"
+    assert over.metrics["accuracy"] > 0.8, (
+        "to call all of them by the commonest kind is right less than half the time"
+    )
     assert left_behind(tmp_path) == []
 
 
@@ -50,7 +65,11 @@ async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
         over = await trained(scene, "diabetes")
 
-    sizes = [sum(task.role == "worker" for task in m.tasks) for m in scene.of(AllocationDecided) if m.tasks]
+    sizes = [
+        sum(task.role == "worker" for task in m.tasks)
+        for m in scene.of(AllocationDecided)
+        if m.tasks
+    ]
     assert over.metrics["r2"] > 0.25, "0 is the mean of what was trained on"
     assert sizes[0] == 1 and sizes[-1] == 2 == len(scene.of(TrainingResumed))
     assert scene.of(AllocationDecided)[1].reason == "whoever has the fewest workers gets the next"

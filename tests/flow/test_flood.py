@@ -1,7 +1,9 @@
-"""While one credential publishes as fast as it can, another namespace's jobs are decided and nothing of it is refused.
+"""While one credential publishes as fast as it can, another namespace's jobs are decided and
+nothing of it is refused.
 
-The short form of `make bench-flood`, on the same parts: a real server with accounts, the real allocator, a flooding
-process. The latency that it measures is that of a busy machine, so only its order of magnitude is held here.
+The short form of `make bench-flood`, on the same parts: a real server with accounts, the real
+allocator, a flooding process. The latency that it measures is that of a busy machine, so only its
+order of magnitude is held here.
 """
 
 from __future__ import annotations

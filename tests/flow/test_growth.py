@@ -1,4 +1,6 @@
-"""The main story, on real parts: strangers leave, the job grows, every example counts once, nothing stays behind."""
+"""The main story, on real parts: strangers leave, the job grows, every example counts once, nothing
+stays behind.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PATIENCE_S = 300.0
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(tmp_path: Path) -> None:
+async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     request = {
@@ -33,7 +37,10 @@ async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(tm
         "workers": {"start": 1, "min": 1, "max": 2},
         "resources": {"chief": SIZE, "ps": SIZE, "worker": SIZE},
     }
-    async with Stack(tmp_path / "weir", file, {"WEIR_ALLOCATOR_WINDOW_S": "0.5"}) as stack, trial(stack) as watched:
+    async with (
+        Stack(tmp_path / "weir", file, {"WEIR_ALLOCATOR_WINDOW_S": "0.5"}) as stack,
+        trial(stack) as watched,
+    ):
         stranger = await watched.tenants.come("node-2", 1.2)
         await watched.submit(request, demo.JOBS / "digits.py")
         await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "the start")
@@ -43,14 +50,20 @@ async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(tm
         told_of(board, passes, watched.of(TrainingResumed), tmp_path)
     resumed = watched.of(TrainingResumed)
     assert over.counted == over.samples == watched.of(ProgressReported)[-1].total_samples
-    assert scene.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {"chief": 1, "ps": 2, "worker": 2}
+    assert scene.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {
+        "chief": 1,
+        "ps": 2,
+        "worker": 2,
+    }
     assert resumed[-1].pause_s is not None
     assert over.metrics["accuracy"] >= 0.9
     assert left_behind(tmp_path) == []
 
 
 def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder: Path) -> None:
-    """What `weir report` makes of this life, and what TensorBoard finds: a file each generation, in one folder."""
+    """What `weir report` makes of this life, and what TensorBoard finds: a file each generation, in
+    one folder.
+    """
     story = board.jobs["default.digits"]
     spent = account(board, story)
     (folder / "digits.html").write_text(page(contents(board, story, passes.seconds, 0.0, ())))
@@ -58,7 +71,9 @@ def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder
     assert spent.parts.held == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
     assert spent.paused_s == sum(fact.pause_s or 0.0 for fact in resumed) > 0 and spent.lost == 0
     assert 0 < spent.used_core_s <= spent.parts.held and spent.parts.beside > 0
-    assert {one.generation: one.phases for one in story.stretches} == {fact.generation: fact.phases for fact in resumed}
+    assert {one.generation: one.phases for one in story.stretches} == {
+        fact.generation: fact.phases for fact in resumed
+    }
     (summaries,) = (folder / "weir" / "checkpoints").rglob("summaries")
     files = sorted(path.name for path in summaries.iterdir())
     assert [int(name.split(".")[3]) for name in files] == [fact.generation for fact in resumed]

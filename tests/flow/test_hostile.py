@@ -1,4 +1,6 @@
-"""A program that looks for a credential finds none, and one that has its job's speaks for nobody else."""
+"""A program that looks for a credential finds none, and one that has its job's speaks for nobody
+else.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from tests.flow.stage import JOB, LOOK_S, PATIENCE_S, Scene, stage
 from tests.shared.guarded import Visitor, is_let_in, visitor
 
 PRYING = Path(__file__).parent / "prying.py"
-FOUND_NOTHING = {"own": [], "environments": [], "open_files": [], "files": [], "supervisor_s_memory": False}
+FOUND_NOTHING = {
+    "own": [],
+    "environments": [],
+    "open_files": [],
+    "files": [],
+    "supervisor_s_memory": False,
+}
 
 
 async def reports(folder: Path, count: int) -> list[dict[str, Any]]:
@@ -32,18 +40,30 @@ async def reports(folder: Path, count: int) -> list[dict[str, Any]]:
 def refusals(folder: Path) -> list[str]:
     """In the logs of the services and of the pods that are still there."""
     texts = [path.read_text(errors="replace") for path in folder.rglob("*.log")]
-    return [line for text in texts for line in text.splitlines() if "permissions violation" in line.lower()]
+    return [
+        line
+        for text in texts
+        for line in text.splitlines()
+        if "permissions violation" in line.lower()
+    ]
 
 
 async def secrets(scene: Scene) -> list[dict[str, Any]]:
     url = f"{scene.watched.stack.kube_url}/api/v1/namespaces/default/secrets"
-    async with aiohttp.ClientSession(headers=scene.watched.stack.kube_headers) as http, http.get(url) as answer:
+    async with (
+        aiohttp.ClientSession(headers=scene.watched.stack.kube_headers) as http,
+        http.get(url) as answer,
+    ):
         items: list[dict[str, Any]] = (await answer.json())["items"]
         return items
 
 
 async def speaks_for_itself_only(guest: Visitor) -> None:
-    for subject in ("weir.training.saved.default.{}", "weir.job.finished.default.{}", "$KV.weir-ledger.default.{}"):
+    for subject in (
+        "weir.training.saved.default.{}",
+        "weir.job.finished.default.{}",
+        "$KV.weir-ledger.default.{}",
+    ):
         assert not await guest.may_say(subject.format("other"), b"{}")
         assert not await guest.may_subscribe(subject.format("other"))
     assert not await guest.may_say(f"weir.job.requested.default.{JOB}", b"{}")
@@ -58,12 +78,16 @@ async def reads_no_other_program(guest: Visitor) -> None:
         for token in (meta_token(digest_of(b"another's")), "*", ">"):
             described = f"{descriptions(bucket)}.{token}"
             assert not await guest.may_say(f"{guest.client.api}.DIRECT.GET.{stream}.{described}")
-            assert not await guest.may_say(f"{guest.client.api}.CONSUMER.CREATE.{stream}.x.{described}")
+            assert not await guest.may_say(
+                f"{guest.client.api}.CONSUMER.CREATE.{stream}.x.{described}"
+            )
             assert not await guest.may_say(described, b"{}")
         assert not await guest.may_say(f"{chunks(bucket)}.x", b"import os")
 
 
-async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(tmp_path: Path) -> None:
+async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(
+    tmp_path: Path,
+) -> None:
     async with stage(tmp_path) as scene:
         scene.more = "\n" + PRYING.read_text().replace('"report"', repr(str(tmp_path / "report")))
         await scene.submit()
@@ -76,7 +100,9 @@ async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_
 
         (kept,) = await secrets(scene)
         text = base64.b64decode(kept["data"]["nats.creds"]).decode()
-        assert name_in(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(f"{JOB}-nats-")
+        assert name_in(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(
+            f"{JOB}-nats-"
+        )
         async with visitor(scene.watched.stack.nats_url, text) as guest:
             await speaks_for_itself_only(guest)
             await reads_no_other_program(guest)

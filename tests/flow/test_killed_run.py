@@ -1,4 +1,6 @@
-"""A run of tests that is killed leaves no process behind; one that a shell starts in the background passes."""
+"""A run of tests that is killed leaves no process behind; one that a shell starts in the background
+passes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from tests.architecture.source import ROOT
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 STARTS_S, ENDS_S, BACKGROUND_S = 300.0, 10.0, 300.0
-ONE_OF_EACH = ("nats-server", "services.trainer", "services.trainer.nursery", "services.local", "services.allocator")
+ONE_OF_EACH = (
+    "nats-server",
+    "services.trainer",
+    "services.trainer.nursery",
+    "services.local",
+    "services.allocator",
+)
 ONE_OF_EACH += ("services.local.tenant", "orphan")
 NEED_SIGINT = (
     "tests/architecture/test_makefile.py::test_who_stops_it_stops_the_telling_too",
@@ -50,12 +58,17 @@ def until(holds: Callable[[], object], within_s: float) -> bool:
 
 
 @pytest.mark.parametrize("workers", [("-p", "no:xdist"), ("-n", "1")], ids=["alone", "xdist"])
-def test_everything_that_a_run_started_ends_when_the_run_is_killed(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_everything_that_a_run_started_ends_when_the_run_is_killed(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
     """TensorFlow, because it is trainers that were found running hours after their test."""
     report = tmp_path / "report"
     words = ("tests/flow/killed_scene.py", *workers, "--basetemp", str(tmp_path / "inner"))
     with run_of(words, SCENE_REPORT=str(report)) as running:
-        assert until(lambda: report.exists() or running.poll() is not None, STARTS_S) and running.poll() is None
+        assert (
+            until(lambda: report.exists() or running.poll() is not None, STARTS_S)
+            and running.poll() is None
+        )
         started = {int(pid): command for pid, command in json.loads(report.read_text()).items()}
         started |= {process.pid: ["pytest"] for process in psutil.Process(running.pid).children()}
         running.kill()

@@ -1,7 +1,9 @@
-"""Killed with SIGKILL, whoever it is and at any moment: the job finishes, counts are exact, nothing leaks.
+"""Killed with SIGKILL, whoever it is and at any moment: the job finishes, counts are exact, nothing
+leaks.
 
-Run it with `pytest -m long tests/flow/test_kills.py`. `WEIR_KILL_SEED=7` plays the schedule of one seed,
-`WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and `WEIR_KILL_HANDOVER=restart` with a job that stops and starts again.
+Run it with `pytest -m long tests/flow/test_kills.py`. `WEIR_KILL_SEED=7` plays the schedule of one
+seed, `WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and `WEIR_KILL_HANDOVER=restart` with a job that
+stops and starts again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ from tests.flow.story import Story
 
 pytestmark = pytest.mark.long
 
-SEEDS = [int(s)] if (s := os.environ.get("WEIR_KILL_SEED")) else range(1, 1 + int(os.environ.get("WEIR_KILL_SEEDS", 1)))
+SEEDS = (
+    [int(s)]
+    if (s := os.environ.get("WEIR_KILL_SEED"))
+    else range(1, 1 + int(os.environ.get("WEIR_KILL_SEEDS", 1)))
+)
 HANDOVER = os.environ.get("WEIR_KILL_HANDOVER", "make-before-break")
 LEAST_KINDS = 6
 TIDY_S = 60.0
@@ -40,7 +46,9 @@ TIDY_S = 60.0
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_nothing(tmp_path: Path, seed: int) -> None:
+async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_nothing(
+    tmp_path: Path, seed: int
+) -> None:
     async with stage(tmp_path) as scene:
         story = Story(scene, HANDOVER)
         try:
@@ -48,7 +56,9 @@ async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_noth
         except (Failed, TimeoutError) as error:
             raise AssertionError("\n".join([f"seed {seed}: {error}", *story.told])) from error
         counts = await scene.counts(finished)
-        surplus = f"{sum(counts) - finished.samples} examples twice, {story.workers_lost} workers killed"
+        surplus = (
+            f"{sum(counts) - finished.samples} examples twice, {story.workers_lost} workers killed"
+        )
         print(f"seed {seed}", *story.told, surplus, sep="\n")
         counted_within_the_bound(counts, finished, story.workers_lost)
         the_log_is_consistent(scene)
@@ -57,7 +67,9 @@ async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_noth
         assert decided(known) == decided(replayed(scene, known))
         killed = [kill.kind for kill in story.hit]
         for name, part in scene.watched.stack.parts.items():
-            assert part.restarts == killed.count(name), f"{name} ended by itself; see {part.log_path}"
+            assert part.restarts == killed.count(name), (
+                f"{name} ended by itself; see {part.log_path}"
+            )
     assert len(set(killed)) >= LEAST_KINDS, killed
     assert left_behind(tmp_path) == [] == list((tmp_path / "weir" / "cluster" / "pods").iterdir())
 
@@ -65,7 +77,8 @@ async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_noth
 def counted_within_the_bound(counts: list[int], finished: JobFinished, workers_lost: int) -> None:
     """Every example once an epoch, and for each killed worker at most one batch once more.
 
-    The program counts a batch before its gradient, Weir behind it: a worker may die between the two.
+    The program counts a batch before its gradient, Weir behind it: a worker may die between the
+    two.
     """
     due, most = EXAMPLES * EPOCHS, EXAMPLES * EPOCHS + BATCH * workers_lost
     assert finished.samples == due <= finished.counted <= most
@@ -74,7 +87,10 @@ def counted_within_the_bound(counts: list[int], finished: JobFinished, workers_l
 
 
 def the_log_is_consistent(scene: Scene) -> None:
-    decisions, resumed = scene.of(AllocationDecided), [m.generation for m in scene.of(TrainingResumed)]
+    decisions, resumed = (
+        scene.of(AllocationDecided),
+        [m.generation for m in scene.of(TrainingResumed)],
+    )
     assert [d.revision for d in decisions] == list(range(1, len(decisions) + 1))
     generations = [d.generation for d in decisions]
     assert generations == sorted(generations) and resumed == sorted(set(resumed))
@@ -84,7 +100,11 @@ def the_log_is_consistent(scene: Scene) -> None:
     assert len(ordered) == len(set(ordered)) and set(resumed) <= set(ordered)
     places = {(task.serial, task.role, task.node) for d in decisions for task in d.tasks}
     assert len(places) == len({serial for serial, _, _ in places}), "a serial was used twice"
-    faults = [m for m in scene.of(TaskExited) if exits.own_fault(exits.Exit(m.role, m.exit_code, m.reason))]
+    faults = [
+        m
+        for m in scene.of(TaskExited)
+        if exits.own_fault(exits.Exit(m.role, m.exit_code, m.reason))
+    ]
     assert faults == [], "who is killed, or loses another, is not at fault"
     for generation in resumed:
         steps = [m.step for m in scene.of(ProgressReported) if m.generation == generation]
@@ -107,20 +127,28 @@ async def remembered(scene: Scene) -> State:
 
 def replayed(scene: Scene, known: State) -> State:
     """The same, from the log alone, up to where that knew it."""
-    log = [h for h in scene.watched.heard if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]]
+    log = [
+        h
+        for h in scene.watched.heard
+        if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]
+    ]
     log.sort(key=lambda heard: heard.stored_s)
     return reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())
 
 
 def decided(state: State) -> State:
-    """Without what only follows the order in which two streams were read: the job's last report, the newest cause."""
+    """Without what only follows the order in which two streams were read: the job's last report,
+    the newest cause.
+    """
     quiet = {"progress": None, "observed": (), "recent": (), "curve": ()}
     closed = {key: replace(c, job=replace(c.job, **quiet)) for key, c in state.closed.items()}
     return replace(state, closed=closed, cause="-")
 
 
 def test_the_schedules_of_ten_seeds_hit_every_kind_and_each_of_them_enough() -> None:
-    planned = {seed: [kill.kind for each in schedule(seed) for kill in each.kills] for seed in range(1, 11)}
+    planned = {
+        seed: [kill.kind for each in schedule(seed) for kill in each.kills] for seed in range(1, 11)
+    }
     assert all(len(set(kinds)) >= LEAST_KINDS for kinds in planned.values())
     assert {kind for kinds in planned.values() for kind in kinds} == KINDS
     assert schedule(3) == schedule(3) != schedule(4)

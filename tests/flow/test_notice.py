@@ -1,6 +1,8 @@
-"""Notice, on real parts: a cordon, an eviction and a SIGTERM in mid-run cost no example, and hardly any time.
+"""Notice, on real parts: a cordon, an eviction and a SIGTERM in mid-run cost no example, and hardly
+any time.
 
-What is told in the end: each pause on the ps' clocks, and the examples that were applied, lost and applied again.
+What is told in the end: each pause on the ps' clocks, and the examples that were applied, lost and
+applied again.
 """
 
 from __future__ import annotations
@@ -46,14 +48,22 @@ class Operator:
 
     async def cordon(self, *nodes: str, closed: bool = True) -> None:
         for node in nodes:
-            await self._send("PATCH", f"nodes/{node}", {"spec": {"unschedulable": closed}}, "merge-patch+json")
+            await self._send(
+                "PATCH", f"nodes/{node}", {"spec": {"unschedulable": closed}}, "merge-patch+json"
+            )
 
     async def evict(self, pod: str) -> None:
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": "default"},
+        }
         await self._send("POST", f"namespaces/default/pods/{pod}/eviction", body, "json")
 
     async def terminate(self, pod: str) -> None:
-        uid = next(p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod)
+        uid = next(
+            p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod
+        )
         supervisor = family(uid).supervisor
         assert supervisor is not None
         os.kill(supervisor, signal.SIGTERM)
@@ -124,7 +134,9 @@ async def evicted(scene: Scene, operator: Operator) -> TrainingResumed:
 
 
 async def terminated(scene: Scene, operator: Operator) -> TrainingResumed:
-    """A ps is told to end while no node takes its place: it works on, and is replaced once it is gone."""
+    """A ps is told to end while no node takes its place: it works on, and is replaced once it is
+    gone.
+    """
     since = scene.now
     await operator.cordon(*BOTH)
     for node in BOTH:  # meanwhile who stands on the first may move to the second
@@ -153,11 +165,19 @@ async def saved_at_once(scene: Scene, since: int) -> None:
     assert not (await scene.hear(CheckpointSaved, since=since)).final
 
 
-def told(scene: Scene, over: JobFinished, resumed: dict[str, TrainingResumed], counts: list[int]) -> dict[str, Any]:
-    before = {name: max(m.generation for m in _heard_before(scene, after)) for name, after in resumed.items()}
+def told(
+    scene: Scene, over: JobFinished, resumed: dict[str, TrainingResumed], counts: list[int]
+) -> dict[str, Any]:
+    before = {
+        name: max(m.generation for m in _heard_before(scene, after))
+        for name, after in resumed.items()
+    }
     return {
         **{f"{name}_pause_s": round(m.pause_s or 0.0, 2) for name, m in resumed.items()},
-        **{f"{name}_redone_s": round(redone_s(scene, before[name], m.generation), 2) for name, m in resumed.items()},
+        **{
+            f"{name}_redone_s": round(redone_s(scene, before[name], m.generation), 2)
+            for name, m in resumed.items()
+        },
         "examples_lost": sum(max(0, EPOCHS - count) for count in counts),
         "applied_twice": sum(max(0, count - EPOCHS) for count in counts),
         "outcome": over.outcome,
@@ -170,7 +190,13 @@ def _heard_before(scene: Scene, after: JobMessage) -> list[TrainingResumed]:
 
 @pytest.mark.filterwarnings("default")
 async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path) -> None:
-    asked = {"ps": ONE, "workers": ONE, "policy": "static", "grace_s": GRACE_S, "checkpoint": {"every_s": EVERY_S}}
+    asked = {
+        "ps": ONE,
+        "workers": ONE,
+        "policy": "static",
+        "grace_s": GRACE_S,
+        "checkpoint": {"every_s": EVERY_S},
+    }
     async with stage(tmp_path, places=NODES) as scene:
         operator = Operator(scene)
         await scene.submit(**asked)
@@ -184,6 +210,10 @@ async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path
         figures = told(scene, over, resumed, counts)
         gave_up = [m.reason for m in scene.of(GenerationAbandoned)]
     print(json.dumps(figures))
-    assert (figures["examples_lost"], figures["applied_twice"], over.outcome) == (0, 0, "succeeded"), gave_up
+    assert (figures["examples_lost"], figures["applied_twice"], over.outcome) == (
+        0,
+        0,
+        "succeeded",
+    ), gave_up
     assert max(figures[f"{name}_redone_s"] for name in resumed) <= MOST_REDONE_S
     assert left_behind(tmp_path) == []

@@ -1,4 +1,5 @@
-"""A quota of the cluster from end to end: monitor, allocator and launcher between a real bus and a cluster's API.
+"""A quota of the cluster from end to end: monitor, allocator and launcher between a real bus and a
+cluster's API.
 
 Only the trainers are left out: their pods sleep, and the test says what they would say.
 """
@@ -32,7 +33,9 @@ SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     monkeypatch.setattr(pods, "COMMAND", SLEEPER)
-    async with local_cluster([NodeSpec(name="node", cpu=16, memory_gib=32)], tmp_path / "cluster") as made:
+    async with local_cluster(
+        [NodeSpec(name="node", cpu=16, memory_gib=32)], tmp_path / "cluster"
+    ) as made:
         yield made
 
 
@@ -46,7 +49,9 @@ class Told:
         self.messages.append(heard.message)
 
     def sizes(self) -> list[tuple[int, int]]:
-        return [size(message) for message in self.messages if isinstance(message, AllocationDecided)]
+        return [
+            size(message) for message in self.messages if isinstance(message, AllocationDecided)
+        ]
 
     def used(self) -> list[float]:
         quotas = [message for message in self.messages if isinstance(message, QuotaChanged)]
@@ -63,7 +68,11 @@ def allow(cluster: Cluster, cores: int) -> None:
     hard = {"requests.cpu": str(cores)}
     body = cluster.store.find(QUOTA, "default", "compute")
     if body is None:
-        named = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": {"name": "compute", "namespace": "default"}}
+        named = {
+            "kind": "ResourceQuota",
+            "apiVersion": "v1",
+            "metadata": {"name": "compute", "namespace": "default"},
+        }
         cluster.store.create(QUOTA, {**named, "spec": {"hard": hard}})
     else:
         cluster.store.update(QUOTA, with_spec(body, hard=hard))
@@ -89,7 +98,10 @@ async def test_a_job_starts_and_grows_as_far_as_the_quota_admits_and_nothing_is_
         assert told.sizes() == [(1, 2)]
         await until(lambda: told.used() == [4])
         await bus.publish(resumed(1))
-        await view(bus, lambda seen: seen.phase == "Running" and "left of ResourceQuota compute" in seen.why)
+        await view(
+            bus,
+            lambda seen: seen.phase == "Running" and "left of ResourceQuota compute" in seen.why,
+        )
 
         allow(cluster, 6)
         await until(lambda: running(cluster) == 6)

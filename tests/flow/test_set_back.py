@@ -1,4 +1,6 @@
-"""The bus loses its last minute, in which a job saved and grew: the job goes on from its newest checkpoint."""
+"""The bus loses its last minute, in which a job saved and grew: the job goes on from its newest
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ EPOCHS = 24
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(tmp_path: Path) -> None:
+async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(
+    tmp_path: Path,
+) -> None:
     """What its ledger names is gone, and of the generation that trains it knows nothing."""
     file, copy = tmp_path / "cluster.yaml", tmp_path / "copy"
     file.write_text(PLACES)
@@ -30,7 +34,9 @@ async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(t
             for stranger in strangers:
                 await scene.stranger_leaves(stranger)
             grown = await scene.hear(TrainingResumed, lambda m: m.generation > named.generation)
-            last = await scene.hear(CheckpointSaved, lambda m: m.generation == grown.generation and later(m, named))
+            last = await scene.hear(
+                CheckpointSaved, lambda m: m.generation == grown.generation and later(m, named)
+            )
         await put_stores_back(stack, copy)
         async with trial(stack) as watched:
             scene = Scene(watched, tmp_path)

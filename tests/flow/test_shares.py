@@ -1,4 +1,6 @@
-"""FlowCon on real parts: cores go from a job whose loss is flat to one that learns, while both train on."""
+"""FlowCon on real parts: cores go from a job whose loss is flat to one that learns, while both
+train on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ PROGRAMS = Path(__file__).parents[1] / "bench" / "programs"
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 12}\n"
 PATIENCE_S = 400.0
 ONE, BATCH = {"start": 1, "min": 1, "max": 1}, {"start": 256, "min": 256, "max": 256}
-SIZES = {role: {"cpu": cpu, "memory_gib": 1.6} for role, cpu in (("chief", 0.2), ("ps", 0.2), ("worker", 0.5))}
+SIZES = {
+    role: {"cpu": cpu, "memory_gib": 1.6}
+    for role, cpu in (("chief", 0.2), ("ps", 0.2), ("worker", 0.5))
+}
 JOBS = ("cancer", "late")
 """The first is flat after seconds, the other learns."""
 
@@ -36,7 +41,9 @@ def request(job: str) -> dict[str, Any]:
 
 def cores(watched: Trial) -> dict[str, float]:
     """Of each job, as it was last decided."""
-    return {m.job: sum(task.resources.cpu for task in m.tasks) for m in watched.of(AllocationDecided)}
+    return {
+        m.job: sum(task.resources.cpu for task in m.tasks) for m in watched.of(AllocationDecided)
+    }
 
 
 def steps(watched: Trial) -> dict[str, int]:
@@ -59,12 +66,18 @@ async def test_cores_go_to_the_job_that_learns_and_nothing_restarts(tmp_path: Pa
         [decided] = [m for m in watched.of(AllocationDecided) if m.job == "late"][-1:]
         found = next(m for m in decided.tasks if m.role == "worker").resources
         await watched.until(
-            lambda: any(m.resources == found for m in watched.of(TaskUpdated)), PATIENCE_S, "the worker's new cores"
+            lambda: any(m.resources == found for m in watched.of(TaskUpdated)),
+            PATIENCE_S,
+            "the worker's new cores",
         )
         before = steps(watched)
         await watched.until(
-            lambda: all(steps(watched)[job] > before[job] for job in JOBS), PATIENCE_S, "further steps of both"
+            lambda: all(steps(watched)[job] > before[job] for job in JOBS),
+            PATIENCE_S,
+            "further steps of both",
         )
-    assert {m.generation for m in watched.of(AllocationDecided)} == {1} and len(watched.of(TrainingResumed)) == 2
+    assert {m.generation for m in watched.of(AllocationDecided)} == {1} and len(
+        watched.of(TrainingResumed)
+    ) == 2
     assert watched.of(TaskExited) == watched.of(GenerationAbandoned) == []
     assert sum(cores(watched).values()) <= 1.0

@@ -1,4 +1,6 @@
-"""A job gives way to one of higher priority and goes on later, on real parts: it saves, and no example is lost."""
+"""A job gives way to one of higher priority and goes on later, on real parts: it saves, and no
+example is lost.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,19 @@ pytestmark = pytest.mark.long
 
 ONE_NODE = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n"
 URGENT = "urgent"
-ELASTIC = {"ps": {"start": 1, "min": 1, "max": 1}, "workers": {"start": 1, "min": 1, "max": 2}, "policy": "static"}
+ELASTIC = {
+    "ps": {"start": 1, "min": 1, "max": 1},
+    "workers": {"start": 1, "min": 1, "max": 2},
+    "policy": "static",
+}
 NEVER_S = 600.0
 """Seconds between two checkpoints: none is due by itself."""
 M = TypeVar("M", bound=JobMessage)
 
 
-async def heard(scene: Scene, kind: type[M], job: str, fits: Callable[[M], bool] = lambda _: True) -> M:
+async def heard(
+    scene: Scene, kind: type[M], job: str, fits: Callable[[M], bool] = lambda _: True
+) -> M:
     """The first message of a job that fits; another job may be over already."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -42,7 +50,9 @@ async def heard(scene: Scene, kind: type[M], job: str, fits: Callable[[M], bool]
             await asyncio.sleep(LOOK_S)
 
 
-async def test_a_job_that_its_user_suspends_saves_and_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+async def test_a_job_that_its_user_suspends_saves_and_goes_on_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
     async with stage(tmp_path, places=ONE_NODE) as scene:
         await scene.submit(**{**ELASTIC, "grace_s": 40.0, "checkpoint": {"every_s": NEVER_S}})
         await scene.hear(TrainingResumed)
@@ -70,7 +80,10 @@ async def test_a_suspended_job_saves_waits_and_goes_on_where_it_was(tmp_path: Pa
         before = await scene.goes_on()
         await scene.submit(**asked, job=URGENT, priority=10)
         given = await heard(scene, AllocationDecided, JOB, lambda m: m.generation == 2)
-        assert given.tasks == () and "gives way to default.urgent, which has priority 10" in given.reason
+        assert (
+            given.tasks == ()
+            and "gives way to default.urgent, which has priority 10" in given.reason
+        )
         saved = await heard(scene, CheckpointSaved, JOB, lambda m: m.final)
         assert saved.generation == 1 and saved.samples >= before.samples
         await heard(scene, TrainingResumed, URGENT)
@@ -78,7 +91,10 @@ async def test_a_suspended_job_saves_waits_and_goes_on_where_it_was(tmp_path: Pa
         await scene.watched.bus.publish(CancelRequested(job=URGENT, namespace="default"))
         await heard(scene, JobFinished, URGENT)
         again = await heard(scene, TrainingResumed, JOB, lambda m: m.generation == 3)
-        assert (again.samples - saved.samples, again.previous) == (0, None) or again.samples > saved.samples
+        assert (again.samples - saved.samples, again.previous) == (
+            0,
+            None,
+        ) or again.samples > saved.samples
         scene.pace(0)
         over = await heard(scene, JobFinished, JOB)
         counts = await scene.counts(over)

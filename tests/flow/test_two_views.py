@@ -1,6 +1,8 @@
-"""Allocator and launcher read the same two streams, each in its own order, and agree on every job in the end.
+"""Allocator and launcher read the same two streams, each in its own order, and agree on every job
+in the end.
 
-They agree on the generation that runs, the one in flight, those that were abandoned, and whether the job is over.
+They agree on the generation that runs, the one in flight, those that were abandoned, and whether
+the job is over.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ def allocator(history: History, order: Order) -> dict[int, Belief]:
     state = State()
     for stream, index in order:
         state = apply(state, history.streams[stream][index], stream, index + 1, at_s(stream, index))
-    return {job.uid: Belief(job.running, job.coming, frozenset(job.given_up)) for job in state.jobs.values()}
+    return {
+        job.uid: Belief(job.running, job.coming, frozenset(job.given_up))
+        for job in state.jobs.values()
+    }
 
 
 def launcher(history: History, order: Order) -> dict[int, Belief]:
@@ -56,11 +61,17 @@ def launcher(history: History, order: Order) -> dict[int, Belief]:
 
 
 def belief(job) -> Belief:
-    """A generation that is `locked` has its turn before the one in flight, which stays what it is."""
+    """A generation that is `locked` has its turn before the one in flight, which stays what it
+    is.
+    """
     if paused(job):
         return Belief()
     newest = job.generations[job.newest]
-    flight = job.newest if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest) else None
+    flight = (
+        job.newest
+        if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest)
+        else None
+    )
     assert locked(job) is not None or in_flight(job) == flight
     gone = frozenset(n for n, g in job.generations.items() if g.abandoned and ahead(job, n))
     return Belief(job.running, flight, gone)
@@ -85,7 +96,9 @@ def facts_first(history: History) -> Order:
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), steps)
-def test_both_services_agree_in_whatever_order_each_reads_the_two_streams(data: st.DataObject, drawn) -> None:
+def test_both_services_agree_in_whatever_order_each_reads_the_two_streams(
+    data: st.DataObject, drawn
+) -> None:
     history = History()
     for kind, choice in drawn:
         history.act(kind, choice)

@@ -1,4 +1,6 @@
-"""A generation that cannot be prepared is abandoned with its cause; the running one goes on and loses not a step."""
+"""A generation that cannot be prepared is abandoned with its cause; the running one goes on and
+loses not a step.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def dataset(start, stop):
 
 
 @pytest.mark.filterwarnings("default")
-async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_goes_on(tmp_path: Path) -> None:
+async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_goes_on(
+    tmp_path: Path,
+) -> None:
     forbidden = tmp_path / "quiet"
     async with stage(tmp_path) as scene:
         scene.more = CROWDED.format(forbidden=str(forbidden), first=FIRST_WORKER)
@@ -74,7 +78,9 @@ async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_g
 
 
 async def no_place_is_left(scene: Scene, stranger: str) -> str:
-    """A stranger leaves, and another comes of whom the allocator does not hear: what it decides finds no place."""
+    """A stranger leaves, and another comes of whom the allocator does not hear: what it decides
+    finds no place.
+    """
     since, monitor, allocator = scene.now, process(scene, "monitor"), process(scene, "allocator")
     os.kill(allocator, signal.SIGSTOP)
     await scene.stranger_leaves(stranger)
@@ -99,7 +105,9 @@ def process(scene: Scene, service: str) -> int:
 async def settles(scene: Scene, stranger: str) -> None:
     """It has its place."""
     async with asyncio.timeout(PATIENCE_S):
-        while stranger not in [p["metadata"]["name"] for p in await scene.pods(NAMESPACE) if p["spec"].get("nodeName")]:
+        while stranger not in [
+            p["metadata"]["name"] for p in await scene.pods(NAMESPACE) if p["spec"].get("nodeName")
+        ]:
             await asyncio.sleep(LOOK_S)
 
 

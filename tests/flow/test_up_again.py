@@ -1,4 +1,6 @@
-"""`weir up` ends on Ctrl-C while a job trains: the job has saved, and goes on at the next start where it was."""
+"""`weir up` ends on Ctrl-C while a job trains: the job has saved, and goes on at the next start
+where it was.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 from services.cli.trial import trial
 from services.local.stack import Stack
 from shared.bus import Heard
-from shared.messages import CapacityChanged, CheckpointSaved, OwnPod, ProgressReported, TaskLeaving, TrainingResumed
+from shared.messages import (
+    CapacityChanged,
+    CheckpointSaved,
+    OwnPod,
+    ProgressReported,
+    TaskLeaving,
+    TrainingResumed,
+)
 from tests.flow.stage import EPOCHS, PATIENCE_S, PLACES, QUICK, Scene, left_behind
 
 pytestmark = pytest.mark.long
@@ -30,7 +39,9 @@ TRIES = 3
 
 @pytest.mark.filterwarnings("default")
 async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
-    """Ctrl-C leaves a job some seconds; a machine that stands still as long takes them away, now and then."""
+    """Ctrl-C leaves a job some seconds; a machine that stands still as long takes them away, now
+    and then.
+    """
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -40,7 +51,9 @@ async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
 
 
 async def goes_on_where_it_was(tmp_path: Path) -> bool:
-    """Whether all that had been trained was saved before the end, and trained on; and that all was off is told."""
+    """Whether all that had been trained was saved before the end, and trained on; and that all was
+    off is told.
+    """
     file = tmp_path / "cluster.yaml"
     file.write_text(PLACES)
     async with Stack(tmp_path / "weir", file, QUICK) as stack:
@@ -59,16 +72,26 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
         scene = Scene(watched, tmp_path)
         again = await scene.hear(TrainingResumed, lambda m: m.generation > first.generation)
         saved = [m for m in scene.of(CheckpointSaved) if m.generation == first.generation]
-        reports = [m.samples for m in scene.of(ProgressReported) if m.generation == first.generation]
+        reports = [
+            m.samples for m in scene.of(ProgressReported) if m.generation == first.generation
+        ]
         told = {m.pod for m in scene.of(TaskLeaving) if m.why == "SIGTERM"}
         held = _held(watched.heard, down_s)
-        assert not any(fact.ready for fact in _last_of_nodes(watched.heard, down_s)), "they may be others when it is up"
+        assert not any(fact.ready for fact in _last_of_nodes(watched.heard, down_s)), (
+            "they may be others when it is up"
+        )
         scene.pace(0)
         over = await watched.finished(PATIENCE_S)
         counts = await scene.counts(over)
-    print(f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start")
+    print(
+        f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start"
+    )
     assert set(counts) == {EPOCHS}
-    done = bool(saved) and saved[-1].final and again.samples >= saved[-1].samples >= max(reports) >= before
+    done = (
+        bool(saved)
+        and saved[-1].final
+        and again.samples >= saved[-1].samples >= max(reports) >= before
+    )
     return done and len(told) == 3 and again.off_s > 0 and not held
 
 
@@ -78,5 +101,7 @@ def _held(heard: Sequence[Heard], until_s: float) -> list[OwnPod]:
 
 
 def _last_of_nodes(heard: Sequence[Heard], until_s: float) -> list[CapacityChanged]:
-    facts = [h.message for h in heard if h.stored_s < until_s and isinstance(h.message, CapacityChanged)]
+    facts = [
+        h.message for h in heard if h.stored_s < until_s and isinstance(h.message, CapacityChanged)
+    ]
     return list({fact.node: fact for fact in facts}.values())

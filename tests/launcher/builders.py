@@ -6,7 +6,15 @@ from typing import Any
 
 import msgspec
 
-from shared.messages import AllocationDecided, JobRequested, Program, Resources, Role, Span, TaskPlan
+from shared.messages import (
+    AllocationDecided,
+    JobRequested,
+    Program,
+    Resources,
+    Role,
+    Span,
+    TaskPlan,
+)
 
 UID, JOB = 7, "net"
 SMALL = Resources(cpu=0.5, memory_gib=1.0)
@@ -16,14 +24,28 @@ ROLES: dict[str, Role] = {"c": "chief", "p": "ps", "w": "worker"}
 
 def request(**fields: object) -> JobRequested:
     program = Program(name="net.py", digest="sha256-" + "0" * 64)
-    made = {"job": JOB, "program": program, "epochs": 1, "batch": ONE, "ps": ONE, "workers": ONE, **fields}
+    made = {
+        "job": JOB,
+        "program": program,
+        "epochs": 1,
+        "batch": ONE,
+        "ps": ONE,
+        "workers": ONE,
+        **fields,
+    }
     return JobRequested(**made)  # type: ignore[arg-type]
 
 
 def plan(word: str, resources: Resources = SMALL, index: int = 0) -> TaskPlan:
     """`w3` is the worker with serial 3."""
     serial = int(word[1:])
-    return TaskPlan(role=ROLES[word[0]], index=index, serial=serial, node=f"node-{serial % 3}", resources=resources)
+    return TaskPlan(
+        role=ROLES[word[0]],
+        index=index,
+        serial=serial,
+        node=f"node-{serial % 3}",
+        resources=resources,
+    )
 
 
 def plans(words: str, resources: Resources = SMALL) -> tuple[TaskPlan, ...]:
@@ -34,7 +56,11 @@ def plans(words: str, resources: Resources = SMALL) -> tuple[TaskPlan, ...]:
 
 
 def decided(
-    generation: int, words: str, revision: int | None = None, resources: Resources = SMALL, uid: int = UID
+    generation: int,
+    words: str,
+    revision: int | None = None,
+    resources: Resources = SMALL,
+    uid: int = UID,
 ) -> AllocationDecided:
     return AllocationDecided(
         job=JOB,

@@ -1,4 +1,6 @@
-"""Every story is told twice: to a launcher that lives on, and to one that is killed and rebuilt at every step."""
+"""Every story is told twice: to a launcher that lives on, and to one that is killed and rebuilt at
+every step.
+"""
 
 from __future__ import annotations
 

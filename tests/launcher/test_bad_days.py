@@ -1,4 +1,6 @@
-"""The launcher behind an API server that has a bad day: all is made, once; what ended is told, once; all goes."""
+"""The launcher behind an API server that has a bad day: all is made, once; what ended is told,
+once; all goes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from tests.shared.kube.rude import PATIENCE_S, RudeServer
 
 QUICK = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1, "kube_rate": 1e3, "kube_burst": 100}
 FIRST, SECOND = "c0 p1 w2 w3", "c0 p1 w3 w4 w5"
-ENDED = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error", "exitCode": 3}}}]}
+ENDED = {
+    "phase": "Failed",
+    "containerStatuses": [{"state": {"terminated": {"reason": "Error", "exitCode": 3}}}],
+}
 
 
 async def trouble(server: RudeServer) -> None:
@@ -55,11 +60,15 @@ async def stage(nats_url: str, bus: Bus, request: pytest.FixtureRequest) -> Asyn
 
 def made(server: RudeServer) -> list[str]:
     """The pods that ever were, as often as they were made."""
-    events = (change for _, kind, change in server.history if kind == "pods" and change["type"] == "ADDED")
+    events = (
+        change for _, kind, change in server.history if kind == "pods" and change["type"] == "ADDED"
+    )
     return sorted(change["object"]["metadata"]["name"] for change in events)
 
 
-async def test_through_a_bad_day_all_is_made_once_and_told_once_and_nothing_is_left(stage: Stage) -> None:
+async def test_through_a_bad_day_all_is_made_once_and_told_once_and_nothing_is_left(
+    stage: Stage,
+) -> None:
     server = stage.server
     assert isinstance(server, RudeServer)
 
@@ -75,6 +84,8 @@ async def test_through_a_bad_day_all_is_made_once_and_told_once_and_nothing_is_l
 
     assert (exited.pod, exited.exit_code, stage.all(TaskExited)) == ("net-worker-2", 3, [exited])
     assert (
-        made(server) == sorted(fact.pod for fact in stage.all(TaskStarted)) == sorted({*names(FIRST), *names(SECOND)})
+        made(server)
+        == sorted(fact.pod for fact in stage.all(TaskStarted))
+        == sorted({*names(FIRST), *names(SECOND)})
     )
     assert stage.all(GenerationAbandoned) == [] and len(server.met) > 3

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from services.launcher import pods, view
 from services.launcher.actions import CreatePod, Say
-from services.launcher.facts import NodeFact, PodFact, ServiceFact, Strange, node_fact, pod_fact, service_fact
+from services.launcher.facts import (
+    NodeFact,
+    PodFact,
+    ServiceFact,
+    Strange,
+    node_fact,
+    pod_fact,
+    service_fact,
+)
 from services.launcher.quantities import resources
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.service import HEARD, SAID
@@ -32,15 +40,28 @@ STATUS = {
     "reason": "Evicted",
     "message": "the node was low on memory",
     "conditions": [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"},
-        {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "no room",
+        },
+        {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        },
     ],
     "containerStatuses": [
         {
             "name": "tensorflow",
             "state": {
                 "waiting": {"reason": "ImagePullBackOff"},
-                "terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:00Z"},
+                "terminated": {
+                    "exitCode": 137,
+                    "reason": "OOMKilled",
+                    "finishedAt": "2026-01-01T00:00:00Z",
+                },
             },
             "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}},
         }
@@ -49,9 +70,15 @@ STATUS = {
 
 
 def a_pod(word: str = "w2") -> Body:
-    order = CreatePod(decision=decided(1, word), task=plan(word), name=names(word)[0], owner_uid="s")
+    order = CreatePod(
+        decision=decided(1, word), task=plan(word), name=names(word)[0], owner_uid="s"
+    )
     made = pods.pod(order, Settings())
-    made["metadata"] |= {"uid": f"uid-{word}", "resourceVersion": "7", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    made["metadata"] |= {
+        "uid": f"uid-{word}",
+        "resourceVersion": "7",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
     return {**made, "status": STATUS}
 
 
@@ -63,15 +90,24 @@ def a_service() -> Body:
 
 def a_node() -> Body:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    return {"metadata": {"name": "node-2", "labels": {"zone": "a"}}, "status": {"conditions": [ready]}}
+    return {
+        "metadata": {"name": "node-2", "labels": {"zone": "a"}},
+        "status": {"conditions": [ready]},
+    }
 
 
 # ------------------------------------------------------------ objects
 
 
 @given(spoilt(a_pod()), spoilt(a_service()), spoilt(a_node()))
-def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(pod: Any, service: Any, node: Any) -> None:
-    for read, kind, body in (pod_fact, PodFact, pod), (service_fact, ServiceFact, service), (node_fact, NodeFact, node):
+def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(
+    pod: Any, service: Any, node: Any
+) -> None:
+    for read, kind, body in (
+        (pod_fact, PodFact, pod),
+        (service_fact, ServiceFact, service),
+        (node_fact, NodeFact, node),
+    ):
         try:
             assert isinstance(read(sent(body)), kind | None)
         except Strange as error:
@@ -80,7 +116,11 @@ def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(pod: Any, se
 
 def test_what_anybody_may_write_into_a_pod_does_not_hide_it() -> None:
     body = a_pod()
-    body["metadata"]["annotations"] = {"weir.dev/resources": "{", "weir.dev/generation": "first", "note": "\0" * 9}
+    body["metadata"]["annotations"] = {
+        "weir.dev/resources": "{",
+        "weir.dev/generation": "first",
+        "note": "\0" * 9,
+    }
     fact = pod_fact(sent(body))
     assert fact and (fact.generation, fact.made_with) == (0, fact.resources)
 
@@ -94,7 +134,9 @@ def test_a_quantity_that_is_none_makes_a_pod_strange(amount: Any) -> None:
 
 
 def test_a_quantity_beyond_all_measure_is_the_largest_that_kubernetes_knows() -> None:
-    assert resources({"cpu": "1e999", "memory": "9" * 400}) == Resources(cpu=2.0**63, memory_gib=2.0**33)
+    assert resources({"cpu": "1e999", "memory": "9" * 400}) == Resources(
+        cpu=2.0**63, memory_gib=2.0**33
+    )
 
 
 def test_the_last_words_of_a_container_fit_into_a_message() -> None:
@@ -126,7 +168,11 @@ ABOUT_JOBS = odd_messages().filter(lambda m: isinstance(m, HEARD + SAID))
 
 
 @settings(max_examples=200, deadline=None)
-@given(said=st.lists(ABOUT_JOBS, max_size=10), bodies=st.lists(spoilt(a_pod()), max_size=3), now=st.floats(0, 1e10))
+@given(
+    said=st.lists(ABOUT_JOBS, max_size=10),
+    bodies=st.lists(spoilt(a_pod()), max_size=3),
+    now=st.floats(0, 1e10),
+)
 def test_whatever_can_be_read_can_be_dealt_with_and_what_is_said_can_be_read(
     said: list[JobMessage], bodies: list[Body], now: float
 ) -> None:
@@ -153,9 +199,13 @@ def buries(subject: str) -> bool:
         return False
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(said=st.lists(poison(), min_size=5, max_size=30))
-async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(stage: Stage, said: list[Poison]) -> None:
+async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(
+    stage: Stage, said: list[Poison]
+) -> None:
     if stage.launcher is None:
         await stage.begin()
     before = await buried(stage)
@@ -167,7 +217,9 @@ async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(stage:
         while await buried(stage) != before + len(unread):
             await asyncio.sleep(0.01)
     assert stage.launcher
-    assert [t for t in stage.launcher._tasks if t.done() and not t.cancelled() and t.exception()] == []
+    assert [
+        t for t in stage.launcher._tasks if t.done() and not t.cancelled() and t.exception()
+    ] == []
 
 
 async def test_the_decision_behind_bad_input_is_carried_out(stage: Stage) -> None:
@@ -186,7 +238,10 @@ async def test_the_decision_behind_bad_input_is_carried_out(stage: Stage) -> Non
 STRANGE: list[Body] = [
     {"metadata": {"name": "a"}, "status": []},
     {"metadata": {"name": "b", "labels": "none", "resourceVersion": 7}},
-    {"metadata": {"name": "c", "namespace": "default", "labels": {"weir.dev/uid": str(UID)}}, "spec": 3},
+    {
+        "metadata": {"name": "c", "namespace": "default", "labels": {"weir.dev/uid": str(UID)}},
+        "spec": 3,
+    },
 ]
 
 
@@ -211,7 +266,12 @@ async def test_strange_objects_in_a_watch_are_left_out(stage: Stage, verb: str) 
 
 async def test_answers_that_are_no_answers_are_waited_out(stage: Stage) -> None:
     await stage.begin()
-    for line in ({}, {"type": "ERROR", "object": {"code": "x"}}, {"type": "ADDED", "object": None}, []):
+    for line in (
+        {},
+        {"type": "ERROR", "object": {"code": "x"}},
+        {"type": "ADDED", "object": None},
+        [],
+    ):
         stage.server.say(line)  # type: ignore[arg-type]
 
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)

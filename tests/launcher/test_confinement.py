@@ -1,4 +1,6 @@
-"""What a trainer's pod may do, by the rules of Pod Security `restricted`, and what we ask of it besides."""
+"""What a trainer's pod may do, by the rules of Pod Security `restricted`, and what we ask of it
+besides.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,15 @@ CLAIM = Volume(name="data", mount_path="/data", claim="examples")
 
 
 @pytest.mark.parametrize("word", ["c0", "p1", "w3"])
-@pytest.mark.parametrize("settings", [{}, {"run_as_user": 1000, "checkpoint_claim": "shared", "home": ""}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"run_as_user": 1000, "checkpoint_claim": "shared", "home": ""}], ids=str
+)
 def test_a_pod_of_every_role_is_restricted(word: str, settings: dict[str, Any]) -> None:
     wanted = request(volumes=(CLAIM,), image="theirs:2")
-    assert violations(made(word, wanted, Resources(cpu=1, memory_gib=1, gpu=1), **settings)["spec"]) == []
+    assert (
+        violations(made(word, wanted, Resources(cpu=1, memory_gib=1, gpu=1), **settings)["spec"])
+        == []
+    )
 
 
 def test_a_folder_of_the_node_is_not() -> None:
@@ -42,7 +49,9 @@ def test_it_has_no_token_of_the_api() -> None:
 
 def test_its_group_is_not_that_of_root_and_its_priority_is_as_the_settings_say() -> None:
     assert made()["spec"]["securityContext"]["runAsGroup"] == 65532
-    assert made(run_as_user=1000, run_as_group=1000)["spec"]["securityContext"]["runAsGroup"] == 1000
+    assert (
+        made(run_as_user=1000, run_as_group=1000)["spec"]["securityContext"]["runAsGroup"] == 1000
+    )
     with pytest.raises(config.BadSettings, match="RUN_AS_GROUP"):
         config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_GROUP": "0"})
     assert "priorityClassName" not in made()["spec"]
@@ -54,6 +63,8 @@ def test_who_it_runs_as_is_the_images_affair_or_the_settings_but_never_root() ->
         return config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})
 
     assert "runAsUser" not in made()["spec"]["securityContext"]
-    assert made(run_as_user=loaded("1000").run_as_user)["spec"]["securityContext"]["runAsUser"] == 1000
+    assert (
+        made(run_as_user=loaded("1000").run_as_user)["spec"]["securityContext"]["runAsUser"] == 1000
+    )
     with pytest.raises(config.BadSettings, match="RUN_AS_USER"):
         loaded("0")

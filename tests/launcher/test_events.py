@@ -46,8 +46,14 @@ def test_each_change_of_a_job_has_a_reason_and_a_text() -> None:
     grown = msgspec.structs.replace(decided(2, "c0 p1 w2 w3"), reason="there is room")
 
     assert said(first) == ("Normal", "Decided", "generation 1, 1 ps, 1 worker: the first size")
-    assert said(resumed(1), first) == ("Normal", "Started", "generation 1 trains with 1 ps, 1 worker")
-    assert said(resumed(1, samples=first.batch), first)[1] == "Started", "it is said after the first update"
+    assert said(resumed(1), first) == (
+        "Normal",
+        "Started",
+        "generation 1 trains with 1 ps, 1 worker",
+    )
+    assert said(resumed(1, samples=first.batch), first)[1] == "Started", (
+        "it is said after the first update"
+    )
     assert said(resumed(1, samples=1000 * first.batch), first)[1] == "Resumed"
     assert said(resumed(2, pause_s=0.6), first, resumed(1), grown) == (
         "Normal",
@@ -56,7 +62,11 @@ def test_each_change_of_a_job_has_a_reason_and_a_text() -> None:
     )
     assert said(resumed(2), grown, resumed(1))[1] == "Started", "what ran before is not known"
     gave_up = GenerationAbandoned(**OF_JOB, generation=2, reason="digits-worker-3: Unschedulable")
-    assert said(gave_up, first) == ("Warning", "Abandoned", "generation 2: digits-worker-3: Unschedulable")
+    assert said(gave_up, first) == (
+        "Warning",
+        "Abandoned",
+        "generation 2: digits-worker-3: Unschedulable",
+    )
 
 
 def test_the_end_of_a_job_has_its_cause() -> None:
@@ -124,7 +134,9 @@ def test_where_none_are_wanted_none_are_kept() -> None:
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["takes them", "refuses some"])
-async def test_the_launcher_writes_them_on_the_jobs_service(nats_url: str, bus: Bus, refuses: bool) -> None:
+async def test_the_launcher_writes_them_on_the_jobs_service(
+    nats_url: str, bus: Bus, refuses: bool
+) -> None:
     """A refused event keeps nobody from anything."""
     async with api_server() as server:
         stage = Stage(nats_url, await wire.connect(nats_url, "world"), server)
@@ -138,7 +150,9 @@ async def test_the_launcher_writes_them_on_the_jobs_service(nats_url: str, bus: 
         else:
             await stage.until(lambda: server.names("events"))
             (event,) = [body for (kind, _, _), body in server.objects.items() if kind == "events"]
-            about = next(body for (kind, _, _), body in server.objects.items() if kind == "services")
+            about = next(
+                body for (kind, _, _), body in server.objects.items() if kind == "services"
+            )
             assert event["involvedObject"]["uid"] == about["metadata"]["uid"]
             assert (event["reason"], event["type"]) == ("Decided", "Normal")
         await stage.bus.publish(JobFinished(**OF_JOB, outcome="failed", cause="ValueError: no"))

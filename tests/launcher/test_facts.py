@@ -34,16 +34,26 @@ def ended(reason: str, code: int) -> dict[str, Any]:
         ({"phase": "Succeeded", **ended("Completed", 0)}, {}, (0, "Completed")),
         ({"phase": "Failed", "reason": "Evicted"}, {}, (None, "Evicted")),
         ({"phase": "Failed", "reason": "OutOfcpu"}, {}, (None, "OutOfcpu")),
-        ({"phase": "Failed", **ended("Error", 143)}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}, (143, "Deleted")),
         (
-            {"phase": "Failed", **ended("Error", 143), "conditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"phase": "Failed", **ended("Error", 143)},
+            {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            (143, "Deleted"),
+        ),
+        (
+            {
+                "phase": "Failed",
+                **ended("Error", 143),
+                "conditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
             {"deletionTimestamp": "2026-01-01T00:00:00Z"},
             (143, "Evicted"),
         ),
         ({"phase": "Failed"}, {}, (None, "Error")),
     ],
 )
-def test_why_a_pod_ended(status: dict[str, Any], meta: dict[str, Any], says: tuple[int | None, str]) -> None:
+def test_why_a_pod_ended(
+    status: dict[str, Any], meta: dict[str, Any], says: tuple[int | None, str]
+) -> None:
     fact = pod(status, **meta)
     assert (fact.exit_code, fact.reason) == says
 
@@ -54,15 +64,32 @@ def test_when_a_pod_ended() -> None:
 
 
 def test_since_when_a_pod_finds_no_place() -> None:
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-    fact = pod({"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:01:00Z"}]})
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no room",
+    }
+    fact = pod(
+        {
+            "phase": "Pending",
+            "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:01:00Z"}],
+        }
+    )
     assert (fact.stuck, fact.stuck_s) == ("no room", 60.0)
 
 
 def test_by_when_a_leaving_pod_is_killed_and_who_wants_it() -> None:
     moved = {"type": "DisruptionTarget", "status": "True", "message": "Eviction API: evicting"}
-    fact = pod({"phase": "Running", "conditions": [moved]}, deletionTimestamp="1970-01-01T00:01:00Z")
-    assert (fact.leaving, fact.leaves_s, fact.reason, fact.message) == (True, 60.0, "Evicted", moved["message"])
+    fact = pod(
+        {"phase": "Running", "conditions": [moved]}, deletionTimestamp="1970-01-01T00:01:00Z"
+    )
+    assert (fact.leaving, fact.leaves_s, fact.reason, fact.message) == (
+        True,
+        60.0,
+        "Evicted",
+        moved["message"],
+    )
     assert pod({"phase": "Running"}, deletionTimestamp="1970-01-01T00:01:00Z").reason == "Deleted"
     assert (pod({"phase": "Running"}).leaves_s, pod({"phase": "Running"}).reason) == (0.0, "")
 
@@ -79,15 +106,22 @@ def test_what_the_node_really_gives() -> None:
     assert pod(given_now).actual == Resources(cpu=2, memory_gib=1)
 
 
-@pytest.mark.parametrize("tags", [{}, {**TAGS, "weir.dev/uid": "x"}, {**TAGS, "weir.dev/role": "evaluator"}])
+@pytest.mark.parametrize(
+    "tags", [{}, {**TAGS, "weir.dev/uid": "x"}, {**TAGS, "weir.dev/role": "evaluator"}]
+)
 def test_what_is_not_labelled_as_ours_is_not_ours(tags: dict[str, str]) -> None:
     assert pod({}, labels=tags) is None
 
 
 def test_services_and_nodes() -> None:
-    found = service_fact(sent({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}}))
+    found = service_fact(
+        sent({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}})
+    )
     assert found and found.job_uid == 7
-    assert service_fact(sent({"metadata": {"name": "other", "namespace": "default", "uid": "s"}})) is None
+    assert (
+        service_fact(sent({"metadata": {"name": "other", "namespace": "default", "uid": "s"}}))
+        is None
+    )
     ready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:01:00Z"}
     node = node_fact(sent({"metadata": {"name": "n"}, "status": {"conditions": [ready]}}))
     assert (node.ready, node.since_s) == (False, 60.0)

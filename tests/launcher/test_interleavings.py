@@ -1,4 +1,5 @@
-"""Anything may happen in any order, and the launcher may be killed at any moment: the world's invariants hold.
+"""Anything may happen in any order, and the launcher may be killed at any moment: the world's
+invariants hold.
 
 The invariants themselves are in `world.py`, where actions are performed.
 """
@@ -29,7 +30,9 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule(leave=st.sets(some, max_size=3), fresh=st.integers(min_value=0, max_value=3), pause=some)
     def decide(self, leave: set[int], fresh: int, pause: int) -> None:
-        """Some tasks stay, some go, some are new; serials are never used twice, not after a pause either."""
+        """Some tasks stay, some go, some are new; serials are never used twice, not after a pause
+        either.
+        """
         self.generation += 1
         kept = [word for n, word in enumerate(self.tasks) if n not in leave]
         new = [f"{'cpw'[min(n, 2)] if not kept else 'w'}{self.serial + n}" for n in range(fresh)]
@@ -64,7 +67,9 @@ class Life(RuleBasedStateMachine):
     def ready(self, n: int) -> None:
         pod = self.pick(n)
         if pod and pod.phase == "Running":
-            self.world.hear(TaskReady(**self.world.about(pod), node=pod.node, host="h", ports=(1, 2)))
+            self.world.hear(
+                TaskReady(**self.world.about(pod), node=pod.node, host="h", ports=(1, 2))
+            )
 
     @rule()
     def all_ready(self) -> None:
@@ -102,7 +107,9 @@ class Life(RuleBasedStateMachine):
 
     @rule(n=some, error=st.sampled_from([None, None, None, "bind failed"]))
     def prepare(self, n: int, error: str | None) -> None:
-        specs = {m.generation: m for m in self.world.said if type(m).__name__ == "ClusterSpecPublished"}
+        specs = {
+            m.generation: m for m in self.world.said if type(m).__name__ == "ClusterSpecPublished"
+        }
         spec, pod = specs.get(max(specs, default=0)), self.pick(n)
         if spec and pod and spec.of(pod.name):
             about = {**self.world.about(pod), "generation": spec.generation}
@@ -124,13 +131,24 @@ class Life(RuleBasedStateMachine):
     def resume(self) -> None:
         self.hand_over(final=False, resumes=True)
 
-    @rule(leave=st.sets(some, max_size=2), far=st.integers(min_value=0, max_value=4), final=st.booleans())
+    @rule(
+        leave=st.sets(some, max_size=2),
+        far=st.integers(min_value=0, max_value=4),
+        final=st.booleans(),
+    )
     def go_well(self, leave: set[int], far: int, final: bool) -> None:
-        """So that chance also meets what takes many steps: ready, prepared, handed over to, resumed."""
+        """So that chance also meets what takes many steps: ready, prepared, handed over to,
+        resumed.
+        """
         if not self.over:
             self.decide(leave, fresh=2, pause=1)
         self.settle()
-        for step in (self.all_ready, self.all_prepare, lambda: self.hand_over(final, False), self.resume)[:far]:
+        for step in (
+            self.all_ready,
+            self.all_prepare,
+            lambda: self.hand_over(final, False),
+            self.resume,
+        )[:far]:
             step()
             self.settle()
 

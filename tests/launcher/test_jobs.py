@@ -57,7 +57,9 @@ def test_every_message_of_a_whole_life_may_come_twice() -> None:
 
 def test_an_older_decision_changes_nothing() -> None:
     assert job(decided(2, "c0"), decided(1, "c0 p1")) == job(decided(2, "c0"))
-    assert job(decided(1, "c0", revision=5), decided(1, "c0", revision=4)) == job(decided(1, "c0", revision=5))
+    assert job(decided(1, "c0", revision=5), decided(1, "c0", revision=4)) == job(
+        decided(1, "c0", revision=5)
+    )
 
 
 def test_a_new_revision_of_a_generation_keeps_its_time() -> None:
@@ -75,11 +77,15 @@ def test_a_checkpoint_shows_that_a_generation_runs_even_if_the_resumption_was_ne
 
 def test_a_report_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
     assert job(decided(1, "c0"), progress(1)).running == 1
-    assert job(decided(1, "c0"), resumed(1), decided(2, "c0"), progress(2), progress(1)).running == 2
+    assert (
+        job(decided(1, "c0"), resumed(1), decided(2, "c0"), progress(2), progress(1)).running == 2
+    )
     assert job(decided(1, "c0"), progress(2)).running is None
 
 
-def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view(world: World) -> None:
+def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view(
+    world: World,
+) -> None:
     world.train(decided(1, "c0"))
 
     assert told(world.view, progress(1), world.now + 1) is world.view
@@ -92,7 +98,9 @@ def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:
 
 def test_only_the_latest_abandoned_generations_are_remembered() -> None:
     newest = ABANDONED_KEPT + 5
-    lived = job(*(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g))))
+    lived = job(
+        *(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g)))
+    )
     assert list(lived.generations) == list(range(6, newest + 1))
     assert in_flight(lived) is None and wanted(lived) == {}
 
@@ -105,7 +113,19 @@ def test_a_pause_wants_nothing_and_the_next_decision_ends_it() -> None:
 
 
 def test_facts_about_unknown_and_finished_jobs_are_not_kept() -> None:
-    fact = TaskReady(job=JOB, uid=UID, pod="p", pod_uid="u", role="ps", serial=0, node="n", host="h", ports=(1, 2))
+    fact = TaskReady(
+        job=JOB,
+        uid=UID,
+        pod="p",
+        pod_uid="u",
+        role="ps",
+        serial=0,
+        node="n",
+        host="h",
+        ports=(1, 2),
+    )
     assert told(View(), fact, 0.0).told.jobs == {}
-    over = told(told(View(), decided(1, "c0"), 0.0), JobFinished(job=JOB, uid=UID, outcome="failed"), 1.0)
+    over = told(
+        told(View(), decided(1, "c0"), 0.0), JobFinished(job=JOB, uid=UID, outcome="failed"), 1.0
+    )
     assert told(told(over, decided(2, "c0"), 2.0), fact, 3.0).told.jobs == {}

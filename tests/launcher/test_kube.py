@@ -52,7 +52,9 @@ async def test_making_twice_is_making_once(server: ApiServer, api: Api) -> None:
     assert made == [["net-worker-3"], ["net"], ["net"]]
 
 
-async def test_a_name_that_an_earlier_job_still_has_is_waited_for(server: ApiServer, api: Api) -> None:
+async def test_a_name_that_an_earlier_job_still_has_is_waited_for(
+    server: ApiServer, api: Api
+) -> None:
     await perform(POD, api)
     server.pod("net-worker-3")["metadata"]["labels"]["weir.dev/uid"] = "1"
     with pytest.raises(kube.TryLater):
@@ -75,7 +77,9 @@ async def test_removing_what_is_gone_is_fine(server: ApiServer, api: Api) -> Non
 async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     with pytest.raises(kube.TryLater, match="Conflict"):
-        await perform(DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api)
+        await perform(
+            DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api
+        )
     assert server.names("pods") == ["net-worker-3"]
     uid = server.pod("net-worker-3")["metadata"]["uid"]
     await perform(DeletePod(namespace="default", name="net-worker-3", uid=uid, grace_s=3), api)
@@ -85,15 +89,21 @@ async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None
 async def test_a_resize_goes_to_the_subresource(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     task = plan("w3", Resources(cpu=2, memory_gib=4))
-    await perform(ResizePod(namespace="default", name="net-worker-3", uid="x", task=task, revision=2), api)
+    await perform(
+        ResizePod(namespace="default", name="net-worker-3", uid="x", task=task, revision=2), api
+    )
     assert server.pod("net-worker-3")["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "2000m",
         "memory": "4096Mi",
     }
 
 
-@pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid")])
-async def test_what_will_never_work_is_refused(server: ApiServer, api: Api, code: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid")]
+)
+async def test_what_will_never_work_is_refused(
+    server: ApiServer, api: Api, code: int, reason: str
+) -> None:
     server.trouble = [(code, reason)]
     with pytest.raises(kube.Refused, match=reason):
         await perform(POD, api)
@@ -107,7 +117,9 @@ async def test_what_may_work_soon_is_tried_later(server: ApiServer, api: Api, co
 
 
 async def test_a_server_that_is_away_is_tried_later() -> None:
-    api = await connect(Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random)
+    api = await connect(
+        Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random
+    )
     with pytest.raises(kube.TryLater):
         await perform(POD, api)
     await api.close()

@@ -8,7 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from services.launcher.facts import PodFact
-from services.launcher.measures import ABANDONED, EXITED, PREPARING, SAVING, UNSAVED, Meters, standing
+from services.launcher.measures import (
+    ABANDONED,
+    EXITED,
+    PREPARING,
+    SAVING,
+    UNSAVED,
+    Meters,
+    standing,
+)
 from services.launcher.view import View, pod_seen
 from shared.messages import (
     CheckpointFailed,
@@ -41,7 +49,13 @@ def told(meters: Meters) -> dict[str, Any]:
 
 
 def pod(number: int, **fields: Any) -> PodFact:
-    made: dict[str, Any] = {"namespace": "default", "job": JOB, "job_uid": UID, "role": "worker", "serial": number}
+    made: dict[str, Any] = {
+        "namespace": "default",
+        "job": JOB,
+        "job_uid": UID,
+        "role": "worker",
+        "serial": number,
+    }
     return PodFact(**made, name=f"{JOB}-worker-{number}", uid=f"u{number}", **fields)
 
 
@@ -67,7 +81,10 @@ def test_a_pod_is_in_one_state(fields: dict[str, Any], state: str) -> None:
 
 def test_a_pod_that_is_not_there_any_more_is_in_none() -> None:
     seen = pod_seen(View(), pod(1, phase="Running"))
-    assert sum(standing(pod_seen(seen, replace(pod(1, phase="Running"), gone=True))).series.values()) == 0  # type: ignore[arg-type]
+    assert (
+        sum(standing(pod_seen(seen, replace(pod(1, phase="Running"), gone=True))).series.values())
+        == 0
+    )  # type: ignore[arg-type]
 
 
 def test_what_trainers_say_is_counted() -> None:

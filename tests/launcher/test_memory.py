@@ -1,4 +1,6 @@
-"""The stored snapshot: a restart takes it where it fits the streams, and reads them from their beginning where not."""
+"""The stored snapshot: a restart takes it where it fits the streams, and reads them from their
+beginning where not.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ async def streams_with_two_messages(bus: Bus) -> dict[str, int]:
 @pytest.mark.parametrize("behind", [0, 1])
 async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, behind: int) -> None:
     last = await streams_with_two_messages(bus)
-    kept = Snapshot(after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT)
+    kept = Snapshot(
+        after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT
+    )
     await memory.save(bus, kept)
 
     assert await memory.load(bus) == kept
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
-async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(bus: Bus, ahead: str) -> None:
+async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
+    bus: Bus, ahead: str
+) -> None:
     last = await streams_with_two_messages(bus)
     await memory.save(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
 

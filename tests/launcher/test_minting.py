@@ -1,4 +1,6 @@
-"""A job's credentials: made once for it, before its pods, good for its program, and gone with it."""
+"""A job's credentials: made once for it, before its pods, good for its program, and gone with
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ from tests.shared import guarded
 from tests.shared.guarded import KEYS, credentials, is_let_in, visitor
 from tests.shared.kube.api_server import api_server
 
-GUARDED, OPEN = Settings(signing_key="jobs.json", network_policies=False), Settings(network_policies=False)
+GUARDED, OPEN = (
+    Settings(signing_key="jobs.json", network_policies=False),
+    Settings(network_policies=False),
+)
 SHORT_S, DAY_S = 3.0, 86_400.0
 DECIDED = decided(1, "c0 p1")
 SECRET = CreateSecret(decision=DECIDED, owner_uid="0123-owner-and-more", text="credentials")
@@ -60,8 +65,12 @@ def test_first_comes_the_service_then_the_credentials_then_the_pods() -> None:
 
 
 def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten() -> None:
-    view = views.provided(views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False), service().uid)
-    view = views.service_seen(views.service_seen(view, service(), gone=True), service("another"), gone=False)
+    view = views.provided(
+        views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False), service().uid
+    )
+    view = views.service_seen(
+        views.service_seen(view, service(), gone=True), service("another"), gone=False
+    )
 
     assert todo(view) == [CreateSecret]
     assert views.provided(view, "another").provided == {"another"}
@@ -79,7 +88,9 @@ def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
 
 def test_a_pod_is_given_what_is_kept_and_the_owner_takes_it_along() -> None:
     kept, env = pods.secret(SECRET), pods.pod(POD, GUARDED)["spec"]["containers"][0]["env"]
-    given = next(each["valueFrom"]["secretKeyRef"] for each in env if each["name"] == "WEIR_NATS_CREDS_TEXT")
+    given = next(
+        each["valueFrom"]["secretKeyRef"] for each in env if each["name"] == "WEIR_NATS_CREDS_TEXT"
+    )
 
     assert given == {"name": kept["metadata"]["name"], "key": "nats.creds"}
     assert base64.b64decode(kept["data"]["nats.creds"]) == b"credentials"
@@ -131,8 +142,12 @@ async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> N
 
 
 @pytest.mark.parametrize("nuid", [">", "*", "a.b", ""])
-async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(server: NatsServer, nuid: str) -> None:
-    """A submitter writes where its parts are; a pattern there must not become a right, and is not followed."""
+async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
+    server: NatsServer, nuid: str
+) -> None:
+    """A submitter writes where its parts are; a pattern there must not become a right, and is not
+    followed.
+    """
     digest, bucket = DECIDED.request.program.digest, subjects.program_bucket("default")
     about = msgspec.json.encode({"name": digest, "nuid": nuid, "size": 1, "chunks": 1})
     async with visitor(server.url, credentials("submitter", "default.x")) as person:
@@ -157,7 +172,9 @@ async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None
         return False
 
     async def over(text: str) -> None:
-        with suppress(NatsError):  # on a machine that stands still they may be over before they are tried
+        with suppress(
+            NatsError
+        ):  # on a machine that stands still they may be over before they are tried
             async with visitor(server.url, text) as pod:
                 while pod.client.is_connected:
                     await asyncio.sleep(0.05)

@@ -1,4 +1,6 @@
-"""Tasks that work and will have to go are told of, once a reason; and those that leave work on as long as they can."""
+"""Tasks that work and will have to go are told of, once a reason; and those that leave work on as
+long as they can.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def told(world: World) -> list[tuple[str, str, float]]:
 
 def evict(world: World, name: str, **fields: Any) -> None:
     """As the API server shows it: there until its grace is over."""
-    world.change(name, leaving=True, leaves_s=DEADLINE_S, reason="Evicted", message="drained", **fields)
+    world.change(
+        name, leaving=True, leaves_s=DEADLINE_S, reason="Evicted", message="drained", **fields
+    )
     world.settle()
 
 
@@ -46,7 +50,9 @@ def test_our_own_victims_are_no_news(world: World) -> None:
     assert "net-ps-1" not in world.standing() and told(world) == []
 
 
-def test_a_cordon_is_told_of_every_task_on_the_node_and_a_taint_with_its_notice(world: World) -> None:
+def test_a_cordon_is_told_of_every_task_on_the_node_and_a_taint_with_its_notice(
+    world: World,
+) -> None:
     world.train(decided(1, FIRST))
     condemn(world, "node-1", doom="NodeCordoned")
     assert told(world) == [("net-ps-1", "NodeCordoned", 0.0)]
@@ -70,7 +76,9 @@ def test_a_reason_is_said_again_where_it_has_a_time_at_last_or_a_sooner_one(worl
     assert told(world)[2:] == [("net-ps-1", "NodeTainted", by_s - 90.0)]
 
 
-def test_an_eviction_that_is_only_announced_is_told_again_when_the_pod_is_deleted_for_it(world: World) -> None:
+def test_an_eviction_that_is_only_announced_is_told_again_when_the_pod_is_deleted_for_it(
+    world: World,
+) -> None:
     world.train(decided(1, FIRST))
     world.change("net-ps-1", reason="Evicted")
     world.settle()
@@ -119,7 +127,9 @@ def test_a_cordon_long_ago_takes_nobody_the_time_to_overtake(world: World) -> No
     assert world.abandoned() == {2: "net-ps-1 is being deleted"}
 
 
-def test_a_generation_for_which_another_has_drained_goes_on_with_a_leaving_pod(world: World) -> None:
+def test_a_generation_for_which_another_has_drained_goes_on_with_a_leaving_pod(
+    world: World,
+) -> None:
     world.train(decided(1, FIRST))
     world.hand_over(decided(2, "c0 p1 w2 w4"))
     world.drain(1, successor=2)
@@ -156,9 +166,13 @@ def test_a_chief_that_drained_before_it_ended_is_waited_for_no_more(world: World
     assert world.standing() == sorted(names("c3 p1 w2"))
 
 
-def test_what_the_task_itself_said_is_not_said_for_it_and_the_deadline_is_told_beside(world: World) -> None:
+def test_what_the_task_itself_said_is_not_said_for_it_and_the_deadline_is_told_beside(
+    world: World,
+) -> None:
     world.train(decided(1, FIRST))
-    own = TaskLeaving(**world.about(world.pod("net-ps-1")), node="node-1", why="SIGTERM", leaves_s=DEADLINE_S + 9)
+    own = TaskLeaving(
+        **world.about(world.pod("net-ps-1")), node="node-1", why="SIGTERM", leaves_s=DEADLINE_S + 9
+    )
     world.hear(own)
     world.hear(replace(own, generation=0))
     evict(world, "net-ps-1")
@@ -191,7 +205,13 @@ def test_where_the_whole_cluster_stops_nothing_goes_on(world: World) -> None:
     world.stand(decided(2, "c0 p1 w2 w4"))
     for name in world.standing():
         pod = world.pod(name)
-        world.hear(TaskLeaving(**about_pod(world.view.told.jobs[UID], pod), node=pod.node, why=SIGTERM))
-    ends(world, "net-worker-4", exit_code=143, reason="Terminated", message="the cluster was stopped")
-    assert world.abandoned() == {2: "net-worker-4 ended: Terminated (exit code 143) the cluster was stopped"}
+        world.hear(
+            TaskLeaving(**about_pod(world.view.told.jobs[UID], pod), node=pod.node, why=SIGTERM)
+        )
+    ends(
+        world, "net-worker-4", exit_code=143, reason="Terminated", message="the cluster was stopped"
+    )
+    assert world.abandoned() == {
+        2: "net-worker-4 ended: Terminated (exit code 143) the cluster was stopped"
+    }
     assert world.last(GenerationAbandoned).goes_on is None

@@ -58,14 +58,22 @@ class Stage:
 
 @pytest.fixture(params=[()], ids=["everywhere"])
 async def stage(
-    nats_url: str, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    nats_url: str,
+    bus: Bus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Stage]:
     """Parameter: the namespaces of jobs."""
     monkeypatch.setattr(pods, "COMMAND", SLEEPER)
-    async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as cluster:
+    async with local_cluster(
+        [NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster"
+    ) as cluster:
         made = Stage(bus, cluster)
         await bus.follow(SAID, made.on_said, {})
-        launcher = Settings(kube_url=cluster.url, kube_retry_s=0.05, task_ports="0,0", job_namespaces=request.param)
+        launcher = Settings(
+            kube_url=cluster.url, kube_retry_s=0.05, task_ports="0,0", job_namespaces=request.param
+        )
         own = await wire.connect(nats_url, "launcher")
         await start(own, launcher)
         yield made
@@ -82,7 +90,9 @@ async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
     more = replace(SMALL, cpu=0.75)
     await stage.bus.publish(on_node(decided(1, "p1 w2", revision=2, resources=more)))
     await stage.until(lambda: len(stage.all(TaskUpdated)) == 2)
-    assert {fact.resources for fact in stage.all(TaskUpdated)} == {Resources(cpu=0.75, memory_gib=1.0)}
+    assert {fact.resources for fact in stage.all(TaskUpdated)} == {
+        Resources(cpu=0.75, memory_gib=1.0)
+    }
     assert stage.names("pods") == names("p1 w2") and JOB in stage.names("services")
     assert stage.names(POLICIES) == [JOB]
     await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
@@ -96,11 +106,16 @@ async def test_soft_limits_move_what_a_pod_is_weighed_by_and_never_stop_it(stage
     await stage.bus.publish(on_node(replace(decided(1, "w2", revision=1), request=soft)))
     await stage.until(lambda: len(stage.all(TaskStarted)) == 1)
     more = replace(SMALL, cpu=0.75)
-    await stage.bus.publish(on_node(replace(decided(1, "w2", revision=2, resources=more), request=soft)))
+    await stage.bus.publish(
+        on_node(replace(decided(1, "w2", revision=2, resources=more), request=soft))
+    )
     await stage.until(lambda: len(stage.all(TaskUpdated)) == 1)
     [pod] = [kept.body for kept in stage.cluster.store.objects["pods"].values()]
     [status] = pod["status"]["containerStatuses"]
-    assert status["resources"] == {"requests": {"cpu": "750m", "memory": "1024Mi"}, "limits": {"memory": "1024Mi"}}
+    assert status["resources"] == {
+        "requests": {"cpu": "750m", "memory": "1024Mi"},
+        "limits": {"memory": "1024Mi"},
+    }
     assert limits_of(pod).cpu is None and limits_of(pod).cpu_request == 750
     assert pod["status"]["qosClass"] == "Burstable" and status["restartCount"] == 0
 
@@ -117,7 +132,9 @@ async def test_jobs_run_in_their_namespaces_and_nowhere_else(stage: Stage) -> No
     for uid, name in enumerate(("team-a", "team-b", "default"), start=1):
         wanted = decided(1, "p1 w2", uid=uid)
         await stage.bus.publish(
-            on_node(replace(wanted, namespace=name, request=replace(wanted.request, namespace=name)))
+            on_node(
+                replace(wanted, namespace=name, request=replace(wanted.request, namespace=name))
+            )
         )
     await stage.until(lambda: len(stage.all(TaskStarted)) == 4 and stage.all(GenerationAbandoned))
     [given_up] = stage.all(GenerationAbandoned)

@@ -39,14 +39,27 @@ def container(pod: Any) -> Any:
 
 
 def env(pod: Any) -> dict[str, str]:
-    return {e["name"]: e.get("value") or e["valueFrom"]["fieldRef"]["fieldPath"] for e in container(pod)["env"]}
+    return {
+        e["name"]: e.get("value") or e["valueFrom"]["fieldRef"]["fieldPath"]
+        for e in container(pod)["env"]
+    }
 
 
 def test_labels_are_ours_the_common_ones_and_a_tfjobs() -> None:
     tags = made()["metadata"]["labels"]
-    assert tags["weir.dev/uid"] == "7" and tags["weir.dev/serial"] == "3" and tags["weir.dev/role"] == "worker"
-    assert tags["app.kubernetes.io/managed-by"] == "weir" and tags["app.kubernetes.io/component"] == "worker"
-    assert tags["training.kubeflow.org/replica-type"] == "worker" and tags["training.kubeflow.org/replica-index"] == "0"
+    assert (
+        tags["weir.dev/uid"] == "7"
+        and tags["weir.dev/serial"] == "3"
+        and tags["weir.dev/role"] == "worker"
+    )
+    assert (
+        tags["app.kubernetes.io/managed-by"] == "weir"
+        and tags["app.kubernetes.io/component"] == "worker"
+    )
+    assert (
+        tags["training.kubeflow.org/replica-type"] == "worker"
+        and tags["training.kubeflow.org/replica-index"] == "0"
+    )
     assert "training.kubeflow.org/job-role" not in tags
     assert made("c0")["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
 
@@ -61,7 +74,11 @@ def test_the_service_owns_the_pod() -> None:
 
 def test_requests_are_limits() -> None:
     found = container(made(resources=Resources(cpu=0.5, memory_gib=1.5, gpu=2)))["resources"]
-    assert found["requests"] == found["limits"] == {"cpu": "500m", "memory": "1536Mi", "nvidia.com/gpu": "2"}
+    assert (
+        found["requests"]
+        == found["limits"]
+        == {"cpu": "500m", "memory": "1536Mi", "nvidia.com/gpu": "2"}
+    )
 
 
 def test_a_resize_leaves_devices_alone() -> None:
@@ -88,7 +105,10 @@ def test_the_pod_goes_to_its_node_and_never_restarts() -> None:
 def test_the_trainer_is_told_who_it_is() -> None:
     found = env(made(trainer_nats_url="nats://bus:4222"))
     assert found["WEIR_NATS_URL"] == "nats://bus:4222"
-    who = [found[f"WEIR_TRAINER_{word}"] for word in ("JOB", "NAMESPACE", "UID", "ROLE", "SERIAL", "PORTS")]
+    who = [
+        found[f"WEIR_TRAINER_{word}"]
+        for word in ("JOB", "NAMESPACE", "UID", "ROLE", "SERIAL", "PORTS")
+    ]
     assert who == ["net", "default", "7", "worker", "3", "2222,2223"]
     paths = [found[f"WEIR_TRAINER_{word}"] for word in ("POD", "POD_UID", "NODE", "HOST")]
     assert paths == ["metadata.name", "metadata.uid", "spec.nodeName", "status.podIP"]
@@ -96,18 +116,28 @@ def test_the_trainer_is_told_who_it_is() -> None:
     assert found["GRPC_FAIL_FAST"] == "use_caller"
 
 
-@pytest.mark.parametrize(("asked_s", "given_s", "found_s"), [(30.0, 90.0, "90"), (300.0, 90.0, "300")])
+@pytest.mark.parametrize(
+    ("asked_s", "given_s", "found_s"), [(30.0, 90.0, "90"), (300.0, 90.0, "300")]
+)
 def test_a_pod_is_given_what_its_job_needs_to_end_and_no_less_than_was_asked_for(
     asked_s: float, given_s: float, found_s: str
 ) -> None:
     pod = made(wanted=request(grace_s=asked_s), grace_s=given_s)
     told = env(pod)
-    assert str(pod["spec"]["terminationGracePeriodSeconds"]) == told["WEIR_TRAINER_GRACE_MOST_S"] == found_s
+    assert (
+        str(pod["spec"]["terminationGracePeriodSeconds"])
+        == told["WEIR_TRAINER_GRACE_MOST_S"]
+        == found_s
+    )
     assert told["WEIR_TRAINER_GRACE_S"] == f"{asked_s:g}"
 
 
-@pytest.mark.parametrize(("note", "grace_s"), [("45", 45), ("-1", None), ("a while", None), ("9" * 12, None)])
-def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(note: str, grace_s: int | None) -> None:
+@pytest.mark.parametrize(
+    ("note", "grace_s"), [("45", 45), ("-1", None), ("a while", None), ("9" * 12, None)]
+)
+def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(
+    note: str, grace_s: int | None
+) -> None:
     pod = made(wanted=request(grace_s=45.0))
     assert pod["metadata"]["annotations"]["weir.dev/grace-seconds"] == "45"
     pod["metadata"] |= {"uid": "u", "annotations": {"weir.dev/grace-seconds": note}}
@@ -128,7 +158,11 @@ def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> No
 
     understood = config.load(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"})
 
-    assert (understood.stuck_s, understood.stuck_early_s, understood.stuck_patience) == (3600.0, 0.5, 2.0)
+    assert (understood.stuck_s, understood.stuck_early_s, understood.stuck_patience) == (
+        3600.0,
+        0.5,
+        2.0,
+    )
 
 
 def test_without_a_bus_of_its_own_a_trainer_uses_the_launchers() -> None:
@@ -150,27 +184,42 @@ def test_the_image_is_the_requests_or_the_settings() -> None:
 def test_checkpoints_go_to_the_folder_that_the_job_was_accepted_with() -> None:
     def where(path: str | None, folder: str = "", root: str = "/ckpt") -> str:
         wanted = request(checkpoint=CheckpointRule(path=path))
-        return env(made(wanted=wanted, folder=folder, checkpoint_dir=root))["WEIR_TRAINER_CHECKPOINT_DIR"]
+        return env(made(wanted=wanted, folder=folder, checkpoint_dir=root))[
+            "WEIR_TRAINER_CHECKPOINT_DIR"
+        ]
 
     assert where(None, "default/net-7-x") == "/ckpt/default/net-7-x"
     assert where("gs://bucket/net", "default/net-7-x") == "gs://bucket/net/default/net-7-x"
     assert where(None, "default/net-7-x", "gs://bucket/weir") == "gs://bucket/weir/default/net-7-x"
-    assert [where(path) for path in (None, "mine")] == ["/ckpt/default/net-7", "/ckpt/mine"], "accepted by 0.1.0"
+    assert [where(path) for path in (None, "mine")] == ["/ckpt/default/net-7", "/ckpt/mine"], (
+        "accepted by 0.1.0"
+    )
 
 
 def test_a_pod_mounts_the_folder_of_its_job_and_nothing_else_of_the_claim() -> None:
     pod = made(folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt")
     mounts = [m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"]
     assert mounts == [
-        {"name": "weir-checkpoints", "mountPath": "/ckpt/default/net-7-x", "subPath": "default/net-7-x"},
+        {
+            "name": "weir-checkpoints",
+            "mountPath": "/ckpt/default/net-7-x",
+            "subPath": "default/net-7-x",
+        },
     ]
 
 
 def test_the_folder_that_a_job_continues_from_is_mounted_read_only() -> None:
     wanted = request(checkpoint=CheckpointRule(continue_from="default/old-3-y"))
-    pod = made(wanted=wanted, folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt")
-    mounts = {m["mountPath"]: m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"}
-    assert mounts["/ckpt/default/old-3-y"]["readOnly"] and "readOnly" not in mounts["/ckpt/default/net-7-x"]
+    pod = made(
+        wanted=wanted, folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt"
+    )
+    mounts = {
+        m["mountPath"]: m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"
+    }
+    assert (
+        mounts["/ckpt/default/old-3-y"]["readOnly"]
+        and "readOnly" not in mounts["/ckpt/default/net-7-x"]
+    )
     assert env(pod)["WEIR_TRAINER_CONTINUE_FROM"] == "/ckpt/default/old-3-y"
 
 
@@ -182,12 +231,20 @@ def test_checkpoints_at_a_url_need_no_claim() -> None:
 
 
 def test_volumes_are_mounted() -> None:
-    wanted = (Volume(name="a", mount_path="/a", claim="c"), Volume(name="b", mount_path="/b", host_path="/h"))
+    wanted = (
+        Volume(name="a", mount_path="/a", claim="c"),
+        Volume(name="b", mount_path="/b", host_path="/h"),
+    )
     pod = made(wanted=request(volumes=wanted), checkpoint_claim="shared", checkpoint_dir="/ckpt")
     sources = {v["name"]: v for v in pod["spec"]["volumes"]}
     assert sources["a"]["persistentVolumeClaim"] == {"claimName": "c"}
     assert sources["b"]["hostPath"] == {"path": "/h"}
-    assert [m["mountPath"] for m in container(pod)["volumeMounts"]] == ["/a", "/b", "/ckpt/default/net-7", "/tmp"]
+    assert [m["mountPath"] for m in container(pod)["volumeMounts"]] == [
+        "/a",
+        "/b",
+        "/ckpt/default/net-7",
+        "/tmp",
+    ]
 
 
 def test_a_pod_is_read_back_as_it_was_made() -> None:

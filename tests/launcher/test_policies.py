@@ -1,4 +1,6 @@
-"""Who may reach a job's pods: the policy, when it is made, and what becomes of a job without one."""
+"""Who may reach a job's pods: the policy, when it is made, and what becomes of a job without
+one.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ def test_it_closes_the_jobs_pods_to_all_but_themselves() -> None:
     spec = manifest()["spec"]
     [rule] = spec["ingress"]
     assert spec["policyTypes"] == ["Ingress"] and "egress" not in spec
-    assert list(rule) == ["from"] and [list(peer) for peer in rule["from"]] == [["podSelector"]], "no other door"
+    assert list(rule) == ["from"] and [list(peer) for peer in rule["from"]] == [["podSelector"]], (
+        "no other door"
+    )
     for word in ("c0", "p1", "w3"):
-        assert chooses(spec["podSelector"], made(word)) and chooses(rule["from"][0]["podSelector"], made(word))
+        assert chooses(spec["podSelector"], made(word)) and chooses(
+            rule["from"][0]["podSelector"], made(word)
+        )
 
 
 def test_an_earlier_job_of_that_name_is_another_job() -> None:
@@ -40,8 +46,14 @@ def test_an_earlier_job_of_that_name_is_another_job() -> None:
 
 def test_it_goes_with_the_jobs_service() -> None:
     service, meta = pods.service(decided(1, "c0"))["metadata"], manifest()["metadata"]
-    assert (meta["name"], meta["namespace"], meta["labels"]) == (service["name"], "default", service["labels"])
-    assert [(o["kind"], o["uid"], o["controller"]) for o in meta["ownerReferences"]] == [("Service", "owner", True)]
+    assert (meta["name"], meta["namespace"], meta["labels"]) == (
+        service["name"],
+        "default",
+        service["labels"],
+    )
+    assert [(o["kind"], o["uid"], o["controller"]) for o in meta["ownerReferences"]] == [
+        ("Service", "owner", True)
+    ]
 
 
 def test_no_pod_is_made_before_the_policy_is_seen(world: World) -> None:
@@ -83,5 +95,8 @@ def test_a_cluster_may_do_without(wanted: bool) -> None:
     world = World(network_policies=wanted)
     world.hear(decided(1, "c0 p1"))
     world.perform(reconcile(world.view, world.now, world.rules)[0])
-    found = {type(a) for a in reconcile(world.view, world.now, replace(world.rules, network_policies=wanted))}
+    found = {
+        type(a)
+        for a in reconcile(world.view, world.now, replace(world.rules, network_policies=wanted))
+    }
     assert found == ({CreatePolicy} if wanted else {CreatePod})

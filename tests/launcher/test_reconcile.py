@@ -23,9 +23,17 @@ from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
 
 
-def test_a_first_start_makes_the_service_then_the_pods_then_the_spec_then_the_order(world: World) -> None:
+def test_a_first_start_makes_the_service_then_the_pods_then_the_spec_then_the_order(
+    world: World,
+) -> None:
     world.decide(decided(1, "c0 p1 w2"))
-    assert [type(a) for a in world.done] == [CreateService, CreatePolicy, CreatePod, CreatePod, CreatePod]
+    assert [type(a) for a in world.done] == [
+        CreateService,
+        CreatePolicy,
+        CreatePod,
+        CreatePod,
+        CreatePod,
+    ]
     assert all(a.owner_uid == "s1" for a in world.done if isinstance(a, CreatePod))
     world.run_pods()
     world.settle()
@@ -61,7 +69,9 @@ def test_a_task_that_another_pod_of_that_name_called_ready_is_not_ready(world: W
     assert world.all(ClusterSpecPublished) == []
 
 
-def test_a_pod_that_speaks_before_kubernetes_shows_it_is_not_gone_unless_all_was_listed_since() -> None:
+def test_a_pod_that_speaks_before_kubernetes_shows_it_is_not_gone_unless_all_was_listed_since() -> (
+    None
+):
     world = World()
     world.decide(decided(1, "c0"))
     pod = world.pod("net-chief-0")
@@ -82,7 +92,9 @@ def test_growing_keeps_every_pod(world: World) -> None:
     assert world.standing() == names("c0 p1 w2 w3")
 
 
-def test_shrinking_removes_the_named_victims_only_after_the_smaller_generation_resumed(world: World) -> None:
+def test_shrinking_removes_the_named_victims_only_after_the_smaller_generation_resumed(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1 w2 w3"))
     world.hand_over(decided(2, "c0 p1 w3"))
     world.drain(1)
@@ -150,7 +162,9 @@ def test_a_long_reason_keeps_who_it_was_and_how_its_traceback_ends(world: World)
     world.prepare(2, error="Traceback" + "\n  File" * 2000 + "\nMemoryError: the last words")
     world.settle()
     reason = world.abandoned()[2]
-    assert reason.startswith("net-chief-0: Traceback") and reason.endswith("MemoryError: the last words")
+    assert reason.startswith("net-chief-0: Traceback") and reason.endswith(
+        "MemoryError: the last words"
+    )
     assert len(reason) < 5000
 
 
@@ -172,7 +186,9 @@ def test_each_step_has_its_time_limit(world: World, step: str, limit: str, says:
     assert world.standing() == names("c0 p1")
 
 
-def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_want(world: World) -> None:
+def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_want(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2 w3"))
     world.train(decided(3, "c0 p1 w3 w4"))
@@ -181,7 +197,9 @@ def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_w
     assert world.standing() == names("c0 p1 w3 w4")
 
 
-def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_handed_over_to(world: World) -> None:
+def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_handed_over_to(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.drain(1)
@@ -193,14 +211,18 @@ def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_ha
     assert world.ordered() == [(1, None), (2, 1), (3, 2)]
 
 
-def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_hand_over(world: World) -> None:
+def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_hand_over(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.train(decided(3, "c0 p1 w3"))
     assert world.abandoned() == {2: "superseded by generation 3"}
 
 
-def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_handed_over_again(world: World) -> None:
+def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_handed_over_again(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.drain(1)
@@ -231,7 +253,9 @@ def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world:
     assert world.abandoned() == {}
 
 
-def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_since(world: World) -> None:
+def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_since(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1 w2"))
     for pod in names("c0 p1 w2"):
         world.change(pod, phase="Failed", exit_code=0)
@@ -241,7 +265,9 @@ def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_s
     assert [world.spec(number).off_s for number in (1, 2, 3)] == [0.0, 600.0, 0.0]
 
 
-@pytest.mark.parametrize(("lost", "next_ones"), [("net-chief-0", "c4 p1 p2 w3"), ("net-ps-2", "c0 p1 p4 w3")])
+@pytest.mark.parametrize(
+    ("lost", "next_ones"), [("net-chief-0", "c4 p1 p2 w3"), ("net-ps-2", "c0 p1 p4 w3")]
+)
 def test_a_generation_whose_chief_or_ps_is_gone_cannot_be_drained_so_the_next_has_none_before_it(
     world: World, lost: str, next_ones: str
 ) -> None:
@@ -269,7 +295,9 @@ def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps_or_
 
 @pytest.mark.parametrize("far", ["prepared", "ordered", "drained"])
 @pytest.mark.parametrize("name", ["net-chief-0", "net-ps-1", "net-worker-2"])
-def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(world: World, far: str, name: str) -> None:
+def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(
+    world: World, far: str, name: str
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
     if far == "prepared":
@@ -289,7 +317,9 @@ def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(world: World
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_a_chief_that_dies_after_the_order_ends_the_wait_at_once(world: World, drained: bool) -> None:
+def test_a_chief_that_dies_after_the_order_ends_the_wait_at_once(
+    world: World, drained: bool
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     if drained:
@@ -310,13 +340,23 @@ def test_a_lost_task_that_nobody_replaces_ends_the_generation_after_a_while(worl
     world.settle()
     assert world.abandoned() == {}
     world.wait()
-    assert world.now == 1000.0 + world.rules.overtake_s and "net-worker-2 ended" in world.abandoned()[2]
+    assert (
+        world.now == 1000.0 + world.rules.overtake_s
+        and "net-worker-2 ended" in world.abandoned()[2]
+    )
 
 
 def test_of_a_task_that_ended_the_log_is_told_below_what_can_be_read_alone(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
-    world.change("net-worker-2", phase="Failed", exit_code=1, ended_s=world.now, message="one\ntwo\n", reason="Error")
+    world.change(
+        "net-worker-2",
+        phase="Failed",
+        exit_code=1,
+        ended_s=world.now,
+        message="one\ntwo\n",
+        reason="Error",
+    )
     world.settle()
     world.wait()
     assert world.abandoned()[2] == "net-worker-2 ended: Error (exit code 1)\none\ntwo"
@@ -332,7 +372,9 @@ def test_a_final_checkpoint_for_what_was_abandoned_meanwhile_stops_nobody(world:
     assert world.ordered()[-1] == (3, 1), "it went on, so it must be drained"
 
 
-def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(world: World) -> None:
+def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.wait()
@@ -343,7 +385,9 @@ def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(w
     assert world.ordered()[-1] == (3, 2)
 
 
-def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_abandoned(world: World) -> None:
+def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_abandoned(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.wait()
@@ -351,18 +395,25 @@ def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_ab
     assert world.spec(3).previous == 1
     world.resume(2)
     world.settle()
-    assert world.abandoned()[3] == "generation 2 resumed meanwhile, and this one was prepared to follow 1"
+    assert (
+        world.abandoned()[3]
+        == "generation 2 resumed meanwhile, and this one was prepared to follow 1"
+    )
     world.train(decided(4, "c0 p1 w4"))
     assert world.ordered()[-1] == (4, 2)
 
 
-def test_a_decision_that_is_overtaken_takes_no_final_checkpoint_from_another_generation(world: World) -> None:
+def test_a_decision_that_is_overtaken_takes_no_final_checkpoint_from_another_generation(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.drain(1, successor=2)
     world.decide(decided(3, "c0 p1 w3"))
     world.decide(decided(4, "c0 p1 w4"))
-    assert world.abandoned() == {3: "superseded by generation 4"}, "nothing runs that could go on in place of 2"
+    assert world.abandoned() == {3: "superseded by generation 4"}, (
+        "nothing runs that could go on in place of 2"
+    )
     world.resume(2)
     world.settle()
     world.train(decided(4, "c0 p1 w4"))
@@ -380,10 +431,17 @@ def test_a_generation_that_saves_again_after_its_final_checkpoint_went_on(world:
 
 def test_a_lost_worker_is_reported_and_not_made_again(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
-    world.change("net-worker-2", phase="Failed", exit_code=137, reason="OOMKilled", message="too big")
+    world.change(
+        "net-worker-2", phase="Failed", exit_code=137, reason="OOMKilled", message="too big"
+    )
     world.settle()
     fact = world.last(TaskExited)
-    assert (fact.pod, fact.exit_code, fact.reason, fact.message) == ("net-worker-2", 137, "OOMKilled", "too big")
+    assert (fact.pod, fact.exit_code, fact.reason, fact.message) == (
+        "net-worker-2",
+        137,
+        "OOMKilled",
+        "too big",
+    )
     world.vanish(world.pod("net-worker-2"))
     world.settle()
     assert len(world.all(TaskExited)) == 1 and world.standing() == names("c0 p1")
@@ -396,7 +454,10 @@ def test_a_pod_that_vanishes_is_reported_even_if_nobody_looked(world: World) -> 
     del world.pods[world.pod("net-worker-2").uid]
     world.restart()
     world.settle()
-    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == ("net-worker-2", "Deleted")
+    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == (
+        "net-worker-2",
+        "Deleted",
+    )
 
 
 def test_a_lost_pod_of_the_generation_in_flight_ends_it(world: World) -> None:
@@ -414,7 +475,10 @@ def test_a_pod_on_a_lost_node_is_lost_although_its_phase_says_running(world: Wor
     world.settle()
     assert world.all(TaskExited) == []
     world.wait()
-    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == ("net-worker-2", "NodeLost")
+    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == (
+        "net-worker-2",
+        "NodeLost",
+    )
     world.node("node-2", ready=True)
     world.settle()
     assert len(world.all(TaskExited)) == 1
@@ -438,7 +502,9 @@ def test_a_terminating_pod_on_a_node_that_is_not_ready_is_lost_at_once(world: Wo
     assert world.last(TaskExited).reason == "NodeLost"
 
 
-def test_a_pause_removes_all_pods_and_what_comes_next_has_no_previous_generation(world: World) -> None:
+def test_a_pause_removes_all_pods_and_what_comes_next_has_no_previous_generation(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.decide(decided(2, ""))
     assert world.standing() == []
@@ -455,7 +521,9 @@ def test_waiting_makes_nothing(world: World) -> None:
     assert world.done == []
 
 
-def test_a_finished_job_leaves_nothing_and_a_late_decision_brings_nothing_back(world: World) -> None:
+def test_a_finished_job_leaves_nothing_and_a_late_decision_brings_nothing_back(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.stand(decided(2, "c0 p1 w2 w3"))
     world.finish()
@@ -479,7 +547,11 @@ def test_a_new_job_of_the_same_name_waits_until_the_names_are_free(world: World)
 
 
 def test_what_belongs_to_no_known_job_goes_after_a_while(world: World) -> None:
-    world.show(PodFact(namespace="default", job="old", job_uid=3, role="ps", serial=0, name="old-ps-0", uid="x"))
+    world.show(
+        PodFact(
+            namespace="default", job="old", job_uid=3, role="ps", serial=0, name="old-ps-0", uid="x"
+        )
+    )
     world.services[3] = ServiceFact(namespace="default", name="old", uid="y", job_uid=3)
     world.view = service_seen(world.view, world.services[3], gone=False)
     world.settle()
@@ -533,7 +605,9 @@ def test_a_deletion_is_ordered_for_that_very_pod() -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_pod_is_given_as_long_to_end_as_the_last_changes_of_its_job_took(restarts: bool) -> None:
     world = World(restarts=restarts, grace_most_s=200.0)
-    for generation, (words, change_s) in enumerate([("c0 p1", 60.0), ("c0 p1 w2", 5.0), ("c0 p1 w3", 900.0)], 1):
+    for generation, (words, change_s) in enumerate(
+        [("c0 p1", 60.0), ("c0 p1 w2", 5.0), ("c0 p1 w3", 900.0)], 1
+    ):
         world.train(decided(generation, words), change_s=change_s)
     world.train(decided(4, "c0 p1 w4"))
 
@@ -548,7 +622,9 @@ def test_a_pod_is_given_as_long_to_end_as_the_last_changes_of_its_job_took(resta
 
 
 def test_what_is_sent_away_is_given_what_was_asked_for() -> None:
-    pod = PodFact(namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", grace_s=45)
+    pod = PodFact(
+        namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", grace_s=45
+    )
     assert deletion(pod).grace_s == 45
 
 
@@ -561,5 +637,7 @@ def test_a_spec_says_when_its_generation_was_decided() -> None:
 
 def test_the_view_of_an_empty_world_wants_nothing() -> None:
     assert reconcile(View(), 0.0, World().rules) == []
-    orphan = PodFact(namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", gone=True)
+    orphan = PodFact(
+        namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", gone=True
+    )
     assert reconcile(pod_seen(View(), orphan), 1e9, World().rules) == []

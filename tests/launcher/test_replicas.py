@@ -1,4 +1,6 @@
-"""Two launchers: an order that one gives late is refused, and what it would do to pods it does not do."""
+"""Two launchers: an order that one gives late is refused, and what it would do to pods it does not
+do.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
     """Something happens between the last look at the clock and the write."""
     store = bus.outbox.store
 
-    async def late(subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True) -> int:
+    async def late(
+        subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True
+    ) -> int:
         bus.outbox.store = store  # type: ignore[method-assign]
         await act()  # type: ignore[misc]
         return await store(subject, body, headers, wait_for_room)
@@ -66,13 +70,17 @@ def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
     bus.outbox.store = late  # type: ignore[method-assign]
 
 
-async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(bus: Bus, api: Api) -> None:
+async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(
+    bus: Bus, api: Api
+) -> None:
     late, leader = launcher(bus, api), launcher(bus, api)
     after_the_look(bus, lambda: leader.say(abandoned(2)))
     await late.say(abandoned(1))
 
     assert await orders(bus) == [2]
-    assert late.dirty == {UID} and not late.view.told.jobs, "it thinks again, and does not believe that it was said"
+    assert late.dirty == {UID} and not late.view.told.jobs, (
+        "it thinks again, and does not believe that it was said"
+    )
 
 
 async def test_orders_of_one_launcher_follow_on_each_other(bus: Bus, api: Api) -> None:

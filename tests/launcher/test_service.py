@@ -58,10 +58,15 @@ class Stage:
     async def begin(self, **settings: Any) -> None:
         self.launcher = await wire.connect(self.url, "launcher")
         retry = {"kube_retry_s": 0.02, "kube_retry_max_s": 0.1, "event_rate": 0.0}
-        await start(self.launcher, Settings(nats_url=self.url, kube_url=self.server.url, **(retry | settings)))
+        await start(
+            self.launcher,
+            Settings(nats_url=self.url, kube_url=self.server.url, **(retry | settings)),
+        )
 
     async def kill(self) -> None:
-        """A cancellation that meets a message in the same tick may be lost (Python 3.11): it is repeated."""
+        """A cancellation that meets a message in the same tick may be lost (Python 3.11): it is
+        repeated.
+        """
         assert self.launcher
         while alive := [task for task in self.launcher._tasks if not task.done()]:
             for task in alive:
@@ -84,19 +89,30 @@ class Stage:
     def about(self, name: str) -> dict[str, Any]:
         role, serial = name.split("-")[1:]
         pod_uid = self.server.pod(name)["metadata"]["uid"]
-        return {"job": JOB, "uid": UID, "pod": name, "pod_uid": pod_uid, "role": role, "serial": int(serial)}
+        return {
+            "job": JOB,
+            "uid": UID,
+            "pod": name,
+            "pod_uid": pod_uid,
+            "role": role,
+            "serial": int(serial),
+        }
 
     async def ready(self, *pods: str) -> None:
         await self.until(lambda: set(pods) <= set(self.server.names("pods")))
         for name in pods:
-            await self.bus.publish(TaskReady(**self.about(name), node="node-0", host="10.0.0.1", ports=(2222, 2223)))
+            await self.bus.publish(
+                TaskReady(**self.about(name), node="node-0", host="10.0.0.1", ports=(2222, 2223))
+            )
 
     async def prepared(self, generation: int, *pods: str) -> None:
         for name in pods:
             await self.bus.publish(GenerationPrepared(**self.about(name), generation=generation))
 
     async def resumed(self, generation: int) -> None:
-        await self.bus.publish(TrainingResumed(job=JOB, uid=UID, generation=generation, step=1, samples=1))
+        await self.bus.publish(
+            TrainingResumed(job=JOB, uid=UID, generation=generation, step=1, samples=1)
+        )
 
     async def train(self, decision: AllocationDecided, words: str, spec: int) -> None:
         await self.bus.publish(decision)
@@ -108,7 +124,9 @@ class Stage:
         await self.read_all()
 
     async def read_all(self) -> None:
-        """Until the launcher has read every fact: what is said on the bus and what pods show come by two ways."""
+        """Until the launcher has read every fact: what is said on the bus and what pods show come
+        by two ways.
+        """
         async with asyncio.timeout(ENOUGH_S):
             while True:
                 ear = await self.bus.js.consumer_info(subjects.FACTS, f"launcher-{subjects.FACTS}")
@@ -139,10 +157,14 @@ async def test_a_life_from_the_decision_to_nothing(stage: Stage) -> None:
     assert stage.all(TaskExited) == stage.all(GenerationAbandoned) == []
 
 
-async def test_from_the_last_prepared_to_the_order_nobody_waits_for_a_while_to_pass(stage: Stage) -> None:
+async def test_from_the_last_prepared_to_the_order_nobody_waits_for_a_while_to_pass(
+    stage: Stage,
+) -> None:
     await stage.begin()
     took = [await hand_over_s(stage, generation) for generation in range(1, 6)]
-    assert min(took) < 0.3, took  # 2 ms; the best of five, because the machine has other things to do
+    assert min(took) < 0.3, (
+        took
+    )  # 2 ms; the best of five, because the machine has other things to do
 
 
 async def hand_over_s(stage: Stage, generation: int) -> float:
@@ -156,7 +178,14 @@ async def hand_over_s(stage: Stage, generation: int) -> float:
     await stage.prepared(generation, "net-ps-1")
     await stage.heard(HandOverOrdered, generation)
     await stage.resumed(generation)
-    return next(at for at, m in stage.said if isinstance(m, HandOverOrdered) and m.generation == generation) - begun
+    return (
+        next(
+            at
+            for at, m in stage.said
+            if isinstance(m, HandOverOrdered) and m.generation == generation
+        )
+        - begun
+    )
 
 
 async def test_killed_between_any_two_steps_it_goes_on_where_it_was(stage: Stage) -> None:
@@ -197,14 +226,18 @@ async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage)
     await stage.until(lambda: not stage.server.names("pods") and not stage.server.names("services"))
 
 
-async def test_an_end_that_is_announced_before_the_job_was_requested_keeps_it_from_nothing(stage: Stage) -> None:
+async def test_an_end_that_is_announced_before_the_job_was_requested_keeps_it_from_nothing(
+    stage: Stage,
+) -> None:
     """Its uid is the sequence of its request, which an earlier job of its name can guess."""
     await stage.begin()
     assert await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="failed")) < UID
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
 
 
-async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(stage: Stage) -> None:
+async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(
+    stage: Stage,
+) -> None:
     await stage.begin(snapshot_s=0.0)
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     async with asyncio.timeout(ENOUGH_S):
@@ -226,12 +259,21 @@ async def test_a_lost_pod_is_heard_of(stage: Stage) -> None:
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
     stage.server.status("net-worker-2", phase="Failed", containerStatuses=[{"state": ended}])
     fact = await stage.heard(TaskExited)
-    assert (fact.pod, fact.reason, fact.exit_code, fact.node) == ("net-worker-2", "OOMKilled", 137, "node-0")
+    assert (fact.pod, fact.reason, fact.exit_code, fact.node) == (
+        "net-worker-2",
+        "OOMKilled",
+        137,
+        "node-0",
+    )
 
 
 async def test_a_server_in_trouble_only_delays(stage: Stage) -> None:
     await stage.begin()
-    stage.server.trouble = [(503, "ServiceUnavailable"), (500, "InternalError"), (429, "TooManyRequests")]
+    stage.server.trouble = [
+        (503, "ServiceUnavailable"),
+        (500, "InternalError"),
+        (429, "TooManyRequests"),
+    ]
     stage.server.expire()
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     assert stage.all(GenerationAbandoned) == []
@@ -252,11 +294,15 @@ async def test_time_limits_need_no_event(stage: Stage) -> None:
     await stage.until(lambda: not stage.server.names("pods"))
 
 
-async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_after_a_pause(stage: Stage) -> None:
+async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_after_a_pause(
+    stage: Stage,
+) -> None:
     """Whatever else is heard of the job meanwhile, and whatever is to be done for another one."""
     await stage.begin(echo_s=0.1)
     assert stage.launcher
-    await stage.bus.js.publish(subjects.pattern(HandOverOrdered, decided(1, "").key()), b"{not json")
+    await stage.bus.js.publish(
+        subjects.pattern(HandOverOrdered, decided(1, "").key()), b"{not json"
+    )
     look, caught_up = stage.launcher.last_over, asyncio.Event()
 
     async def look_at_copy(filtered: str) -> int:
@@ -295,5 +341,7 @@ async def test_a_copy_that_has_not_our_last_order_yet_does_not_delay_the_next(st
 async def test_orders_go_on_after_their_subjects_were_purged(stage: Stage) -> None:
     await stage.begin()
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
-    await stage.bus.js.purge_stream(subjects.ORDERS, subject=subjects.about(decided(1, "").key(), "cluster"))
+    await stage.bus.js.purge_stream(
+        subjects.ORDERS, subject=subjects.about(decided(1, "").key(), "cluster")
+    )
     await stage.train(decided(2, "c0 p1 w2"), "c0 p1 w2", 2)

@@ -1,4 +1,6 @@
-"""Messages of one job change nothing about another job, whatever they contain and however many they are."""
+"""Messages of one job change nothing about another job, whatever they contain and however many they
+are.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ FORGED: list[JobMessage] = [
     JobFinished(**ABOUT, outcome="failed"),
     TrainingResumed(**ABOUT, step=1, samples=1),
     CheckpointSaved(**ABOUT, step=1, samples=1, path="/c", seconds=1.0, final=True),
-    CheckpointFailed(**(ABOUT | {"generation": 1}), step=1, path="/c", cause="full", remedy="none", successor=2),
+    CheckpointFailed(
+        **(ABOUT | {"generation": 1}), step=1, path="/c", cause="full", remedy="none", successor=2
+    ),
     GenerationPrepared(**OF_POD, error="no"),
     TaskReady(**OF_POD, node="n", host="h", ports=(1, 2)),
     TaskLeaving(**OF_POD, node="n", why="SIGTERM"),
@@ -46,7 +50,9 @@ def training(world: World) -> World:
 
 
 @EACH
-def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job(world: World, forged: JobMessage) -> None:
+def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job(
+    world: World, forged: JobMessage
+) -> None:
     training(world)
     before = world.view.told.jobs[UID]
 
@@ -97,13 +103,22 @@ def test_a_snapshot_of_an_earlier_version_still_says_which_jobs_are_over() -> No
 
 
 def test_a_pod_is_awaited_by_the_job_that_named_it_and_no_other(world: World) -> None:
-    """A watch may show a pod late. Another job that names it keeps nobody waiting once the pod is gone."""
+    """A watch may show a pod late. Another job that names it keeps nobody waiting once the pod is
+    gone.
+    """
     training(world)
     uid = world.pod("net-chief-0").uid
     world.hear(replace(decided(1, "c0", uid=UID + 1), **STRANGER))
     other = {"uid": UID + 1, "generation": 1, **STRANGER}
 
-    world.hear(TaskReady(**(OF_POD | other | {"pod_uid": uid, "pod": "x-chief-0"}), node="n", host="h", ports=(1, 2)))
+    world.hear(
+        TaskReady(
+            **(OF_POD | other | {"pod_uid": uid, "pod": "x-chief-0"}),
+            node="n",
+            host="h",
+            ports=(1, 2),
+        )
+    )
 
     assert world.view.awaited == {(UID + 1, uid)}
 
@@ -119,7 +134,9 @@ def test_many_early_facts_of_one_job_push_out_none_of_another() -> None:
     assert told(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
 
 
-def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_has(world: World) -> None:
+def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_has(
+    world: World,
+) -> None:
     training(world)
     before = world.view.told.jobs[UID]
     about = {"job": JOB, "uid": UID, "generation": 2, "role": "chief", "serial": 0}
@@ -131,14 +148,19 @@ def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_
             GenerationPrepared(**pod),
         ):
             world.view = told(world.view, fact, world.now)
-    world.view = told(world.view, GenerationPrepared(**pod | {"pod": "net-chief-0", "pod_uid": "u1"}), world.now)
+    world.view = told(
+        world.view, GenerationPrepared(**pod | {"pod": "net-chief-0", "pod_uid": "u1"}), world.now
+    )
     for number in range(300):
         fact = TaskLeaving(**about, pod="net-chief-0", pod_uid="u1", node="n", why=f"why {number}")
         world.view = told(world.view, fact, world.now)
 
     job = world.view.told.jobs[UID]
     most = UNKNOWN_PODS_KEPT + 10 * UIDS_OF_POD_KEPT
-    assert max(map(len, (job.ready, job.leaving, job.generations[2].prepared, world.view.awaited))) <= most
+    assert (
+        max(map(len, (job.ready, job.leaving, job.generations[2].prepared, world.view.awaited)))
+        <= most
+    )
     assert "u1" in job.generations[2].prepared and len(job.leaving["u1"].notices) == NOTICES_KEPT
     others = {uid: fact for uid, fact in before.ready.items() if fact.pod != "net-chief-0"}
     assert others and others.items() <= job.ready.items()
@@ -146,7 +168,14 @@ def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_
 
 def test_a_pod_that_is_ready_before_its_decision_is_read_is_ready_after_it() -> None:
     view = told(View(), decided(1, "c0 p1"), 0.0)
-    pod = {"job": JOB, "uid": UID, "pod": "net-worker-2", "pod_uid": "u9", "role": "worker", "serial": 2}
+    pod = {
+        "job": JOB,
+        "uid": UID,
+        "pod": "net-worker-2",
+        "pod_uid": "u9",
+        "role": "worker",
+        "serial": 2,
+    }
     view = told(view, TaskReady(**pod, node="n", host="h", ports=(1, 2)), 1.0)
 
     assert "u9" in told(view, decided(2, "c0 p1 w2"), 2.0).told.jobs[UID].ready

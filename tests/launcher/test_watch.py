@@ -16,13 +16,21 @@ from tests.launcher.world import World
 
 
 def test_without_namespaces_all_is_looked_at_once() -> None:
-    assert watched(Settings()) == [("nodes", ""), ("services", ""), ("networkpolicies", ""), ("pods", "")]
+    assert watched(Settings()) == [
+        ("nodes", ""),
+        ("services", ""),
+        ("networkpolicies", ""),
+        ("pods", ""),
+    ]
 
 
 def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
     found = config.load(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
     kinds = ("services", "networkpolicies", "pods")
-    assert watched(found) == [("nodes", ""), *((kind, namespace) for kind in kinds for namespace in ("a", "b"))]
+    assert watched(found) == [
+        ("nodes", ""),
+        *((kind, namespace) for kind in kinds for namespace in ("a", "b")),
+    ]
 
 
 def test_who_makes_no_policies_looks_at_none() -> None:
@@ -36,12 +44,19 @@ def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
     elsewhere = pods_listed(world.view, [], "elsewhere")
     assert elsewhere.pods == world.view.pods
     assert (
-        all(pod.gone for own in pods_listed(world.view, [], "default").pods.values() for pod in own.values()) and pods
+        all(
+            pod.gone
+            for own in pods_listed(world.view, [], "default").pods.values()
+            for pod in own.values()
+        )
+        and pods
     )
 
 
 def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None:
-    """A cluster that lost everything removes a pod whose owner it does not know, while nobody watches."""
+    """A cluster that lost everything removes a pod whose owner it does not know, while nobody
+    watches.
+    """
     world = World()
     world.hear(decided(1, "c0 p1"))
     world.settle()

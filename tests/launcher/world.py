@@ -1,8 +1,9 @@
-"""A cluster and its trainers as plain values: performs what the launcher decides, and holds it to its invariants.
+"""A cluster and its trainers as plain values: performs what the launcher decides, and holds it to
+its invariants.
 
-Never two pods of one name; never one that is open to everybody; never a pod of the running generation deleted before
-its successor resumed; nothing made for a job that is over; nothing said twice. `restarts`: the launcher is killed and
-rebuilt from the log at every step.
+Never two pods of one name; never one that is open to everybody; never a pod of the running
+generation deleted before its successor resumed; nothing made for a job that is over; nothing said
+twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class World:
         raise AssertionError(f"never done: {todo}")
 
     def restart(self) -> None:
-        """As after kill -9: the log is read again, the cluster listed again, what was under way is forgotten."""
+        """As after kill -9: the log is read again, the cluster listed again, what was under way is
+        forgotten.
+        """
         fresh = View(awake_s=self.view.awake_s, refused=self.view.refused)
         for at_s, message in self.log:
             fresh = views.told(fresh, message, at_s)
@@ -98,7 +101,9 @@ class World:
         PERFORM[type(action)](self, action)
 
     def say(self, action: Say) -> None:
-        assert action.message.id() not in {m.id() for m in self.said}, f"said twice: {action.message}"
+        assert action.message.id() not in {m.id() for m in self.said}, (
+            f"said twice: {action.message}"
+        )
         self.said.append(action.message)
         self.hear(action.message)
 
@@ -107,17 +112,25 @@ class World:
     def create_service(self, action: CreateService) -> None:
         self.born += 1
         decision = action.decision
-        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
-        fact = ServiceFact(namespace="default", name=decision.job, uid=f"s{self.born}", job_uid=decision.uid)
+        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+            "made for a job that is over"
+        )
+        fact = ServiceFact(
+            namespace="default", name=decision.job, uid=f"s{self.born}", job_uid=decision.uid
+        )
         self.services[decision.uid] = fact
         self.view = views.service_seen(self.view, fact, gone=False)
 
     def create_policy(self, action: CreatePolicy) -> None:
         self.born += 1
         decision = action.decision
-        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
+        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+            "made for a job that is over"
+        )
         assert self.services[decision.uid].uid == action.owner_uid, "who owns it is not there"
-        fact = PolicyFact(namespace="default", name=decision.job, uid=f"p{self.born}", job_uid=decision.uid)
+        fact = PolicyFact(
+            namespace="default", name=decision.job, uid=f"p{self.born}", job_uid=decision.uid
+        )
         self.policies[decision.uid] = fact
         self.view = views.policy_seen(self.view, fact, gone=False)
 
@@ -129,8 +142,12 @@ class World:
     def create_pod(self, action: CreatePod) -> None:
         self.born += 1
         decision, task = action.decision, action.task
-        assert action.name not in {p.name for p in self.pods.values()}, f"two pods are called {action.name}"
-        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
+        assert action.name not in {p.name for p in self.pods.values()}, (
+            f"two pods are called {action.name}"
+        )
+        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+            "made for a job that is over"
+        )
         assert decision.uid in self.policies, f"{action.name} is open to everybody"
         fact = PodFact(
             namespace="default",
@@ -199,12 +216,16 @@ class World:
         for pod in list(self.pods.values()):
             if pod.phase == "Pending" and not pod.leaving and not pod.stuck:
                 self.show(replace(pod, phase="Running"))
-                self.hear(TaskReady(**self.about(pod), node=pod.node, host="10.0.0.1", ports=(2222, 2223)))
+                self.hear(
+                    TaskReady(**self.about(pod), node=pod.node, host="10.0.0.1", ports=(2222, 2223))
+                )
 
     def prepare(self, generation: int, error: str | None = None) -> None:
         for address in self.spec(generation).tasks:
             pod = self.pod(address.pod)
-            self.hear(GenerationPrepared(**{**self.about(pod), "generation": generation}, error=error))
+            self.hear(
+                GenerationPrepared(**{**self.about(pod), "generation": generation}, error=error)
+            )
 
     def fail(self, generation: int, name: str) -> None:
         """A child that stood prepared is gone; its pod lives."""
@@ -213,7 +234,14 @@ class World:
         self.settle()
 
     def drain(self, generation: int, successor: int | None = None) -> None:
-        fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True, "successor": successor}
+        fields = {
+            "step": 9,
+            "samples": 9,
+            "path": "x",
+            "seconds": 0.1,
+            "final": True,
+            "successor": successor,
+        }
         self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
 
     def save(self, generation: int, step: int) -> None:
@@ -221,11 +249,22 @@ class World:
         self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
 
     def cannot_save(self, generation: int, successor: int | None) -> None:
-        about: dict[str, Any] = {"step": 9, "path": "/c", "cause": "it is full", "remedy": "make room"}
-        self.hear(CheckpointFailed(job=JOB, uid=UID, generation=generation, successor=successor, **about))
+        about: dict[str, Any] = {
+            "step": 9,
+            "path": "/c",
+            "cause": "it is full",
+            "remedy": "make room",
+        }
+        self.hear(
+            CheckpointFailed(job=JOB, uid=UID, generation=generation, successor=successor, **about)
+        )
 
     def resume(self, generation: int, change_s: float = 0.0) -> None:
-        self.hear(TrainingResumed(job=JOB, uid=UID, generation=generation, step=9, samples=9, change_s=change_s))
+        self.hear(
+            TrainingResumed(
+                job=JOB, uid=UID, generation=generation, step=9, samples=9, change_s=change_s
+            )
+        )
 
     def finish(self) -> None:
         self.hear(JobFinished(job=JOB, uid=UID, outcome="succeeded"))

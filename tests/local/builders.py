@@ -9,11 +9,19 @@ Body = dict[str, Any]
 FOREVER = "import time; time.sleep(600)"
 
 
-def container(command: list[str] | None = None, cpu: str = "", memory: str = "", limit: str = "", **more: Any) -> Body:
+def container(
+    command: list[str] | None = None, cpu: str = "", memory: str = "", limit: str = "", **more: Any
+) -> Body:
     requests = {k: v for k, v in (("cpu", cpu), ("memory", memory)) if v}
     limits = {"cpu": limit} if limit else {}
     resources = {k: v for k, v in (("requests", requests), ("limits", limits)) if v}
-    return {"name": "main", "image": "none", "command": command or ["true"], "resources": resources, **more}
+    return {
+        "name": "main",
+        "image": "none",
+        "command": command or ["true"],
+        "resources": resources,
+        **more,
+    }
 
 
 def pod(
@@ -42,7 +50,14 @@ def idle(name: str = "", **more: Any) -> Body:
     return pod(name, schedulerName="nobody", **more)
 
 
-def node(name: str, cpu: str = "4", memory: str = "8Gi", ready: str = "True", pods: str = "110", **spec: Any) -> Body:
+def node(
+    name: str,
+    cpu: str = "4",
+    memory: str = "8Gi",
+    ready: str = "True",
+    pods: str = "110",
+    **spec: Any,
+) -> Body:
     conditions = [{"type": "Ready", "status": ready}]
     allocatable = {"cpu": cpu, "memory": memory, "pods": pods}
     return {

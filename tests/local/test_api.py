@@ -17,13 +17,20 @@ from tests.local.conftest import NODES
 
 
 async def names(kube, **query):
-    return sorted(p.metadata.name for p in (await kube.v1.list_namespaced_pod("default", **query)).items)
+    return sorted(
+        p.metadata.name for p in (await kube.v1.list_namespaced_pod("default", **query)).items
+    )
 
 
 async def test_a_new_pod_has_identity_defaults_and_phase_pending(kube):
     made = await kube.create(idle(meta={"generateName": "job-"}))
     meta = made["metadata"]
-    assert meta["name"].startswith("job-") and meta["uid"] and meta["creationTimestamp"] and meta["generation"] == 1
+    assert (
+        meta["name"].startswith("job-")
+        and meta["uid"]
+        and meta["creationTimestamp"]
+        and meta["generation"] == 1
+    )
     assert meta["namespace"] == "default" and meta["resourceVersion"].isdigit()
     assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
     assert made["spec"]["terminationGracePeriodSeconds"] == 30
@@ -50,12 +57,19 @@ async def test_a_bad_pod_is_refused_with_a_status(kube, body, namespace, refusal
 async def test_what_is_missing_or_there_twice_is_refused(kube):
     await kube.create(idle("p"))
     assert await kube.refusal(kube.v1.read_namespaced_pod("nope", "default")) == (404, "NotFound")
-    assert await kube.refusal(kube.v1.create_namespaced_pod("default", idle("p"))) == (409, "AlreadyExists")
+    assert await kube.refusal(kube.v1.create_namespaced_pod("default", idle("p"))) == (
+        409,
+        "AlreadyExists",
+    )
 
 
 async def test_custom_resources_are_refused(kube):
     """They are left out on purpose: nothing of Weir needs one."""
-    thing = {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"}}
+    thing = {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"},
+    }
     definition = {
         "metadata": {"name": "things.example.com"},
         "spec": {**thing, "versions": [{"name": "v1", "served": True, "storage": True}]},
@@ -64,7 +78,10 @@ async def test_custom_resources_are_refused(kube):
     assert await kube.refusal(make(definition)) == (404, "NotFound")
     custom, place = client.CustomObjectsApi(kube.api), ("example.com", "v1", "default", "things")
     made = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
-    assert await kube.refusal(custom.create_namespaced_custom_object(*place, made)) == (404, "NotFound")
+    assert await kube.refusal(custom.create_namespaced_custom_object(*place, made)) == (
+        404,
+        "NotFound",
+    )
     assert await kube.refusal(custom.list_namespaced_custom_object(*place)) == (404, "NotFound")
 
 
@@ -78,13 +95,21 @@ async def test_lists_are_selected_sorted_and_paged(kube):
     for name, app in (("c", "x"), ("a", "x"), ("b", "y")):
         await kube.create(idle(name, labels={"app": app}))
     await kube.v1.patch_namespaced_pod("c", "default", {"metadata": {"labels": {"tier": "1"}}})
-    for selector, wanted in (("app=y", "b"), ("app in (x,z)", "ac"), ("app notin (y)", "ac"), ("app,!tier", "ab")):
+    for selector, wanted in (
+        ("app=y", "b"),
+        ("app in (x,z)", "ac"),
+        ("app notin (y)", "ac"),
+        ("app,!tier", "ab"),
+    ):
         assert await names(kube, label_selector=selector) == list(wanted), selector
     assert await names(kube, field_selector="metadata.name=b") == ["b"]
     whole = await kube.v1.list_namespaced_pod("default")
     assert whole.kind == "PodList" and whole.metadata.resource_version.isdigit()
     first = await kube.v1.list_namespaced_pod("default", limit=2)
-    assert [p.metadata.name for p in first.items] == ["a", "b"] and first.metadata.remaining_item_count == 1
+    assert [p.metadata.name for p in first.items] == [
+        "a",
+        "b",
+    ] and first.metadata.remaining_item_count == 1
     rest = await kube.v1.list_namespaced_pod("default", limit=2, _continue=first.metadata._continue)
     assert [p.metadata.name for p in rest.items] == ["c"] and not rest.metadata._continue
     assert rest.metadata.resource_version == first.metadata.resource_version
@@ -96,18 +121,30 @@ async def test_pages_of_a_selection_skip_what_does_not_match_and_count_nothing(k
         await kube.create(idle(name, labels={"app": app}))
     pages, token = [], None
     while token is None or token:
-        page = await kube.v1.list_pod_for_all_namespaces(limit=1, label_selector="app=x", _continue=token or "")
-        pages.append(([pod.metadata.name for pod in page.items], page.metadata.remaining_item_count))
+        page = await kube.v1.list_pod_for_all_namespaces(
+            limit=1, label_selector="app=x", _continue=token or ""
+        )
+        pages.append(
+            ([pod.metadata.name for pod in page.items], page.metadata.remaining_item_count)
+        )
         token = page.metadata._continue or ""
     assert pages == [(["b"], None), (["d"], None)]
 
 
 async def test_a_stale_write_is_refused_and_an_empty_one_takes_no_revision(kube):
     old = await kube.create(idle("p"))
-    new = kube.plain(await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}}))
+    new = kube.plain(
+        await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}})
+    )
     assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
-    assert await kube.refusal(kube.v1.replace_namespaced_pod("p", "default", old)) == (409, "Conflict")
-    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", old)) == (409, "Conflict")
+    assert await kube.refusal(kube.v1.replace_namespaced_pod("p", "default", old)) == (
+        409,
+        "Conflict",
+    )
+    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", old)) == (
+        409,
+        "Conflict",
+    )
     same = kube.plain(await kube.v1.replace_namespaced_pod("p", "default", new))
     assert same["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]
 
@@ -129,7 +166,10 @@ async def test_labels_are_changed_by_replacement_and_by_each_kind_of_patch(kube)
     made["metadata"]["labels"] = {"b": "2"}
     await kube.v1.replace_namespaced_pod("p", "default", made)
     changes = [
-        ("application/json-patch+json", [{"op": "add", "path": "/metadata/labels/c", "value": "3"}]),
+        (
+            "application/json-patch+json",
+            [{"op": "add", "path": "/metadata/labels/c", "value": "3"}],
+        ),
         ("application/merge-patch+json", {"metadata": {"labels": {"b": None, "d": "4"}}}),
         ("application/strategic-merge-patch+json", {"metadata": {"labels": {"d": None, "e": "5"}}}),
     ]
@@ -141,8 +181,13 @@ async def test_labels_are_changed_by_replacement_and_by_each_kind_of_patch(kube)
 async def test_the_spec_of_a_pod_is_fixed_but_for_a_few_fields(kube):
     await kube.create(idle("p"))
     change = {"spec": {"containers": [{"name": "main", "command": ["false"]}]}}
-    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", change)) == (422, "Invalid")
-    allowed = await kube.v1.patch_namespaced_pod("p", "default", {"spec": {"activeDeadlineSeconds": 9}})
+    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", change)) == (
+        422,
+        "Invalid",
+    )
+    allowed = await kube.v1.patch_namespaced_pod(
+        "p", "default", {"spec": {"activeDeadlineSeconds": 9}}
+    )
     assert allowed.metadata.generation == 2
 
 
@@ -191,7 +236,10 @@ async def test_a_finalizer_holds_an_object_until_it_is_taken_away(kube):
 async def test_a_deletion_respects_its_preconditions_and_a_dry_run_does_nothing(kube):
     await kube.create(idle("p"))
     wrong = {"preconditions": {"uid": "another"}}
-    assert await kube.refusal(kube.v1.delete_namespaced_pod("p", "default", body=wrong)) == (409, "Conflict")
+    assert await kube.refusal(kube.v1.delete_namespaced_pod("p", "default", body=wrong)) == (
+        409,
+        "Conflict",
+    )
     await kube.v1.delete_namespaced_pod("p", "default", dry_run="All")
     assert await names(kube) == ["p"]
 
@@ -204,7 +252,10 @@ async def test_a_collection_is_deleted_by_label(kube):
 
 
 async def owned_service(kube):
-    service = {"metadata": {"name": "job"}, "spec": {"clusterIP": "None", "selector": {"job": "job"}}}
+    service = {
+        "metadata": {"name": "job"},
+        "spec": {"clusterIP": "None", "selector": {"job": "job"}},
+    }
     made = await kube.v1.create_namespaced_service("default", service)
     owner = {"apiVersion": "v1", "kind": "Service", "name": "job", "uid": made.metadata.uid}
     for name in ("a", "b"):
@@ -221,18 +272,42 @@ async def test_what_an_owner_owns_goes_with_it(kube):
 @pytest.mark.parametrize(
     ("path", "body", "why"),
     [
-        ("namespaces/default/pods", idle("odd", meta={"ownerReferences": [{"kind": []}]}), "ownerReferences[0].kind"),
-        ("namespaces/default/pods", idle("odd", meta={"labels": {"a": ["b"]}}), "labels.a: an array"),
-        ("nodes", {**node("odd"), "status": {"conditions": ["Ready"]}}, "conditions[0]: a string where an object"),
+        (
+            "namespaces/default/pods",
+            idle("odd", meta={"ownerReferences": [{"kind": []}]}),
+            "ownerReferences[0].kind",
+        ),
+        (
+            "namespaces/default/pods",
+            idle("odd", meta={"labels": {"a": ["b"]}}),
+            "labels.a: an array",
+        ),
+        (
+            "nodes",
+            {**node("odd"), "status": {"conditions": ["Ready"]}},
+            "conditions[0]: a string where an object",
+        ),
         ("nodes", {**node("odd"), "spec": {"taints": [None]}}, "taints: null"),
-        ("nodes", {**node("odd"), "spec": {"unschedulable": "yes"}}, "unschedulable: a string where a boolean"),
-        ("namespaces/default/events", {"metadata": {"name": "odd"}, "count": True}, "count: a boolean where a number"),
+        (
+            "nodes",
+            {**node("odd"), "spec": {"unschedulable": "yes"}},
+            "unschedulable: a string where a boolean",
+        ),
+        (
+            "namespaces/default/events",
+            {"metadata": {"name": "odd"}, "count": True},
+            "count: a boolean where a number",
+        ),
     ],
 )
 async def test_a_field_of_a_wrong_type_is_named_and_refused(kube, path, body, why):
     async with aiohttp.ClientSession(kube.cluster.url) as http:
         said = await (await http.post(f"/api/v1/{path}", json=body)).json()
-    assert (said["kind"], said["code"], said["reason"]) == ("Status", 400, "BadRequest") and why in said["message"]
+    assert (said["kind"], said["code"], said["reason"]) == (
+        "Status",
+        400,
+        "BadRequest",
+    ) and why in said["message"]
 
 
 async def test_orphans_stay_and_forget_their_owner(kube):
@@ -256,7 +331,10 @@ async def test_a_namespace_takes_its_contents_with_it_and_takes_nothing_new(kube
     await kube.v1.create_namespace({"metadata": {"name": "team"}})
     await kube.v1.create_namespaced_pod("team", idle("p", meta={"finalizers": ["x.example/y"]}))
     await kube.v1.delete_namespace("team")
-    assert await kube.refusal(kube.v1.create_namespaced_pod("team", idle("q"))) == (403, "Forbidden")
+    assert await kube.refusal(kube.v1.create_namespaced_pod("team", idle("q"))) == (
+        403,
+        "Forbidden",
+    )
     await asyncio.sleep(0.3)
     await kube.v1.patch_namespaced_pod("p", "team", {"metadata": {"finalizers": None}})
     async with asyncio.timeout(60):
@@ -275,10 +353,15 @@ async def test_pods_of_a_node_that_is_gone_are_taken_away(kube):
 async def test_a_lease_is_swapped_by_whoever_saw_it_last(kube):
     leases = client.CoordinationV1Api(kube.api)
     made = kube.plain(
-        await leases.create_namespaced_lease("default", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
+        await leases.create_namespaced_lease(
+            "default", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+        )
     )
     await leases.replace_namespaced_lease("l", "default", made | {"spec": {"holderIdentity": "b"}})
-    assert await kube.refusal(leases.replace_namespaced_lease("l", "default", made)) == (409, "Conflict")
+    assert await kube.refusal(leases.replace_namespaced_lease("l", "default", made)) == (
+        409,
+        "Conflict",
+    )
 
 
 async def test_an_event_is_the_same_in_both_its_forms(kube):
@@ -296,7 +379,9 @@ async def test_an_event_is_the_same_in_both_its_forms(kube):
         "reportingInstance": "w",
     }
     await events.create_namespaced_event("default", new)
-    found = (await kube.v1.list_namespaced_event("default", field_selector="involvedObject.name=p")).items
+    found = (
+        await kube.v1.list_namespaced_event("default", field_selector="involvedObject.name=p")
+    ).items
     assert [(e.message, e.source.component) for e in found] == [("hello", "weir")]
     assert (await events.read_namespaced_event("e", "default")).note == "hello"
 
@@ -306,7 +391,9 @@ async def test_the_threaded_client_is_answered_too(cluster):
         configuration = kubernetes.client.Configuration(host=cluster.url)
         with kubernetes.client.ApiClient(configuration) as api:
             version = kubernetes.client.VersionApi(api).get_code()
-            return version.minor, sorted(n.metadata.name for n in kubernetes.client.CoreV1Api(api).list_node().items)
+            return version.minor, sorted(
+                n.metadata.name for n in kubernetes.client.CoreV1Api(api).list_node().items
+            )
 
     assert await asyncio.to_thread(ask) == ("36", ["big", "small-1", "small-2"])
 
@@ -354,20 +441,32 @@ async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
         wrong = {"Authorization": "Bearer nope"}
         said = await (await session.get(f"{cluster.url}/api/v1/nodes", headers=wrong)).json()
         assert (said["kind"], said["code"], said["reason"]) == ("Status", 401, "Unauthorized")
-        async with local_cluster(NODES, tmp_path / "other", settings=Settings(token="secret")) as guarded:
+        async with local_cluster(
+            NODES, tmp_path / "other", settings=Settings(token="secret")
+        ) as guarded:
             right = {"Authorization": "Bearer secret"}
-            codes = [(await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status for h in ({}, wrong, right)]
+            codes = [
+                (await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status
+                for h in ({}, wrong, right)
+            ]
     assert codes == [401, 401, 200]
 
 
 async def test_the_kubeconfig_of_weir_up_works_with_its_token_and_with_the_url_alone(tmp_path):
     token = kube_access.token_file(tmp_path).read_text()
-    async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
+    async with local_cluster(
+        NODES, tmp_path / "guarded", settings=Settings(token=token)
+    ) as guarded:
         kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
-        core = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(kubeconfig)))
+        core = kubernetes.client.CoreV1Api(
+            kubernetes.config.new_client_from_config(str(kubeconfig))
+        )
         assert len((await asyncio.to_thread(core.list_node)).items) == 3
         server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        async with aiohttp.ClientSession() as session, session.get(f"{server}/api/v1/nodes") as answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{server}/api/v1/nodes") as answer,
+        ):
             assert answer.status == 200  # as kubectl does over http
 
 
@@ -375,7 +474,11 @@ async def test_a_body_of_another_kind_is_refused(cluster):
     async with aiohttp.ClientSession(cluster.url) as session:
         url = "/api/v1/namespaces/default/pods"
         for data, kind, code in (
-            (b'{"metadata": {"name": "x"}, "spec": {"containers": "none"}}', "application/json", 400),
+            (
+                b'{"metadata": {"name": "x"}, "spec": {"containers": "none"}}',
+                "application/json",
+                400,
+            ),
             (b"k8s", "application/vnd.kubernetes.protobuf", 415),
             (b"{", "application/json", 400),
         ):

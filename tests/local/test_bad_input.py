@@ -22,7 +22,10 @@ ASKED = container(
     cpu="100m",
     memory="64Mi",
     limit="1",
-    env=[{"name": "A", "value": "b"}, {"name": "F", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    env=[
+        {"name": "A", "value": "b"},
+        {"name": "F", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
     volumeMounts=[{"name": "v", "mountPath": "/x"}],
 )
 POD = pod(
@@ -41,10 +44,17 @@ POD = pod(
 STATUS = {
     "phase": "Running",
     "conditions": [{"type": "Ready", "status": "True"}],
-    "containerStatuses": [{"name": "main", "ready": True, "restartCount": 1, "state": {"running": {}}}],
+    "containerStatuses": [
+        {"name": "main", "ready": True, "restartCount": 1, "state": {"running": {}}}
+    ],
 }
 CHANGE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [ASKED]}, "status": STATUS}
-PLACES = [("PATCH", "held"), ("PATCH", "held/status"), ("PATCH", "held/resize"), ("POST", "held/eviction")]
+PLACES = [
+    ("PATCH", "held"),
+    ("PATCH", "held/status"),
+    ("PATCH", "held/resize"),
+    ("POST", "held/eviction"),
+]
 
 
 def asked(method: str, path: str, document: Any) -> st.SearchStrategy[tuple[str, str, Any]]:
@@ -66,7 +76,9 @@ class Asker:
         """The answer is a success, or a Status that says why not."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
-        async with self.http.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
+        async with self.http.request(
+            method, path, data=data, headers={"Content-Type": kind}
+        ) as answer:
             said = await answer.json()
         self.codes[answer.status] += 1
         assert answer.status < 300 or (said["kind"], said["code"]) == ("Status", answer.status)
@@ -80,21 +92,31 @@ async def asker(cluster: Cluster, kube: Kube) -> AsyncIterator[Asker]:
         yield Asker(kube, http)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=12))
-async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(asker: Asker, requests: list[Any]) -> None:
+async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(
+    asker: Asker, requests: list[Any]
+) -> None:
     for request in requests:
         await asker.ask(*request)
 
     others = "metadata.name!=held"
-    await asker.kube.v1.delete_collection_namespaced_pod("default", field_selector=others, grace_period_seconds=0)
-    good = pod("", python("pass"), meta={"generateName": "good-"}, affinity=pinned("big"))  # nobody runs an odd node's
+    await asker.kube.v1.delete_collection_namespaced_pod(
+        "default", field_selector=others, grace_period_seconds=0
+    )
+    good = pod(
+        "", python("pass"), meta={"generateName": "good-"}, affinity=pinned("big")
+    )  # nobody runs an odd node's
     made = await asker.kube.create(good)
     await asker.kube.until_phase(made["metadata"]["name"], "Succeeded")
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"3", b"\xff", DEEP])
-@pytest.mark.parametrize("path", [PODS, f"{PODS}/held", f"{PODS}/held/status", f"{PODS}/held/eviction"])
+@pytest.mark.parametrize(
+    "path", [PODS, f"{PODS}/held", f"{PODS}/held/status", f"{PODS}/held/eviction"]
+)
 async def test_what_is_no_object_is_refused(asker: Asker, path: str, body: bytes) -> None:
     for method in ("POST", "PUT", "PATCH"):
         await asker.ask(method, path, body)

@@ -34,11 +34,18 @@ def there(cluster: StandIn, tmp_path: Path) -> Cluster:
     return Cluster(tmp_path, "weir:dev", "default", environ)
 
 
-async def test_a_namespace_that_terminates_is_waited_for_and_one_in_use_is_refused(there: Cluster) -> None:
+async def test_a_namespace_that_terminates_is_waited_for_and_one_in_use_is_refused(
+    there: Cluster,
+) -> None:
     def namespace_with_a_pod() -> None:
         body = pod("slow", python(SLOW_TO_END), terminationGracePeriodSeconds=2)
         body["metadata"]["namespace"] = SYSTEM
-        there.kubectl("apply", "-f", "-", said={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        there.kubectl(
+            "apply",
+            "-f",
+            "-",
+            said={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
+        )
         there.kubectl("apply", "-f", "-", said=body)
         there.kubectl("wait", "-n", SYSTEM, "--for=condition=Ready", "pod/slow", "--timeout=60s")
 
@@ -48,7 +55,10 @@ async def test_a_namespace_that_terminates_is_waited_for_and_one_in_use_is_refus
         await asyncio.to_thread(until_free, there)
     await asyncio.to_thread(there.kubectl, "delete", "namespace", SYSTEM, "--wait=false")
     await asyncio.to_thread(until_free, there)
-    assert await asyncio.to_thread(there.kubectl, "get", "namespace", SYSTEM, "--ignore-not-found") == ""
+    assert (
+        await asyncio.to_thread(there.kubectl, "get", "namespace", SYSTEM, "--ignore-not-found")
+        == ""
+    )
 
 
 @pytest.mark.parametrize("overlay", ["dev", "production"])

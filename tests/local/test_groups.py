@@ -1,4 +1,6 @@
-"""Control groups of version 2 and none at all, on folders of our own; and the mark that finds processes."""
+"""Control groups of version 2 and none at all, on folders of our own; and the mark that finds
+processes.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,18 @@ def until(wanted):
 
 def test_own_group_is_found_by_its_controller():
     text = "4:memory:/a/b\n2:cpu,cpuacct:/c\n0::/d\n"
-    assert [own_group(c, text) for c in ("memory", "cpuacct", "", "pids")] == ["/a/b", "/c", "/d", "/"]
+    assert [own_group(c, text) for c in ("memory", "cpuacct", "", "pids")] == [
+        "/a/b",
+        "/c",
+        "/d",
+        "/",
+    ]
 
 
 def marked_process(mark, program="import time; time.sleep(60)"):
-    return subprocess.Popen([sys.executable, "-c", program], env={**run_mark(), processes.MARK: mark})
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env={**run_mark(), processes.MARK: mark}
+    )
 
 
 def test_an_earlier_starts_processes_are_swept(tmp_path):

@@ -31,12 +31,17 @@ class Prompt:
     """Somebody who types kubectl commands; a home folder of their own keeps what kubectl caches."""
 
     def __init__(self, url: str, home: Path) -> None:
-        self.url, self.environ = url, {**os.environ, "HOME": str(home), "KUBECONFIG": str(home / "none")}
+        self.url, self.environ = (
+            url,
+            {**os.environ, "HOME": str(home), "KUBECONFIG": str(home / "none")},
+        )
 
     async def __call__(self, *words: str, said: object = None) -> Said:
         pipe = asyncio.subprocess.PIPE
         command = [program_path("kubectl"), *([f"--server={self.url}"] if self.url else []), *words]
-        process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(
+            *command, env=self.environ, stdin=pipe, stdout=pipe, stderr=pipe
+        )
         typed = json.dumps(said).encode() if said else b""
         out, err = await asyncio.wait_for(process.communicate(typed), PATIENCE_S)
         return Said(process.returncode or 0, out.decode(), err.decode())
@@ -55,7 +60,9 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
 
 async def test_kubectl_needs_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
     token = kube_access.token_file(tmp_path).read_text()
-    async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
+    async with local_cluster(
+        NODES, tmp_path / "guarded", settings=Settings(token=token)
+    ) as guarded:
         kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
         kubectl = Prompt("", tmp_path)
         assert "small-1" in await kubectl.does(f"--kubeconfig={kubeconfig}", "get", "nodes")
@@ -68,7 +75,9 @@ async def test_kubectl_needs_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
 @pytest.fixture
 async def talking(kube: Kube, kubectl: Prompt) -> Prompt:
     """A pod called `p` says one line and stays."""
-    await kubectl.does("apply", "-f", "-", said=pod("p", python(f"print('hello', flush=True); {FOREVER}")))
+    await kubectl.does(
+        "apply", "-f", "-", said=pod("p", python(f"print('hello', flush=True); {FOREVER}"))
+    )
     await kubectl.does("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
     return kubectl
 
@@ -85,12 +94,18 @@ async def test_kubectl_is_the_one_that_the_constraints_name(kubectl: Prompt) -> 
 
 
 async def test_get_shows_nodes_and_pods(talking: Prompt) -> None:
-    nodes, pods = await talking.does("get", "nodes"), await talking.does("get", "pods", "-A", "-o", "wide")
+    nodes, pods = (
+        await talking.does("get", "nodes"),
+        await talking.does("get", "pods", "-A", "-o", "wide"),
+    )
     assert columns(nodes, 0, 1) == [("big", "Ready"), ("small-1", "Ready"), ("small-2", "Ready")]
     assert columns(pods, 0, 1, 2, 3, 7) == [("default", "p", "1/1", "Running", "big")]
     assert "pod/p" in await talking.does("get", "all")
     assert await talking.does("get", "pods", "-l", "app=x", "-o", "name") == ""
-    assert await talking.does("get", "pods", "--field-selector=status.phase=Running", "-o", "name") == "pod/p\n"
+    assert (
+        await talking.does("get", "pods", "--field-selector=status.phase=Running", "-o", "name")
+        == "pod/p\n"
+    )
 
 
 async def test_get_watches(talking: Prompt) -> None:
@@ -102,13 +117,22 @@ async def test_get_watches(talking: Prompt) -> None:
 
 
 async def test_describe_tells_of_a_pod_and_its_node(talking: Prompt) -> None:
-    told, node = await talking.does("describe", "pod", "p"), await talking.does("describe", "node", "big")
-    assert "QoS Class:" in told and "Successfully assigned default/p to big" in told and "Started container" in told
+    told, node = (
+        await talking.does("describe", "pod", "p"),
+        await talking.does("describe", "node", "big"),
+    )
+    assert (
+        "QoS Class:" in told
+        and "Successfully assigned default/p to big" in told
+        and "Started container" in told
+    )
     assert "Non-terminated Pods:          (1 in total)" in node and "HolderIdentity:  big" in node
 
 
 async def test_logs_are_shown_cut_and_followed(talking: Prompt) -> None:
-    assert await talking.does("logs", "p") == await talking.does("logs", "p", "--tail=1") == "hello\n"
+    assert (
+        await talking.does("logs", "p") == await talking.does("logs", "p", "--tail=1") == "hello\n"
+    )
     following = asyncio.create_task(talking("logs", "-f", "p"))
     await asyncio.sleep(0.5)
     await talking.does("delete", "pod", "p", "--now")
@@ -116,14 +140,24 @@ async def test_logs_are_shown_cut_and_followed(talking: Prompt) -> None:
 
 
 async def test_delete_waits_until_the_pod_is_gone(talking: Prompt, kube: Kube) -> None:
-    assert await talking.does("delete", "pod", "p", "--grace-period=1") == 'pod "p" deleted from default namespace\n'
+    assert (
+        await talking.does("delete", "pod", "p", "--grace-period=1")
+        == 'pod "p" deleted from default namespace\n'
+    )
     assert (await kube.v1.list_namespaced_pod("default")).items == []
 
 
 async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
     await talking.does("label", "pod", "p", "tier=1")
     await talking.does("annotate", "pod", "p", "why=because")
-    await talking.does("patch", "pod", "p", "--type=json", "-p", '[{"op": "remove", "path": "/metadata/labels/tier"}]')
+    await talking.does(
+        "patch",
+        "pod",
+        "p",
+        "--type=json",
+        "-p",
+        '[{"op": "remove", "path": "/metadata/labels/tier"}]',
+    )
     meta = (await kube.pod("p"))["metadata"]
     assert meta["annotations"]["why"] == "because" and not meta.get("labels")
     await talking.does("cordon", "big")
@@ -131,7 +165,9 @@ async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
 
 
 async def test_a_node_is_drained(talking: Prompt, kube: Kube) -> None:
-    told = await talking.does("drain", "big", "--force", "--ignore-daemonsets", "--timeout=60s", "--grace-period=1")
+    told = await talking.does(
+        "drain", "big", "--force", "--ignore-daemonsets", "--timeout=60s", "--grace-period=1"
+    )
     assert "evicting pod default/p" in told + (await talking("get", "events")).out
     assert (await kube.v1.list_namespaced_pod("default")).items == []
     assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]
@@ -159,11 +195,16 @@ async def test_what_the_real_server_refuses_is_refused(talking: Prompt) -> None:
     misspelt["spec"]["containers"][0]["imagePulPolicy"] = misspelt["spec"]["colour"] = "red"
     pulling["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes"
 
-    unknown, unsupported = [await talking("create", "-f", "-", said=body) for body in (misspelt, pulling)]
+    unknown, unsupported = [
+        await talking("create", "-f", "-", said=body) for body in (misspelt, pulling)
+    ]
     assert 'strict decoding error: unknown field "spec.' in unknown.err and unknown.code == 1
     assert 'unknown field "spec.colour"' in unknown.err
     assert 'unknown field "spec.containers[0].imagePulPolicy"' in unknown.err
-    assert 'imagePullPolicy: Unsupported value: "Sometimes"' in unsupported.err and unsupported.code == 1
+    assert (
+        'imagePullPolicy: Unsupported value: "Sometimes"' in unsupported.err
+        and unsupported.code == 1
+    )
     assert (await talking("get", "pod", "q")).code == 1
     lenient = await talking("create", "--validate=ignore", "-f", "-", said=misspelt)
     assert lenient.out == "pod/q created\n"
@@ -179,6 +220,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "why"), REFUSED)
-async def test_what_is_not_there_is_refused_in_words(talking: Prompt, words: tuple[str, ...], why: str) -> None:
+async def test_what_is_not_there_is_refused_in_words(
+    talking: Prompt, words: tuple[str, ...], why: str
+) -> None:
     refused = await talking(*words, said=pod("q"))
     assert refused.code != 0 and why in refused.err

@@ -57,16 +57,24 @@ def test_python_means_this_python_and_variables_are_replaced():
     )
     made = launch(body)
     assert made.command == ["/the/python", "p", "$(WHO)", "$(NOBODY)", "pp"]
-    assert made.environment == {"PATH": "/bin", "WHO": "p", "TWICE": "pp"} and made.folder == "/data"
+    assert (
+        made.environment == {"PATH": "/bin", "WHO": "p", "TWICE": "pp"} and made.folder == "/data"
+    )
 
 
 def test_fields_resources_and_keys_reach_the_environment():
     env = [
         {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+        {
+            "name": "CPU",
+            "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}},
+        },
         {"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
-        {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+        {
+            "name": "MAYBE",
+            "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}},
+        },
     ]
     made = launch(
         pod("p", container(limit="1500m", env=env), labels={"role": "ps"}),
@@ -129,8 +137,12 @@ def test_ready_is_true_only_while_every_container_runs():
 def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
     small, body = node("n", cpu="2"), pod("p", container(cpu="1500m"), nodeName="n")
     other = pod("q", container(cpu="1"), nodeName="n", meta={"uid": "other"})
-    body["status"] = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]}
-    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body, other])) == "Deferred"
+    body["status"] = {
+        "containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]
+    }
+    assert (
+        rules.why_not_resized(body, small, rules.free_for(body, small, [body, other])) == "Deferred"
+    )
     assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == ""
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
     assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == "Infeasible"
@@ -145,4 +157,8 @@ def test_a_quota_has_a_period_of_ten_milliseconds_unless_that_would_be_too_small
 
 def test_weights_keep_the_order_of_requests():
     assert shares_of(1000) == 1024 and shares_of(0) == 2
-    assert weight_of(2) == 1 and weight_of(262144) == 10_000 and weight_of(shares_of(2000)) > weight_of(shares_of(1000))
+    assert (
+        weight_of(2) == 1
+        and weight_of(262144) == 10_000
+        and weight_of(shares_of(2000)) > weight_of(shares_of(1000))
+    )

@@ -14,13 +14,18 @@ from services.local.objects.refusals import Refusal
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 DOCUMENTS = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
+    ),
 )
 
 
 def test_a_merge_patch_merges_removes_and_replaces_lists():
     old = {"a": {"x": 1, "y": 2}, "l": [1, 2], "gone": 1}
-    assert merge_patch(old, {"a": {"y": 3}, "l": [9], "gone": None}) == {"a": {"x": 1, "y": 3}, "l": [9]}
+    assert merge_patch(old, {"a": {"y": 3}, "l": [9], "gone": None}) == {
+        "a": {"x": 1, "y": 3},
+        "l": [9],
+    }
 
 
 @given(DOCUMENTS, DOCUMENTS)
@@ -55,18 +60,31 @@ def test_a_strategic_merge_replaces_lists_that_the_types_call_atomic():
 
 def test_a_strategic_merge_obeys_its_directives():
     old = {"env": [{"name": "X"}, {"name": "Y"}], "finalizers": ["a", "b"], "data": {"k": "v"}}
-    assert strategic_merge(old, {"env": [{"name": "X", "$patch": "delete"}]})["env"] == [{"name": "Y"}]
-    assert strategic_merge(old, {"env": [{"$patch": "replace"}, {"name": "Z"}]})["env"] == [{"name": "Z"}]
-    assert strategic_merge(old, {"$deleteFromPrimitiveList/finalizers": ["a"]})["finalizers"] == ["b"]
+    assert strategic_merge(old, {"env": [{"name": "X", "$patch": "delete"}]})["env"] == [
+        {"name": "Y"}
+    ]
+    assert strategic_merge(old, {"env": [{"$patch": "replace"}, {"name": "Z"}]})["env"] == [
+        {"name": "Z"}
+    ]
+    assert strategic_merge(old, {"$deleteFromPrimitiveList/finalizers": ["a"]})["finalizers"] == [
+        "b"
+    ]
     assert strategic_merge(old, {"finalizers": ["c"]})["finalizers"] == ["a", "b", "c"]
     assert strategic_merge(old, {"data": {"$patch": "replace", "n": "m"}})["data"] == {"n": "m"}
 
 
 def test_ports_are_keyed_by_container_port_or_by_port():
-    assert len(strategic_merge({"ports": [{"containerPort": 1}]}, {"ports": [{"containerPort": 2}]})["ports"]) == 2
-    assert strategic_merge({"ports": [{"port": 1}]}, {"ports": [{"port": 1, "name": "x"}]})["ports"] == [
-        {"port": 1, "name": "x"}
-    ]
+    assert (
+        len(
+            strategic_merge({"ports": [{"containerPort": 1}]}, {"ports": [{"containerPort": 2}]})[
+                "ports"
+            ]
+        )
+        == 2
+    )
+    assert strategic_merge({"ports": [{"port": 1}]}, {"ports": [{"port": 1, "name": "x"}]})[
+        "ports"
+    ] == [{"port": 1, "name": "x"}]
 
 
 def test_a_json_patch_does_each_operation_in_turn():

@@ -63,7 +63,10 @@ async def test_a_pod_runs_says_something_and_succeeds(kube):
     done = await kube.until_phase("p", "Succeeded")
     assert (terminated(done)["exitCode"], terminated(done)["reason"]) == (0, "Completed")
     assert await kube.logs("p") == "p ps hello\n"
-    assert done["status"]["startTime"] and done["status"]["podIP"] == done["status"]["hostIP"] == "127.0.0.1"
+    assert (
+        done["status"]["startTime"]
+        and done["status"]["podIP"] == done["status"]["hostIP"] == "127.0.0.1"
+    )
 
 
 async def test_a_pod_that_runs_is_ready(kube):
@@ -117,7 +120,10 @@ async def test_a_killed_process_is_told_by_its_signal(kube):
 async def test_a_command_that_is_not_there_fails_to_start(kube):
     await kube.create(pod("p", container(["no-such-program"])))
     failed = await kube.until_phase("p", "Failed")
-    assert terminated(failed)["reason"] == "StartError" and "not found" in terminated(failed)["message"]
+    assert (
+        terminated(failed)["reason"] == "StartError"
+        and "not found" in terminated(failed)["message"]
+    )
 
 
 async def test_a_graceful_stop_lets_the_process_finish(kube):
@@ -147,13 +153,21 @@ async def test_what_ends_with_the_whole_cluster_says_so_to_who_watches(kube):
     kubelet.world = replace(kubelet.world, settings=patient)  # it has time to end by itself
     await kubelet.stop_all()
     ended = await kube.until_phase("p", "Failed")
-    assert (ended["status"]["reason"], ended["status"]["message"]) == ("Terminated", "the cluster was stopped")
+    assert (ended["status"]["reason"], ended["status"]["message"]) == (
+        "Terminated",
+        "the cluster was stopped",
+    )
     assert terminated(ended)["exitCode"] == 143
 
 
 async def test_who_does_not_go_is_killed_after_the_grace(kube):
     await kube.create(
-        pod("p", python(f"import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); {FOREVER}"))
+        pod(
+            "p",
+            python(
+                f"import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); {FOREVER}"
+            ),
+        )
     )
     body = await kube.until_phase("p", "Running")
     await until(kube.cluster.world.log_file(body, "main").read_text)
@@ -191,7 +205,9 @@ time.sleep(300)
 
 
 async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
-    await kube.create(pod("p", python("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])")))
+    await kube.create(
+        pod("p", python("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])"))
+    )
     uid = (await kube.until_phase("p", "Succeeded"))["metadata"]["uid"]
     assert [pid for pid in processes.marked(uid) if processes.is_running(pid)] == []
 
@@ -203,7 +219,9 @@ async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
     await kube.create(pod("p", python(f"{write}('3')"), initContainers=inits))
     await kube.until_phase("p", "Succeeded")
     assert file.read_text() == "123"
-    await kube.create(pod("q", python("pass"), initContainers=[{**python("raise SystemExit(1)"), "name": "one"}]))
+    await kube.create(
+        pod("q", python("pass"), initContainers=[{**python("raise SystemExit(1)"), "name": "one"}])
+    )
     assert conditions(await kube.until_phase("q", "Failed"))["Ready"] == "False"
 
 
@@ -216,7 +234,9 @@ async def test_a_container_is_restarted_where_its_pod_says_so(kube, tmp_path):
 
 
 async def test_a_deadline_ends_a_pod(kube):
-    await kube.create(pod("p", python(FOREVER), activeDeadlineSeconds=1, terminationGracePeriodSeconds=1))
+    await kube.create(
+        pod("p", python(FOREVER), activeDeadlineSeconds=1, terminationGracePeriodSeconds=1)
+    )
     assert (await kube.until_phase("p", "Failed"))["status"]["reason"] == "DeadlineExceeded"
 
 
@@ -226,7 +246,10 @@ async def test_a_pod_that_fits_nowhere_waits_and_goes_when_there_is_room(kube):
     await kube.create(pod("second", python(FOREVER, cpu="2")))
     waiting = await kube.until("second", lambda body: conditions_of(body).get("PodScheduled"))
     told = next(c for c in waiting["status"]["conditions"] if c["type"] == "PodScheduled")
-    assert (told["status"], told["reason"]) == ("False", "Unschedulable") and "3 Insufficient cpu" in told["message"]
+    assert (told["status"], told["reason"]) == (
+        "False",
+        "Unschedulable",
+    ) and "3 Insufficient cpu" in told["message"]
     await kube.v1.delete_namespaced_pod("first", "default")
     assert (await kube.until_phase("second", "Running"))["spec"]["nodeName"] == "big"
 
@@ -244,7 +267,9 @@ async def test_logs_can_be_cut_and_followed(kube):
     await kube.create(
         pod(
             "p",
-            python("for i in range(5): print(i, flush=True)\nimport time; time.sleep(0.5); print('last')"),
+            python(
+                "for i in range(5): print(i, flush=True)\nimport time; time.sleep(0.5); print('last')"
+            ),
         )
     )
     await kube.until_phase("p", "Running")
@@ -273,7 +298,9 @@ async def test_an_evicted_pod_says_why_it_goes(kube):
     evict = kube.v1.create_namespaced_pod_eviction_without_preload_content
     async with await evict("p", "default", {"metadata": {"name": "p"}}) as answer:
         assert answer.status == 201
-    told = (await kube.until("p", lambda b: "deletionTimestamp" in b["metadata"]))["status"]["conditions"]
+    told = (await kube.until("p", lambda b: "deletionTimestamp" in b["metadata"]))["status"][
+        "conditions"
+    ]
     (why,) = [c for c in told if c["type"] == "DisruptionTarget"]
     assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
     await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
@@ -283,8 +310,12 @@ async def test_an_evicted_pod_says_why_it_goes(kube):
 async def test_a_config_map_that_comes_late_is_waited_for(kube):
     env = [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
     await kube.create(pod("p", python("import os; print(os.environ['K'])", env=env)))
-    await kube.until("p", lambda b: "CreateContainerConfigError" in str(b["status"].get("containerStatuses")))
-    await kube.v1.create_namespaced_config_map("default", {"metadata": {"name": "c"}, "data": {"k": "v"}})
+    await kube.until(
+        "p", lambda b: "CreateContainerConfigError" in str(b["status"].get("containerStatuses"))
+    )
+    await kube.v1.create_namespaced_config_map(
+        "default", {"metadata": {"name": "c"}, "data": {"k": "v"}}
+    )
     await kube.until_phase("p", "Succeeded")
     assert await kube.logs("p") == "v\n"
 
@@ -302,7 +333,9 @@ async def cores(kube, name, seconds=0.8):
     async with aiohttp.ClientSession(kube.cluster.url) as session:
 
         async def used():
-            return (await (await session.get("/debug/cpu-seconds")).json())["pods"][f"default/{name}"]
+            return (await (await session.get("/debug/cpu-seconds")).json())["pods"][
+                f"default/{name}"
+            ]
 
         start, first = time.monotonic(), await used()
         await asyncio.sleep(seconds)
@@ -333,7 +366,9 @@ async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
     assert min([await cores(kube, "p") for _ in range(3)]) < 0.3
     resized = await resize(kube, "p", "600m")
     assert resized["metadata"]["generation"] == 2
-    await kube.until("p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m")
+    await kube.until(
+        "p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m"
+    )
     await uses_more(kube, "p", 0.35)
     assert min([await cores(kube, "p") for _ in range(3)]) < 0.75
 
@@ -343,7 +378,9 @@ async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_req
     await kube.create(pod("p", python(BURN, cpu="100m"), affinity=pinned("small-1")))
     await kube.until_phase("p", "Running")
     await uses_more(kube, "p", 0.2)
-    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}}
+    change = {
+        "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}
+    }
     kind = "application/strategic-merge-patch+json"
     await kube.v1.patch_namespaced_pod_resize("p", "default", change, _content_type=kind)
     found = await kube.until("p", lambda b: granted(b)["requests"]["cpu"] == "700m")
@@ -366,21 +403,34 @@ async def test_resizes_do_not_interrupt_what_runs(kube):
     gaps = [float(gap) for gap in (await kube.logs("p")).split()]
     status = (await kube.pod("p"))["status"]["containerStatuses"][0]
     assert gaps and status["restartCount"] == 0
-    assert sum(gap > 1.0 for gap in gaps) < RESIZES, "a machine may stand still now and then, by itself"
+    assert sum(gap > 1.0 for gap in gaps) < RESIZES, (
+        "a machine may stand still now and then, by itself"
+    )
 
 
 async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
-    await kube.create(pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned("small-1")))
     await kube.create(
-        pod("b", python(FOREVER, cpu="500m"), affinity=pinned("small-1"), terminationGracePeriodSeconds=1)
+        pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned("small-1"))
+    )
+    await kube.create(
+        pod(
+            "b",
+            python(FOREVER, cpu="500m"),
+            affinity=pinned("small-1"),
+            terminationGracePeriodSeconds=1,
+        )
     )
     for name in ("a", "b"):
         await kube.until_phase(name, "Running")
     await resize(kube, "a", "800m")
     waiting = await kube.until("a", lambda b: "PodResizePending" in conditions_of(b))
-    assert [c["reason"] for c in waiting["status"]["conditions"] if c["type"] == "PodResizePending"] == ["Deferred"]
+    assert [
+        c["reason"] for c in waiting["status"]["conditions"] if c["type"] == "PodResizePending"
+    ] == ["Deferred"]
     await kube.v1.delete_namespaced_pod("b", "default")
-    await kube.until("a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m")
+    await kube.until(
+        "a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m"
+    )
 
 
 async def test_a_resize_changes_cpu_and_memory_and_nothing_else(kube):
@@ -425,15 +475,24 @@ async def test_use_is_measured_for_nodes_and_pods(kube):
     async with asyncio.timeout(60), aiohttp.ClientSession(kube.cluster.url) as session:
         while (use := await used_on(session)).get("small-1", 0) <= 5e7:
             await asyncio.sleep(0.1)
-        pods = await (await session.get("/apis/metrics.k8s.io/v1beta1/namespaces/default/pods")).json()
+        pods = await (
+            await session.get("/apis/metrics.k8s.io/v1beta1/namespaces/default/pods")
+        ).json()
         counted = await (await session.get("/debug/cpu-seconds")).json()
     assert use["big"] < 5e7 and pods["items"][0]["containers"][0]["name"] == "main"
-    assert counted["nodes"]["small-1"]["seconds"] > 0 and counted["nodes"]["small-1"]["allocatable"] == 1
+    assert (
+        counted["nodes"]["small-1"]["seconds"] > 0
+        and counted["nodes"]["small-1"]["allocatable"] == 1
+    )
 
 
 async def test_what_a_pod_used_stays_counted_on_its_node(kube):
     await kube.create(
-        pod("p", python("import time\nwhile time.process_time() < 0.3: pass"), affinity=pinned("small-1"))
+        pod(
+            "p",
+            python("import time\nwhile time.process_time() < 0.3: pass"),
+            affinity=pinned("small-1"),
+        )
     )
     await kube.until_phase("p", "Succeeded")
     least = 0.3 if kube.cluster.world.cgroups.enforced else 0.0
@@ -449,7 +508,9 @@ async def test_a_pod_killed_from_outside_fails(kube):
 
 async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
     body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
-    cluster.kubelet.lives["early"] = PodLife(cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}})
+    cluster.kubelet.lives["early"] = PodLife(
+        cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}}
+    )
     cluster.usage.look()
     assert cluster.usage.cpu_seconds()["nodes"].keys() == {"big", "small-1", "small-2"}
     del cluster.kubelet.lives["early"]
@@ -460,4 +521,6 @@ async def test_a_cluster_that_ends_says_first_that_no_node_takes_anything_any_mo
         assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"True"}
     assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}
     cluster.report()
-    assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}, "no heartbeat revives it"
+    assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}, (
+        "no heartbeat revives it"
+    )

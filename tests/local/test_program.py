@@ -29,15 +29,27 @@ class Program:
         self.data, self.port_file, file = folder / "data", folder / "port", folder / "cluster.yaml"
         file.write_text(CLUSTER)
         self.port_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "services.local", "--cluster", str(file), "--data", str(self.data)]
-        self.process = subprocess.Popen([*command, "--port-file", str(self.port_file)], stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "services.local",
+            "--cluster",
+            str(file),
+            "--data",
+            str(self.data),
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--port-file", str(self.port_file)], stderr=subprocess.DEVNULL
+        )
         self.home = processes.home_of(self.data)
         wait_for(lambda: self.port_file.exists() and self.port_file.read_text())
         self.url = f"http://127.0.0.1:{self.port_file.read_text()}/api/v1/namespaces/default/pods"
 
     def ask(self, method: str, path: str = "", body: object = None) -> dict:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
 
@@ -75,7 +87,10 @@ def test_a_signal_ends_all_pods_and_the_program(program):
 
 
 def test_even_a_killed_program_leaves_nobody_behind(program):
-    program.run_pod("p", "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '300']); time.sleep(300)")
+    program.run_pod(
+        "p",
+        "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '300']); time.sleep(300)",
+    )
     assert program.running()
     program.process.kill()
     wait_for(lambda: not program.running())

@@ -36,7 +36,12 @@ def test_a_deletion_as_kubectl_sends_it() -> None:
 
 
 def test_an_eviction_with_everything_that_is_looked_at() -> None:
-    options = field(1, 300) + field(2, field(1, "u") + field(2, "7")) + field(3, 0) + field(4, "Background")
+    options = (
+        field(1, 300)
+        + field(2, field(1, "u") + field(2, "7"))
+        + field(3, 0)
+        + field(4, "Background")
+    )
     meta = field(1, "p") + field(2, "unknown") + field(3, "default")
     assert body_in(sent("Eviction", field(1, meta) + field(2, options))) == {
         "kind": "Eviction",
@@ -55,7 +60,9 @@ def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
     assert body_in(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
 
 
-@pytest.mark.parametrize("raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))]
+)
 def test_what_is_something_else_is_refused(raw: bytes) -> None:
     with pytest.raises(Refusal, match="no protobuf of a kind that is read here"):
         body_in(raw)

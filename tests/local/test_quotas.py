@@ -1,4 +1,6 @@
-"""ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor tells of it."""
+"""ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor
+tells of it.
+"""
 
 from __future__ import annotations
 

@@ -19,8 +19,18 @@ def test_a_pod_asks_for_its_containers_or_its_largest_init_container_and_overhea
 
 def test_a_sidecar_counts_beside_what_comes_after_it():
     sidecar = {**container(cpu="1"), "restartPolicy": "Always"}
-    assert pod_requests(pod("p", container(cpu="1"), initContainers=[sidecar, container(cpu="4")]))["cpu"] == 5000
-    assert pod_requests(pod("p", container(cpu="6"), initContainers=[sidecar, container(cpu="4")]))["cpu"] == 7000
+    assert (
+        pod_requests(pod("p", container(cpu="1"), initContainers=[sidecar, container(cpu="4")]))[
+            "cpu"
+        ]
+        == 5000
+    )
+    assert (
+        pod_requests(pod("p", container(cpu="6"), initContainers=[sidecar, container(cpu="4")]))[
+            "cpu"
+        ]
+        == 7000
+    )
 
 
 def test_a_pod_is_limited_only_if_each_container_is():
@@ -32,4 +42,7 @@ def test_quality_of_service_follows_requests_and_limits():
     both = {"cpu": "1", "memory": "1Gi"}
     assert quality_of(pod("p")) == "BestEffort"
     assert quality_of(pod("p", container(cpu="1"))) == "Burstable"
-    assert quality_of(pod("p", {**container(), "resources": {"requests": both, "limits": both}})) == "Guaranteed"
+    assert (
+        quality_of(pod("p", {**container(), "resources": {"requests": both, "limits": both}}))
+        == "Guaranteed"
+    )

@@ -18,14 +18,20 @@ async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(c
     store = cluster.store
     for number in range(NODES):
         body = node(f"sim-{number}")
-        store.create(NODE, {**body, **identified(store, NODE, f"sim-{number}"), "status": body["status"]})
+        store.create(
+            NODE, {**body, **identified(store, NODE, f"sim-{number}"), "status": body["status"]}
+        )
     start = time.monotonic()
     for number in range(PODS):
         wish = pod("", container(cpu="100m"), affinity=pinned(f"sim-{number % NODES}"))
-        store.create(POD, new_pod(identified(store, POD, f"p{number}", "default", spec=wish["spec"])))
+        store.create(
+            POD, new_pod(identified(store, POD, f"p{number}", "default", spec=wish["spec"]))
+        )
     while not all(node_of(body) for body in store.bodies(POD)):
         await asyncio.sleep(0.05)
         assert time.monotonic() - start < 120
     async with await kube.v1.list_namespaced_pod_without_preload_content("default") as listed:
         assert len((await listed.json())["items"]) == PODS
-    assert not cluster.kubelet.lives and all(b["status"]["phase"] == "Pending" for b in store.bodies(POD))
+    assert not cluster.kubelet.lives and all(
+        b["status"]["phase"] == "Pending" for b in store.bodies(POD)
+    )

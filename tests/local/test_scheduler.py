@@ -7,7 +7,9 @@ from tests.local.builders import container, node, pinned, pod
 
 
 def where(body, *nodes, used=None):
-    return choose(wish_of(body), [room_of(n, (used or {}).get(n["metadata"]["name"], {})) for n in nodes])
+    return choose(
+        wish_of(body), [room_of(n, (used or {}).get(n["metadata"]["name"], {})) for n in nodes]
+    )
 
 
 def asking(cpu="1", **spec):
@@ -29,7 +31,9 @@ def test_every_resource_that_is_missing_is_named():
     assert where(body, node("a")).why_not == (
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu."
     )
-    assert where(asking(), node("a", pods="0")).why_not == "0/1 nodes are available: 1 Too many pods."
+    assert (
+        where(asking(), node("a", pods="0")).why_not == "0/1 nodes are available: 1 Too many pods."
+    )
 
 
 def test_a_node_named_by_its_field_is_the_only_one():
@@ -37,7 +41,10 @@ def test_a_node_named_by_its_field_is_the_only_one():
     assert where(asking(affinity=pinned("a", operator="NotIn")), node("a"), node("b")).node == "b"
     mismatch = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
     assert where(asking(affinity=pinned("c")), node("a")).why_not == mismatch
-    assert where(asking(nodeSelector={"kubernetes.io/hostname": "b"}), node("a"), node("b")).node == "b"
+    assert (
+        where(asking(nodeSelector={"kubernetes.io/hostname": "b"}), node("a"), node("b")).node
+        == "b"
+    )
 
 
 def test_a_cordoned_node_takes_no_pod():
@@ -54,7 +61,9 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it():
     ):
         assert where(asking(tolerations=[toleration]), tainted).node == "a"
     assert where(asking(tolerations=[{"key": "gpu", "value": "no"}]), tainted).node == ""
-    assert where(asking(), node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])).node == "a"
+    assert (
+        where(asking(), node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])).node == "a"
+    )
 
 
 def test_a_node_that_is_not_ready_counts_as_tainted():
@@ -65,10 +74,17 @@ def test_a_node_that_is_not_ready_counts_as_tainted():
 def test_a_preference_outweighs_emptiness():
     liked = {
         "weight": 100,
-        "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]},
+        "preference": {
+            "matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+            ]
+        },
     }
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
-    assert where(asking(affinity=affinity), node("a"), node("b"), used={"b": {"cpu": 2000}}).node == "b"
+    assert (
+        where(asking(affinity=affinity), node("a"), node("b"), used={"b": {"cpu": 2000}}).node
+        == "b"
+    )
 
 
 def test_without_nodes_there_is_no_place():
@@ -76,4 +92,8 @@ def test_without_nodes_there_is_no_place():
 
 
 def test_pods_alike_have_the_same_likeness():
-    assert wish_of(asking()).likeness() == wish_of(asking()).likeness() != wish_of(asking("2")).likeness()
+    assert (
+        wish_of(asking()).likeness()
+        == wish_of(asking()).likeness()
+        != wish_of(asking("2")).likeness()
+    )

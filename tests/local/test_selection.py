@@ -49,7 +49,9 @@ def test_a_field_selector_looks_where_it_points():
 
 def test_a_field_that_is_missing_counts_as_empty():
     assert field_selector("spec.nodeName=", ["spec.nodeName"])(pod("p"))
-    assert field_selector("spec.unschedulable=true", ["spec.unschedulable"])({"spec": {"unschedulable": True}})
+    assert field_selector("spec.unschedulable=true", ["spec.unschedulable"])(
+        {"spec": {"unschedulable": True}}
+    )
 
 
 def test_a_field_that_the_kind_does_not_offer_is_refused():
@@ -63,5 +65,7 @@ def test_an_affinity_term_needs_every_expression_and_an_empty_one_matches_nothin
     here = {"key": "zone", "operator": "In", "values": ["a"]}
     named = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     assert term_matches({"matchExpressions": [many, here], "matchFields": [named]}, labels, "n1")
-    assert not term_matches({"matchExpressions": [many, here], "matchFields": [named]}, labels, "n2")
+    assert not term_matches(
+        {"matchExpressions": [many, here], "matchFields": [named]}, labels, "n2"
+    )
     assert not term_matches({}, labels, "n1")

@@ -49,17 +49,25 @@ async def test_each_service_that_is_killed_runs_again(stack: Stack) -> None:
         assert psutil.pid_exists(part.process.pid)
 
 
-async def test_of_each_service_there_is_one_which_waits_for_no_lease_of_its_own(stack: Stack) -> None:
+async def test_of_each_service_there_is_one_which_waits_for_no_lease_of_its_own(
+    stack: Stack,
+) -> None:
     for name in ("monitor", "allocator", "launcher"):
         process = stack.parts[name].process
         assert process is not None
         assert psutil.Process(process.pid).environ()["WEIR_LEASE_S"] == "0"
 
 
-async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_credentials(stack: Stack) -> None:
+async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_credentials(
+    stack: Stack,
+) -> None:
     process = stack.parts["nats"].process
     assert process is not None
-    addresses = {c.laddr.ip for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN}
+    addresses = {
+        c.laddr.ip
+        for c in psutil.Process(process.pid).net_connections()
+        if c.status == psutil.CONN_LISTEN
+    }
 
     assert addresses == {"127.0.0.1"}
     assert not await is_let_in(stack.nats_url, "")
@@ -74,7 +82,9 @@ async def test_its_bus_writes_what_it_acknowledged_to_disk_within_a_second(tmp_p
     async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
         keys = msgspec.json.decode((up.credentials / keyring.KEYS).read_bytes(), type=Keys)
         anything = authority._allowed(Permissions(publish=(">",), subscribe=(">",)))
-        administrator = authority._credentials(keys.system, "root", anything, os.urandom(32), time.time())
+        administrator = authority._credentials(
+            keys.system, "root", anything, os.urandom(32), time.time()
+        )
         intervals_s: list[float] = []
         async with visitor(up.nats_url, administrator) as admin:
             answers = await admin.client.subscribe(admin.client.new_inbox())
@@ -102,7 +112,10 @@ async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
     """The last word of its one node, once it is so."""
     bus = await connect(stack.nats_url, OPERATOR, stack.operator)
     try:
-        async with asyncio.timeout(60), aclosing(bus.tail([NODE], deliver=DeliverPolicy.LAST_PER_SUBJECT)) as facts:
+        async with (
+            asyncio.timeout(60),
+            aclosing(bus.tail([NODE], deliver=DeliverPolicy.LAST_PER_SUBJECT)) as facts,
+        ):
             async for heard in facts:
                 assert isinstance(heard.message, CapacityChanged)
                 if heard.message.ready == ready:
@@ -112,7 +125,9 @@ async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
     raise AssertionError
 
 
-async def test_a_bus_of_three_servers_keeps_all_and_goes_on_without_the_leader_of_a_stream(tmp_path: Path) -> None:
+async def test_a_bus_of_three_servers_keeps_all_and_goes_on_without_the_leader_of_a_stream(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
@@ -127,7 +142,10 @@ async def test_a_bus_of_three_servers_keeps_all_and_goes_on_without_the_leader_o
             while await next_stored(bus) is None:
                 await asyncio.sleep(0.1)
         after = await bus.js.stream_info(ORDERS)
-        assert after.cluster is not None and after.cluster.leader not in (None, before.cluster.leader)
+        assert after.cluster is not None and after.cluster.leader not in (
+            None,
+            before.cluster.leader,
+        )
         raw = await bus.js.get_msg(ORDERS, stored)
         assert raw.subject == "weir.job.cancel.default.nobody"
         await bus.close()
@@ -141,7 +159,9 @@ async def next_stored(bus: Bus) -> int | None:
         return None
 
 
-async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_to_take_nothing(tmp_path: Path) -> None:
+async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_to_take_nothing(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file, services=("monitor",)) as up:

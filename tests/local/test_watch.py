@@ -81,10 +81,14 @@ async def test_a_forced_deletion_is_a_change_and_then_an_end(cluster, kube):
 
 
 async def test_an_object_that_stops_matching_is_told_as_deleted_as_it_last_matched(cluster, kube):
-    async with watching(cluster, resourceVersion=await revision(kube), labelSelector="app=x") as ear:
+    async with watching(
+        cluster, resourceVersion=await revision(kube), labelSelector="app=x"
+    ) as ear:
         await kube.create(idle("other", labels={"app": "y"}))
         await kube.create(idle("p", labels={"app": "x"}))
-        left = await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"app": "y"}}})
+        left = await kube.v1.patch_namespaced_pod(
+            "p", "default", {"metadata": {"labels": {"app": "y"}}}
+        )
         assert await ear.told(1) == [("ADDED", "p")]
         gone = await ear.next()
         assert gone["type"] == "DELETED" and gone["object"]["metadata"]["labels"] == {"app": "x"}
@@ -107,7 +111,9 @@ async def test_a_watch_ends_when_its_time_is_over(cluster):
 
 
 async def test_bookmarks_tell_the_revision_to_those_who_ask(cluster, kube):
-    async with watching(cluster, resourceVersion=await revision(kube), allowWatchBookmarks="true") as ear:
+    async with watching(
+        cluster, resourceVersion=await revision(kube), allowWatchBookmarks="true"
+    ) as ear:
         told = await ear.next()
     assert told["type"] == "BOOKMARK" and int(told["object"]["metadata"]["resourceVersion"]) > 0
 
@@ -129,7 +135,10 @@ async def test_a_forgotten_revision_is_an_error_inside_the_stream(cluster):
     async with watching(cluster, resourceVersion="1") as ear:
         told = await ear.next()
         assert ear.answer.status == 200
-    assert told["type"] == "ERROR" and (told["object"]["code"], told["object"]["reason"]) == (410, "Expired")
+    assert told["type"] == "ERROR" and (told["object"]["code"], told["object"]["reason"]) == (
+        410,
+        "Expired",
+    )
 
 
 async def test_a_revision_that_is_still_to_come_is_refused(cluster):
@@ -141,7 +150,9 @@ async def test_the_official_watcher_follows(cluster, kube):
     seen = []
     await kube.create(idle("before"))
     async with watch.Watch() as watcher:
-        async for event in watcher.stream(kube.v1.list_namespaced_pod, "default", timeout_seconds=60):
+        async for event in watcher.stream(
+            kube.v1.list_namespaced_pod, "default", timeout_seconds=60
+        ):
             seen.append((event["type"], event["object"].metadata.name))
             if len(seen) == 2:
                 break

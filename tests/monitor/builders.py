@@ -16,9 +16,16 @@ def container(cpu: str = "1", memory: str = "1Gi", **more: Any) -> Raw:
     return {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}, **more}
 
 
-def pod(name: str = "p1", node: str = "n1", *containers: Raw, phase: str = "Running", **spec: Any) -> Raw:
+def pod(
+    name: str = "p1", node: str = "n1", *containers: Raw, phase: str = "Running", **spec: Any
+) -> Raw:
     return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"},
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+        },
         "spec": {"nodeName": node, "containers": list(containers) or [container()], **spec},
         "status": {"phase": phase},
     }
@@ -30,9 +37,16 @@ def ours(name: str = "mnist-worker-2", node: str = "n1", job: str = "mnist") -> 
     return made
 
 
-def node(name: str = "n1", cpu: str = "8", memory: str = "16Gi", ready: str = "True", **spec: Any) -> Raw:
+def node(
+    name: str = "n1", cpu: str = "8", memory: str = "16Gi", ready: str = "True", **spec: Any
+) -> Raw:
     return {
-        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", "labels": {"zone": "a"}},
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "labels": {"zone": "a"},
+        },
         "spec": spec,
         "status": {
             "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},

@@ -1,4 +1,6 @@
-"""The monitor behind an API server that has a bad day: it says what was so, in that order, and at last what is so."""
+"""The monitor behind an API server that has a bad day: it says what was so, in that order, and at
+last what is so.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from tests.shared.kube.api_server import serving
 from tests.shared.kube.rude import PATIENCE_S, RudeServer
 
 NODES = ("n0", "n1", "n2")
-QUICK = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1, "kube_retry_max_s": 0.1, "kube_rate": 1e3, "kube_burst": 100}
+QUICK = {
+    "kube_timeout_s": PATIENCE_S,
+    "kube_watch_s": 1,
+    "kube_retry_max_s": 0.1,
+    "kube_rate": 1e3,
+    "kube_burst": 100,
+}
 
 
 class Ear:
@@ -50,7 +58,11 @@ def pods_on(server: RudeServer, name: str) -> list[frozenset[str]]:
 
 def readiness(server: RudeServer, name: str) -> list[bool]:
     nodes = (c["object"] for _, kind, c in server.history if kind == "nodes")
-    return [n["status"]["conditions"][0]["status"] == "True" for n in nodes if n["metadata"]["name"] == name]
+    return [
+        n["status"]["conditions"][0]["status"] == "True"
+        for n in nodes
+        if n["metadata"]["name"] == name
+    ]
 
 
 def in_order(told: Sequence[Any], so: Iterable[Any]) -> bool:
@@ -64,7 +76,9 @@ def in_order(told: Sequence[Any], so: Iterable[Any]) -> bool:
 
 
 async def live(server: RudeServer, steps: int) -> None:
-    """Pods come, end and go; nodes fail and return; now and then the server is in trouble as a whole."""
+    """Pods come, end and go; nodes fail and return; now and then the server is in trouble as a
+    whole.
+    """
     chance = server.chance
     for number in range(steps):
         pods, kind = server.names("pods"), chance.random()
@@ -86,7 +100,9 @@ async def live(server: RudeServer, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_through_a_bad_day_nothing_is_missed_and_nothing_invented(nats_url: str, person: Bus, seed: int) -> None:
+async def test_through_a_bad_day_nothing_is_missed_and_nothing_invented(
+    nats_url: str, person: Bus, seed: int
+) -> None:
     ear = Ear()
     await person.follow([CapacityChanged], ear.hear, {})
     async with serving(RudeServer(seed)) as server:
@@ -96,8 +112,15 @@ async def test_through_a_bad_day_nothing_is_missed_and_nothing_invented(nats_url
             await live(server, steps=200)
             server.behave()
             so = {name: (pods_on(server, name)[-1], readiness(server, name)[-1]) for name in NODES}
-            await settled(lambda: so == {name: (ear.pods(name)[-1], ear.ready(name)[-1]) for name in NODES})
+            await settled(
+                lambda: so == {name: (ear.pods(name)[-1], ear.ready(name)[-1]) for name in NODES}
+            )
     for name in NODES:
-        assert in_order(ear.pods(name), pods_on(server, name)), (ear.pods(name), pods_on(server, name))
+        assert in_order(ear.pods(name), pods_on(server, name)), (
+            ear.pods(name),
+            pods_on(server, name),
+        )
         assert in_order(ear.ready(name), readiness(server, name))
-        assert all(said.free.cpu == 8 - len(said.own) or not said.free.cpu for said in ear.said[name])
+        assert all(
+            said.free.cpu == 8 - len(said.own) or not said.free.cpu for said in ear.said[name]
+        )

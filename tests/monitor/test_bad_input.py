@@ -23,7 +23,13 @@ __all__ = ["api"]
 
 TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}
 NODE = node(taints=[TAINT], unschedulable=False)
-POD = pod("p1", "n1", container(), initContainers=[container(restartPolicy="Always")], overhead={"cpu": "250m"})
+POD = pod(
+    "p1",
+    "n1",
+    container(),
+    initContainers=[container(restartPolicy="Always")],
+    overhead={"cpu": "250m"},
+)
 POD["metadata"] |= {"labels": {"app.kubernetes.io/managed-by": "weir", "weir.dev/job": "mnist"}}
 POD["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"cpu": "2"}}]
 
@@ -38,7 +44,9 @@ def fact_of(body: Any, read: Any) -> Any:
 
 @settings(max_examples=300)
 @given(raw_node=spoilt(NODE), raw_pods=st.lists(spoilt(POD), max_size=3))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw_node: Any, raw_pods: Any) -> None:
+def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
+    raw_node: Any, raw_pods: Any
+) -> None:
     place = fact_of(raw_node, node_fact) or fact_of(node(), node_fact)
     pods = [fact for raw in raw_pods if (fact := fact_of(raw, pod_fact))]
 
@@ -48,7 +56,9 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw
     assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
 
 
-@pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"\xff", b'{"metadata":{"name":"n","name', DEEP])
+@pytest.mark.parametrize(
+    "raw", [b"", b"null", b"[]", b"\xff", b'{"metadata":{"name":"n","name', DEEP]
+)
 def test_what_is_no_object_is_strange(raw: bytes) -> None:
     for read in (node_fact, pod_fact):
         with pytest.raises(Strange):
@@ -70,7 +80,10 @@ def test_less_than_nothing_is_strange_and_more_than_everything_is_as_much_as_the
 ODD: list[Raw] = [
     {"metadata": {"name": "odd", "uid": "uid-odd"}, "spec": 7},
     {"metadata": {"name": "Odd Name", "uid": "uid-name"}, "status": {"allocatable": {"cpu": "1"}}},
-    {"metadata": {"name": "odd-amount", "uid": "uid-amount"}, "status": {"allocatable": {"cpu": "many"}}},
+    {
+        "metadata": {"name": "odd-amount", "uid": "uid-amount"},
+        "status": {"allocatable": {"cpu": "many"}},
+    },
     {"metadata": {"name": "odd-labels", "uid": "uid-labels", "labels": {"a": 1}}},
 ]
 ODD_PODS: list[Raw] = [
@@ -78,11 +91,16 @@ ODD_PODS: list[Raw] = [
         "metadata": {"name": "odd-requests", "uid": "uid-requests"},
         "spec": {"nodeName": "n1", "containers": [container("much")]},
     },
-    {"metadata": {"name": "odd-null", "uid": "uid-null"}, "spec": {"nodeName": "n1", "containers": [None]}},
+    {
+        "metadata": {"name": "odd-null", "uid": "uid-null"},
+        "spec": {"nodeName": "n1", "containers": [None]},
+    },
 ]
 
 
-async def test_strange_objects_in_a_list_hide_no_others(nats_url: str, person: Bus, api: ApiServer) -> None:
+async def test_strange_objects_in_a_list_hide_no_others(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
     for kind, bodies in (("nodes", ODD), ("pods", ODD + ODD_PODS)):
         for body in bodies:
             api.put(kind, deepcopy(body))
@@ -91,7 +109,9 @@ async def test_strange_objects_in_a_list_hide_no_others(nats_url: str, person: B
         assert await count(person) == 2
 
 
-async def test_strange_objects_in_a_watch_hide_no_others(nats_url: str, person: Bus, api: ApiServer) -> None:
+async def test_strange_objects_in_a_watch_hide_no_others(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
     async with monitor(nats_url, api):
         await told(person, "n1", bool)
         for kind, bodies in (("nodes", ODD), ("pods", ODD + ODD_PODS)):
@@ -102,7 +122,9 @@ async def test_strange_objects_in_a_watch_hide_no_others(nats_url: str, person: 
         assert api.lists["pods"] == 1
 
 
-async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(nats_url: str, person: Bus, api: ApiServer) -> None:
+async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
     async with monitor(nats_url, api):
         await told(person, "n1", lambda c: c.free.cpu == 7)
         api.pod("a")["spec"] = 7
@@ -110,7 +132,9 @@ async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(nats_url: str, 
         await told(person, "n1", lambda c: c.free.cpu == 8)
 
 
-async def test_lines_that_are_no_events_are_waited_out(nats_url: str, person: Bus, api: ApiServer) -> None:
+async def test_lines_that_are_no_events_are_waited_out(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
     async with monitor(nats_url, api):
         await told(person, "n1", bool)
         for line in (b"{\n", b"[]\n", b'{"type":"ERROR","object":{"code":"x"}}\n', DEEP + b"\n"):
@@ -122,7 +146,11 @@ async def test_lines_that_are_no_events_are_waited_out(nats_url: str, person: Bu
 async def test_what_was_said_before_and_cannot_be_read_holds_up_nobody(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
-    for subject in ("weir.capacity.changed.n1", "weir.capacity.changed.*", "weir.capacity.changed.a.b"):
+    for subject in (
+        "weir.capacity.changed.n1",
+        "weir.capacity.changed.*",
+        "weir.capacity.changed.a.b",
+    ):
         await person.js.publish(subject, b"\xff")
     async with monitor(nats_url, api):
         assert (await told(person, "n1", bool)).free.cpu == 7

@@ -14,10 +14,17 @@ def capacity(raw_node, *pods, revision="1"):
 
 
 def test_free_is_allocatable_less_every_pods_request():
-    told = capacity(node(), pod("a"), ours(), pod("b", "n1", container("250m", "512Mi"), container("250m", "512Mi")))
+    told = capacity(
+        node(),
+        pod("a"),
+        ours(),
+        pod("b", "n1", container("250m", "512Mi"), container("250m", "512Mi")),
+    )
     assert told.allocatable == Resources(cpu=8, memory_gib=16)
     assert told.free == Resources(cpu=5.5, memory_gib=13)
-    assert [(o.namespace, o.job, o.pod) for o in told.own] == [("default", "mnist", "mnist-worker-2")]
+    assert [(o.namespace, o.job, o.pod) for o in told.own] == [
+        ("default", "mnist", "mnist-worker-2")
+    ]
     assert told.labels == {"zone": "a"}
 
 
@@ -33,7 +40,9 @@ def test_free_is_never_below_nothing():
 
 
 def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
-    assert capacity(node(cpu="1000001", memory="1Ei")).allocatable == Resources(cpu=1e6, memory_gib=1e6)
+    assert capacity(node(cpu="1000001", memory="1Ei")).allocatable == Resources(
+        cpu=1e6, memory_gib=1e6
+    )
 
 
 def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
@@ -47,10 +56,19 @@ def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
 
 def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_same_resource():
     bare = {"name": "main"}
-    made = pod("a", "n1", bare, resources={"requests": {"cpu": "3", "memory": "2Gi"}}, overhead={"cpu": "250m"})
+    made = pod(
+        "a",
+        "n1",
+        bare,
+        resources={"requests": {"cpu": "3", "memory": "2Gi"}},
+        overhead={"cpu": "250m"},
+    )
     assert pod_fact(made).requests == Amount(3250, 2 << 30)
     assert capacity(node(), made).free == Resources(cpu=4.75, memory_gib=14)
-    devices = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}}}
+    devices = {
+        "name": "main",
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}},
+    }
     made = pod("a", "n1", devices, container("1", "1Gi"), resources={"requests": {"cpu": "5"}})
     assert pod_fact(made).requests == Amount(5000, 2 << 30, 2)
     made = pod("a", "n1", container("1", "1Gi"), resources={"requests": {}, "limits": {"cpu": "5"}})
@@ -70,7 +88,9 @@ def test_a_container_that_is_being_shrunk_still_holds_what_it_had():
 
 
 def test_a_nodes_condition_cordon_and_taints_are_told():
-    tainted = node(ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}])
+    tainted = node(
+        ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}]
+    )
     told = capacity(tainted)
     assert (told.ready, told.schedulable, told.taints[0].effect) == (False, False, "NoExecute")
 

@@ -29,12 +29,17 @@ def raw_claim(name: str = "data", bound_to: str | None = "pv-1", space: str = "t
     return {"metadata": {"name": name, "namespace": space, "uid": f"uid-{name}"}, "spec": spec}
 
 
-def raw_volume(name: str = "pv-1", space: str = "team-a", labels: Raw | None = None, **affinity: Any) -> Raw:
+def raw_volume(
+    name: str = "pv-1", space: str = "team-a", labels: Raw | None = None, **affinity: Any
+) -> Raw:
     terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]}]
     usual = {"required": {"nodeSelectorTerms": terms}}
     return {
         "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels or {}},
-        "spec": {"claimRef": {"namespace": space, "name": "data"}, "nodeAffinity": affinity or usual},
+        "spec": {
+            "claimRef": {"namespace": space, "name": "data"},
+            "nodeAffinity": affinity or usual,
+        },
     }
 
 
@@ -76,7 +81,9 @@ def test_a_volume_that_every_node_can_reach_and_a_claim_that_is_not_bound_say_no
 
 
 def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_something_changed():
-    picture = seen(raw_claim(), raw_claim("models"), raw_claim("other", bound_to="pv-2"), raw_volume())
+    picture = seen(
+        raw_claim(), raw_claim("models"), raw_claim("other", bound_to="pv-2"), raw_volume()
+    )
     picture.volumes.known["team-a"]["pv-2"] = (IN_A,)
     (told,) = picture.news(["team-a", "team-b"], 1.0)
     assert told.placements == (ClaimPlacement(claims=("data", "models", "other"), terms=(IN_A,)),)
@@ -88,7 +95,9 @@ def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_somethi
 
 @settings(max_examples=200)
 @given(raw=spoilt(raw_claim()), other=spoilt(raw_volume(labels={ZONE: "a"})))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw: Any, other: Any) -> None:
+def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
+    raw: Any, other: Any
+) -> None:
     picture = ClaimPicture()
     for read, there, body in ((claim, picture.claims, raw), (volume, picture.volumes, other)):
         try:
@@ -110,7 +119,9 @@ async def told(bus: Bus, *claims: str) -> ClaimsChanged:
         while True:
             heard = await bus.last(ClaimsChanged, "team-a")
             said = heard.message if heard else None
-            if isinstance(said, ClaimsChanged) and [name for p in said.placements for name in p.claims] == [*claims]:
+            if isinstance(said, ClaimsChanged) and [
+                name for p in said.placements for name in p.claims
+            ] == [*claims]:
                 return said
 
 

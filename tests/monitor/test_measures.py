@@ -10,7 +10,12 @@ from shared.metrics import exposed
 from tests.allocator.builders import node
 from tests.shared.metric_lint import problems
 
-OURS = OwnPod(namespace="default", job="mnist", pod="mnist-ps-1", resources=Resources(cpu=2, memory_gib=0.5, gpu=1))
+OURS = OwnPod(
+    namespace="default",
+    job="mnist",
+    pod="mnist-ps-1",
+    resources=Resources(cpu=2, memory_gib=0.5, gpu=1),
+)
 
 
 def told(*nodes: CapacityChanged) -> dict[str, float]:
@@ -25,7 +30,11 @@ def told(*nodes: CapacityChanged) -> dict[str, float]:
 def test_what_nodes_have_is_added_up_in_base_units() -> None:
     found = told(node("n1", cpu=8, free=5, own=(OURS,)), node("n2", cpu=4, free=4))
 
-    assert (found["cpu_cores allocatable"], found["cpu_cores free"], found["cpu_cores ours"]) == (12, 9, 2)
+    assert (found["cpu_cores allocatable"], found["cpu_cores free"], found["cpu_cores ours"]) == (
+        12,
+        9,
+        2,
+    )
     assert (found["memory_bytes allocatable"], found["memory_bytes ours"]) == (128 << 30, 1 << 29)
     assert (found["devices allocatable"], found["devices ours"]) == (0, 1)
 

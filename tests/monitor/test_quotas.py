@@ -23,8 +23,12 @@ from tests.shared.strange import spoilt
 __all__ = ["api"]
 
 
-def raw_quota(name: str = "compute", used: Raw | None = None, space: str = "team-a", **spec: Any) -> Raw:
-    hard = spec.pop("hard", {"requests.cpu": "8", "limits.memory": "16Gi", "pods": "10", "services": "3"})
+def raw_quota(
+    name: str = "compute", used: Raw | None = None, space: str = "team-a", **spec: Any
+) -> Raw:
+    hard = spec.pop(
+        "hard", {"requests.cpu": "8", "limits.memory": "16Gi", "pods": "10", "services": "3"}
+    )
     return {
         "metadata": {"name": name, "namespace": space, "uid": f"uid-{name}"},
         "spec": {"hard": hard, **spec},
@@ -38,7 +42,10 @@ def raw_range(name: str = "sizes", space: str = "team-a", *limits: Raw) -> Raw:
         {"type": "Pod", "max": {"cpu": "2"}},
         {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}},
     ]
-    return {"metadata": {"name": name, "namespace": space}, "spec": {"limits": list(limits) or usual}}
+    return {
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"limits": list(limits) or usual},
+    }
 
 
 def read_quota(raw: Any) -> Named[tuple[QuotaBound, ...]]:
@@ -50,8 +57,17 @@ def bounds(raw: Raw) -> list[tuple[str, float, float]]:
 
 
 def test_a_quota_is_told_with_its_use_in_the_units_of_a_message():
-    assert bounds(raw_quota()) == [("limits.memory", 16, 0), ("pods", 10, 3), ("requests.cpu", 8, 2.5)]
-    devices = {"requests.nvidia.com/gpu": "4", "count/pods": "7", "cpu": "1500m", "requests.memory": "512Mi"}
+    assert bounds(raw_quota()) == [
+        ("limits.memory", 16, 0),
+        ("pods", 10, 3),
+        ("requests.cpu", 8, 2.5),
+    ]
+    devices = {
+        "requests.nvidia.com/gpu": "4",
+        "count/pods": "7",
+        "cpu": "1500m",
+        "requests.memory": "512Mi",
+    }
     assert bounds(raw_quota(hard=devices)) == [
         ("count/pods", 7, 0),
         ("cpu", 1.5, 0),
@@ -64,14 +80,19 @@ def test_a_quota_counts_only_where_every_task_is_in_its_scopes():
     assert bounds(raw_quota(scopes=["NotTerminating", "NotBestEffort"]))
     for scope in ("Terminating", "BestEffort", "PriorityClass", "CrossNamespacePodAffinity"):
         assert bounds(raw_quota(scopes=[scope])) == []
-    for name, operator, counts in (("NotBestEffort", "Exists", True), ("PriorityClass", "In", False)):
+    for name, operator, counts in (
+        ("NotBestEffort", "Exists", True),
+        ("PriorityClass", "In", False),
+    ):
         expressions = [{"scopeName": name, "operator": operator}]
         assert bool(bounds(raw_quota(scopeSelector={"matchExpressions": expressions}))) == counts
 
 
 def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pods():
     told = limit_range(msgspec.json.encode(raw_range())).said
-    assert told == TaskBounds(limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2, memory_gib=8))
+    assert told == TaskBounds(
+        limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2, memory_gib=8)
+    )
 
 
 def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_when_all_is_gone():
@@ -93,14 +114,21 @@ def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_whe
 
 @settings(max_examples=200)
 @given(raw=spoilt(raw_quota(scopes=["NotTerminating"])), other=spoilt(raw_range()))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw: Any, other: Any) -> None:
+def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
+    raw: Any, other: Any
+) -> None:
     picture = QuotaPicture()
-    for read, there, body in ((quota, picture.quotas, raw), (limit_range, picture.limit_ranges, other)):
+    for read, there, body in (
+        (quota, picture.quotas, raw),
+        (limit_range, picture.limit_ranges, other),
+    ):
         try:
             there.see(read(msgspec.json.encode(body)))
         except Strange as error:
             assert str(error)
-    for said in picture.news({space for space in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0):
+    for said in picture.news(
+        {space for space in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0
+    ):
         assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
 
 
@@ -137,7 +165,9 @@ async def test_quotas_are_told_at_start_when_they_change_and_when_they_are_gone(
         assert await count(person) == before + 1
 
 
-async def test_capacity_is_told_where_quotas_may_not_be_read(nats_url: str, person: Bus, api: ApiServer) -> None:
+async def test_capacity_is_told_where_quotas_may_not_be_read(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
     api.forbidden = {"resourcequotas", "limitranges"}
     async with monitor(nats_url, api):
         assert (await node_told(person, "n1", bool)).free.cpu == 7

@@ -20,7 +20,14 @@ from tests.monitor.builders import node, ours, pod
 from tests.shared.kube.api_server import ApiServer, serving
 from tests.shared.set_back import copied_store
 
-WATCHED = {"nodes", "pods", "resourcequotas", "limitranges", "persistentvolumeclaims", "persistentvolumes"}
+WATCHED = {
+    "nodes",
+    "pods",
+    "resourcequotas",
+    "limitranges",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+}
 HERE = "http://127.0.0.1"
 
 
@@ -39,7 +46,9 @@ async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIte
     chosen = Settings(kube_url=api.url, kube_retry_s=0.05, **settings)  # type: ignore[arg-type]
     await start(connection, chosen)
     failing = asyncio.ensure_future(connection.failed())
-    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == WATCHED - api.forbidden)
+    await settled(
+        lambda: not api.url.startswith(HERE) or set(api.watches.values()) == WATCHED - api.forbidden
+    )
     yield connection
     if failing.done():
         failing.result()
@@ -100,7 +109,9 @@ async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, a
             api.remove("pods", "mnist-worker-2")
             await settled(lambda: heard[-1][1] == 7)
             took.append(heard[-1][0] - began)
-        assert min(took) < 0.5, "a few milliseconds; the best of five, because the machine has other things to do"
+        assert min(took) < 0.5, (
+            "a few milliseconds; the best of five, because the machine has other things to do"
+        )
 
 
 @pytest.mark.parametrize("trouble", ["expire", "cut", "both"])
@@ -119,7 +130,9 @@ async def test_what_was_missed_while_the_watch_was_broken_is_told(
         assert api.lists["pods"] == (1 if trouble == "cut" else 2)
 
 
-async def test_a_restart_tells_only_what_changed_while_nobody_looked(nats_url: str, person: Bus, api: ApiServer):
+async def test_a_restart_tells_only_what_changed_while_nobody_looked(
+    nats_url: str, person: Bus, api: ApiServer
+):
     async with monitor(nats_url, api):
         await told(person, "n2_example_com", bool)
     assert await count(person) == 2

@@ -16,7 +16,9 @@ from services.board.board import Board
 from services.page.service import Page, Settings
 from services.page.watch import Watch
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -56,7 +58,9 @@ async def served(watch: Still | Watch, port: int = 0) -> AsyncIterator[Page]:
 
 
 async def until(tab: Any, met: str, within_s: float = WITHIN_MS / 1000) -> None:
-    """Wait for what a script says. (The browser's own way of waiting is one that the page forbids: text as code.)"""
+    """Wait for what a script says. (The browser's own way of waiting is one that the page forbids:
+    text as code.)
+    """
     async with asyncio.timeout(within_s):
         while not await tab.evaluate(met):
             await asyncio.sleep(0.05)
@@ -68,7 +72,9 @@ async def browser() -> AsyncIterator[Any]:
         pytest.skip("no Chromium here: `make browser` installs Debian's")
     api = pytest.importorskip("playwright.async_api")
     async with api.async_playwright() as playwright:
-        made = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=2 * WITHIN_MS)
+        made = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, timeout=2 * WITHIN_MS
+        )
         yield made
         await made.close()
 
@@ -78,18 +84,28 @@ Look = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 async def look(browser: Any) -> AsyncIterator[Look]:
-    """Opens a page in a window; at the end nothing may have been wrong, and nothing asked of anybody else."""
+    """Opens a page in a window; at the end nothing may have been wrong, and nothing asked of
+    anybody else.
+    """
     troubles: list[str] = []
     asked: set[str] = set()
 
-    async def opened(url: str, size: dict[str, int] = WIDE, theme: str = "light", fragment: str = "") -> Any:
-        context = await browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    async def opened(
+        url: str, size: dict[str, int] = WIDE, theme: str = "light", fragment: str = ""
+    ) -> Any:
+        context = await browser.new_context(
+            viewport=size, color_scheme=theme, reduced_motion="reduce"
+        )
         tab = await context.new_page()
         tab.set_default_timeout(WITHIN_MS)
         tab.on("pageerror", lambda error: troubles.append(str(error)))
         tab.on(
             "console",
-            lambda said: troubles.append(said.text) if said.type == "error" and "ERR_" not in said.text else None,
+            lambda said: (
+                troubles.append(said.text)
+                if said.type == "error" and "ERR_" not in said.text
+                else None
+            ),
         )
         tab.on("request", lambda request: asked.add(request.url.split("/")[2]))
         await tab.goto(url + fragment)

@@ -1,6 +1,8 @@
-"""Forty minutes of a small cluster, made of the messages that its services would have said: something to look at.
+"""Forty minutes of a small cluster, made of the messages that its services would have said:
+something to look at.
 
-Four jobs come, grow, shrink and end beside somebody else's pods; every figure on a picture is of one of these messages.
+Four jobs come, grow, shrink and end beside somebody else's pods; every figure on a picture is of
+one of these messages.
 """
 
 from __future__ import annotations
@@ -47,11 +49,27 @@ class Job:
     """One job's life: when it was asked for, and which size it had from when on."""
 
     def __init__(
-        self, name: str, uid: int, begins_s: float, sizes: list[tuple[float, int, int]], ends_s: float = 0.0
+        self,
+        name: str,
+        uid: int,
+        begins_s: float,
+        sizes: list[tuple[float, int, int]],
+        ends_s: float = 0.0,
     ) -> None:
-        self.name, self.uid, self.begins_s, self.sizes, self.ends_s = name, uid, begins_s, sizes, ends_s
+        self.name, self.uid, self.begins_s, self.sizes, self.ends_s = (
+            name,
+            uid,
+            begins_s,
+            sizes,
+            ends_s,
+        )
         self.asked = request(
-            name, epochs=20, ps=span(1, most=4), workers=span(1, most=8), batch=span(64), policy="weir"
+            name,
+            epochs=20,
+            ps=span(1, most=4),
+            workers=span(1, most=8),
+            batch=span(64),
+            policy="weir",
         )
         self.total = 2_000_000
         self.samples = 0.0
@@ -107,12 +125,19 @@ def _life(job: Job) -> Iterator[tuple[float, Message]]:
     yield job.begins_s, job.asked
     yield job.begins_s + 0.2, JobAccepted(**who, request=job.asked, accepted_s=0.0)
     ends = [at for at, _, _ in job.sizes[1:]] + [job.ends_s or LENGTH_S]
-    for number, ((at_s, ps, workers), end_s) in enumerate(zip(job.sizes, ends, strict=True), start=1):
+    for number, ((at_s, ps, workers), end_s) in enumerate(
+        zip(job.sizes, ends, strict=True), start=1
+    ):
         yield at_s, _decision(job, number, ps, workers)
         yield from _training(job, number, ps, workers, at_s + 6.0, end_s)
     if job.name == "housing":
         yield 1800, _decision(job, 2, 1, 6)
-        yield 1830, GenerationAbandoned(**who, generation=2, reason="node-6 takes no pod of 1 cpu any more")
+        yield (
+            1830,
+            GenerationAbandoned(
+                **who, generation=2, reason="node-6 takes no pod of 1 cpu any more"
+            ),
+        )
     if job.name == "clicks":
         yield (
             1700,
@@ -131,7 +156,13 @@ def _life(job: Job) -> Iterator[tuple[float, Message]]:
     if job.ends_s:
         yield (
             job.ends_s,
-            JobFinished(**who, outcome="succeeded", samples=job.total, metrics={"accuracy": 0.934}, finished_s=0.0),
+            JobFinished(
+                **who,
+                outcome="succeeded",
+                samples=job.total,
+                metrics={"accuracy": 0.934},
+                finished_s=0.0,
+            ),
         )
 
 
@@ -145,7 +176,10 @@ def _decision(job: Job, number: int, ps: int, workers: int) -> AllocationDecided
         else "another job waits for its minimum"
     )
     tried = Alternative(
-        ps=ps, workers=workers + 1, batch=64, why="the ps would be the bottleneck: 4 % faster for 1 core"
+        ps=ps,
+        workers=workers + 1,
+        batch=64,
+        why="the ps would be the bottleneck: 4 % faster for 1 core",
     )
     return AllocationDecided(
         job=job.name,
@@ -167,13 +201,22 @@ def _tasks(job: Job, ps: int, workers: int) -> Iterator[TaskPlan]:
     roles: list[Role] = ["chief", *["ps"] * ps, *["worker"] * workers]  # type: ignore[list-item]
     for index, role in enumerate(roles):
         size = Resources(cpu=ROLE_CPU[role], memory_gib=1)
-        yield TaskPlan(role=role, index=index, serial=index, node=names[(shift + index) % len(names)], resources=size)
+        yield TaskPlan(
+            role=role,
+            index=index,
+            serial=index,
+            node=names[(shift + index) % len(names)],
+            resources=size,
+        )
 
 
 def _training(
     job: Job, number: int, ps: int, workers: int, from_s: float, to_s: float
 ) -> Iterator[tuple[float, Message]]:
-    pause, phases = 0.4 + 0.1 * workers, Phases(drain_s=0.1, save_s=0.1, restore_s=0.2, first_step_s=0.1 * workers)
+    pause, phases = (
+        0.4 + 0.1 * workers,
+        Phases(drain_s=0.1, save_s=0.1, restore_s=0.2, first_step_s=0.1 * workers),
+    )
     first = number == 1
     yield (
         from_s,
@@ -229,7 +272,9 @@ def _node(name: str, cpu: float, at_s: float) -> CapacityChanged:
         for task in _standing(job, at_s)
         if task.node == name
     )
-    others = sum(amount for node, amount, begins, ends in STRANGERS if node == name and begins <= at_s < ends)
+    others = sum(
+        amount for node, amount, begins, ends in STRANGERS if node == name and begins <= at_s < ends
+    )
     held = sum(pod.resources.cpu for pod in own)
     return CapacityChanged(
         node=name,

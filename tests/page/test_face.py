@@ -1,4 +1,6 @@
-"""What a browser is sent: every number is one that the bus has said, or that the board has made of it."""
+"""What a browser is sent: every number is one that the bus has said, or that the board has made of
+it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def test_a_job_s_row_is_its_last_report_and_its_last_decision() -> None:
     for row in map(rows.job_row, board.jobs.values()):
         report = reports[row.key]
         if row.phase == "Running":
-            assert (row.samples, row.total, row.loss) == (report.samples, report.total_samples, report.loss)
+            assert (row.samples, row.total, row.loss) == (
+                report.samples,
+                report.total_samples,
+                report.loss,
+            )
             assert row.speed == report.samples_per_second
             roles = [task.role for task in decisions[row.key].tasks]
             if decisions[row.key].generation == row.generation:
@@ -77,7 +83,11 @@ def test_a_browser_that_puts_the_news_together_has_the_board() -> None:
         jobs |= {row.key: row for row in news.jobs}
         nodes |= {row.name: row for row in news.nodes}
         if news.detail:
-            points = news.detail.reports.rows if news.detail.reports.fresh else points + news.detail.reports.rows
+            points = (
+                news.detail.reports.rows
+                if news.detail.reports.fresh
+                else points + news.detail.reports.rows
+            )
 
     assert jobs == {key: rows.job_row(story) for key, story in log.board.jobs.items()}
     assert nodes == {name: rows.node_row(node) for name, node in log.board.nodes.items()}

@@ -1,5 +1,5 @@
-"""The page in a real Chromium: what it shows, how it is used by keyboard and on a phone, how it says that it is cut
-off.
+"""The page in a real Chromium: what it shows, how it is used by keyboard and on a phone, how it
+says that it is cut off.
 
 Pictures go to the folder that WEIR_PICTURES names.
 """
@@ -67,7 +67,23 @@ async def opened(look: Look, url: str, **how: Any) -> Any:
     return tab
 
 
-TIMES = [0.0, 0.618, 9.99, 42.06, 59.9, 60.0, 75.2, 120.0, 3_600.0, 7_512.0, 86_399.0, 90_000.0, 172_800.0, -3.0, -75.0]
+TIMES = [
+    0.0,
+    0.618,
+    9.99,
+    42.06,
+    59.9,
+    60.0,
+    75.2,
+    120.0,
+    3_600.0,
+    7_512.0,
+    86_399.0,
+    90_000.0,
+    172_800.0,
+    -3.0,
+    -75.0,
+]
 
 
 async def test_it_tells_how_long_something_took_as_every_command_does(look: Look) -> None:
@@ -75,7 +91,9 @@ async def test_it_tells_how_long_something_took_as_every_command_does(look: Look
         tab = await opened(look, page.url)
         told = "async (times) => { const words = await import('./words.js'); return times.map(words.%s); }"
 
-        assert await tab.evaluate(told % "seconds", TIMES) == [lasting(time, fine=True) for time in TIMES]
+        assert await tab.evaluate(told % "seconds", TIMES) == [
+            lasting(time, fine=True) for time in TIMES
+        ]
         assert await tab.evaluate(told % "lasting", TIMES) == [lasting(time) for time in TIMES]
         worth = ["5 min 2 s saved for", "1 h 36 min lost, beside"]
         assert await tab.evaluate(told % "worth", [302.0, -5810.6]) == worth
@@ -114,14 +132,23 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         tiles = " ".join((await tab.locator("#tiles").inner_text()).split())
         totals = watch.board.totals
         assert f"{held:g}" in tiles and f"{totals.ours_gib:g} GiB memory held by jobs" in tiles
-        assert f"{totals.used_gib:g} GiB memory used by jobs" in tiles and f"of {totals.allocatable_gib:g} GiB" in tiles
         assert (
-            await row.locator("td").nth(8).inner_text() == f"{watch.board.jobs['default.digits'].holding.memory_gib:g}"
+            f"{totals.used_gib:g} GiB memory used by jobs" in tiles
+            and f"of {totals.allocatable_gib:g} GiB" in tiles
+        )
+        assert (
+            await row.locator("td").nth(8).inner_text()
+            == f"{watch.board.jobs['default.digits'].holding.memory_gib:g}"
         )
         node = watch.board.nodes["node-4"]
         memory = await tab.locator('.node[data-name="node-4"] .memory').inner_text()
-        assert " ".join(memory.split()) == f"{node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB ours"
-        units = [await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()]
+        assert (
+            " ".join(memory.split())
+            == f"{node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB ours"
+        )
+        units = [
+            await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()
+        ]
         assert units == ["tasks", "examples/s", "loss", "cores"]
         assert await tab.locator("#job-plot svg text", has_text="time of day").count() == 1
         assert int(await tab.locator("#job-plot").get_attribute("data-points")) == len(
@@ -146,7 +173,10 @@ async def test_the_table_and_the_timeline_say_the_same_of_a_job_in_every_frame(l
                 total_samples=story.view.total_samples,
             )
             watch.show(apply(watch.board, Told(time.time(), "weir-facts", sequence, said)))
-            await until(tab, f"document.querySelector('{ROW} td:nth-of-type(4)').textContent === '{percent}\\u00a0%'")
+            await until(
+                tab,
+                f"document.querySelector('{ROW} td:nth-of-type(4)').textContent === '{percent}\\u00a0%'",
+            )
         assert await tab.evaluate("window.apart") == []
         pauses = await tab.locator("#job-figures div", has_text="pauses").locator("dd").inner_text()
         lasted = await tab.locator(f"{ROW} td").nth(9).inner_text()
@@ -162,19 +192,26 @@ async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> Non
         shown = await tab.locator("main").inner_text()
         assert shown.count("reading …") == 3
         assert not any(
-            claim in shown for claim in ("There are no jobs", "Nothing has been decided", "cores of all nodes")
+            claim in shown
+            for claim in ("There are no jobs", "Nothing has been decided", "cores of all nodes")
         )
         watch.caught_up = True
         watch.show(watch.board)
         await tab.wait_for_selector('#status[data-state="live"]')
         await tab.locator("#no-jobs").wait_for()
         shown = await tab.locator("main").inner_text()
-        assert "reading …" not in shown and "There are no jobs" in shown and "Nothing has been decided yet" in shown
+        assert (
+            "reading …" not in shown
+            and "There are no jobs" in shown
+            and "Nothing has been decided yet" in shown
+        )
         assert "Drawn as soon as a node next tells of its cores." in shown
 
 
 async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None:
-    async with served(Still(apply(begun(), Told(time.time() - 5, "weir-facts", 1, holding(pods=0))))) as page:
+    async with served(
+        Still(apply(begun(), Told(time.time() - 5, "weir-facts", 1, holding(pods=0))))
+    ) as page:
         tab = await look(page.url)
         await tab.wait_for_selector(DRAWN)
         assert (await tab.locator("#status").inner_text()).endswith("0 jobs, 1 node")
@@ -195,16 +232,22 @@ async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_i
         await tab.screenshot(path=pictures / f"page-starting-{name}.png", full_page=True)
         assert "No speed yet: waits for 4 pods: 0 of 4 run, 0 ready." in said
         assert "size none yet; 1 ps, 2 workers, batch 64 decided" in said
-        drawn = [await text.text_content() for text in await tab.locator("#job-plot svg text").all()]
+        drawn = [
+            await text.text_content() for text in await tab.locator("#job-plot svg text").all()
+        ]
         assert {"no task has trained yet", "no speed yet", "no loss yet"} <= set(
             drawn
         ) and "no cores held yet" not in drawn
         assert not any(
-            unknown in said for unknown in ("batch 0", "generation 0", "of 0 examples", "0.00 s in all", "used")
+            unknown in said
+            for unknown in ("batch 0", "generation 0", "of 0 examples", "0.00 s in all", "used")
         )
         assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
         watch.show(log.say(resumed(1)))
-        await until(tab, "document.getElementById('job-word').textContent.includes('its first report is to come')")
+        await until(
+            tab,
+            "document.getElementById('job-word').textContent.includes('its first report is to come')",
+        )
         watch.show(log.say(progress(100)))
         await until(tab, "document.getElementById('job-word').hidden")
         assert "no speed yet" not in await tab.locator("#job-plot").inner_text()
@@ -213,10 +256,14 @@ async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_i
 async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures: Path) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")
-        named = [await text.text_content() for text in await tab.locator("#job-plot svg .end").all()]
+        named = [
+            await text.text_content() for text in await tab.locator("#job-plot svg .end").all()
+        ]
         assert {"workers", "ps", "held", "used"} <= set(named)
         held, used = [tab.locator("#job-plot svg .end", has_text=name) for name in ("held", "used")]
-        assert float(await held.get_attribute("y")) < float(await used.get_attribute("y")), "as its lines are"
+        assert float(await held.get_attribute("y")) < float(await used.get_attribute("y")), (
+            "as its lines are"
+        )
         await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
 
 
@@ -237,13 +284,17 @@ async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Loo
         assert "2,000,000 examples, evaluation: accuracy 0.9340" in why
         evaluation = tab.locator("#job-figures div", has=tab.locator("dt", has_text="evaluation"))
         assert (await evaluation.inner_text()).split() == ["evaluation", "accuracy", "0.9340"]
-        assert "evaluation" not in await tab.locator('tr[data-key="default.digits"]').inner_text(), "it has none yet"
+        assert (
+            "evaluation" not in await tab.locator('tr[data-key="default.digits"]').inner_text()
+        ), "it has none yet"
 
 
 async def test_nothing_of_a_job_that_is_over_is_drawn_beyond_its_end(look: Look) -> None:
     watch = still()
     story = watch.board.jobs["default.reviews"]
-    assert story.finished and story.held[-1].at_s > story.finished.finished_s + 30, "its pods leave later"
+    assert story.finished and story.held[-1].at_s > story.finished.finished_s + 30, (
+        "its pods leave later"
+    )
     async with served(watch) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")
         drawn, axis = await tab.evaluate(RIGHTMOST)
@@ -274,9 +325,13 @@ async def test_everything_can_be_done_by_keyboard(look: Look) -> None:
         await until(tab, "document.getElementById('job-name').textContent === 'Timeline of clicks'")
         await tab.locator('#node-map [tabindex="0"]').focus()
         await tab.keyboard.press("ArrowRight")
-        assert (await tab.locator("#node-readout").inner_text()).startswith("node-2: 4 cores; jobs ")
+        assert (await tab.locator("#node-readout").inner_text()).startswith(
+            "node-2: 4 cores; jobs "
+        )
         await tab.locator("#filter").fill("housing")
-        await until(tab, "document.querySelectorAll('#job-table tbody tr:not([hidden])').length === 1")
+        await until(
+            tab, "document.querySelectorAll('#job-table tbody tr:not([hidden])').length === 1"
+        )
 
 
 async def test_a_proposed_job_is_answered_as_a_dry_run_answers(look: Look, pictures: Path) -> None:
@@ -284,7 +339,9 @@ async def test_a_proposed_job_is_answered_as_a_dry_run_answers(look: Look, pictu
         tab = await opened(look, page.url)
         await until(tab, "document.getElementById('proposal').value !== ''")
         await tab.locator("#what-if-form button").click()
-        await until(tab, "document.getElementById('what-if-answer').textContent.includes('proposal would')")
+        await until(
+            tab, "document.getElementById('what-if-answer').textContent.includes('proposal would')"
+        )
         await tab.locator("#what-if").screenshot(path=pictures / "page-what-if.png")
 
 
@@ -293,7 +350,9 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
 ) -> None:
     now = time.time()
     board = begun()
-    messages = [holding(f"n{number}", pods=number % 9, job=f"job{number % 200}") for number in range(1000)]
+    messages = [
+        holding(f"n{number}", pods=number % 9, job=f"job{number % 200}") for number in range(1000)
+    ]
     asked = [accepted(request(f"job{number}"), uid=number + 1) for number in range(200)]
     for number, message in enumerate([*asked, *messages], start=1):
         stream = "weir-orders" if number <= 200 else "weir-facts"
@@ -311,7 +370,10 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
 async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
     nats_server: NatsServer, look: Look, pictures: Path
 ) -> None:
-    speaker, own = await connected(nats_server.url, "test"), await connected(nats_server.url, "page")
+    speaker, own = (
+        await connected(nats_server.url, "test"),
+        await connected(nats_server.url, "page"),
+    )
     watch = Watch(own)
     running = asyncio.ensure_future(watch.run())
     for message in (holding(), request(), accepted(), decided()):

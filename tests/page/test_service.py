@@ -29,7 +29,9 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_it_answers_on_this_machine_only_and_to_its_names_only(page: Page, http: aiohttp.ClientSession) -> None:
+async def test_it_answers_on_this_machine_only_and_to_its_names_only(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
     assert page.url.startswith("http://127.0.0.1:")
     async with http.get(page.url, headers={"Host": "example.org"}) as answer:
         assert answer.status == 403
@@ -41,14 +43,21 @@ EXAMPLE = example(running().board.state)
 
 
 async def test_another_site_s_page_gets_no_answer(page: Page, http: aiohttp.ClientSession) -> None:
-    async with http.post(f"{page.url}api/what-if", data=EXAMPLE, headers={"Origin": "http://example.org"}) as answer:
+    async with http.post(
+        f"{page.url}api/what-if", data=EXAMPLE, headers={"Origin": "http://example.org"}
+    ) as answer:
         assert answer.status == 403
 
 
-async def test_a_browser_is_told_to_load_nothing_from_elsewhere(page: Page, http: aiohttp.ClientSession) -> None:
+async def test_a_browser_is_told_to_load_nothing_from_elsewhere(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
     for path in ("", "page.js", "page.css", "api/example"):
         async with http.get(page.url + path) as answer:
-            assert answer.status == 200 and "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            assert (
+                answer.status == 200
+                and "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            )
 
 
 def test_no_file_names_another_machine() -> None:
@@ -64,7 +73,9 @@ async def test_what_if_is_answered(page: Page, http: aiohttp.ClientSession) -> N
     assert answer.status == 200 and found["says"][0].startswith("job default/proposal would ")
 
 
-async def test_a_proposal_is_no_larger_than_a_proposal_is(page: Page, http: aiohttp.ClientSession) -> None:
+async def test_a_proposal_is_no_larger_than_a_proposal_is(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
     async with http.post(f"{page.url}api/what-if", data="#" * 100_000) as answer:
         assert answer.status == 413
 

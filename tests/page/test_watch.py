@@ -1,4 +1,6 @@
-"""The board follows a real bus: what is stored, what comes, and what came while the server was away."""
+"""The board follows a real bus: what is stored, what comes, and what came while the server was
+away.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ async def test_what_is_stored_is_read_and_what_comes_is_followed(bus: Bus, watch
     await watch.caught()
     await say(bus, progress(100))
     await until(watch, lambda: JOB in watch.board.jobs and len(watch.board.jobs[JOB].reports) == 1)
-    await until(watch, lambda: watch.board.jobs[JOB].view.phase == "Running")  # which is in another stream
+    await until(
+        watch, lambda: watch.board.jobs[JOB].view.phase == "Running"
+    )  # which is in another stream
 
     assert watch.board.nodes.keys() == {"n1", "n2"}
     assert watch.cut_s is None
@@ -82,7 +86,9 @@ async def test_a_server_that_went_away_is_told_and_nothing_is_lost(
     await until(watch, lambda: watch.cut_s is None and len(watch.board.jobs[JOB].reports) == 2)
 
 
-async def test_streams_that_were_made_anew_are_read_from_their_beginning(bus: Bus, watch: Watch) -> None:
+async def test_streams_that_were_made_anew_are_read_from_their_beginning(
+    bus: Bus, watch: Watch
+) -> None:
     await say(bus, holding(), request(), accepted(), decided())
     await until(watch, lambda: JOB in watch.board.jobs)
     for stream in ("weir-orders", "weir-facts"):
@@ -116,7 +122,10 @@ async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch
     await say(bus, request(), accepted())
     await until(watch, lambda: JOB in watch.board.jobs)
     bucket = await bus.bucket("weir-jobs")
-    await bucket.put(JOB, b'{"job":"mnist","namespace":"default","uid":1,"phase":"Pending","why":"no node has 3 cpu"}')
+    await bucket.put(
+        JOB,
+        b'{"job":"mnist","namespace":"default","uid":1,"phase":"Pending","why":"no node has 3 cpu"}',
+    )
 
     await until(watch, lambda: watch.board.jobs[JOB].view.why == "no node has 3 cpu")
 
@@ -135,8 +144,12 @@ async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path
         following = asyncio.ensure_future(watch.run())
         async with asyncio.timeout(60):
             await watch.caught()
-        assert watch.board.nodes.keys() == {"n2"} and [d.revision for d in watch.board.decisions] == [1]
-        assert (await memory.recall(own)).jobs.keys() == set(), "it is ahead of these streams, and counts as absent"
+        assert watch.board.nodes.keys() == {"n2"} and [
+            d.revision for d in watch.board.decisions
+        ] == [1]
+        assert (await memory.recall(own)).jobs.keys() == set(), (
+            "it is ahead of these streams, and counts as absent"
+        )
         await end(following)
         for each in (own, monitor, allocator):
             await each.close()

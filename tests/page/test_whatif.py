@@ -1,4 +1,6 @@
-"""What if a job were asked for: the same words as `weir submit --dry-run`, of the board's own state."""
+"""What if a job were asked for: the same words as `weir submit --dry-run`, of the board's own
+state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> 
     log.say(holding("n2", cpu=8), holding("n1", pods=3))
 
     found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
-    assert found.refused == [] and found.says[0].startswith("job default/proposal would start now with 1 ps, ")
+    assert found.refused == [] and found.says[0].startswith(
+        "job default/proposal would start now with 1 ps, "
+    )
     assert any(line.startswith("why: ") for line in found.says) and any(
         line.startswith("where: ") for line in found.says
     )
@@ -28,12 +32,16 @@ def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> 
 def test_who_names_no_policy_is_told_what_to_add_and_of_no_setting_of_another_machine() -> None:
     state = running().board.state
 
-    (said,) = [line for line in answer(state, EXAMPLE, NOW_S, AT_ONCE).says if line.startswith("policy: ")]
+    (said,) = [
+        line for line in answer(state, EXAMPLE, NOW_S, AT_ONCE).says if line.startswith("policy: ")
+    ]
     assert said.endswith(
         "(it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`)"
     )
     (said,) = [
-        line for line in answer(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says if line.startswith("policy: ")
+        line
+        for line in answer(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says
+        if line.startswith("policy: ")
     ]
     assert said == "policy: static"
 
@@ -59,9 +67,12 @@ def test_where_no_node_takes_tasks_the_answer_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "worker"), [((0.0, 0.0, 0.0, 0.0), 0.5), ((0.5, 0.3, 0.1, 0.0), 0.2), ((0.5, 0.5, 0.2, 0.5), 0.1)]
+    ("others", "worker"),
+    [((0.0, 0.0, 0.0, 0.0), 0.5), ((0.5, 0.3, 0.1, 0.0), 0.2), ((0.5, 0.5, 0.2, 0.5), 0.1)],
 )
-def test_the_example_is_as_large_as_there_is_room_for(others: tuple[float, ...], worker: float) -> None:
+def test_the_example_is_as_large_as_there_is_room_for(
+    others: tuple[float, ...], worker: float
+) -> None:
     """On nodes of half a core, beside what somebody else has of them."""
     log = Log()
     for number, cpu in enumerate(others, start=1):

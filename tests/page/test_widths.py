@@ -1,4 +1,5 @@
-"""The page in windows between a phone's and a large screen's: the table of jobs whole, and no taller than its text.
+"""The page in windows between a phone's and a large screen's: the table of jobs whole, and no
+taller than its text.
 
 Pictures go to the folder that WEIR_PICTURES names.
 """
@@ -18,7 +19,9 @@ from tests.allocator.builders import accepted, request
 from tests.page import scene
 from tests.page.conftest import Look, Still, served
 
-WAITS = "no node is large enough for a worker of 100 cpu and 1 GiB: the largest has 0.5 cpu and 4 GiB"
+WAITS = (
+    "no node is large enough for a worker of 100 cpu and 1 GiB: the largest has 0.5 cpu and 4 GiB"
+)
 WIDTHS = (780, 900, 1024, 1200, 1280, 1440, 1520)
 PHASES: tuple[Any, ...] = ("Starting", "Succeeded", "Failed", "Cancelled")
 LINES_MOST, LINE_PX, WHY_LEAST_PX = 4, 22, 200
@@ -48,21 +51,34 @@ def waiting() -> Board:
     now = time.time()
     board = scene.board(now)
     asked = accepted(request("big", epochs=20), uid=60)
-    told = Told(now - 30, "weir-orders", board.sequences["weir-orders"] + 1, replace(asked, accepted_s=now - 30))
+    told = Told(
+        now - 30,
+        "weir-orders",
+        board.sequences["weir-orders"] + 1,
+        replace(asked, accepted_s=now - 30),
+    )
     return why(apply(board, told), "default.big", WAITS)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(look: Look, pictures: Path, width: int) -> None:
+async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(
+    look: Look, pictures: Path, width: int
+) -> None:
     board = waiting()
     shown = {story.view.phase for story in board.jobs.values()}
-    assert {"Pending", "Running", "Succeeded"} <= shown and board.jobs["default.big"].view.why == WAITS
+    assert {"Pending", "Running", "Succeeded"} <= shown and board.jobs[
+        "default.big"
+    ].view.why == WAITS
     async with served(Still(board)) as page:
-        tab = await look(page.url, size={"width": width, "height": 900}, fragment="#job=default.digits")
+        tab = await look(
+            page.url, size={"width": width, "height": 900}, fragment="#job=default.digits"
+        )
         await tab.wait_for_selector("#job-plot svg .unit")
         await tab.screenshot(path=pictures / f"page-{width}.png", full_page=True)
 
-        assert await tab.evaluate(CROWDED) == [], "nothing is cut, and the table is no wider than its box"
+        assert await tab.evaluate(CROWDED) == [], (
+            "nothing is cut, and the table is no wider than its box"
+        )
         assert await tab.evaluate(HIDDEN) <= 0, "five jobs need no scrolling"
         assert max(await tab.evaluate(ROWS)) <= LINES_MOST * LINE_PX
         assert await tab.evaluate(WHY) >= WHY_LEAST_PX
@@ -70,7 +86,9 @@ async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(look: Look, 
         assert len(set(await tab.evaluate(TILES))) == 1, "as many tiles on each line"
 
 
-async def test_each_phase_has_a_mark_of_its_own_by_its_shape_and_not_by_its_colour(look: Look, pictures: Path) -> None:
+async def test_each_phase_has_a_mark_of_its_own_by_its_shape_and_not_by_its_colour(
+    look: Look, pictures: Path
+) -> None:
     board = waiting()
     story = board.jobs["default.big"]
     for uid, phase in enumerate(PHASES, start=70):

@@ -1,4 +1,5 @@
-"""One job's log, with all that a report tells of: growth that paid, a crash, a change that was given up, a full disk.
+"""One job's log, with all that a report tells of: growth that paid, a crash, a change that was
+given up, a full disk.
 
 Times are seconds of the log; the job asks at second 10.
 """
@@ -55,13 +56,27 @@ class Log:
 
 def plan(ps: int, workers: int) -> tuple[TaskPlan, ...]:
     roles: list[Any] = ["chief", *["ps"] * ps, *["worker"] * workers]
-    return tuple(TaskPlan(role=role, index=at, serial=at, node="n1", resources=CORE) for at, role in enumerate(roles))
+    return tuple(
+        TaskPlan(role=role, index=at, serial=at, node="n1", resources=CORE)
+        for at, role in enumerate(roles)
+    )
 
 
 def decided(generation: int, ps: int, workers: int, at_s: float, **more: Any) -> AllocationDecided:
-    usual = {"reason": "the policy wants it", "batch": 32, "revision": generation, "decided_s": at_s}
+    usual = {
+        "reason": "the policy wants it",
+        "batch": 32,
+        "revision": generation,
+        "decided_s": at_s,
+    }
     asked = request("digits", epochs=EPOCHS)
-    about = {"job": "digits", "uid": UID, "generation": generation, "request": asked, "tasks": plan(ps, workers)}
+    about = {
+        "job": "digits",
+        "uid": UID,
+        "generation": generation,
+        "request": asked,
+        "tasks": plan(ps, workers),
+    }
     return AllocationDecided(**(about | usual | more))
 
 
@@ -69,17 +84,26 @@ def pods(count: int, others: float = 0.0, cpu: float = 4.0) -> CapacityChanged:
     """One node with so many pods of the job, half a core each, and strangers' cores."""
     seen = f"{count}-{others}"
     own = tuple(
-        OwnPod(namespace="default", job="digits", pod=f"digits-worker-{n}", resources=CORE) for n in range(count)
+        OwnPod(namespace="default", job="digits", pod=f"digits-worker-{n}", resources=CORE)
+        for n in range(count)
     )
     return replace(node("n1", cpu=cpu, free=cpu - 0.5 * count - others, own=own), seen=seen)
 
 
 def resumed(generation: int, samples: int, **more: Any) -> TrainingResumed:
-    about = {"job": "digits", "uid": UID, "generation": generation, "step": samples // 32, "samples": samples}
+    about = {
+        "job": "digits",
+        "uid": UID,
+        "generation": generation,
+        "step": samples // 32,
+        "samples": samples,
+    }
     return TrainingResumed(**(about | more))
 
 
-def report(generation: int, samples: int, speed: float, cores: float | None = None) -> ProgressReported:
+def report(
+    generation: int, samples: int, speed: float, cores: float | None = None
+) -> ProgressReported:
     usage = () if cores is None else (TaskUsage(task="worker-1", cpu=cores, memory_gib=0.5),)
     return ProgressReported(
         job="digits",
@@ -95,11 +119,16 @@ def report(generation: int, samples: int, speed: float, cores: float | None = No
     )
 
 
-def trains(log: Log, generation: int, from_s: int, seconds: int, samples: int, speed: int, cores: float) -> int:
+def trains(
+    log: Log, generation: int, from_s: int, seconds: int, samples: int, speed: int, cores: float
+) -> int:
     """A report each second; returns the examples that are applied then."""
     for second in range(1, seconds + 1):
         samples = min(samples + speed + (second % 3 - 1) * speed // 10, EXAMPLES)
-        log.say(from_s + second, report(generation, samples, speed + (second % 3 - 1) * speed / 10, cores))
+        log.say(
+            from_s + second,
+            report(generation, samples, speed + (second % 3 - 1) * speed / 10, cores),
+        )
     return samples
 
 
@@ -126,23 +155,49 @@ def whole() -> Log:
     lost = (Alternative(ps=1, workers=2, batch=32, why="<b>slower</b> by a third"),)
     log.say(
         41,
-        decided(2, 2, 4, 41.0, reason="2 ps, 4 workers: capacity is free", gain_s=95.0, cost_s=1.0, alternatives=lost),
+        decided(
+            2,
+            2,
+            4,
+            41.0,
+            reason="2 ps, 4 workers: capacity is free",
+            gain_s=95.0,
+            cost_s=1.0,
+            alternatives=lost,
+        ),
     )
     log.say(42, pods(7))
     phases = Phases(drain_s=0.12, save_s=0.2, restore_s=0.21, first_step_s=0.15)
     at = trains(log, 1, 40, 9, at, 60, 1.2)
     log.say(50, resumed(2, at + 20, previous=1, pause_s=0.71, phases=phases, learning_rate=0.05))
     at = trains(log, 2, 50, 20, at + 20, 250, 2.9)
-    log.say(71, exited(), decided(3, 2, 4, 71.0, reason="ps-1 ended: another takes its place", cause="digits-ps-1"))
+    log.say(
+        71,
+        exited(),
+        decided(3, 2, 4, 71.0, reason="ps-1 ended: another takes its place", cause="digits-ps-1"),
+    )
     phases = Phases(restore_s=0.4, first_step_s=1.1)
     log.say(78, resumed(3, at - 500, previous=2, pause_s=7.6, phases=phases, learning_rate=0.05))
     at = trains(log, 3, 78, 15, at - 500, 250, 2.8)
-    log.say(94, decided(4, 2, 6, 94.0, reason="2 ps, 6 workers: capacity is free", gain_s=9.0, cost_s=4.2))
+    log.say(
+        94,
+        decided(4, 2, 6, 94.0, reason="2 ps, 6 workers: capacity is free", gain_s=9.0, cost_s=4.2),
+    )
     failed = CheckpointFailed(
-        job="digits", uid=UID, generation=3, step=9, path="/c", cause="it is full", remedy="make room"
+        job="digits",
+        uid=UID,
+        generation=3,
+        step=9,
+        path="/c",
+        cause="it is full",
+        remedy="make room",
     )
     log.say(
-        96, failed, GenerationAbandoned(job="digits", uid=UID, generation=4, reason="digits-worker-7 is unschedulable")
+        96,
+        failed,
+        GenerationAbandoned(
+            job="digits", uid=UID, generation=4, reason="digits-worker-7 is unschedulable"
+        ),
     )
     trains(log, 3, 96, 19, at, 250, 2.8)
     log.say(116, ended()).say(118, pods(0))
@@ -159,11 +214,19 @@ def exited() -> TaskExited:
         "role": "ps",
         "serial": 1,
     }
-    return TaskExited(**about, node="n1", exit_code=137, reason="OOMKilled", message="too much\n  at line <3>")
+    return TaskExited(
+        **about, node="n1", exit_code=137, reason="OOMKilled", message="too much\n  at line <3>"
+    )
 
 
 def ended(**more: Any) -> JobFinished:
-    usual = {"outcome": "succeeded", "step": 375, "samples": EXAMPLES, "counted": EXAMPLES, "finished_s": 115.9}
+    usual = {
+        "outcome": "succeeded",
+        "step": 375,
+        "samples": EXAMPLES,
+        "counted": EXAMPLES,
+        "finished_s": 115.9,
+    }
     metrics = {"metrics": {"accuracy": 0.9731, "loss": 0.0912}}
     return JobFinished(**({"job": "digits", "uid": UID, "generation": 3} | usual | metrics | more))
 

@@ -20,7 +20,9 @@ def paused(pause_s: float, phases: Phases) -> Stretch:
 
 def boxes(drawn: str) -> dict[str, tuple[float, float]]:
     """Left and right edge of each part of a row, by what it says of itself."""
-    found = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*><title>([^:]+):', drawn)
+    found = re.findall(
+        r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*><title>([^:]+):', drawn
+    )
     return {said: (float(left), float(left) + float(width)) for left, width, said in found}
 
 
@@ -32,7 +34,9 @@ def zero(drawn: str) -> float:
 
 
 def test_a_pause_whose_phases_began_before_it_is_drawn_as_long_as_its_number_says() -> None:
-    drawn = bars.pauses([paused(1.3, Phases(drain_s=0.63, save_s=0.3, restore_s=0.4, first_step_s=0.3))])
+    drawn = bars.pauses(
+        [paused(1.3, Phases(drain_s=0.63, save_s=0.3, restore_s=0.4, first_step_s=0.3))]
+    )
     drain, last = boxes(drawn)["drain"], boxes(drawn)["first step"]
 
     a_second = (EDGE - bars.LEFT) / 1.63
@@ -45,5 +49,8 @@ def test_a_pause_longer_than_its_phases_begins_at_the_last_update_with_the_rest(
     drawn = bars.pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
     rest, restore = boxes(drawn)["waiting"], boxes(drawn)["restore"]
 
-    assert zero(drawn) == bars.LEFT == rest[0] and "waiting: decided, ready, connected, traced" in drawn
+    assert (
+        zero(drawn) == bars.LEFT == rest[0]
+        and "waiting: decided, ready, connected, traced" in drawn
+    )
     assert restore[0] == pytest.approx(bars.LEFT + (EDGE - bars.LEFT) * 0.25, abs=0.2)

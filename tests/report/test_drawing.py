@@ -46,7 +46,10 @@ def test_a_value_of_steps_lasts_to_the_next_and_the_last_to_the_end() -> None:
 
 
 def test_a_point_alone_is_a_dot() -> None:
-    assert drawing.line(PANEL, [(5, 5)], "blue") == '<circle cx="150.0" cy="0.0" r="2.5" class="dot blue"/>'
+    assert (
+        drawing.line(PANEL, [(5, 5)], "blue")
+        == '<circle cx="150.0" cy="0.0" r="2.5" class="dot blue"/>'
+    )
     assert drawing.line(PANEL, [], "blue") == ""
 
 
@@ -55,9 +58,13 @@ def test_a_short_pause_is_wide_enough_to_be_seen() -> None:
 
 
 def test_foreign_text_stays_text() -> None:
-    assert "<b>" not in drawing.words(0, 0, "<b>") and "&lt;b&gt;" in drawing.rectangle(0, 0, 1, 1, "x", "<b>")
+    assert "<b>" not in drawing.words(0, 0, "<b>") and "&lt;b&gt;" in drawing.rectangle(
+        0, 0, 1, 1, "x", "<b>"
+    )
 
 
-@pytest.mark.parametrize(("seconds", "name"), [(106, "seconds"), (3_000, "minutes"), (40_000, "hours")])
+@pytest.mark.parametrize(
+    ("seconds", "name"), [(106, "seconds"), (3_000, "minutes"), (40_000, "hours")]
+)
 def test_time_is_told_in_a_unit_that_fits(seconds: float, name: str) -> None:
     assert drawing.unit_of(seconds).name == name

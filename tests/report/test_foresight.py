@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from services.report.foresight import foresights
-from tests.report.story import EXAMPLES, begun_at_ten, decided, even, of_digits, report, resumed, whole
+from tests.report.story import (
+    EXAMPLES,
+    begun_at_ten,
+    decided,
+    even,
+    of_digits,
+    report,
+    resumed,
+    whole,
+)
 
 
 def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:
@@ -17,14 +26,20 @@ def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:
     after = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)
     remaining, left = EXAMPLES - decided.samples, EXAMPLES - first.last.samples
 
-    assert (came.outcome.decision.gain_s, came.outcome.decision.cost_s, came.outcome.pause_s) == (95.0, 1.0, 0.71)
+    assert (came.outcome.decision.gain_s, came.outcome.decision.cost_s, came.outcome.pause_s) == (
+        95.0,
+        1.0,
+        0.71,
+    )
     assert (came.remaining, came.left) == (remaining, left)
     assert came.saved_s == pytest.approx(left / before - left / after)
     assert came.foreseen_speed == pytest.approx(remaining / (remaining / before - 95.0))
 
 
 def test_what_slows_while_the_next_is_prepared_is_a_cost_and_not_the_speed_before() -> None:
-    """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s: of 12,000 too few are left."""
+    """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s: of 12,000 too few
+    are left.
+    """
     log = begun_at_ten()
     at = even(log, 1, 20, 20, 32, 100)
     log.say(40.5, decided(2, 1, 2, 40.5, gain_s=30.0, cost_s=2.0))
@@ -36,7 +51,10 @@ def test_what_slows_while_the_next_is_prepared_is_a_cost_and_not_the_speed_befor
     assert came.outcome.before == pytest.approx(100.0)
     assert came.outcome.slowed_s == pytest.approx(60 - 60 * 40 / 100)
     assert came.saved_s == pytest.approx(came.left / 100 - came.left / 110)
-    assert came.in_all_s == pytest.approx(came.saved_s - 36.0 - 2.0) and came.in_all_s < 0 < came.saved_s
+    assert (
+        came.in_all_s == pytest.approx(came.saved_s - 36.0 - 2.0)
+        and came.in_all_s < 0 < came.saved_s
+    )
 
 
 def test_of_a_start_nothing_was_foreseen() -> None:

@@ -1,4 +1,6 @@
-"""The page: whole in itself, well-formed, and every number on it is one of the account's or of a fact's."""
+"""The page: whole in itself, well-formed, and every number on it is one of the account's or of a
+fact's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from services.report.account import account
 from services.report.page import Contents, contents, page
 from shared.messages import CheckpointSaved
 from tests.allocator.builders import accepted, request
-from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, resumed, whole
+from tests.report.story import (
+    EPOCHS,
+    UID,
+    Log,
+    begun_at_ten,
+    ended,
+    of_digits,
+    pods,
+    report,
+    resumed,
+    whole,
+)
 
 VOID = {"meta", "link", "br", "path", "rect", "circle", "polyline", "polygon"}
 
@@ -85,14 +98,23 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     log, text = whole(), Reader(written).text
     found = account(log.board, of_digits(log.board))
 
-    assert "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses" in text
+    assert (
+        "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses"
+        in text
+    )
     assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
-    assert f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}" in text
+    assert (
+        f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}"
+        in text
+    )
     spans = "first update to end: pauses, last save, evaluation included"
     assert f"Throughput, examples/s 125 {spans}; 12,000 of 12,000 applied" in text
     assert "so without pauses and what follows the last update" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
-    assert f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text and "(500 examples lost)" in text
+    assert (
+        f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text
+        and "(500 examples lost)" in text
+    )
 
 
 def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
@@ -100,9 +122,15 @@ def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
 
     assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
     assert "saves 1 min 35 s, at 130 examples/s for a pause of 1.00 s" in text
-    assert "saves 2 min 9 s by its speed, 60.3 → 251 examples/s slowed 0.04 s while it was prepared" in text
+    assert (
+        "saves 2 min 9 s by its speed, 60.3 → 251 examples/s slowed 0.04 s while it was prepared"
+        in text
+    )
     assert "paused 0.71 s; trained 9.00 s after the decision in all saves 2 min 8 s" in text
-    assert "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text and "in all costs 10.8 s" in text
+    assert (
+        "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text
+        and "in all costs 10.8 s" in text
+    )
     assert "did not come to be: digits-worker-7 is unschedulable" in text
     assert "nothing: it was a start, or had to be" in text
 
@@ -123,7 +151,13 @@ def test_what_went_wrong_is_told(written: str) -> None:
 def test_units_stand_on_every_panel(written: str) -> None:
     text = Reader(written).text
 
-    for said in ("examples a second", "Cores of this job", "Cores of the cluster", "seconds since submission", "epoch"):
+    for said in (
+        "examples a second",
+        "Cores of this job",
+        "Cores of the cluster",
+        "seconds since submission",
+        "epoch",
+    ):
         assert said in text
     assert "CPU-hours core-seconds share of what was held" in text
 
@@ -138,7 +172,15 @@ def test_a_job_that_trains_is_told_as_it_stands() -> None:
 
 def test_saves_hold_training_up_beside_pauses() -> None:
     save = CheckpointSaved(
-        job="digits", uid=UID, generation=1, step=10, samples=500, path="/c", seconds=0.5, pause_s=0.1, cost_s=0.17
+        job="digits",
+        uid=UID,
+        generation=1,
+        step=10,
+        samples=500,
+        path="/c",
+        seconds=0.5,
+        pause_s=0.1,
+        cost_s=0.17,
     )
     text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))).text
 
@@ -146,7 +188,11 @@ def test_saves_hold_training_up_beside_pauses() -> None:
 
 
 def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> None:
-    log = begun_at_ten().say(30, report(1, 900, 34.0, 0.5)).say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 900, 34.0, 0.5))
+        .say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
+    )
     written = page(told(log))
     read = Reader(written)
 
@@ -156,14 +202,22 @@ def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> N
 
 def test_a_job_that_waits_has_a_page_too() -> None:
     asked = request("digits", epochs=EPOCHS)
-    log = Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
+    log = (
+        Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
+    )
     text = Reader(page(told(log))).text
 
-    assert "Pending: not over" in text and f"{words.NOTHING} to the first update" in text and "no report yet" in text
+    assert (
+        "Pending: not over" in text
+        and f"{words.NOTHING} to the first update" in text
+        and "no report yet" in text
+    )
 
 
 def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
-    log = begun_at_ten().say(30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={}))
+    log = begun_at_ten().say(
+        30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={})
+    )
     written = page(told(log))
 
     assert "net.py, line 3: &lt;boom&gt;\n  at\n    depth" in written
@@ -171,7 +225,10 @@ def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
 
 
 def test_what_the_log_does_not_tell_any_more_is_said() -> None:
-    assert "weir-facts begins with message 7" in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
+    assert (
+        "weir-facts begins with message 7"
+        in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
+    )
 
 
 def test_no_number_is_made_of_nothing() -> None:
@@ -181,6 +238,7 @@ def test_no_number_is_made_of_nothing() -> None:
     text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
 
     assert (
-        f"Utilisation of CPU {words.NOTHING} used" in text and f"Throughput, examples/s {words.NOTHING} pauses" in text
+        f"Utilisation of CPU {words.NOTHING} used" in text
+        and f"Throughput, examples/s {words.NOTHING} pauses" in text
     )
     assert "nan" not in text.lower() and "inf " not in text.lower()

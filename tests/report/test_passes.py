@@ -1,4 +1,6 @@
-"""Epochs end between the reports around them, in proportion to the examples; a pause is never shared out."""
+"""Epochs end between the reports around them, in proportion to the examples; a pause is never
+shared out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from tests.report.story import EPOCHS, UID, Log, begun_at_ten, report, resumed, 
 
 
 def test_an_epoch_ends_where_its_last_example_lies_between_two_reports() -> None:
-    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(32, report(1, 2_100, 60)).say(40, report(1, 4_000, 60))
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 1_900, 60))
+        .say(32, report(1, 2_100, 60))
+        .say(40, report(1, 4_000, 60))
+    )
 
     assert log.passes.seconds == [11, 9]  # from 20, the first update, to 31; to 40
 
@@ -23,7 +30,12 @@ def test_several_between_two_reports_are_as_long_as_each_other() -> None:
 
 
 def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_no_end() -> None:
-    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(90, resumed(2, 1_950)).say(92, report(2, 2_050, 60))
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 1_900, 60))
+        .say(90, resumed(2, 1_950))
+        .say(92, report(2, 2_050, 60))
+    )
 
     assert log.passes.seconds == [71]
 
@@ -48,8 +60,14 @@ def test_all_epochs_of_a_life_lie_between_its_first_update_and_its_last_report()
     assert 20 + sum(seconds) <= 115
 
 
-def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_heard_any_more() -> None:
-    log = begun_at_ten().say(30, report(1, 2_100, 60)).say(50, accepted(request("digits", epochs=3), uid=9))
+def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_heard_any_more() -> (
+    None
+):
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 2_100, 60))
+        .say(50, accepted(request("digits", epochs=3), uid=9))
+    )
     log.say(51, replace(report(1, 2_200, 60), uid=UID))
     assert log.passes == Passes(9, 3)
 

@@ -1,4 +1,5 @@
-"""The page as it looks in a real browser: in both themes, wide and on a phone. No label lies on another.
+"""The page as it looks in a real browser: in both themes, wide and on a phone. No label lies on
+another.
 
 Pictures go to the folder that WEIR_PICTURES names, else to pytest's own.
 """
@@ -20,7 +21,13 @@ from services.report.style import STYLE
 from tests.report.story import Log, begun_at_ten, of_digits, report, shifted, whole
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 SIZES = {"wide": (1200, 900), "tablet": (768, 1024), "phone": (390, 844), "small": (320, 568)}
 THEMES = ("light", "dark")
@@ -48,7 +55,9 @@ SLACK = 1.0
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed here"
+    )
     with playwright.sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
@@ -74,8 +83,9 @@ PAGES = {
 
 
 class Seen(NamedTuple):
-    """The boxes of what can be seen, how far the page goes over its right edge, what on it scrolls sideways, and what
-    it asked of anybody."""
+    """The boxes of what can be seen, how far the page goes over its right edge, what on it scrolls
+    sideways, and what it asked of anybody.
+    """
 
     boxes: list[dict[str, Any]]
     over: int
@@ -90,7 +100,9 @@ def looked_at(browser: Any, text: str, theme: str, size: str, to: Path) -> Seen:
     view.on("request", lambda request: asked.append(request.url))
     view.set_content(text)
     view.screenshot(path=str(to), full_page=True)
-    over = view.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    over = view.evaluate(
+        "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
     seen = Seen(view.evaluate(LABELS), int(over), view.evaluate(SCROLLS), asked)
     view.close()
     return seen
@@ -104,8 +116,14 @@ def test_it_can_be_read(browser: Any, pictures: Path, name: str, theme: str, siz
     labels = [box for box in seen.boxes if box["text"]]
 
     assert len(labels) > 20 and (seen.over, seen.scrolls, seen.asked) == (0, [], [])
-    assert [one["said"] for one in labels if one["letters"] < LEGIBLE or one["right"] > SIZES[size][0]] == []
-    assert [(one["said"], other["said"]) for one, other in combinations(labels, 2) if overlap(one, other)] == []
+    assert [
+        one["said"] for one in labels if one["letters"] < LEGIBLE or one["right"] > SIZES[size][0]
+    ] == []
+    assert [
+        (one["said"], other["said"])
+        for one, other in combinations(labels, 2)
+        if overlap(one, other)
+    ] == []
 
 
 def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -119,7 +137,8 @@ def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def colours(theme: str) -> dict[str, str]:
     light, dark = (
-        dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in STYLE.split("@media (prefers-color-scheme")[:2]
+        dict(re.findall(r"--(\w+): (#\w{6})", part))
+        for part in STYLE.split("@media (prefers-color-scheme")[:2]
     )
     return light if theme == "light" else light | dark
 
@@ -127,7 +146,9 @@ def colours(theme: str) -> dict[str, str]:
 def luminance(colour: str) -> float:
     """Relative, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -138,8 +159,13 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_and_lines_stand_out_from_what_they_are_on(theme: str) -> None:
-    """4.5 for text and 3 for lines, but for the light ones, which a pattern or a label goes with."""
+    """4.5 for text and 3 for lines, but for the light ones, which a pattern or a label goes
+    with.
+    """
     found = colours(theme)
 
-    assert min(contrast(found[ink], found[on]) for ink in ("ink", "soft") for on in ("paper", "card")) >= 4.5
+    assert (
+        min(contrast(found[ink], found[on]) for ink in ("ink", "soft") for on in ("paper", "card"))
+        >= 4.5
+    )
     assert min(contrast(found[line], found["paper"]) for line in ("blue", "green", "red")) >= 3.0

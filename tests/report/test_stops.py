@@ -33,7 +33,10 @@ def shut(role: str, serial: int = 0, reason: str = "Terminated") -> TaskExited:
 
 
 def told(*said: tuple[float, Message]) -> list[Told]:
-    return [Told(at_s, "weir-facts", number, message) for number, (at_s, message) in enumerate(said, start=1)]
+    return [
+        Told(at_s, "weir-facts", number, message)
+        for number, (at_s, message) in enumerate(said, start=1)
+    ]
 
 
 def stop(at_s: float, serial: int = 0) -> list[tuple[float, Message]]:
@@ -45,7 +48,10 @@ def test_a_stop_is_one_row_that_names_its_tasks_and_has_each_of_them_behind_it()
     page = marks(told((5.0, exited()), *stop(60.0)), 10.0)
 
     assert page.count("<tr>") == 3, "the heading, what broke, and the stop"
-    assert "50.0 s" in page and "was stopped with its cluster or its nodes: chief-0, ps-0, worker-0<" in page
+    assert (
+        "50.0 s" in page
+        and "was stopped with its cluster or its nodes: chief-0, ps-0, worker-0<" in page
+    )
     assert page.count("<li>") == 6 and "worker-0 ended on n1: Terminated" in page
 
 
@@ -56,7 +62,9 @@ def test_each_stop_is_one_and_what_is_of_none_stands_where_it_was() -> None:
 
 
 def test_a_task_that_was_told_to_end_alone_is_of_no_stop() -> None:
-    said = told((60.0, leaving("worker")), (61.0, shut("worker", reason="Deleted")), *stop(62.0, serial=3))
+    said = told(
+        (60.0, leaving("worker")), (61.0, shut("worker", reason="Deleted")), *stop(62.0, serial=3)
+    )
 
     assert [len(group) for group in folded(said)] == [1, 1, 6]
 

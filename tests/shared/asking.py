@@ -22,14 +22,20 @@ class Asked:
 
     def __init__(self, service: str, nats_url: str, **more: str) -> None:
         self.service, self.port = service, free_port()
-        here = {"WEIR_NATS_URL": nats_url, "WEIR_METRICS_PORT": str(self.port), "WEIR_LEASE_S": str(LEASE_S)}
+        here = {
+            "WEIR_NATS_URL": nats_url,
+            "WEIR_METRICS_PORT": str(self.port),
+            "WEIR_LEASE_S": str(LEASE_S),
+        }
         own = {f"WEIR_{service.upper()}_{key.upper()}": value for key, value in more.items()}
         self.environ = {**os.environ, **here, **own, "PYTHONPATH": str(ROOT)}
 
     async def __aenter__(self) -> Asked:
         quiet = asyncio.subprocess.DEVNULL
         command = (sys.executable, "-m", f"services.{self.service}")
-        self.process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdout=quiet, stderr=quiet)
+        self.process = await asyncio.create_subprocess_exec(
+            *command, env=self.environ, stdout=quiet, stderr=quiet
+        )
         self.session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}")
         return self
 
@@ -60,7 +66,9 @@ class Asked:
             return answer[1]
 
     async def begun(self) -> None:
-        """It leads and is ready; one that stands by is ready, too, and not while it begins to lead."""
+        """It leads and is ready; one that stands by is ready, too, and not while it begins to
+        lead.
+        """
         async with asyncio.timeout(60):
             while (await self.values()).get(("weir_leader", frozenset())) != 1:
                 await asyncio.sleep(0.05)
@@ -70,4 +78,8 @@ class Asked:
         """Every number, by its name and the values of its labels."""
         _, text = await self.ask("/metrics")
         families = text_string_to_metric_families(text)
-        return {(s.name, frozenset(s.labels.values())): s.value for family in families for s in family.samples}
+        return {
+            (s.name, frozenset(s.labels.values())): s.value
+            for family in families
+            for s in family.samples
+        }

@@ -1,6 +1,8 @@
-"""Contenders for one lease, and what befalls them: pauses, kills, cut connections, clocks that run unequally.
+"""Contenders for one lease, and what befalls them: pauses, kills, cut connections, clocks that run
+unequally.
 
-Each runs on a clock of its own. When it acted is written down by the one true clock, after it was sure that it leads.
+Each runs on a clock of its own. When it acted is written down by the one true clock, after it was
+sure that it leads.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Clock:
 
 
 class Awake(Clock):
-    """It counts only while this process runs: one that stands still for seconds has not lost its lease by that.
+    """It counts only while this process runs: one that stands still for seconds has not lost its
+    lease by that.
 
     For those who stand alone; of two who contend, each must count what the other does.
     """
@@ -117,7 +120,9 @@ class Contender:
         self.begin()
 
     async def cut(self, for_s: float) -> None:
-        """Nothing it writes reaches the server: its connection is gone, and a new one is not to be had."""
+        """Nothing it writes reaches the server: its connection is gone, and a new one is not to be
+        had.
+        """
         if self.bus is None or self.bus.client.is_closed:
             return
         client = self.bus.client
@@ -158,7 +163,10 @@ async def befall(chance: random.Random, contenders: list[Contender], seconds: fl
     """One trouble after another, to whoever; returns what happened."""
     told, until_s = [], time.monotonic() + seconds
     while time.monotonic() < until_s:
-        what, leaders = chance.choice(("freeze", "kill", "cut")), [one for one in contenders if one.leads()]
+        what, leaders = (
+            chance.choice(("freeze", "kill", "cut")),
+            [one for one in contenders if one.leads()],
+        )
         who = chance.choice(leaders if leaders and chance.random() < OF_LEADERS else contenders)
         for_s = chance.uniform(0.2, 2.0) * LEASE_S
         told.append(f"{what} {who.name} {for_s:.2f}")

@@ -1,4 +1,6 @@
-"""Every number that Weir's services tell, found in the source: so none can be left out of a test."""
+"""Every number that Weir's services tell, found in the source: so none can be left out of a
+test.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DECLARED = "shared.metrics.Family"
 @cache
 def families() -> dict[str, Family]:
     """By name; raises where two have the same."""
-    declaring = [module.name for module in modules("services", "shared") if DECLARED in module.imports]
+    declaring = [
+        module.name for module in modules("services", "shared") if DECLARED in module.imports
+    ]
     values = [value for name in declaring for value in vars(importlib.import_module(name)).values()]
     found = list({id(value): value for value in values if isinstance(value, Family)}.values())
     assert len({family.name for family in found}) == len(found)

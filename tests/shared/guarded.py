@@ -39,7 +39,9 @@ def credentials(user: str, key: str = "team-a.mine", digest: str = DIGEST) -> st
 def unlimited() -> str:
     """Credentials of an administrator inside, who may do all that nats-server can do there."""
     anything = permissions.Permissions(publish=(">",), subscribe=(">",))
-    return authority._credentials(KEYS.inside, "root", authority._allowed(anything), os.urandom(32), NOW_S)
+    return authority._credentials(
+        KEYS.inside, "root", authority._allowed(anything), os.urandom(32), NOW_S
+    )
 
 
 @asynccontextmanager
@@ -71,7 +73,9 @@ class Visitor:
 
     async def asked(self, subject: str, body: Any = None, within_s: float = 60.0) -> dict[str, Any]:
         """The answer of JetStream's API."""
-        answer = await self.client.request(subject, msgspec.json.encode(body) if body else b"", timeout=within_s)
+        answer = await self.client.request(
+            subject, msgspec.json.encode(body) if body else b"", timeout=within_s
+        )
         return dict(msgspec.json.decode(answer.data))
 
     async def _unrefused(self, subject: str, trying: Any) -> bool:
@@ -79,7 +83,9 @@ class Visitor:
         await trying
         for _ in range(2):  # the first may be answered by what the library asked for by itself
             await self.client.flush(60)
-        return not [text for text in self.refusals[before:] if f'"{subject.lower()}"' in text.lower()]
+        return not [
+            text for text in self.refusals[before:] if f'"{subject.lower()}"' in text.lower()
+        ]
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
-"""The rules that `promtool check metrics` and Prometheus' page on naming have, and ours, held against a text.
+"""The rules that `promtool check metrics` and Prometheus' page on naming have, and ours, held
+against a text.
 
-Whether it is well formed is left to the parser of Prometheus' own client; what that reads but Prometheus would refuse,
-or people would stumble over, is found here.
+Whether it is well formed is left to the parser of Prometheus' own client; what that reads but
+Prometheus would refuse, or people would stumble over, is found here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 PREFIXES = ("weir_", "process_")
 NAME, LABEL = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*"), re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-NOT_BASE = {"ms", "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days", "kilobytes", "megabytes"}
+NOT_BASE = {
+    "ms",
+    "milliseconds",
+    "microseconds",
+    "nanoseconds",
+    "minutes",
+    "hours",
+    "days",
+    "kilobytes",
+    "megabytes",
+}
 NOT_BASE |= {"gigabytes", "gib", "mib", "kib", "millicores", "percent", "bits"}
 BASE = ("seconds", "bytes", "cores")
 KINDS = {"counter", "gauge", "histogram"}
@@ -31,7 +42,9 @@ def problems(text: str) -> list[str]:
     families = list(text_string_to_metric_families(text))
     found = list(_of_text(text))
     for family in families:
-        found += [f"{family.name}: {problem}" for problem in (*_of_name(family), *_of_series(family))]
+        found += [
+            f"{family.name}: {problem}" for problem in (*_of_name(family), *_of_series(family))
+        ]
     return found
 
 
@@ -40,7 +53,9 @@ def _of_text(text: str) -> Iterator[str]:
     if not text.endswith("\n"):
         yield "the last line does not end"
     for word in ("HELP", "TYPE"):
-        for name, times in Counter(line.split()[2] for line in lines if line.startswith(f"# {word} ")).items():
+        for name, times in Counter(
+            line.split()[2] for line in lines if line.startswith(f"# {word} ")
+        ).items():
             if times > 1:
                 yield f"{name}: {times} lines of {word}"
     for name, kind in (line.split()[2:] for line in lines if line.startswith("# TYPE ")):
@@ -50,7 +65,9 @@ def _of_text(text: str) -> Iterator[str]:
     types = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
     if helps != types:
         yield "not every family has its HELP and its TYPE"
-    for series, times in Counter(line.rpartition(" ")[0] for line in lines if not line.startswith("#")).items():
+    for series, times in Counter(
+        line.rpartition(" ")[0] for line in lines if not line.startswith("#")
+    ).items():
         if times > 1:
             yield f"{series} is told {times} times"
 
@@ -61,7 +78,11 @@ def _of_name(family: Metric) -> Iterator[str]:
         yield "its name is not ours"
     if wrong := NOT_BASE & set(words):
         yield f"{wrong} is no base unit"
-    if set(words) & KINDS or words[-1] in ("total", "count", "sum", "bucket", "info") or ":" in family.name:
+    if (
+        set(words) & KINDS
+        or words[-1] in ("total", "count", "sum", "bucket", "info")
+        or ":" in family.name
+    ):
         yield "its name says what only its type may"
     if {word for word in BASE if word in words[:-1]}:
         yield "its unit is not at the end"
@@ -81,7 +102,10 @@ def _of_series(family: Metric) -> Iterator[str]:
     for label in set().union(*names):
         if not LABEL.fullmatch(label) or label in RESERVED:
             yield f"label {label}"
-    series = {tuple(sorted((k, v) for k, v in sample.labels.items() if k != "le")) for sample in family.samples}
+    series = {
+        tuple(sorted((k, v) for k, v in sample.labels.items() if k != "le"))
+        for sample in family.samples
+    }
     if len(series) > MOST_SERIES:
         yield f"{len(series)} series"
     if family.type == "histogram":
@@ -93,7 +117,9 @@ def _of_histogram(family: Metric, labels: dict[str, str]) -> Iterator[str]:
     mine = [s for s in family.samples if {k: v for k, v in s.labels.items() if k != "le"} == labels]
     buckets = [(float(s.labels["le"]), s.value) for s in mine if s.name.endswith("_bucket")]
     whole = [s.value for s in mine if s.name.endswith("_count")]
-    if buckets != sorted(buckets) or [count for _, count in buckets] != sorted(count for _, count in buckets):
+    if buckets != sorted(buckets) or [count for _, count in buckets] != sorted(
+        count for _, count in buckets
+    ):
         yield "its buckets do not rise"
     if not buckets or buckets[-1][0] != float("inf") or [buckets[-1][1]] != whole:
         yield "its last bucket does not hold all"

@@ -1,4 +1,6 @@
-"""A NATS server that takes every message and never answers a request, and that counts what it was sent."""
+"""A NATS server that takes every message and never answers a request, and that counts what it was
+sent.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-INFO = {"server_id": "silent", "version": "2.10.0", "proto": 1, "headers": True, "max_payload": 1_048_576}
+INFO = {
+    "server_id": "silent",
+    "version": "2.10.0",
+    "proto": 1,
+    "headers": True,
+    "max_payload": 1_048_576,
+}
 
 
 class SilentServer:
@@ -25,7 +33,9 @@ class SilentServer:
                 await self._answer(line.split(), reader, writer)
         writer.close()
 
-    async def _answer(self, words: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, words: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         match words:
             case [b"PING"]:
                 writer.write(b"PONG\r\n")

@@ -1,4 +1,6 @@
-"""Anything anybody may send: bytes that are no message, messages on wrong subjects, objects with holes in them."""
+"""Anything anybody may send: bytes that are no message, messages on wrong subjects, objects with
+holes in them.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,35 @@ Poison = tuple[str, bytes]  # subject, body
 
 DEEP = b'{"fact":"job.finished","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
 LONG_NUMBER = "9" * 5_000
-ABSURD = (None, True, -1, 10**30, 1e308, -0.5, "", " ", "*", "-1", "1e999", "1e-999", "9" * 400, "a" * 3_000, [], {})
+ABSURD = (
+    None,
+    True,
+    -1,
+    10**30,
+    1e308,
+    -0.5,
+    "",
+    " ",
+    "*",
+    "-1",
+    "1e999",
+    "1e-999",
+    "9" * 400,
+    "a" * 3_000,
+    [],
+    {},
+)
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(ABSURD),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(ABSURD),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -66,8 +92,12 @@ def _changed(document: Any, changes: list[tuple[Path, tuple[Any] | None]]) -> An
 GOOD = [(subjects.subject_of(m), subjects.encode(m)) for m in one_of_each()]
 TAGS = [f"weir.{tag}" for tag in subjects.BY_TAG]
 AREAS = ["job", "allocation", "cluster", "task", "training", "capacity"]
-TOKEN = st.sampled_from(["default", "digits", "n1", "-", "*", ">", "ünder", "\\", "A" * 300]) | st.text(
-    st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters="."), min_size=1, max_size=8
+TOKEN = st.sampled_from(
+    ["default", "digits", "n1", "-", "*", ">", "ünder", "\\", "A" * 300]
+) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters="."),
+    min_size=1,
+    max_size=8,
 )
 TAILS = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
 SUBJECTS = (
@@ -79,9 +109,21 @@ SUBJECTS = (
 
 BODIES = (
     st.binary(max_size=64)
-    | st.sampled_from([b"", b"null", b"[]", b"{}", DEEP, b"\x00" * 1_000, b'{"job": ' + LONG_NUMBER.encode() + b"}"])
+    | st.sampled_from(
+        [
+            b"",
+            b"null",
+            b"[]",
+            b"{}",
+            DEEP,
+            b"\x00" * 1_000,
+            b'{"job": ' + LONG_NUMBER.encode() + b"}",
+        ]
+    )
     | st.sampled_from([body for _, body in GOOD])
-    | st.sampled_from(GOOD).flatmap(lambda said: spoilt(json.loads(said[1]))).map(lambda doc: json.dumps(doc).encode())
+    | st.sampled_from(GOOD)
+    .flatmap(lambda said: spoilt(json.loads(said[1])))
+    .map(lambda doc: json.dumps(doc).encode())
     | st.tuples(st.sampled_from(GOOD), st.integers(0, 400)).map(lambda cut: cut[0][1][: cut[1]])
 )
 

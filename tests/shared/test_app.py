@@ -102,7 +102,9 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(bus: Bus, nats_url: str) -> None:
+async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(
+    bus: Bus, nats_url: str
+) -> None:
     async with Service(nats_url, mood="broken") as process:
         code, out, err = await ended(process)
 
@@ -111,7 +113,9 @@ async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(bus: Bus
     assert "goodbye" in out
 
 
-async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zero(bus: Bus, nats_url: str) -> None:
+async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zero(
+    bus: Bus, nats_url: str
+) -> None:
     async with Service(nats_url, mood="broken-behind") as process:
         code, _, err = await ended(process)
 
@@ -143,7 +147,9 @@ async def test_a_service_that_cannot_close_in_time_ends_as_it_would_have_ended(
     assert code == 0 and "CloseTimedOut" in err and "CannotGoOn" not in err
 
 
-async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(bus: Bus, nats_url: str) -> None:
+async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(
+    bus: Bus, nats_url: str
+) -> None:
     async with Service(nats_url) as process:
         assert process.stdout and await process.stdout.readline() == b"started\n"
         process.send_signal(signal.SIGTERM)
@@ -182,7 +188,9 @@ async def test_a_farewell_is_waited_for_while_all_goes_on(
         assert (await ended(process))[:2] == (code, words)
 
 
-async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(bus: Bus, nats_url: str) -> None:
+async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(
+    bus: Bus, nats_url: str
+) -> None:
     async with Service(nats_url, mood="done") as process:
         code, out, err = await ended(process)
 
@@ -198,13 +206,17 @@ async def test_wrong_settings_are_named_before_anything_is_touched() -> None:
     assert "Traceback" not in err
 
 
-async def test_a_service_whose_server_comes_later_waits_for_it(nats_server: NatsServer, bus: Bus) -> None:
+async def test_a_service_whose_server_comes_later_waits_for_it(
+    nats_server: NatsServer, bus: Bus
+) -> None:
     await nats_server.kill()
     async with Service(nats_server.url) as process:
         assert process.stderr and b"Starting" in await process.stderr.readline()
         assert b"BusError" in await process.stderr.readline()
         await nats_server.start()
-        assert process.stdout and await asyncio.wait_for(process.stdout.readline(), 60) == b"started\n"
+        assert (
+            process.stdout and await asyncio.wait_for(process.stdout.readline(), 60) == b"started\n"
+        )
 
 
 async def test_a_service_that_waits_for_its_server_can_be_stopped() -> None:
@@ -220,7 +232,9 @@ async def test_a_service_that_waits_for_its_server_can_be_stopped() -> None:
 async def test_a_service_without_streams_waits_for_them_and_makes_none(nats_url: str) -> None:
     async with Service(nats_url) as process:
         assert process.stderr
-        while b"StreamsMissing" not in (line := await asyncio.wait_for(process.stderr.readline(), 60)):
+        while b"StreamsMissing" not in (
+            line := await asyncio.wait_for(process.stderr.readline(), 60)
+        ):
             assert line, "it ended"
         client = await nats.connect(nats_url)
         assert await client.jetstream().streams_info() == []

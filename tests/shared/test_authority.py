@@ -32,25 +32,41 @@ def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list
     return [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}"]
 
 
-async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(server: NatsServer) -> None:
+async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(
+    server: NatsServer,
+) -> None:
     stranger = authority.keys(os.urandom)
 
     assert await is_let_in(server.url, credentials(OPERATOR))
     assert not await is_let_in(server.url, "")
-    assert not await is_let_in(server.url, authority.user(stranger, OPERATOR, os.urandom(32), NOW_S))
+    assert not await is_let_in(
+        server.url, authority.user(stranger, OPERATOR, os.urandom(32), NOW_S)
+    )
 
 
 async def test_a_user_s_claims_are_no_good_without_his_key(server: NatsServer) -> None:
     token = credentials(OPERATOR).split(tokens.BEGIN.format(tokens.JWT))[1].split()[0]
 
-    assert not await is_let_in(server.url, tokens.credentials(token, tokens.seed("user", os.urandom(32))))
+    assert not await is_let_in(
+        server.url, tokens.credentials(token, tokens.seed("user", os.urandom(32)))
+    )
 
 
 async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: NatsServer) -> None:
     own = authority.signer(KEYS)
-    everything = {"pub": {"allow": [">"]}, "sub": {"allow": [">"]}, "subs": -1, "data": -1, "payload": -1}
-    wide = forged(own.seed, "job.team-a.mine", issuer_account=own.account, tags=tags(), **everything)
-    inside = forged(own.seed, "job.team-a.mine", issuer_account=tokens.public(KEYS.inside), tags=tags())
+    everything = {
+        "pub": {"allow": [">"]},
+        "sub": {"allow": [">"]},
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+    }
+    wide = forged(
+        own.seed, "job.team-a.mine", issuer_account=own.account, tags=tags(), **everything
+    )
+    inside = forged(
+        own.seed, "job.team-a.mine", issuer_account=tokens.public(KEYS.inside), tags=tags()
+    )
     alone = forged(own.seed, "operator")
 
     for text in (wide, inside, alone):
@@ -67,7 +83,11 @@ def test_a_job_s_rights_are_for_one_job_and_no_pattern(word: str) -> None:
 def test_the_server_s_configuration_holds_no_secret() -> None:
     config = authority.server_config(KEYS, NOW_S)
 
-    assert not [seed for seed in (KEYS.operator, KEYS.system, KEYS.inside, KEYS.outside, KEYS.jobs) if seed in config]
+    assert not [
+        seed
+        for seed in (KEYS.operator, KEYS.system, KEYS.inside, KEYS.outside, KEYS.jobs)
+        if seed in config
+    ]
     assert tokens.public(KEYS.outside) in config and OUTSIDE not in config
 
 

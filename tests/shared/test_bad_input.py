@@ -1,4 +1,6 @@
-"""Whatever is said on whatever subject: it is heard, or buried with its error; and the next message is heard."""
+"""Whatever is said on whatever subject: it is heard, or buried with its error; and the next message
+is heard.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Listener:
         self.bus, self.ears, self.good = bus, Ears(), 0
 
     async def next_is_heard(self) -> None:
-        """Say something good in each stream, for they are read one beside the other, and wait until it is heard."""
+        """Say something good in each stream, for they are read one beside the other, and wait until
+        it is heard.
+        """
         self.good += 1
         order = abandoned(job="good", generation=self.good)
         fact = TrainingResumed(job="good", uid=1, generation=self.good, step=1, samples=1)
@@ -69,7 +73,9 @@ async def listener(bus: Bus, nats_url: str) -> AsyncIterator[Listener]:
     await other.close()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(said=poison())
 async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
     listener: Listener, said: Poison
@@ -79,14 +85,23 @@ async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
 
     await listener.next_is_heard()
 
-    heard, letter = listener.has_heard(ack.stream, ack.seq), await listener.letter(ack.stream, ack.seq)
+    heard, letter = (
+        listener.has_heard(ack.stream, ack.seq),
+        await listener.letter(ack.stream, ack.seq),
+    )
     assert heard != (letter is not None)
     if letter:
-        assert letter.error and letter.subject == shortened(subject, TEXT_KEPT) and letter.said_by == "unknown"
+        assert (
+            letter.error
+            and letter.subject == shortened(subject, TEXT_KEPT)
+            and letter.said_by == "unknown"
+        )
 
 
 @pytest.mark.parametrize(
-    "body", [b"x" * BIG, b"\xff" * BIG, b"\x00" * BIG, DEEP], ids=["text", "bytes", "control", "deep"]
+    "body",
+    [b"x" * BIG, b"\xff" * BIG, b"\x00" * BIG, DEEP],
+    ids=["text", "bytes", "control", "deep"],
 )
 async def test_a_body_of_any_size_and_depth_is_buried(listener: Listener, body: bytes) -> None:
     ack = await listener.bus.js.publish(SUBJECT, body)
@@ -120,7 +135,9 @@ async def test_a_subject_as_long_as_a_server_takes_is_buried_on_a_shorter_one(
 
 
 async def test_what_lies_on_a_subject_of_no_kind_is_buried(listener: Listener) -> None:
-    for sequence, subject in enumerate(["weir.job.wished.default.digits", "weir.cluster.x", "weir.job.requested"], 1):
+    for sequence, subject in enumerate(
+        ["weir.job.wished.default.digits", "weir.cluster.x", "weir.job.requested"], 1
+    ):
         await listener.bus.js.publish(subject, b"{}")
         await listener.next_is_heard()
         letter = await listener.letter(subjects.ORDERS, 2 * sequence - 1)
@@ -153,7 +170,9 @@ async def test_odd_headers_and_subjects_that_are_no_text_are_buried(
 
 
 @pytest.mark.parametrize("raw", RAW)
-async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(bus: Bus, nats_url: str, raw: bytes) -> None:
+async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(
+    bus: Bus, nats_url: str, raw: bytes
+) -> None:
     await spoken(nats_url, raw)
     await bus.publish(abandoned())
     ears = Ears()
@@ -169,9 +188,13 @@ OF_NEXT_YEAR = "weir.capacity.licences.default"
 
 @pytest.mark.parametrize("source", ["monitor", "allocator", "launcher", "trainer"])
 async def test_what_a_newer_service_says_is_passed_over(listener: Listener, source: str) -> None:
-    """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a fault."""
+    """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a
+    fault.
+    """
     headers = {"ce-source": source, "ce-type": "dev.weir.capacity.licences.v1"}
-    ack = await listener.bus.js.publish(OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers)
+    ack = await listener.bus.js.publish(
+        OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers
+    )
 
     await listener.next_is_heard()
 
@@ -189,7 +212,9 @@ async def test_what_a_newer_service_says_is_passed_over(listener: Listener, sour
 async def test_what_no_service_says_on_an_unknown_subject_is_buried(
     listener: Listener, headers: dict[str, str]
 ) -> None:
-    ack = await listener.bus.js.publish(OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers)
+    ack = await listener.bus.js.publish(
+        OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers
+    )
 
     await listener.next_is_heard()
 
@@ -197,7 +222,9 @@ async def test_what_no_service_says_on_an_unknown_subject_is_buried(
 
 
 async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) -> None:
-    """Whoever reads the log from its beginning finds it again; the server must still know the letter."""
+    """Whoever reads the log from its beginning finds it again; the server must still know the
+    letter.
+    """
     window = (await bus.js.stream_info(subjects.DEAD)).config.duplicate_window
 
     assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * streams.DAY_S
@@ -247,7 +274,9 @@ async def test_dead_letters_take_no_more_room_than_their_limits_however_much_can
     await other.close()
 
 
-async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_large_one(bus: Bus) -> None:
+async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_large_one(
+    bus: Bus,
+) -> None:
     """A job says itself that its ledger cannot be read."""
     subject = "weir-dead.$KV.weir-ledger.team-a.mine"
     for _ in range(streams.DEAD_PER_SUBJECT + 20):

@@ -60,7 +60,9 @@ async def test_cloud_events_attributes_ride_as_headers(bus: Bus) -> None:
 
     headers = (await bus.js.get_msg(subjects.ORDERS, sequence)).headers or {}
 
-    assert headers["ce-id"] == abandoned().id() and headers["Nats-Msg-Id"].startswith(f"{abandoned().id()}.")
+    assert headers["ce-id"] == abandoned().id() and headers["Nats-Msg-Id"].startswith(
+        f"{abandoned().id()}."
+    )
     assert headers["ce-type"] == "dev.weir.cluster.abandoned.v1"
     assert headers["ce-source"] == "test" and headers["ce-subject"] == "default.digits"
 
@@ -104,8 +106,13 @@ async def test_streams_can_be_created_again_and_again(bus: Bus) -> None:
 # ------------------------------------------------------------ hearing
 
 
-async def test_what_is_stored_in_two_streams_is_heard_in_the_order_of_storing(bus: Bus, nats_url: str) -> None:
-    resumed = [TrainingResumed(**(JOB | {"generation": generation}), step=1, samples=1) for generation in (1, 2)]
+async def test_what_is_stored_in_two_streams_is_heard_in_the_order_of_storing(
+    bus: Bus, nats_url: str
+) -> None:
+    resumed = [
+        TrainingResumed(**(JOB | {"generation": generation}), step=1, samples=1)
+        for generation in (1, 2)
+    ]
     first, second, third = abandonments(3)
     said = [first, resumed[0], second, resumed[1], third]
     for message in said:
@@ -246,7 +253,10 @@ async def test_a_watcher_may_ask_for_the_newest_of_each_subject(bus: Bus) -> Non
 
     seen = await first(2, bus.tail([ABANDONED], deliver=DeliverPolicy.LAST_PER_SUBJECT))
 
-    assert [h.message for h in seen] == [abandoned(generation=3), abandoned(job="letters", generation=9)]
+    assert [h.message for h in seen] == [
+        abandoned(generation=3),
+        abandoned(job="letters", generation=9),
+    ]
 
 
 async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
@@ -259,7 +269,8 @@ async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
 
 
 async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
-    """The client library's `fetch` keeps the second of two messages for seconds when none came for five before.
+    """The client library's `fetch` keeps the second of two messages for seconds when none came for
+    five before.
 
     It does so every time; a machine that stands still is late now and then.
     """
@@ -281,7 +292,9 @@ async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
     longest = list[float]()
     while min(longest, default=1.0) >= 1.0 and len(longest) < 4:
         await asyncio.sleep(5.5)
-        longest.append(max([await waited_s(m) for m in abandonments(3, begin=3 * len(longest) + 1)]))
+        longest.append(
+            max([await waited_s(m) for m in abandonments(3, begin=3 * len(longest) + 1)])
+        )
     assert longest[-1] < 1.0, longest
 
 
@@ -289,7 +302,9 @@ async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_server: NatsServer, bus: Bus) -> None:
+async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(
+    nats_server: NatsServer, bus: Bus
+) -> None:
     """A follower, a watcher and a speaker live through it without being told."""
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
@@ -329,8 +344,12 @@ async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(
     assert [h.message for h in await watching] == abandonments(2, begin=2)
 
 
-async def test_a_request_is_tried_once_and_fails_while_there_is_no_server(nats_server: NatsServer, bus: Bus) -> None:
-    """What a client sends while it is not connected arrives at the next server, which can count the tries."""
+async def test_a_request_is_tried_once_and_fails_while_there_is_no_server(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    """What a client sends while it is not connected arrives at the next server, which can count the
+    tries.
+    """
     bus.js._timeout = 0.5
     broken = asyncio.Event()
     bus.client.on_break.add(broken.set)

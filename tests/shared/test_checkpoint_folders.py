@@ -35,7 +35,9 @@ def test_two_jobs_with_the_same_path_have_two_folders(path: str | None) -> None:
         where(asked(path=path, namespace="team-b")),
         where(asked(path=path, job="other")),
         where(asked(path=path), uid=8),
-        where(asked(path=path), accepted_s=NOVEMBER + 3600.0),  # the bus was lost, and counts from the beginning
+        where(
+            asked(path=path), accepted_s=NOVEMBER + 3600.0
+        ),  # the bus was lost, and counts from the beginning
     ]
     assert len({mine, *others}) == 5
 
@@ -51,7 +53,8 @@ def test_a_job_that_version_0_1_accepted_keeps_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["team-a/net-7-20261123t043512", "team-a/net-7", "team-a/deep/net-7", f"{BUCKET}/team-a/net-7"]
+    "folder",
+    ["team-a/net-7-20261123t043512", "team-a/net-7", "team-a/deep/net-7", f"{BUCKET}/team-a/net-7"],
 )
 def test_a_job_folder_of_the_namespace_is_recognised(folder: str) -> None:
     assert is_in_namespace(folder, "team-a") and not is_in_namespace(folder, "team-b")

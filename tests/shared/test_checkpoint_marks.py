@@ -20,15 +20,25 @@ def test_the_ledger_decides_where_no_marked_checkpoint_is_newer() -> None:
 
 
 def test_without_a_ledger_entry_all_marked_ones_are_tried() -> None:
-    assert candidates((), ("/c/gen-1/ckpt-5", "/c/gen-1/ckpt-12")) == ("/c/gen-1/ckpt-12", "/c/gen-1/ckpt-5")
+    assert candidates((), ("/c/gen-1/ckpt-5", "/c/gen-1/ckpt-12")) == (
+        "/c/gen-1/ckpt-12",
+        "/c/gen-1/ckpt-5",
+    )
 
 
 def test_the_digest_is_of_the_index_and_of_the_sizes_of_the_other_files() -> None:
     first = digest(b"index", [("a", 1), ("b", 2)])
 
     assert first == digest(b"index", [("b", 2), ("a", 1)])
-    assert len({first, digest(b"other", [("a", 1), ("b", 2)]), digest(b"index", [("a", 1), ("b", 3)])}) == 3
-    assert [counts(f"ckpt-1{end}") for end in (".index", ".committed", ".data-00000-of-00001")] == [False, False, True]
+    assert (
+        len({first, digest(b"other", [("a", 1), ("b", 2)]), digest(b"index", [("a", 1), ("b", 3)])})
+        == 3
+    )
+    assert [counts(f"ckpt-1{end}") for end in (".index", ".committed", ".data-00000-of-00001")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_mark_tells_whether_the_job_had_trained_all() -> None:

@@ -24,7 +24,11 @@ async def spoken(url: str, *lines: bytes) -> None:
     """Say something as a program does that knows nothing of text."""
     at = urlsplit(url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
-    writer.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n' + b"".join(lines) + b"PING\r\n")
+    writer.write(
+        b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
+        + b"".join(lines)
+        + b"PING\r\n"
+    )
     while b"PONG" not in await asyncio.wait_for(reader.readline(), 60):
         pass
     writer.close()
@@ -34,7 +38,13 @@ async def spoken(url: str, *lines: bytes) -> None:
 def put(subject: bytes, body: bytes, headers: bytes = b"") -> bytes:
     if not headers:
         return b"PUB %b %d\r\n%b\r\n" % (subject, len(body), body)
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, len(headers), len(headers) + len(body), headers, body)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (
+        subject,
+        len(headers),
+        len(headers) + len(body),
+        headers,
+        body,
+    )
 
 
 ODD = [
@@ -100,8 +110,13 @@ async def test_a_connection_comes_back_while_names_cannot_be_resolved(
 WITHIN_S, FOR_EVER_S = 60.0, 3600.0
 
 
-async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(nats_server: NatsServer) -> None:
-    client, other = await dial(nats_server.url, max_reconnect_attempts=-1), await dial(nats_server.url)
+async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(
+    nats_server: NatsServer,
+) -> None:
+    client, other = (
+        await dial(nats_server.url, max_reconnect_attempts=-1),
+        await dial(nats_server.url),
+    )
     await other.subscribe("questions")  # and never answers
     await other.flush()
     asking = asyncio.ensure_future(client.request("questions", b"?", timeout=FOR_EVER_S))
@@ -117,7 +132,10 @@ async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(nats_
 
 
 async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_path: Path) -> None:
-    async with guarded.guarded(tmp_path) as server, guarded.visitor(server.url, credentials(MONITOR)) as guest:
+    async with (
+        guarded.guarded(tmp_path) as server,
+        guarded.visitor(server.url, credentials(MONITOR)) as guest,
+    ):
         allowed, refused = await asyncio.gather(
             guest.client.request(f"{API}.STREAM.INFO.{FACTS}", timeout=WITHIN_S),
             guest.client.request(f"{API}.STREAM.INFO.{stream_of(LEDGER)}", timeout=FOR_EVER_S),
@@ -125,7 +143,10 @@ async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_
         )
 
     assert isinstance(allowed, Msg) and isinstance(refused, Refused)
-    assert str(refused) == f"these credentials may not publish to {API}.STREAM.INFO.{stream_of(LEDGER)}"
+    assert (
+        str(refused)
+        == f"these credentials may not publish to {API}.STREAM.INFO.{stream_of(LEDGER)}"
+    )
 
 
 async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
@@ -139,7 +160,9 @@ async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
     await client.close()
 
 
-async def test_trying_again_ends_when_it_is_cancelled_even_at_the_moment_of_a_refusal(nats_server: NatsServer) -> None:
+async def test_trying_again_ends_when_it_is_cancelled_even_at_the_moment_of_a_refusal(
+    nats_server: NatsServer,
+) -> None:
     client = await dial(nats_server.url, reconnect_time_wait=60.0)
     await nats_server.kill()
     server, turns = client._server_pool[0], 0

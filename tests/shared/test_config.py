@@ -34,7 +34,9 @@ def test_what_is_not_set_has_its_declared_value() -> None:
 
 
 def test_values_are_read_as_their_types() -> None:
-    chosen = load(WEIR_BAKER_NODE="7", WEIR_BAKER_WAIT_S="0.5", WEIR_BAKER_TRIES="4", WEIR_BAKER_MODE="fast")
+    chosen = load(
+        WEIR_BAKER_NODE="7", WEIR_BAKER_WAIT_S="0.5", WEIR_BAKER_TRIES="4", WEIR_BAKER_MODE="fast"
+    )
 
     assert chosen == Settings(node="7", wait_s=0.5, tries=4, mode="fast")
 
@@ -47,7 +49,10 @@ def test_a_list_is_written_with_commas() -> None:
 
 
 def test_what_all_services_share_is_set_once_for_all() -> None:
-    assert load(WEIR_BAKER_NODE="n1", WEIR_NATS_URL="nats://there", WEIR_LOG_JSON="true").nats_url == "nats://there"
+    assert (
+        load(WEIR_BAKER_NODE="n1", WEIR_NATS_URL="nats://there", WEIR_LOG_JSON="true").nats_url
+        == "nats://there"
+    )
 
 
 def test_a_misspelt_setting_stops_the_program_and_shows_the_right_ones() -> None:
@@ -57,7 +62,12 @@ def test_a_misspelt_setting_stops_the_program_and_shows_the_right_ones() -> None
 
 def test_every_wrong_value_is_listed_at_once() -> None:
     with pytest.raises(BadSettings) as caught:
-        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_WAIT_S="soon", WEIR_BAKER_MODE="mild", WEIR_BAKER_TIRES="1")
+        load(
+            WEIR_BAKER_NODE="n1",
+            WEIR_BAKER_WAIT_S="soon",
+            WEIR_BAKER_MODE="mild",
+            WEIR_BAKER_TIRES="1",
+        )
 
     assert len(str(caught.value).splitlines()) == 3
     for name in ("WEIR_BAKER_WAIT_S='soon'", "WEIR_BAKER_MODE='mild'", "WEIR_BAKER_TIRES"):
@@ -74,7 +84,10 @@ def test_a_setting_without_a_default_that_is_missing_is_named() -> None:
 
 
 def test_a_missing_setting_is_listed_beside_the_wrong_ones() -> None:
-    with pytest.raises(BadSettings, match=r"(?s)WEIR_BAKER_TRIES.*WEIR_BAKER_NODE|WEIR_BAKER_NODE.*WEIR_BAKER_TRIES"):
+    with pytest.raises(
+        BadSettings,
+        match=r"(?s)WEIR_BAKER_TRIES.*WEIR_BAKER_NODE|WEIR_BAKER_NODE.*WEIR_BAKER_TRIES",
+    ):
         load(WEIR_BAKER_TRIES="many")
 
 
@@ -85,9 +98,17 @@ def test_a_mapping_is_written_as_json() -> None:
 
 def test_each_wrong_entry_of_a_mapping_is_told_at_once() -> None:
     with pytest.raises(BadSettings) as caught:
-        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_OVENS='{"left": {"degrees": -1}, "right": {"degree": 1}, "back": {}}')
+        load(
+            WEIR_BAKER_NODE="n1",
+            WEIR_BAKER_OVENS='{"left": {"degrees": -1}, "right": {"degree": 1}, "back": {}}',
+        )
     told = str(caught.value).splitlines()
-    assert len(told) == 2 and "left: Expected `int` >= 0" in told[0] and "right: " in told[1] and "`degree`" in told[1]
+    assert (
+        len(told) == 2
+        and "left: Expected `int` >= 0" in told[0]
+        and "right: " in told[1]
+        and "`degree`" in told[1]
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "220", '{"left": 1}'])

@@ -13,13 +13,24 @@ MAX_COMMAND = 4096
 
 
 def letter(**fields: object) -> DeadLetter:
-    known = {"stream": "weir-orders", "sequence": 3, "subject": "weir.job.x", "said_by": "nobody", "error": "bad"}
+    known = {
+        "stream": "weir-orders",
+        "sequence": 3,
+        "subject": "weir.job.x",
+        "said_by": "nobody",
+        "error": "bad",
+    }
     return dead.letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
 
 
 def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
     assert letter() == DeadLetter(
-        stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody"
+        stream="weir-orders",
+        sequence=3,
+        subject="weir.job.x",
+        error="bad",
+        body="{",
+        said_by="nobody",
     )
 
 
@@ -35,7 +46,10 @@ def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> Non
 
 
 def test_it_lies_behind_the_subject_of_its_message() -> None:
-    assert dead.subject_of("weir.job.requested.default.digits") == "weir-dead.weir.job.requested.default.digits"
+    assert (
+        dead.subject_of("weir.job.requested.default.digits")
+        == "weir-dead.weir.job.requested.default.digits"
+    )
 
 
 def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
@@ -43,7 +57,9 @@ def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
     assert dead.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
 
 
-TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(lambda text: text * 5_000)
+TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
+    lambda text: text * 5_000
+)
 
 
 @given(TEXT, st.binary() | st.binary(min_size=1).map(lambda body: body * 200_000), TEXT, TEXT)
@@ -71,4 +87,6 @@ def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
     subjects = ("weir.job.requested.team-a.digits", "$KV.weir-ledger.team-a.digits")
 
     assert {dead.namespace_of(subject) for subject in subjects} == {"team-a"}
-    assert {dead.namespace_of(each) for each in ("weir.capacity.changed.node", "weir.job.requested.x")} == {"-"}
+    assert {
+        dead.namespace_of(each) for each in ("weir.capacity.changed.node", "weir.job.requested.x")
+    } == {"-"}

@@ -34,7 +34,9 @@ def test_a_namespace_with_many_jobs_pushes_out_no_fact_of_another_one() -> None:
 
 
 def test_a_fact_waits_without_the_middle_of_its_long_texts() -> None:
-    saved = CheckpointSaved(job="digits", uid=7, generation=1, step=1, samples=1, path="/c" * 2_000, seconds=1.0)
+    saved = CheckpointSaved(
+        job="digits", uid=7, generation=1, step=1, samples=1, path="/c" * 2_000, seconds=1.0
+    )
 
     assert len(brief(saved).path) == LONGEST_TEXT and brief(saved).step == 1
     assert brief(resumed(1).fact) == resumed(1).fact

@@ -1,4 +1,6 @@
-"""A leader whose first requests find a bus that is still electing: it waits for the answer, and does not end."""
+"""A leader whose first requests find a bus that is still electing: it waits for the answer, and
+does not end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How long a task may take to end: what was asked for, or what its job was seen to need, within a bound."""
+"""How long a task may take to end: what was asked for, or what its job was seen to need, within a
+bound.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every message once, in the stream's order, whatever becomes of server, connection and consumer."""
+"""Every message once, in the stream's order, whatever becomes of server, connection and
+consumer.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ async def test_all_that_is_dealt_with_is_acknowledged(bus: Bus) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_once(bus: Bus) -> None:
+async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_once(
+    bus: Bus,
+) -> None:
     ears = Ears()
 
     async def slowly(heard: Heard) -> None:
@@ -154,7 +158,9 @@ async def test_a_server_that_comes_back_is_heard_sooner_than_its_silence_would_b
 
 
 async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus) -> None:
-    """What we remember is of messages that are no more: whoever begins again reads the new ones from the first."""
+    """What we remember is of messages that are no more: whoever begins again reads the new ones
+    from the first.
+    """
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
     await say(bus, 0, 5)
@@ -190,7 +196,9 @@ async def test_a_stream_that_was_set_back_is_noticed_however_long_it_is_again(
 
     with pytest.raises(SetBack):
         place = {subjects.ORDERS: heard.sequence}
-        await other.follow([GenerationAbandoned], ears, place, stored_s={subjects.ORDERS: heard.stored_s})
+        await other.follow(
+            [GenerationAbandoned], ears, place, stored_s={subjects.ORDERS: heard.stored_s}
+        )
     await other.close()
 
 
@@ -220,7 +228,10 @@ async def test_one_who_begins_where_nothing_was_set_back_goes_on_from_there(bus:
     await bus.js.purge_stream(subjects.ORDERS, seq=3)
     last = Ears()
     await bus.follow(
-        [GenerationAbandoned], last, {subjects.ORDERS: second.sequence}, stored_s={subjects.ORDERS: second.stored_s}
+        [GenerationAbandoned],
+        last,
+        {subjects.ORDERS: second.sequence},
+        stored_s={subjects.ORDERS: second.stored_s},
     )
     assert [h.sequence for h in last.heard] == [3], "what was removed since cannot be compared"
 

@@ -1,4 +1,6 @@
-"""What credentials from outside publish passes an intake of their namespace, whose limits the server enforces."""
+"""What credentials from outside publish passes an intake of their namespace, whose limits the
+server enforces.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ async def size(bus: Bus, stream: str) -> tuple[int, int]:
     return state.messages, state.bytes
 
 
-async def until_stored(bus: Bus, stream: str, count: int) -> list[tuple[str, bytes, dict[str, str]]]:
+async def until_stored(
+    bus: Bus, stream: str, count: int
+) -> list[tuple[str, bytes, dict[str, str]]]:
     """Wait until a stream holds so many messages; return them all."""
     async with asyncio.timeout(WITHIN_S):
         while (await size(bus, stream))[0] < count:
@@ -71,7 +75,10 @@ async def test_what_is_published_outside_lies_in_the_same_streams_under_the_same
     server: NatsServer, operator: Bus
 ) -> None:
     letter = f"{LEDGER_LETTERS}.team-a.mine"
-    async with visitor(server.url, credentials(SUBMITTER)) as person, visitor(server.url, credentials(JOB)) as trainer:
+    async with (
+        visitor(server.url, credentials(SUBMITTER)) as person,
+        visitor(server.url, credentials(JOB)) as trainer,
+    ):
         assert await person.bus.request(CANCEL) == 1
         await trainer.bus.publish(FINISHED)
         await trainer.bus.publish(RESUMED)
@@ -81,16 +88,24 @@ async def test_what_is_published_outside_lies_in_the_same_streams_under_the_same
         facts = await until_stored(operator, FACTS, 1)
         letters = await until_stored(operator, DEAD, 1)
 
-    assert [subject for subject, _, _ in orders] == ["weir.job.cancel.team-a.mine", "weir.job.finished.team-a.mine"]
+    assert [subject for subject, _, _ in orders] == [
+        "weir.job.cancel.team-a.mine",
+        "weir.job.finished.team-a.mine",
+    ]
     assert [(subject, headers["ce-id"]) for subject, _, headers in facts] == [
         ("weir.training.resumed.team-a.mine", RESUMED.id())
     ]
     assert [subject for subject, _, _ in letters] == [letter]
 
 
-async def test_a_request_by_any_nats_client_is_acknowledged_by_its_intake(server: NatsServer) -> None:
+async def test_a_request_by_any_nats_client_is_acknowledged_by_its_intake(
+    server: NatsServer,
+) -> None:
     async with visitor(server.url, credentials(SUBMITTER)) as person:
-        assert await person.asked("weir.job.requested.team-a.digits", {}) == {"stream": "weir-intake-team-a", "seq": 1}
+        assert await person.asked("weir.job.requested.team-a.digits", {}) == {
+            "stream": "weir-intake-team-a",
+            "seq": 1,
+        }
 
 
 async def test_a_flood_of_requests_is_refused_at_the_intake_and_nobody_else_notices(
@@ -122,10 +137,14 @@ async def test_a_flood_of_facts_leaves_its_newest_and_reaches_the_facts_at_a_lim
     server: NatsServer, operator: Bus
 ) -> None:
     seconds, body = 3.0, b"x" * 1_000
-    subjects = [f"weir.training.{fact}.team-a.mine" for fact in ("progress", "saved", "resumed")] * 200
+    subjects = [
+        f"weir.training.{fact}.team-a.mine" for fact in ("progress", "saved", "resumed")
+    ] * 200
     async with visitor(server.url, credentials(JOB)) as hostile:
         published = await flood(hostile, subjects, body, seconds)
-        other = TrainingResumed(job="mine", namespace="team-b", uid=2, generation=1, step=1, samples=1)
+        other = TrainingResumed(
+            job="mine", namespace="team-b", uid=2, generation=1, step=1, samples=1
+        )
         async with visitor(server.url, credentials(JOB, "team-b.mine")) as peaceful:
             began_s = time.monotonic()
             await peaceful.bus.publish(other)
@@ -136,7 +155,9 @@ async def test_a_flood_of_facts_leaves_its_newest_and_reaches_the_facts_at_a_lim
 
     _, stored = await size(operator, FACTS)
     rate = intake.DEFAULT_RATES.reports * intake.KIB
-    assert published * len(body) > 4 * (seconds * rate + intake.LARGEST_MESSAGE), "the flood was too weak"
+    assert published * len(body) > 4 * (seconds * rate + intake.LARGEST_MESSAGE), (
+        "the flood was too weak"
+    )
     assert stored < 2 * (2 * intake.LARGEST_MESSAGE + (seconds + waited_s + 2) * rate)
     assert waited_s < 10.0
 
@@ -163,7 +184,9 @@ async def test_no_header_stops_an_intake(server: NatsServer, operator: Bus) -> N
         for number, headers in enumerate(HEADERS):
             subject = f"weir.job.requested.team-a.odd-{number}"
             await hostile.client.request(subject, b"{}", headers=headers, timeout=WITHIN_S)
-        assert await hostile.bus.request(CANCEL) == (await size(operator, ORDERS))[0]  # it comes behind them
+        assert (
+            await hostile.bus.request(CANCEL) == (await size(operator, ORDERS))[0]
+        )  # it comes behind them
 
 
 async def test_each_message_passes_once_although_the_server_is_killed(server: NatsServer) -> None:
@@ -197,7 +220,10 @@ async def test_a_namespace_is_provisioned_again_without_a_loss_and_keeps_or_chan
 
         assert await rate(intake_stream("team-a"), ORDERS) == 8 * 32 * intake.KIB
         assert await rate(reports_stream("team-a"), FACTS) == 8 * 512 * intake.KIB
-        assert await rate(intake_stream("team-b"), ORDERS) == 8 * intake.DEFAULT_RATES.requests * intake.KIB
+        assert (
+            await rate(intake_stream("team-b"), ORDERS)
+            == 8 * intake.DEFAULT_RATES.requests * intake.KIB
+        )
         sources = (await js.stream_info(ORDERS)).config.sources or []
         assert sorted(each.name for each in sources) == [
             intake_stream(namespace) for namespace in ("default", "team-a", "team-b", "team-c")
@@ -206,11 +232,15 @@ async def test_a_namespace_is_provisioned_again_without_a_loss_and_keeps_or_chan
         assert await person.bus.request(CANCEL) == 1
 
 
-async def test_a_message_id_that_somebody_guessed_does_not_block_the_message_of_another_namespace(bus: Bus) -> None:
+async def test_a_message_id_that_somebody_guessed_does_not_block_the_message_of_another_namespace(
+    bus: Bus,
+) -> None:
     """The server drops a message whose id its stream has had; a copy from an intake counts."""
     guessed, before = abandoned(), int((await bus.js.stream_info(ORDERS)).state.last_seq)
     await bus.js.publish(
-        "weir-intake.job.requested.default.flood", b"{}", headers={"Nats-Msg-Id": guessed.id(), "ce-id": guessed.id()}
+        "weir-intake.job.requested.default.flood",
+        b"{}",
+        headers={"Nats-Msg-Id": guessed.id(), "ce-id": guessed.id()},
     )
     async with asyncio.timeout(WITHIN_S):
         while (await bus.js.stream_info(ORDERS)).state.last_seq == before:

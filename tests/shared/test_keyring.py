@@ -25,7 +25,9 @@ def test_every_user_has_a_file_that_nobody_else_can_read(tmp_path: Path) -> None
 
 
 async def test_a_second_run_goes_on_with_the_same_keys(tmp_path: Path) -> None:
-    """So that a server that was started with the first files believes the second, and its streams are there."""
+    """So that a server that was started with the first files believes the second, and its streams
+    are there.
+    """
     keyring.issue(tmp_path / "all", time.time())
     first = keyring.credentials_file(tmp_path / "all", "operator").read_text()
     server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / keyring.CONFIG))
@@ -33,7 +35,11 @@ async def test_a_second_run_goes_on_with_the_same_keys(tmp_path: Path) -> None:
     keyring.issue(tmp_path / "all", time.time())
     second = keyring.credentials_file(tmp_path / "all", "operator").read_text()
 
-    assert first != second and await is_let_in(server.url, first) and await is_let_in(server.url, second)
+    assert (
+        first != second
+        and await is_let_in(server.url, first)
+        and await is_let_in(server.url, second)
+    )
     await server.kill()
 
 
@@ -50,4 +56,6 @@ def test_the_launcher_s_file_holds_no_key_but_its_own(tmp_path: Path) -> None:
     root = msgspec.json.decode((tmp_path / keyring.KEYS).read_bytes(), type=Keys)
     text = (tmp_path / keyring.JOBS).read_text()
 
-    assert root.jobs in text and not [s for s in (root.operator, root.inside, root.outside) if s in text]
+    assert root.jobs in text and not [
+        s for s in (root.operator, root.inside, root.outside) if s in text
+    ]

@@ -40,7 +40,9 @@ async def taken(contender: Lease) -> float:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_at_any_time_one_acts_whatever_befalls_them(nats_url: str, bus: Bus, seed: int) -> None:
+async def test_at_any_time_one_acts_whatever_befalls_them(
+    nats_url: str, bus: Bus, seed: int
+) -> None:
     chance, acts = random.Random(seed), Acts()
     clocks = [Clock(chance.choice(RATES), chance.uniform(0, 1e6)) for _ in range(3)]
     contenders = [Contender(nats_url, f"c{n}", acts, clock) for n, clock in enumerate(clocks)]

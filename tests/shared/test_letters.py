@@ -24,7 +24,9 @@ async def test_what_another_buries_is_counted_as_our_own(bus: Bus, nats_url: str
         await number(letters, 0)
         await bus.bury_entry(LEDGER, "default.digits", 7, b"{", "it is torn")  # as a trainer does
         await number(letters, 1)
-        await bus.bury_entry(LEDGER, "default.digits", 7, b"{", "it is torn")  # the same again: the server knows it
+        await bus.bury_entry(
+            LEDGER, "default.digits", 7, b"{", "it is torn"
+        )  # the same again: the server knows it
         await bus.bury_entry(LEDGER, "default.digits", 8, b"[", "it is torn")
         await number(letters, 2)
     finally:

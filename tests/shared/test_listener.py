@@ -1,4 +1,6 @@
-"""Each service, as Kubernetes and Prometheus ask it: alive, ready, and what it has measured. Everything is real."""
+"""Each service, as Kubernetes and Prometheus ask it: alive, ready, and what it has measured.
+Everything is real.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ async def api() -> AsyncIterator[ApiServer]:
 
 
 def service(name: str, nats_url: str, api: ApiServer) -> Asked:
-    return Asked(name, nats_url, **({"kube_url": api.url, "kube_retry_s": "0.05"} if name in ASKING else {}))
+    return Asked(
+        name, nats_url, **({"kube_url": api.url, "kube_retry_s": "0.05"} if name in ASKING else {})
+    )
 
 
 async def follows(bus: Bus, stream: str) -> bool:
@@ -83,9 +87,13 @@ async def test_a_service_is_ready_while_it_hears_the_bus_and_alive_all_the_time(
 async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
     name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
 ) -> None:
-    """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he wants to."""
+    """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he
+    wants to.
+    """
     asked = service(name, nats_server.url, api)
-    asked.environ["WEIR_LEASE_S"] = "600"  # one that cannot renew it ends, and may do so before it finds out
+    asked.environ["WEIR_LEASE_S"] = (
+        "600"  # one that cannot renew it ends, and may do so before it finds out
+    )
     async with asked:
         await asked.begun()
         with nats_server.hung():
@@ -110,7 +118,9 @@ async def test_a_stand_by_is_ready_at_once_and_says_that_it_does_not_lead(
             assert (await first.values())["weir_leader", NOBODY] == 1
             told = await second.values()
             assert told["weir_leader", NOBODY] == 0
-            assert not any(key.startswith(f"weir_{WORK[name]}") for key, _ in told), "what it measures is its work"
+            assert not any(key.startswith(f"weir_{WORK[name]}") for key, _ in told), (
+                "what it measures is its work"
+            )
             await first.stop()
             async with asyncio.timeout(60):
                 while (await second.values())["weir_leader", NOBODY] != 1:
@@ -119,7 +129,9 @@ async def test_a_stand_by_is_ready_at_once_and_says_that_it_does_not_lead(
             assert any(key.startswith(f"weir_{WORK[name]}") for key, _ in await second.values())
 
 
-async def test_where_there_are_no_others_the_one_leads(bus: Bus, nats_url: str, api: ApiServer) -> None:
+async def test_where_there_are_no_others_the_one_leads(
+    bus: Bus, nats_url: str, api: ApiServer
+) -> None:
     alone = service("allocator", nats_url, api)
     alone.environ["WEIR_LEASE_S"] = "0"
     async with alone:
@@ -134,7 +146,10 @@ async def test_a_service_is_not_ready_before_it_has_seen_the_cluster(
     api.trouble = [(403, "Forbidden")] * 10_000
     async with service(name, nats_url, api) as asked:
         async with asyncio.timeout(60):
-            while ("weir_kubernetes_requests_total", frozenset({"list", "403"})) not in await asked.values():
+            while (
+                "weir_kubernetes_requests_total",
+                frozenset({"list", "403"}),
+            ) not in await asked.values():
                 await asyncio.sleep(0.05)
         assert "the list" in await asked.until("/readyz", 503)
         assert (await asked.ask("/healthz"))[0] == 200
@@ -160,10 +175,13 @@ async def test_the_monitor_tells_the_cluster(bus: Bus, nats_url: str, api: ApiSe
     async with service("monitor", nats_url, api) as asked:
         await asked.begun()
         async with asyncio.timeout(60):
-            while ("weir_monitor_reaction_seconds_count", NOBODY) not in (told := await asked.values()):
+            while ("weir_monitor_reaction_seconds_count", NOBODY) not in (
+                told := await asked.values()
+            ):
                 await asyncio.sleep(0.05)
         cores = {
-            share: told["weir_capacity_cpu_cores", frozenset({share})] for share in ("allocatable", "free", "ours")
+            share: told["weir_capacity_cpu_cores", frozenset({share})]
+            for share in ("allocatable", "free", "ours")
         }
         assert cores == {"allocatable": 16, "free": 14, "ours": 1}
         assert told["weir_capacity_memory_bytes", frozenset({"ours"})] == 1 << 30
@@ -171,7 +189,9 @@ async def test_the_monitor_tells_the_cluster(bus: Bus, nats_url: str, api: ApiSe
         assert told["weir_bus_messages_published_total", frozenset({"capacity.changed"})] == 2
         # Nodes and pods, quotas and limit ranges, claims and volumes.
         assert told["weir_kubernetes_requests_total", frozenset({"list", "200"})] == 6
-        assert (told["process_resident_memory_bytes", NOBODY] > 1 << 20) and told["weir_ready", NOBODY] == 1
+        assert (told["process_resident_memory_bytes", NOBODY] > 1 << 20) and told[
+            "weir_ready", NOBODY
+        ] == 1
 
 
 async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
@@ -185,7 +205,9 @@ async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
         await bus.js.publish("weir.job.requested.nobody", b"{not json")
         await asked.begun()
         async with asyncio.timeout(60):
-            while (told := await asked.values()).get(("weir_allocator_jobs", frozenset({"starting"}))) != 1:
+            while (told := await asked.values()).get(
+                ("weir_allocator_jobs", frozenset({"starting"}))
+            ) != 1:
                 await asyncio.sleep(0.05)
         assert told["weir_allocator_decisions_total", frozenset({"weir", "start"})] == 1
         assert told["weir_allocator_decision_seconds_count", NOBODY] >= 1
@@ -195,7 +217,9 @@ async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-async def test_what_is_told_passes_the_lint(name: str, bus: Bus, nats_url: str, api: ApiServer) -> None:
+async def test_what_is_told_passes_the_lint(
+    name: str, bus: Bus, nats_url: str, api: ApiServer
+) -> None:
     async with service(name, nats_url, api) as asked:
         await asked.begun()
         _, text = await asked.ask("/metrics")
@@ -204,7 +228,9 @@ async def test_what_is_told_passes_the_lint(name: str, bus: Bus, nats_url: str, 
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def test_where_no_port_is_set_nobody_is_answered(bus: Bus, nats_url: str, api: ApiServer) -> None:
+async def test_where_no_port_is_set_nobody_is_answered(
+    bus: Bus, nats_url: str, api: ApiServer
+) -> None:
     asked = service("allocator", nats_url, api)
     asked.environ["WEIR_METRICS_PORT"] = "0"
     async with asked:

@@ -22,7 +22,11 @@ asyncio.run(main())
 def stderr_of(words: str) -> str:
     """Return what a process writes to standard error in which asyncio reports an error."""
     done = subprocess.run(
-        [sys.executable, "-c", FAILS.format(words=words)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", FAILS.format(words=words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return done.stderr
 
@@ -33,7 +37,9 @@ def test_a_message_of_asyncio_is_a_line_of_the_services_log(as_json: bool | None
 
     told = json.loads(line)
     assert (told["service"], told["event"], told["level"]) == ("monitor", "AsyncioMessage", "error")
-    assert told["said"].startswith("handshake failed") and "no peer" in json.dumps(told["exception"])
+    assert told["said"].startswith("handshake failed") and "no peer" in json.dumps(
+        told["exception"]
+    )
 
 
 def test_a_command_at_a_terminal_shows_none_of_them() -> None:

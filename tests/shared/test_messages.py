@@ -48,10 +48,15 @@ def test_the_same_said_twice_has_the_same_id(message: Message) -> None:
 
 
 def test_what_is_said_again_and_means_something_else_has_another_id() -> None:
-    """The server forgets no id for two minutes: who stood prepared and fails, who drains for another, must be heard."""
+    """The server forgets no id for two minutes: who stood prepared and fails, who drains for
+    another, must be heard.
+    """
     prepared = next(m for m in one_of_each() if isinstance(m, GenerationPrepared))
     saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
-    last_words = [replace(saved, final=final, successor=s) for final, s in ((False, None), (True, 2), (True, 3))]
+    last_words = [
+        replace(saved, final=final, successor=s)
+        for final, s in ((False, None), (True, 2), (True, 3))
+    ]
 
     assert len({replace(prepared, error=error).id() for error in (None, "killed")}) == 2
     assert len({message.id() for message in last_words}) == 3
@@ -94,7 +99,9 @@ def test_every_kind_is_stored_in_one_stream_only() -> None:
 
 @EACH
 def test_a_body_on_another_kinds_subject_is_unusable(message: Message) -> None:
-    other = next(m for m in one_of_each() if type(m) is not type(message) and not isinstance(m, JobRejected))
+    other = next(
+        m for m in one_of_each() if type(m) is not type(message) and not isinstance(m, JobRejected)
+    )
 
     with pytest.raises(Unusable):
         subjects.decode(subjects.subject_of(other), subjects.encode(message))
@@ -133,7 +140,8 @@ def test_a_field_of_a_later_version_is_ignored_in_a_fact() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Digits", "-digits", "digits-", "a.b", "a*", "a>", "", "a" * 41, "a b", "ünder", "digits\n"]
+    "name",
+    ["Digits", "-digits", "digits-", "a.b", "a*", "a>", "", "a" * 41, "a b", "ünder", "digits\n"],
 )
 def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
     body = with_fields(subjects.encode(request()), job=name)
@@ -157,12 +165,17 @@ def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
 )
 def test_a_value_out_of_bounds_is_unusable_and_says_where(wrong: dict[str, object]) -> None:
     with pytest.raises(Unusable, match=next(iter(wrong))):
-        subjects.decode("weir.job.requested.digits", with_fields(subjects.encode(request()), **wrong))
+        subjects.decode(
+            "weir.job.requested.digits", with_fields(subjects.encode(request()), **wrong)
+        )
 
 
 def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
     """The places in a type where a text or a list may be of any length."""
-    if isinstance(kind, inspect.StrType | inspect.VarTupleType | inspect.DictType) and kind.max_length is None:
+    if (
+        isinstance(kind, inspect.StrType | inspect.VarTupleType | inspect.DictType)
+        and kind.max_length is None
+    ):
         yield at
     if isinstance(kind, inspect.VarTupleType):
         yield from unbounded(kind.item_type, f"{at}[]")
@@ -172,7 +185,9 @@ def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
     if isinstance(kind, inspect.UnionType):
         yield from (place for one in kind.types for place in unbounded(one, at))
     if isinstance(kind, inspect.StructType):
-        yield from (place for field in kind.fields for place in unbounded(field.type, f"{at}.{field.name}"))
+        yield from (
+            place for field in kind.fields for place in unbounded(field.type, f"{at}.{field.name}")
+        )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, users in SAID_BY.items() if JOB_USER in users])
@@ -184,7 +199,9 @@ def test_a_text_that_is_too_long_makes_a_fact_unusable_and_says_where() -> None:
     saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
 
     with pytest.raises(Unusable, match="path"):
-        subjects.decode(subjects.subject_of(saved), subjects.encode(replace(saved, path="/" * 4_097)))
+        subjects.decode(
+            subjects.subject_of(saved), subjects.encode(replace(saved, path="/" * 4_097))
+        )
 
 
 def test_a_subject_that_is_none_of_ours_is_unusable() -> None:
@@ -206,18 +223,28 @@ def _read(subject: str, body: bytes) -> None:
         message = subjects.decode(subject, body)
     except Unusable:
         return
-    assert subject in (subjects.subject_of(message), subjects.subject_of(message).replace(".default.", "."))
+    assert subject in (
+        subjects.subject_of(message),
+        subjects.subject_of(message).replace(".default.", "."),
+    )
 
 
-@given(st.sampled_from([*SUBJECTS, "weir.job.requested.digits", "weir", "", "weir.job"]), st.binary())
+@given(
+    st.sampled_from([*SUBJECTS, "weir.job.requested.digits", "weir", "", "weir.job"]), st.binary()
+)
 def test_any_bytes_are_read_or_unusable_and_nothing_else(subject: str, body: bytes) -> None:
     _read(subject, body)
 
 
 @given(st.sampled_from(SUBJECTS), st.sampled_from(BODIES), st.data())
-def test_a_damaged_body_is_read_or_unusable_and_nothing_else(subject: str, body: bytes, data: st.DataObject) -> None:
+def test_a_damaged_body_is_read_or_unusable_and_nothing_else(
+    subject: str, body: bytes, data: st.DataObject
+) -> None:
     at = data.draw(st.integers(0, len(body)))
-    _read(subject, body[:at] + data.draw(st.binary(max_size=8)) + body[at + data.draw(st.integers(0, 8)) :])
+    _read(
+        subject,
+        body[:at] + data.draw(st.binary(max_size=8)) + body[at + data.draw(st.integers(0, 8)) :],
+    )
 
 
 @given(st.sampled_from(list(zip(SUBJECTS, BODIES, strict=True))), st.data())
@@ -230,8 +257,27 @@ def test_any_json_in_any_field_is_read_or_unusable_and_nothing_else(
 
 
 def test_a_request_holds_every_number_that_the_design_names() -> None:
-    named = {"program", "epochs", "batch", "ps", "workers", "resources", "device_batch_max", "priority", "policy"}
-    named |= {"image", "checkpoint", "grace_s", "handover", "learning_rate", "volumes", "job", "namespace"}
+    named = {
+        "program",
+        "epochs",
+        "batch",
+        "ps",
+        "workers",
+        "resources",
+        "device_batch_max",
+        "priority",
+        "policy",
+    }
+    named |= {
+        "image",
+        "checkpoint",
+        "grace_s",
+        "handover",
+        "learning_rate",
+        "volumes",
+        "job",
+        "namespace",
+    }
 
     assert named <= set(JobRequested.__struct_fields__)
 

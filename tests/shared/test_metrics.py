@@ -13,9 +13,15 @@ from shared.metrics import Family, Measure, Meter, exposed
 from tests.shared.metric_lint import MOST_SERIES, problems
 
 WAIT = Family(
-    name="weir_oven_wait_seconds", kind="histogram", help="How long bread waited.", labels=("oven",), bounds=(1, 2.5)
+    name="weir_oven_wait_seconds",
+    kind="histogram",
+    help="How long bread waited.",
+    labels=("oven",),
+    bounds=(1, 2.5),
 )
-LOAVES = Family(name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",))
+LOAVES = Family(
+    name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",)
+)
 HEAT = Family(name="weir_heat_seconds", kind="gauge", help="How long the oven has been hot.")
 RISING = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=6, unique=True).map(sorted)
 
@@ -51,8 +57,18 @@ def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
 
 
 @given(RISING, st.lists(st.floats(-1e9, 1e9), max_size=20), st.text())
-def test_prometheus_own_reader_reads_what_was_measured(bounds: list[float], values: list[float], oven: str) -> None:
-    wait = Meter(Family(name=WAIT.name, kind="histogram", help=WAIT.help, labels=WAIT.labels, bounds=tuple(bounds)))
+def test_prometheus_own_reader_reads_what_was_measured(
+    bounds: list[float], values: list[float], oven: str
+) -> None:
+    wait = Meter(
+        Family(
+            name=WAIT.name,
+            kind="histogram",
+            help=WAIT.help,
+            labels=WAIT.labels,
+            bounds=tuple(bounds),
+        )
+    )
     for value in values:
         wait.observe(value, oven)
     (family,) = text_string_to_metric_families(exposed([wait.measure()]))
@@ -70,7 +86,10 @@ def test_nothing_is_wrong_with_what_was_never_seen() -> None:
 
 
 def one(
-    name: str, kind: str = "gauge", labels: tuple[str, ...] = (), sentence: str = "Some number of the oven."
+    name: str,
+    kind: str = "gauge",
+    labels: tuple[str, ...] = (),
+    sentence: str = "Some number of the oven.",
 ) -> str:
     family = Family(name=name, kind=kind, help=sentence, labels=labels)  # type: ignore[arg-type]
     return exposed([Measure(family, {("x",) * len(labels): 1.0})])
@@ -97,7 +116,9 @@ def one(
         one("weir_loaves").rstrip("\n"),
         one("weir_loaves") + "weir_loaves 2.0\n",
         exposed([Measure(LOAVES, {(str(n),): 1.0 for n in range(MOST_SERIES + 1)})]),
-        one("weir_wait", "histogram").replace("weir_wait 1.0", 'weir_wait_bucket{le="1"} 2\nweir_wait_count 2'),
+        one("weir_wait", "histogram").replace(
+            "weir_wait 1.0", 'weir_wait_bucket{le="1"} 2\nweir_wait_count 2'
+        ),
     ],
 )
 def test_the_lint_finds_what_is_wrong(text: str) -> None:

@@ -1,4 +1,6 @@
-"""The last fact of each node and namespace stays on the bus, whatever becomes of the history of facts."""
+"""The last fact of each node and namespace stays on the bus, whatever becomes of the history of
+facts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ async def test_the_newest_fact_of_each_node_is_kept_with_its_place_in_the_histor
 
     found = await copied(bus, third)
 
-    assert [(heard.sequence, heard.stream) for heard in found] == [(second, subjects.FACTS), (third, subjects.FACTS)]
+    assert [(heard.sequence, heard.stream) for heard in found] == [
+        (second, subjects.FACTS),
+        (third, subjects.FACTS),
+    ]
     messages = [heard.message for heard in found]
     assert [m.allocatable.cpu for m in messages if isinstance(m, CapacityChanged)] == [2, 3]
 
@@ -50,8 +55,13 @@ async def test_it_outlives_the_history(bus: Bus) -> None:
     assert [heard.sequence for heard in await read_last_node_facts(bus)] == [last]
 
 
-async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_name(bus: Bus) -> None:
-    facts = [QuotaChanged(namespace="team-a", seen="1"), ClaimsChanged(namespace="team-a", seen="1")]
+async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_name(
+    bus: Bus,
+) -> None:
+    facts = [
+        QuotaChanged(namespace="team-a", seen="1"),
+        ClaimsChanged(namespace="team-a", seen="1"),
+    ]
     for fact in facts:
         await bus.publish(fact)
 
@@ -62,13 +72,17 @@ async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_n
     assert [heard.message for heard in known.take_unheard()] == facts
 
 
-async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(bus: Bus) -> None:
+async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(
+    bus: Bus,
+) -> None:
     await copied(bus, await bus.publish(node("n1", cpu=1)))
     await bus.js.delete_stream(subjects.FACTS)
 
     await bus.create()
 
-    assert [heard.message.key() for heard in await copied(bus, await bus.publish(node("n2", cpu=1)))] == ["n2"]
+    assert [
+        heard.message.key() for heard in await copied(bus, await bus.publish(node("n2", cpu=1)))
+    ] == ["n2"]
 
 
 async def test_a_bus_that_an_older_version_set_up_has_none(bus: Bus) -> None:
@@ -78,7 +92,10 @@ async def test_a_bus_that_an_older_version_set_up_has_none(bus: Bus) -> None:
 
 
 def test_a_node_that_the_history_told_of_is_taken_from_there() -> None:
-    facts = [Heard(node(name, cpu=1), "", subjects.FACTS, at, 0.0) for at, name in enumerate("abc", start=1)]
+    facts = [
+        Heard(node(name, cpu=1), "", subjects.FACTS, at, 0.0)
+        for at, name in enumerate("abc", start=1)
+    ]
     known = LastNodeFacts(facts, after=1)
 
     known.hear(node("b", cpu=2))

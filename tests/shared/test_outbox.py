@@ -1,4 +1,6 @@
-"""What is said stays with its sender until the server has it; what can never be said, he knows at once."""
+"""What is said stays with its sender until the server has it; what can never be said, he knows at
+once.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,15 @@ async def guarded_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
         yield running
 
 
-async def test_what_ones_credentials_do_not_allow_is_refused_at_once(guarded_server: NatsServer) -> None:
+async def test_what_ones_credentials_do_not_allow_is_refused_at_once(
+    guarded_server: NatsServer,
+) -> None:
     monitor = await wire.connect(guarded_server.url, MONITOR, credentials(MONITOR))
     monitor.js._timeout = FOR_EVER_S  # else no answer would be told of as one that is late
 
-    with pytest.raises(Refused, match=r"may not publish to weir\.cluster\.abandoned\.default\.digits"):
+    with pytest.raises(
+        Refused, match=r"may not publish to weir\.cluster\.abandoned\.default\.digits"
+    ):
         async with asyncio.timeout(WITHIN_S):
             await monitor.publish(abandoned())
 
@@ -84,7 +90,9 @@ async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
     await change(bus, subjects.ORDERS, max_bytes=SMALL)
 
     with capture_logs() as said:
-        saying = asyncio.gather(*(bus.publish(abandoned(generation=g, reason=long)) for g in range(60)))
+        saying = asyncio.gather(
+            *(bus.publish(abandoned(generation=g, reason=long)) for g in range(60))
+        )
         await ears.until(20)
         await asyncio.sleep(0.5)
         assert not saying.done() and "being heard" in bus.vitals.lacks()
@@ -111,7 +119,9 @@ async def test_a_person_is_told_that_there_is_no_room(bus: Bus) -> None:
 
 def progress(job: str, step: int) -> ProgressReported:
     fields = {**JOB, "job": job, "uid": int(job[1:])}
-    return ProgressReported(**fields, step=step, epoch=0, samples=0, total_samples=1, samples_per_second=1.0)
+    return ProgressReported(
+        **fields, step=step, epoch=0, samples=0, total_samples=1, samples_per_second=1.0
+    )
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
@@ -143,7 +153,9 @@ async def test_many_who_speak_while_the_server_is_killed_again_and_again_keep_th
     await speaker.close()
 
 
-async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_first_fails(bus: Bus) -> None:
+async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_first_fails(
+    bus: Bus,
+) -> None:
     """The second would be stored while the first waits to be tried again."""
     storing, fails = bus.js.publish, [Lost("the connection broke")]
 
@@ -156,7 +168,9 @@ async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_
     saying = asyncio.gather(*(bus.publish(abandoned(generation=g)) for g in range(10)))
     await asyncio.sleep(0)
     elsewhere = await bus.publish(abandoned(job="letters", uid=8))
-    assert not saying.done() and waiting(bus) == 10, "all that wait on the subject, and not the subject"
+    assert not saying.done() and waiting(bus) == 10, (
+        "all that wait on the subject, and not the subject"
+    )
 
     assert elsewhere == 1 and await saying == list(range(2, 12))
     assert waiting(bus) == 0
@@ -170,7 +184,9 @@ def waiting(bus: Bus) -> float:
     return number
 
 
-async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twice_and_counts_once(bus: Bus) -> None:
+async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twice_and_counts_once(
+    bus: Bus,
+) -> None:
     """The acknowledgement got lost, say, and its sender was away; others have spoken meanwhile."""
     await change(bus, subjects.ORDERS, duplicate_window=0.2)
     await change(bus, subjects.FACTS, duplicate_window=0.2)

@@ -1,4 +1,6 @@
-"""What a bus that is away does not answer is asked again; what can never be answered, he who asks knows at once."""
+"""What a bus that is away does not answer is asked again; what can never be answered, he who asks
+knows at once.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is
         answers = set[int]()
         while not back.is_set():
             found = await bus.last(GenerationAbandoned, KEY)
-            answers |= {found.sequence if found else 0, await bus.last_sequence(GenerationAbandoned, KEY)}
+            answers |= {
+                found.sequence if found else 0,
+                await bus.last_sequence(GenerationAbandoned, KEY),
+            }
             assert (await programs.described(bus, "default", DIGEST)).size == 16
         return answers
 
@@ -58,7 +63,9 @@ async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is
     await reader.close()
 
 
-async def test_one_who_is_not_patient_is_told_that_the_server_is_away(nats_server: NatsServer, bus: Bus) -> None:
+async def test_one_who_is_not_patient_is_told_that_the_server_is_away(
+    nats_server: NatsServer, bus: Bus
+) -> None:
     hurried = Bus(bus.client, "person", patient=False)
     hurried.js._timeout = 1.0
     asking = asyncio.gather(*(hurried.last(GenerationAbandoned, KEY) for _ in range(50)))
@@ -95,7 +102,9 @@ def test_only_what_may_end_otherwise_is_tried_again() -> None:
 
 
 def test_a_plaint_is_heard_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([100.0, 100.0, 101.0, 102.0, 129.9, 130.0, 130.0])  # a look at each, and one more where it speaks
+    seconds = iter(
+        [100.0, 100.0, 101.0, 102.0, 129.9, 130.0, 130.0]
+    )  # a look at each, and one more where it speaks
     monkeypatch.setattr(patience.time, "monotonic", lambda: next(seconds))
     plaint = Plaint(every_s=30.0)
     with capture_logs() as lines:

@@ -65,7 +65,9 @@ from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor
 
 TASK_FACTS = (TaskReady, TaskStarted, TaskExited, TaskUpdated)
-"""A job's trainers may hear them of their own job, since one filter covers all facts that they need."""
+"""A job's trainers may hear them of their own job, since one filter covers all facts that they
+need.
+"""
 USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, PAGE, OPERATOR, SUBMITTER, JOB)
 WHOLE = (
     ALLOCATOR,
@@ -92,9 +94,13 @@ def keys_of(user: str) -> list[tuple[str, bool]]:
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node or a service has no namespace, and no dots; quotas and claims have a namespace only."""
+    """A node or a service has no namespace, and no dots; quotas and claims have a namespace
+    only.
+    """
     key = key.partition(".")[0] if kind in (QuotaChanged, ClaimsChanged) else key
-    return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
+    return subjects.pattern(
+        kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key
+    )
 
 
 def consumer_of(user: str) -> str:
@@ -104,13 +110,19 @@ def consumer_of(user: str) -> str:
 
 
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
-    """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the last."""
+    """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the
+    last.
+    """
     subject, api = subject_of(kind, key), f"{guest.client.api}."
     stream, kin = subjects.stream_holding(subject), subject.split(".")
     kin[2] = "*"
     user = guest.client.user.split(".")[0]
-    made = [f"CONSUMER.CREATE.{stream}.{consumer_of(user)}.{each}" for each in (subject, ".".join(kin))]
-    return any([await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")])
+    made = [
+        f"CONSUMER.CREATE.{stream}.{consumer_of(user)}.{each}" for each in (subject, ".".join(kin))
+    ]
+    return any(
+        [await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")]
+    )
 
 
 def test_the_table_has_every_message() -> None:
@@ -118,7 +130,9 @@ def test_the_table_has_every_message() -> None:
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_a_user_says_what_the_table_has_and_is_refused_all_else(server: NatsServer, user: str) -> None:
+async def test_a_user_says_what_the_table_has_and_is_refused_all_else(
+    server: NatsServer, user: str
+) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
@@ -134,7 +148,16 @@ async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inb
         for kind in MESSAGES:
             assert await guest.may_subscribe(subjects.pattern(kind, OWN)) == (user == OPERATOR)
             assert await guest.may_subscribe(subjects.pattern(kind)) == (user == OPERATOR)
-        for subject in (">", "$JS.>", "weir-api.>", "$KV.>", "$O.>", "$SYS.>", "_INBOX_job.>", "weir-usage.>"):
+        for subject in (
+            ">",
+            "$JS.>",
+            "weir-api.>",
+            "$KV.>",
+            "$O.>",
+            "$SYS.>",
+            "_INBOX_job.>",
+            "weir-usage.>",
+        ):
             assert not await guest.may_subscribe(subject), subject
         for other in USERS:
             name = {JOB: f"{JOB}.{OWN}", SUBMITTER: f"{SUBMITTER}.team-a"}.get(other, other)
@@ -143,7 +166,9 @@ async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inb
 
 
 @pytest.mark.parametrize("user", [user for user in USERS if user not in WHOLE])
-async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: NatsServer, user: str) -> None:
+async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(
+    server: NatsServer, user: str
+) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
@@ -166,7 +191,9 @@ async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user:
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(server: NatsServer, user: str) -> None:
+async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(
+    server: NatsServer, user: str
+) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.CAPACITY}"
         assert await guest.may_say(asked) == (user in (ALLOCATOR, PAGE, OPERATOR))
@@ -178,12 +205,16 @@ async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) ->
         for owner in (ALLOCATOR, LAUNCHER):
             for stream in (ORDERS, FACTS):
                 own = f"{stream}.{durable(owner, stream)}"
-                asked = [f"{guest.client.api}.CONSUMER.{verb}.{own}" for verb in ("MSG.NEXT", "DELETE")]
+                asked = [
+                    f"{guest.client.api}.CONSUMER.{verb}.{own}" for verb in ("MSG.NEXT", "DELETE")
+                ]
                 for subject in (*asked, f"$JS.ACK.{own}.1.1.1.1.0"):
                     assert await guest.may_say(subject) == (user == owner), subject
                 if user != owner:
                     made = f"{guest.client.api}.CONSUMER.CREATE.{own}"
-                    assert not await guest.may_say(made) and not await guest.may_say(f"{made}.weir.cluster.*.{OWN}")
+                    assert not await guest.may_say(made) and not await guest.may_say(
+                        f"{made}.weir.cluster.*.{OWN}"
+                    )
 
 
 BUCKET, FOREIGN_BUCKET = program_bucket("team-a"), program_bucket("team-b")
@@ -232,7 +263,9 @@ PULLED = {
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_what_is_kept_is_written_and_read_by_who_needs_it(server: NatsServer, user: str) -> None:
+async def test_what_is_kept_is_written_and_read_by_who_needs_it(
+    server: NatsServer, user: str
+) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         api = guest.client.api
         for subject, users in WRITERS.items():
@@ -249,7 +282,13 @@ async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> N
         async with visitor(server.url, credentials(user)) as guest:
             for api in ("$JS.API", guest.client.api):
                 for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
-                    for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.NAMES", "CONSUMER.LIST"):
+                    for verb in (
+                        "STREAM.INFO",
+                        "STREAM.MSG.GET",
+                        "DIRECT.GET",
+                        "CONSUMER.NAMES",
+                        "CONSUMER.LIST",
+                    ):
                         assert not await guest.may_say(f"{api}.{verb}.{stream}"), verb
 
 
@@ -277,33 +316,61 @@ async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none
         assert await accepted_consumers(guest, free, filtered) == 0
         assert await accepted_consumers(guest, slots("team-b")[:5], filtered) == 0
         assert await accepted_consumers(guest, slots("team-a"), filtered) == SLOTS
-        assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}")
+        assert not await guest.may_say(
+            f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}"
+        )
 
         with pytest.raises(TooManyReaders, match="has 32 readers of weir-orders already"):
             await anext(guest.bus.tail([f"weir.job.accepted.team-a.{name}" for name in "ab"]))
 
 
-async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s(server: NatsServer) -> None:
+async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s(
+    server: NatsServer,
+) -> None:
     filtered, own = f"weir.cluster.*.{OWN}", reader_names(*OWN.split("."), 0)
     others = (*reader_names(*NEIGHBOUR.split("."), 0), *slots("team-a"), *slots("team-b"))
     async with visitor(server.url, credentials(JOB)) as guest:
-        assert await accepted_consumers(guest, ["hoard", others[0], reader_names(*OWN.split("."), 1)[0]], filtered) == 0
+        assert (
+            await accepted_consumers(
+                guest, ["hoard", others[0], reader_names(*OWN.split("."), 1)[0]], filtered
+            )
+            == 0
+        )
         assert await accepted_consumers(guest, own, filtered) == READERS_BLOCK
         for name in others:
-            assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{name}"), name
+            assert not await guest.may_say(
+                f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{name}"
+            ), name
 
-        with pytest.raises(NatsError, match=r"8 names of job\.team-a\.mine for a consumer of weir-orders are in use"):
-            await anext(Bus(guest.client, "impatient", patient=False).tail([f"weir.cluster.published.{OWN}"]))
+        with pytest.raises(
+            NatsError,
+            match=r"8 names of job\.team-a\.mine for a consumer of weir-orders are in use",
+        ):
+            await anext(
+                Bus(guest.client, "impatient", patient=False).tail(
+                    [f"weir.cluster.published.{OWN}"]
+                )
+            )
 
 
-async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_each_trainer(server: NatsServer) -> None:
+async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_each_trainer(
+    server: NatsServer,
+) -> None:
     blocks = reader_blocks(MOST_TRAINERS)
     text = authority.job(
-        authority.signer(guarded.KEYS), *OWN.split("."), "m", os.urandom(32), guarded.NOW_S, reader_blocks=blocks
+        authority.signer(guarded.KEYS),
+        *OWN.split("."),
+        "m",
+        os.urandom(32),
+        guarded.NOW_S,
+        reader_blocks=blocks,
     )
     async with visitor(server.url, text) as guest:
         last = reader_names(*OWN.split("."), blocks - 1)[-1]
-        assert len(guest.client.consumer_names) >= MOST_TRAINERS and guest.client.consumer_names[-1] == last
+        assert (
+            len(guest.client.consumer_names) >= MOST_TRAINERS
+            and guest.client.consumer_names[-1] == last
+        )
         assert await accepted_consumers(guest, [last], f"weir.cluster.*.{OWN}") == 1
 
 
@@ -312,7 +379,9 @@ async def test_a_job_cannot_remove_the_ledger_entries_of_others(server: NatsServ
     async with visitor(server.url, credentials(JOB, STRANGER)) as stranger:
         await stranger.client.request(theirs, b"{}", timeout=60)
     async with visitor(server.url, credentials(JOB)) as guest:
-        answer = await guest.client.request(entry(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"})
+        answer = await guest.client.request(
+            entry(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"}
+        )
         assert "rollup not permitted" in json.loads(answer.data)["error"]["description"]
 
     assert theirs in await orders_in(server)
@@ -322,18 +391,26 @@ async def test_readers_of_programs_are_counted_for_each_namespace(server: NatsSe
     async with visitor(server.url, credentials(OPERATOR)) as person:
         config = (await person.bus.js.stream_info(program_stream("team-a"))).config
     assert config.max_consumers == streams.PROGRAM_READERS
-    assert config.consumer_limits and config.consumer_limits.inactive_threshold == streams.FORGOTTEN_S
+    assert (
+        config.consumer_limits and config.consumer_limits.inactive_threshold == streams.FORGOTTEN_S
+    )
 
 
 @pytest.mark.parametrize("user", [SUBMITTER, JOB])
-async def test_a_durable_consumer_that_nobody_reads_is_forgotten(server: NatsServer, user: str) -> None:
-    filtered, name = f"weir.cluster.*.{OWN}" if user == JOB else "weir.*.*.team-a.*", consumer_of(user)
+async def test_a_durable_consumer_that_nobody_reads_is_forgotten(
+    server: NatsServer, user: str
+) -> None:
+    filtered, name = (
+        f"weir.cluster.*.{OWN}" if user == JOB else "weir.*.*.team-a.*",
+        consumer_of(user),
+    )
     async with visitor(server.url, credentials(user)) as guest:
         config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
         subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
         made = await guest.asked(subject, {"stream_name": ORDERS, "config": config})
         longer = await guest.asked(
-            subject, {"stream_name": ORDERS, "config": {**config, "inactive_threshold": 61_000_000_000}}
+            subject,
+            {"stream_name": ORDERS, "config": {**config, "inactive_threshold": 61_000_000_000}},
         )
 
     assert made["config"]["inactive_threshold"] == streams.FORGOTTEN_S * 1e9
@@ -353,13 +430,21 @@ async def orders_in(server: NatsServer) -> dict[str, int]:
     async with visitor(server.url, credentials(OPERATOR)) as person:
         found: dict[str, int] = {}
         for stream in (ORDERS, f"KV_{LEDGER}", FACTS):
-            found |= (await person.bus.js.stream_info(stream, subjects_filter=">")).state.subjects or {}
+            found |= (
+                await person.bus.js.stream_info(stream, subjects_filter=">")
+            ).state.subjects or {}
         return found
 
 
 async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsServer) -> None:
-    """The server holds a request's subject against what one may, but not where the answer is to go."""
-    targets = (f"weir.cluster.published.{STRANGER}", f"weir.task.ready.{STRANGER}", entry(LEDGER, NEIGHBOUR))
+    """The server holds a request's subject against what one may, but not where the answer is to
+    go.
+    """
+    targets = (
+        f"weir.cluster.published.{STRANGER}",
+        f"weir.task.ready.{STRANGER}",
+        entry(LEDGER, NEIGHBOUR),
+    )
     async with visitor(server.url, credentials(JOB)) as guest:
         await lie(guest)
         api, subject = guest.client.api, f"weir.training.progress.{OWN}"
@@ -372,7 +457,9 @@ async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsS
     assert set(await orders_in(server)) == {subject, f"weir.training.saved.{OWN}"}
 
 
-async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(server: NatsServer) -> None:
+async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(
+    server: NatsServer,
+) -> None:
     async with (
         visitor(server.url, credentials(ALLOCATOR)) as service,
         visitor(server.url, credentials(OPERATOR)) as person,
@@ -382,16 +469,27 @@ async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(se
         await person.may_subscribe("weir.>")
         await lie(guest)
         filtered = f"weir.training.*.{OWN}"
-        for number, target in enumerate((reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))):
+        for number, target in enumerate(
+            (reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))
+        ):
             name = reader_names(*OWN.split("."), 0)[number]
-            config: dict[str, Any] = {"name": name, "filter_subject": filtered, "deliver_subject": target}
+            config: dict[str, Any] = {
+                "name": name,
+                "filter_subject": filtered,
+                "deliver_subject": target,
+            }
             asked = f"{guest.client.api}.CONSUMER.CREATE.{FACTS}.{name}.{filtered}"
-            answer = await guest.asked(asked, {"stream_name": FACTS, "config": {**config, **ORDINARY}})
+            answer = await guest.asked(
+                asked, {"stream_name": FACTS, "config": {**config, **ORDINARY}}
+            )
             assert answer is not None
         await asyncio.sleep(0.3)
         assert await pending(server) == 1
 
-    assert set(await orders_in(server)) == {f"weir.job.requested.{STRANGER}", f"weir.training.saved.{OWN}"}
+    assert set(await orders_in(server)) == {
+        f"weir.job.requested.{STRANGER}",
+        f"weir.training.saved.{OWN}",
+    }
 
 
 async def unacknowledged(server: NatsServer, service: Visitor) -> str:
@@ -399,12 +497,18 @@ async def unacknowledged(server: NatsServer, service: Visitor) -> str:
     async with visitor(server.url, credentials(OPERATOR)) as person:
         await person.bus.js.publish(f"weir.job.requested.{STRANGER}", b"{}")
     name = durable(ALLOCATOR, ORDERS)
-    await service.bus.js.add_consumer(ORDERS, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT))
+    await service.bus.js.add_consumer(
+        ORDERS, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT)
+    )
     return (await Puller(service.client, ORDERS, name).next()).reply
 
 
 async def pending(server: NatsServer) -> int:
-    """How much the allocator has not acknowledged; asked for as it would itself, by making it once more."""
+    """How much the allocator has not acknowledged; asked for as it would itself, by making it once
+    more.
+    """
     async with visitor(server.url, credentials(ALLOCATOR)) as service:
-        config = ConsumerConfig(durable_name=durable(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT)
+        config = ConsumerConfig(
+            durable_name=durable(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT
+        )
         return int((await service.bus.js.add_consumer(ORDERS, config)).num_ack_pending or 0)

@@ -1,4 +1,6 @@
-"""Programs on a real server with accounts: a tenant reaches no other's, however it asks; a job finds its own again."""
+"""Programs on a real server with accounts: a tenant reaches no other's, however it asks; a job
+finds its own again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, unlimited, visitor
 
-SECRET, OWN, SIBLING = (f"def model(): {name!r}".encode() for name in ("team-a", "team-b", "sibling"))
+SECRET, OWN, SIBLING = (
+    f"def model(): {name!r}".encode() for name in ("team-a", "team-b", "sibling")
+)
 DIGEST = digest_of(OWN)
 TEAM_A, TEAM_B = program_bucket("team-a"), program_bucket("team-b")
 STREAM_A, STREAM_B = program_stream("team-a"), program_stream("team-b")
@@ -74,7 +78,9 @@ def of(guest: Guest) -> str:
 
 
 async def answer(visitor: Visitor, subject: str, body: object = None) -> bytes:
-    """All that comes back on a request, headers and content; nothing where it is refused or nobody answers."""
+    """All that comes back on a request, headers and content; nothing where it is refused or nobody
+    answers.
+    """
     try:
         raw = msgspec.json.encode(body) if body is not None else b""
         message = await visitor.client.request(subject, raw, timeout=60)
@@ -84,7 +90,9 @@ async def answer(visitor: Visitor, subject: str, body: object = None) -> bytes:
 
 
 def tells(text: bytes, program: bytes) -> bool:
-    """Whether an answer holds a program, or its digest as it stands in a description or on its subject."""
+    """Whether an answer holds a program, or its digest as it stands in a description or on its
+    subject.
+    """
     digest = digest_of(program)
     return any(part in text for part in (program, digest.encode(), meta_token(digest).encode()))
 
@@ -93,14 +101,21 @@ def gets() -> Iterator[str]:
     for stream in (STREAM_A, STREAM_B, "*", ">", "OBJ_*"):
         yield f"DIRECT.GET.{stream}"
         yield f"STREAM.MSG.GET.{stream}"
-        for wide in (*WIDE, f"{descriptions(TEAM_B)}.*", f"{descriptions(TEAM_B)}.>", f"$O.{TEAM_B}.>"):
+        for wide in (
+            *WIDE,
+            f"{descriptions(TEAM_B)}.*",
+            f"{descriptions(TEAM_B)}.>",
+            f"$O.{TEAM_B}.>",
+        ):
             yield f"DIRECT.GET.{stream}.{wide}"
     yield f"DIRECT.GET.{STREAM_B}.{descriptions(TEAM_B)}.{meta_token(DIGEST)}"
 
 
 @EACH
 async def test_no_get_tells_another_tenant_s_program(server: NatsServer, guest: Guest) -> None:
-    """Literal wildcards in the subject, in the body and in both. A job is told of no other program of its namespace."""
+    """Literal wildcards in the subject, in the body and in both. A job is told of no other program
+    of its namespace.
+    """
     heard = []
     async with visitor(server.url, of(guest)) as attacker:
         for api in (attacker.client.api, "$JS.API"):
@@ -118,11 +133,18 @@ def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
     filters = (*WIDE, f"{descriptions(TEAM_B)}.*", f"$O.{TEAM_B}.>", f"{chunks(TEAM_B)}.*")
     for stream in (STREAM_A, STREAM_B, "*"):
         for wide in filters:
-            for asked in ({"filter_subject": wide}, {"filter_subjects": [wide, f"{descriptions(TEAM_B)}.*"]}, {}):
+            for asked in (
+                {"filter_subject": wide},
+                {"filter_subjects": [wide, f"{descriptions(TEAM_B)}.*"]},
+                {},
+            ):
                 yield f"{stream}.c.{wide}", asked
         for wide in WIDE:  # the subject says what is allowed, the body something else
             yield f"{stream}.c.{chunks(TEAM_B)}.*", {"filter_subject": wide}
-            yield f"{stream}.c.{chunks(TEAM_B)}.*", {"filter_subjects": [wide, f"{chunks(TEAM_B)}.*"]}
+            yield (
+                f"{stream}.c.{chunks(TEAM_B)}.*",
+                {"filter_subjects": [wide, f"{chunks(TEAM_B)}.*"]},
+            )
         yield f"{stream}.c", {}
         yield stream, {}
 
@@ -135,7 +157,13 @@ async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, gu
         for number, (subject, asked) in enumerate(consumers()):
             name = f"c{number}"
             stream = subject.split(".")[0]
-            config = {"name": name, "ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant", **asked}
+            config = {
+                "name": name,
+                "ack_policy": "none",
+                "deliver_policy": "all",
+                "replay_policy": "instant",
+                **asked,
+            }
             target = f"{attacker.client.api}.CONSUMER.CREATE.{subject}".replace(".c", f".{name}", 1)
             text = await answer(attacker, target, {"stream_name": stream, "config": config})
             if text and "error" not in msgspec.json.decode(text[text.index(b'{"') :]):
@@ -145,9 +173,15 @@ async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, gu
 
 
 @EACH
-async def test_what_another_tenant_stored_cannot_be_replaced(server: NatsServer, guest: Guest) -> None:
+async def test_what_another_tenant_stored_cannot_be_replaced(
+    server: NatsServer, guest: Guest
+) -> None:
     async with visitor(server.url, of(guest)) as attacker:
-        for subject in (f"{descriptions(TEAM_A)}.{meta_token(digest_of(SECRET))}", f"{chunks(TEAM_A)}.x", "$O.*.M.*"):
+        for subject in (
+            f"{descriptions(TEAM_A)}.{meta_token(digest_of(SECRET))}",
+            f"{chunks(TEAM_A)}.x",
+            "$O.*.M.*",
+        ):
             assert not await attacker.may_say(subject, b"{}")
         own = await attacker.may_say(f"{descriptions(TEAM_B)}.x", b"{}")
     assert own == (guest.user == SUBMITTER)
@@ -178,14 +212,18 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
         await (await person.bus.programs("team-b")).put(DIGEST, OWN)
         after = await programs.described(person.bus, "team-b", DIGEST)
         left = await person.bus.js.stream_info(STREAM_B, subjects_filter=f"{chunks(TEAM_B)}.*")
-    assert before.nuid != after.nuid and f"{chunks(TEAM_B)}.{before.nuid}" not in (left.state.subjects or {})
+    assert before.nuid != after.nuid and f"{chunks(TEAM_B)}.{before.nuid}" not in (
+        left.state.subjects or {}
+    )
 
     async with visitor(server.url, text) as pod:
         path = await program_file.fetched(pod.bus, "team-b", program, tmp_path / "second")
     assert path.read_bytes() == OWN
 
 
-async def test_a_program_that_nobody_has_stored_is_not_waited_for(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_program_that_nobody_has_stored_is_not_waited_for(
+    server: NatsServer, tmp_path: Path
+) -> None:
     missing = digest_of(os.urandom(8))
     async with visitor(server.url, credentials(JOB, "team-b.mine", missing)) as pod:
         with pytest.raises(BadProgram, match="the store has no"):

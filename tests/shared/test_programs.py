@@ -1,4 +1,6 @@
-"""Programs in the object store: kept once and whole, as any client of one would, read whole, and repaired."""
+"""Programs in the object store: kept once and whole, as any client of one would, read whole, and
+repaired.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ async def test_a_namespace_has_programs_of_its_own(bus: Bus) -> None:
         await fetched(bus, HOME, digest_of(LONG))
 
 
-async def test_a_namespace_without_a_bucket_is_told_at_once_from_a_bus_that_is_away(bus: Bus) -> None:
+async def test_a_namespace_without_a_bucket_is_told_at_once_from_a_bus_that_is_away(
+    bus: Bus,
+) -> None:
     with pytest.raises(programs.NotProvisioned):
         await programs.described(bus, "nowhere", digest_of(LONG))
 
@@ -93,7 +97,9 @@ async def put_other_content(bus: Bus) -> None:
 async def put_other_description(bus: Bus, **fields: object) -> None:
     subject = f"{descriptions(BUCKET)}.{meta_token(digest_of(LONG))}"
     await bus.js.publish(
-        subject, msgspec.json.encode({"name": digest_of(LONG), **fields}), headers={"Nats-Rollup": "sub"}
+        subject,
+        msgspec.json.encode({"name": digest_of(LONG), **fields}),
+        headers={"Nats-Rollup": "sub"},
     )
 
 
@@ -126,7 +132,9 @@ async def put_nonsense(bus: Bus) -> None:
 async def put_link(bus: Bus) -> None:
     right = await programs.described(bus, HOME, digest_of(LONG))
     link = {"link": {"bucket": BUCKET, "name": "elsewhere"}}
-    await put_other_description(bus, nuid=right.nuid, size=right.size, digest=right.digest, options=link)
+    await put_other_description(
+        bus, nuid=right.nuid, size=right.size, digest=right.digest, options=link
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,6 +167,10 @@ async def test_a_description_says_whether_it_is_of_the_digest(bus: Bus) -> None:
 
     await keep(bus, HOME, digest_of(LONG), LONG)
     info = await programs.described(bus, HOME, digest_of(LONG))
-    assert info.describes(digest_of(LONG)) and not info.describes(digest_of(b"")) and not info.describes("sha256-no")
+    assert (
+        info.describes(digest_of(LONG))
+        and not info.describes(digest_of(b""))
+        and not info.describes("sha256-no")
+    )
     await put_link(bus)
     assert not (await programs.described(bus, HOME, digest_of(LONG))).describes(digest_of(LONG))

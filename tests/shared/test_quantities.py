@@ -37,7 +37,9 @@ def test_a_quantity_is_read(text, value):
     assert parse(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1.2.3", "1GiB", "0x10", "1e", "x", "1KI", "--1", [], None])
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "1 Gi", "1.2.3", "1GiB", "0x10", "1e", "x", "1KI", "--1", [], None]
+)
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(ValueError, match="quantities must match"):
         parse(text)

@@ -32,7 +32,9 @@ async def test_the_last_snapshot_is_loaded_whatever_its_size_and_that_of_the_one
     assert await load(bus, "allocator") == bodies[-1]
 
 
-async def test_where_the_last_part_could_not_be_stored_the_snapshot_before_is_loaded(bus: Bus) -> None:
+async def test_where_the_last_part_could_not_be_stored_the_snapshot_before_is_loaded(
+    bus: Bus,
+) -> None:
     before = os.urandom(LARGE)
     await store(bus, "allocator", before)
     left = 2

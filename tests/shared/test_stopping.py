@@ -1,4 +1,6 @@
-"""A service that is told to end while it imports, as process 1 of a container; and one that has no streams yet."""
+"""A service that is told to end while it imports, as process 1 of a container; and one that has no
+streams yet.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "setup": 0, "tr
 async def started(service: str, url: str, *before: str, **environ: str) -> AsyncIterator[Process]:
     told = {"PYTHONPATH": str(ROOT), "WEIR_NATS_URL": url, "WEIR_LOG_JSON": "true", **environ}
     words = (*before, sys.executable, "-m", f"services.{service}")
-    process = await asyncio.create_subprocess_exec(*words, env={**os.environ, **told}, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *words, env={**os.environ, **told}, stdout=PIPE, stderr=PIPE
+    )
     try:
         yield process
     finally:
@@ -47,9 +51,16 @@ async def line_with(process: Process, wanted: bytes) -> None:
 
 
 def may_unshare() -> bool:
-    """Return whether we may start a process that is the first one of its namespace, as in a container."""
+    """Return whether we may start a process that is the first one of its namespace, as in a
+    container.
+    """
     try:
-        return subprocess.run([*AS_FIRST, "true"], capture_output=True, timeout=STARTS_WITHIN_S).returncode == 0
+        return (
+            subprocess.run(
+                [*AS_FIRST, "true"], capture_output=True, timeout=STARTS_WITHIN_S
+            ).returncode
+            == 0
+        )
     except FileNotFoundError:
         return False
 
@@ -58,7 +69,9 @@ def may_unshare() -> bool:
 async def test_a_service_that_still_imports_ends_at_once_when_it_is_told_to(service: str) -> None:
     """The kernel gives process 1 no signal that it has not asked for."""
     first = AS_FIRST if may_unshare() else ()
-    async with started(service, "nats://127.0.0.1:1", *first, PYTHONPROFILEIMPORTTIME="1") as process:
+    async with started(
+        service, "nats://127.0.0.1:1", *first, PYTHONPROFILEIMPORTTIME="1"
+    ) as process:
         await line_with(process, EARLY)
         here = psutil.Process(process.pid)
         (here.children()[0] if first else here).send_signal(signal.SIGTERM)
@@ -68,7 +81,9 @@ async def test_a_service_that_still_imports_ends_at_once_when_it_is_told_to(serv
 
 
 @pytest.mark.parametrize("service", ["allocator", "page"])
-async def test_a_service_waits_for_its_streams_and_begins_when_they_are_made(nats_url: str, service: str) -> None:
+async def test_a_service_waits_for_its_streams_and_begins_when_they_are_made(
+    nats_url: str, service: str
+) -> None:
     page = {"WEIR_PAGE_PORT": str(free_port())} if service == "page" else {}
     async with started(service, nats_url, **page) as process:
         await line_with(process, b"StreamsMissing")

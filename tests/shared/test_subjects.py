@@ -26,19 +26,29 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).ma
         (["weir.job.requested.net", "weir.job.requested.red.net"], "weir.job.requested.>"),
     ],
 )
-def test_one_filter_covers_several_and_as_little_else_as_it_can(filters: list[str], one: str) -> None:
+def test_one_filter_covers_several_and_as_little_else_as_it_can(
+    filters: list[str], one: str
+) -> None:
     assert covering(filters) == one
 
 
 @given(st.lists(FILTERS, min_size=1, max_size=4), SUBJECTS)
-def test_what_one_of_several_lets_through_their_cover_does_too(filters: list[str], subject: str) -> None:
+def test_what_one_of_several_lets_through_their_cover_does_too(
+    filters: list[str], subject: str
+) -> None:
     if any(lets_through(each, subject) for each in filters):
         assert lets_through(covering(filters), subject)
 
 
 @pytest.mark.parametrize(
     ("pattern", "subject", "does"),
-    [("a.>", "a.b.c", True), ("a.>", "a", False), ("a.*", "a.b", True), ("a.*", "a.b.c", False), ("a.b", "a.c", False)],
+    [
+        ("a.>", "a.b.c", True),
+        ("a.>", "a", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        ("a.b", "a.c", False),
+    ],
 )
 def test_a_filter_is_read_as_a_server_reads_it(pattern: str, subject: str, does: bool) -> None:
     assert lets_through(pattern, subject) == does

@@ -19,15 +19,29 @@ from shared import keyring
 from shared.client import dial
 from tests.conftest import NatsServer
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make certificates with")
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl here to make certificates with"
+)
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     """A certificate for this machine's loopback that is signed by itself, and its key."""
     own, key = folder / f"{name}.crt", folder / f"{name}.key"
-    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    made = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+    ]
     about = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(["openssl", *made, *about, "-out", own, "-keyout", key], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", *made, *about, "-out", own, "-keyout", key], check=True, capture_output=True
+    )
     return own, key
 
 
@@ -50,7 +64,9 @@ async def test_a_server_whose_certificate_we_know_is_spoken_with(
 ) -> None:
     ca = (tmp_path / "server.crt").read_text() if as_text else str(tmp_path / "server.crt")
 
-    client = await dial(server.url, operator(tmp_path), ca, allow_reconnect=False, connect_timeout=60)
+    client = await dial(
+        server.url, operator(tmp_path), ca, allow_reconnect=False, connect_timeout=60
+    )
 
     await client.flush()
     await client.close()
@@ -60,26 +76,42 @@ async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_
     other, _ = certificate(tmp_path, "other")
 
     with pytest.raises((ssl.SSLError, NatsError)):
-        await dial(server.url, operator(tmp_path), str(other), allow_reconnect=False, connect_timeout=60)
+        await dial(
+            server.url, operator(tmp_path), str(other), allow_reconnect=False, connect_timeout=60
+        )
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
-async def test_a_server_that_speaks_in_the_clear_is_told_nothing(nats_url: str, tmp_path: Path, scheme: str) -> None:
+async def test_a_server_that_speaks_in_the_clear_is_told_nothing(
+    nats_url: str, tmp_path: Path, scheme: str
+) -> None:
     known, _ = certificate(tmp_path, "server")
     ca = str(known) if scheme == "nats" else ""
 
     with pytest.raises(NatsError, match="no TLS"):
-        await dial(nats_url.replace("nats:", f"{scheme}:"), "", ca, allow_reconnect=False, connect_timeout=60)
+        await dial(
+            nats_url.replace("nats:", f"{scheme}:"),
+            "",
+            ca,
+            allow_reconnect=False,
+            connect_timeout=60,
+        )
 
 
 async def test_a_command_that_does_not_know_the_certificate_says_so_and_nothing_else(
     server: NatsServer, tmp_path: Path
 ) -> None:
     other, _ = certificate(tmp_path, "other")
-    environ = {**os.environ, "WEIR_NATS_CA": str(other), "WEIR_NATS_CREDENTIALS": operator(tmp_path)}
+    environ = {
+        **os.environ,
+        "WEIR_NATS_CA": str(other),
+        "WEIR_NATS_CREDENTIALS": operator(tmp_path),
+    }
     pipe, words = asyncio.subprocess.PIPE, ["-m", "services", "jobs", "--nats", server.url]
 
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, env=environ, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=environ, stdout=pipe, stderr=pipe
+    )
     out, err = await asyncio.wait_for(process.communicate(), 120)
 
     said, advice = err.decode().splitlines()

@@ -1,4 +1,6 @@
-"""What keeps a service from saying and hearing is told, with cause and remedy, when it begins and when it is over."""
+"""What keeps a service from saying and hearing is told, with cause and remedy, when it begins and
+when it is over.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
     desk.troubles.ends("no room", "weir-orders")
 
     begun, over = await desk.told()
-    assert (begun.service, begun.what, begun.cause, begun.seconds) == ("launcher", "no room", "it is full", None)
+    assert (begun.service, begun.what, begun.cause, begun.seconds) == (
+        "launcher",
+        "no room",
+        "it is full",
+        None,
+    )
     assert begun.remedy == REMEDIES["no room"] and begun.begun_s == over.begun_s == 1_000.0
     assert over.seconds == 34.0 and over.id() != begun.id()
 
@@ -148,17 +155,25 @@ async def test_a_server_that_was_away_is_told_when_it_is_back(
     assert "nothing is lost" in facts[0].remedy
 
 
-async def test_a_service_that_is_too_slow_for_the_bus_says_so(bus: Bus, facts: list[ServiceTroubled]) -> None:
+async def test_a_service_that_is_too_slow_for_the_bus_says_so(
+    bus: Bus, facts: list[ServiceTroubled]
+) -> None:
     subscription = await bus.client.subscribe("weir.nothing")
-    await bus.client._error_cb(SlowConsumerError(subject="weir.nothing", reply="", sid=1, sub=subscription))
+    await bus.client._error_cb(
+        SlowConsumerError(subject="weir.nothing", reply="", sid=1, sub=subscription)
+    )
     await until(facts, 1)
 
     assert facts[0].what == "bus slow" and "weir.nothing" in facts[0].cause
 
 
-async def test_a_service_that_was_begun_again_says_how_it_ended(bus: Bus, facts: list[ServiceTroubled]) -> None:
+async def test_a_service_that_was_begun_again_says_how_it_ended(
+    bus: Bus, facts: list[ServiceTroubled]
+) -> None:
     bus.troubles.passed("began again", "it ended with code -9, and was begun again")
     await until(facts, 1)
 
     assert (facts[0].service, facts[0].what, facts[0].seconds) == ("test", "began again", None)
-    assert sentence(facts[0]).startswith("began again: it ended with code -9, and was begun again; nothing is lost")
+    assert sentence(facts[0]).startswith(
+        "began again: it ended with code -9, and was begun again; nothing is lost"
+    )

@@ -1,4 +1,6 @@
-"""An older version reads what a newer one writes; only what a person sends is refused for a field that nobody reads."""
+"""An older version reads what a newer one writes; only what a person sends is refused for a field
+that nobody reads.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,17 @@ def with_new_fields(value: Any) -> Any:
     if isinstance(value, list):
         return [with_new_fields(item) for item in value]
     if isinstance(value, dict):
-        return {**{name: with_new_fields(item) for name, item in value.items()}, "of_next_year": {"a": [1]}}
+        return {
+            **{name: with_new_fields(item) for name, item in value.items()},
+            "of_next_year": {"a": [1]},
+        }
     return value
 
 
 def in_structs_only(message: Message) -> Any:
-    """Return the message's JSON with an unknown field in every struct; dictionaries of plain values stay."""
+    """Return the message's JSON with an unknown field in every struct; dictionaries of plain values
+    stay.
+    """
     body = json.loads(subjects.encode(message))
     grown = with_new_fields(body)
     for name in ("labels", "metrics"):
@@ -47,7 +54,9 @@ def test_a_request_with_an_unknown_field_is_refused_by_its_path(place: str) -> N
     body = json.loads(subjects.encode(asked))
     (body.setdefault(place, {}) if place else body)["colour"] = "red"
 
-    with pytest.raises(subjects.Unusable, match=rf"^{place + '.' if place else ''}colour: no such field$"):
+    with pytest.raises(
+        subjects.Unusable, match=rf"^{place + '.' if place else ''}colour: no such field$"
+    ):
         subjects.decode(subjects.subject_of(asked), json.dumps(body).encode())
 
 
@@ -61,6 +70,10 @@ def test_a_change_with_an_unknown_field_is_refused_by_its_path() -> None:
 
 
 def test_unknown_fields_are_found_in_lists_too() -> None:
-    raw = {"job": "net", "volumes": [{"name": "a"}, {"nmae": "b"}], "resources": {"ps": {"cpus": 1}}}
+    raw = {
+        "job": "net",
+        "volumes": [{"name": "a"}, {"nmae": "b"}],
+        "resources": {"ps": {"cpus": 1}},
+    }
 
     assert list(unknown_fields(JobRequested, raw)) == ["volumes[1].nmae", "resources.ps.cpus"]

@@ -52,7 +52,9 @@ def test_of_many_names_some_are_told_and_how_many_there_are() -> None:
 
 COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"
 BARE = re.compile(rf"(?<!0/)\0 (?:{COUNTED.replace(' ', '|')})\b(?!/| a second| left)")
-"""A value (NUL stands for it), and behind it what it counts; but rates, and `0/4 nodes`, which is Kubernetes' own."""
+"""A value (NUL stands for it), and behind it what it counts; but rates, and `0/4 nodes`, which is
+Kubernetes' own.
+"""
 
 
 def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
@@ -61,16 +63,23 @@ def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
         for module in modules()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.JoinedStr)
-        and BARE.search(text := "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values))
+        and BARE.search(
+            text := "".join(
+                str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values
+            )
+        )
     ]
 
     assert bare == []
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7512, "2 h 5 min"), (90_000, "1 d 1 h")]
+    ("seconds", "said"),
+    [(0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7512, "2 h 5 min"), (90_000, "1 d 1 h")],
 )
-def test_how_long_something_took_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+def test_how_long_something_took_is_told_in_its_two_largest_units(
+    seconds: float, said: str
+) -> None:
     assert lasting(seconds) == said
 
 
@@ -82,7 +91,11 @@ def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
 
 
 def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
-    assert [lasting(math.inf), lasting(math.nan, fine=True), lasting(-math.inf)] == ["inf s", "nan s", "-inf s"]
+    assert [lasting(math.inf), lasting(math.nan, fine=True), lasting(-math.inf)] == [
+        "inf s",
+        "nan s",
+        "-inf s",
+    ]
 
 
 def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
@@ -114,5 +127,7 @@ def test_foreign_text_becomes_one_printable_line() -> None:
         ("\n\x00", ""),
     ],
 )
-def test_a_cause_begins_with_what_can_be_read_alone_unless_it_is_a_bare_traceback(cause: str, said: str) -> None:
+def test_a_cause_begins_with_what_can_be_read_alone_unless_it_is_a_bare_traceback(
+    cause: str, said: str
+) -> None:
     assert headline(cause) == said

@@ -13,7 +13,9 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
 """Under 1,000 bytes, which stand for nine to the power of twelve values."""
-MERGES = "b0: &b0 {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
+MERGES = "b0: &b0 {x: 1}\n" + "".join(
+    f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+)
 LONG = f"s: &s {'x' * 100_000}\nt: [{', '.join(['*s'] * 1_000)}]\n"
 
 

@@ -22,7 +22,9 @@ class ThreeServers:
 
     def __init__(self, folder: Path) -> None:
         routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(SERVERS)]
-        self.servers = {f"n{n}": NatsServer(folder / f"n{n}", *_options(n, routes)) for n in range(SERVERS)}
+        self.servers = {
+            f"n{n}": NatsServer(folder / f"n{n}", *_options(n, routes)) for n in range(SERVERS)
+        }
 
     @property
     def url(self) -> str:

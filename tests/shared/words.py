@@ -82,7 +82,9 @@ def abandoned(**fields: Any) -> GenerationAbandoned:
 def one_of_each() -> list[Message]:
     """Every kind, in the order of the story, with something in every field that is easily lost."""
     address = TaskAddress(role="ps", index=0, pod="digits-ps-3", host="10.0.0.3", port=2222)
-    plan = TaskPlan(role="ps", index=0, serial=3, node="n1", resources=Resources(cpu=0.5, memory_gib=1.5))
+    plan = TaskPlan(
+        role="ps", index=0, serial=3, node="n1", resources=Resources(cpu=0.5, memory_gib=1.5)
+    )
     profile = ModelProfile(parameters=10, bytes=40, variables=2)
     zone = NodeRequirement(key="zone", operator="In", values=("a",))
     own = OwnPod(namespace="default", job="digits", pod="digits-ps-3", resources=Resources(cpu=0.5))
@@ -118,28 +120,59 @@ def one_of_each() -> list[Message]:
             namespace="team-a",
             seen="digest",
             bounds=(QuotaBound(quota="compute", resource="requests.cpu", hard=8.0, used=2.5),),
-            task_bounds=(TaskBounds(limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2.0)),),
+            task_bounds=(
+                TaskBounds(
+                    limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2.0)
+                ),
+            ),
         ),
         ClaimsChanged(
             namespace="team-a",
             seen="digest",
             placements=(ClaimPlacement(claims=("data",), terms=(NodeTerm(labels=(zone,)),)),),
         ),
-        AllocationDecided(**JOB, revision=5, request=request(), tasks=(plan,), batch=32, reason="grow"),
+        AllocationDecided(
+            **JOB, revision=5, request=request(), tasks=(plan,), batch=32, reason="grow"
+        ),
         TaskReady(**TASK, node="n1", host="10.0.0.3", ports=(2222, 2223)),
         TaskStarted(**TASK, node="n1"),
         TaskLeaving(**TASK, node="n1", why="Evicted", leaves_s=1800.5, message="drained"),
         TaskExited(**TASK, node="n1", exit_code=137, reason="OOMKilled", message="too much"),
-        ClusterSpecPublished(**JOB, revision=5, request=request(), tasks=(address,), batch=32, previous=1),
+        ClusterSpecPublished(
+            **JOB, revision=5, request=request(), tasks=(address,), batch=32, previous=1
+        ),
         GenerationPrepared(**TASK, seconds=1.5, error="no"),
         HandOverOrdered(**JOB, previous=1),
         abandoned(goes_on=1),
         TaskUpdated(**TASK, resources=Resources(cpu=2.0), revision=6),
-        CheckpointSaved(**JOB, step=10, samples=320, path="/c/gen-2/ckpt-10", seconds=0.5, drain_s=0.25, final=True),
-        CheckpointFailed(**JOB, step=10, path="/c/gen-2/ckpt-10", cause="it is full", remedy="make room", failed_s=9.0),
-        CheckpointSkipped(**JOB, path="/c/gen-2/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5"),
+        CheckpointSaved(
+            **JOB,
+            step=10,
+            samples=320,
+            path="/c/gen-2/ckpt-10",
+            seconds=0.5,
+            drain_s=0.25,
+            final=True,
+        ),
+        CheckpointFailed(
+            **JOB,
+            step=10,
+            path="/c/gen-2/ckpt-10",
+            cause="it is full",
+            remedy="make room",
+            failed_s=9.0,
+        ),
+        CheckpointSkipped(
+            **JOB, path="/c/gen-2/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5"
+        ),
         TrainingResumed(
-            **JOB, step=11, samples=352, previous=1, pause_s=0.5, phases=Phases(drain_s=0.25), learning_rate=0.1
+            **JOB,
+            step=11,
+            samples=352,
+            previous=1,
+            pause_s=0.5,
+            phases=Phases(drain_s=0.25),
+            learning_rate=0.1,
         ),
         ProgressReported(
             **JOB,
@@ -152,7 +185,14 @@ def one_of_each() -> list[Message]:
             usage=(TaskUsage(task="ps-3", cpu=0.5, memory_gib=0.25),),
             profile=profile,
         ),
-        JobFinished(**JOB, outcome="succeeded", step=94, samples=3000, counted=3000, metrics={"accuracy": 0.75}),
+        JobFinished(
+            **JOB,
+            outcome="succeeded",
+            step=94,
+            samples=3000,
+            counted=3000,
+            metrics={"accuracy": 0.75},
+        ),
         ServiceTroubled(
             service="launcher",
             what="no room",

@@ -1,6 +1,7 @@
 """The shortest form of each Makefile target that measures or breaks something, and what it reports.
 
-A short form runs the code of the whole one, with fewer repetitions, jobs and seconds. Its figures mean nothing.
+A short form runs the code of the whole one, with fewer repetitions, jobs and seconds. Its figures
+mean nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ PATTERN = re.compile(r"^(bench-[a-z-]+|chaos|soak|fuzz):", re.MULTILINE)
 
 
 class Smoke(msgspec.Struct, frozen=True):
-    """`keys`: of the JSON object in the last line; without any the target is a pytest run that has to pass."""
+    """`keys`: of the JSON object in the last line; without any the target is a pytest run that has
+    to pass.
+    """
 
     environ: dict[str, str]
     keys: tuple[str, ...] = ()
@@ -35,16 +38,40 @@ SMOKE = {
             "BENCH_FROZEN_S": "2",
             "BENCH_ABSENT_S": "4",
         },
-        ("facts_per_s", "p99_ms", "lost", "applied_disordered", "catch_up_s", "frozen_s", "restart_s", "absence_s"),
+        (
+            "facts_per_s",
+            "p99_ms",
+            "lost",
+            "applied_disordered",
+            "catch_up_s",
+            "frozen_s",
+            "restart_s",
+            "absence_s",
+        ),
     ),
     "bench-decide": Smoke(
         {"BENCH_SHAPES": "64x40,1024x640", "BENCH_SAMPLES": "2"},
-        ("full_1024x640_p99_ms", "incremental_1024x640_p99_ms", "report_p99_ms", "growth_exponent", "table"),
+        (
+            "full_1024x640_p99_ms",
+            "incremental_1024x640_p99_ms",
+            "report_p99_ms",
+            "growth_exponent",
+            "table",
+        ),
     ),
-    "bench-dike": Smoke({"BENCH_SEEDS": "1"}, ("mean_8", "p5_8", "mean_4", "one_ps_mean", "surfaces", "models")),
+    "bench-dike": Smoke(
+        {"BENCH_SEEDS": "1"}, ("mean_8", "p5_8", "mean_4", "one_ps_mean", "surfaces", "models")
+    ),
     "bench-dlrover": Smoke(
         {"BENCH_JOBS": "20", "BENCH_SEEDS": "1", "BENCH_CASES": "1"},
-        ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain", "warm_against_cold", "cases"),
+        (
+            "jct_cut",
+            "completion_rate_gain",
+            "cpu_use_gain",
+            "memory_use_gain",
+            "warm_against_cold",
+            "cases",
+        ),
     ),
     "bench-elastic": Smoke(
         {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "3"},
@@ -52,19 +79,44 @@ SMOKE = {
     ),
     "bench-elastic-batch": Smoke(
         {"BENCH_SEEDS": "1", "BENCH_CASES": "100", "BENCH_HOURS": "0.5"},
-        ("equals_brute_force", "decide_ms", "completed_ratio_max", "completion_speedup_max", "table"),
+        (
+            "equals_brute_force",
+            "decide_ms",
+            "completed_ratio_max",
+            "completion_speedup_max",
+            "table",
+        ),
     ),
     "bench-flood": Smoke(
         {"BENCH_QUIET_S": "1", "BENCH_FLOOD_S": "2", "BENCH_CONSUMERS": "40"},
-        ("quiet_decided_p99_ms", "submitter_decided_p99_ms", "job_decided_p99_ms", "submitter_refused", "job_refused"),
+        (
+            "quiet_decided_p99_ms",
+            "submitter_decided_p99_ms",
+            "job_decided_p99_ms",
+            "submitter_refused",
+            "job_refused",
+        ),
     ),
     "bench-flowcon": Smoke(
         {"BENCH_SEEDS": "1"},
-        ("late_job_cut", "makespan_change", "policy_late_job_cut", "policy_makespan_change", "grid"),
+        (
+            "late_job_cut",
+            "makespan_change",
+            "policy_late_job_cut",
+            "policy_makespan_change",
+            "grid",
+        ),
     ),
     "bench-flowcon-live": Smoke(
         {"BENCH_WORK": "0.005", "BENCH_SCALE": "0.02"},
-        ("late_job_cut", "makespan_change", "longest_gap_s", "gap_at_resize_s", "resize_median_s", "exactly_once"),
+        (
+            "late_job_cut",
+            "makespan_change",
+            "longest_gap_s",
+            "gap_at_resize_s",
+            "resize_median_s",
+            "exactly_once",
+        ),
     ),
     "bench-hot-ps": Smoke(
         {"BENCH_ARMS": "weir", "BENCH_BATCH": "16384", "BENCH_WARM_S": "1", "BENCH_STARVED_S": "3"},
@@ -72,7 +124,14 @@ SMOKE = {
     ),
     "bench-live": Smoke(
         {"BENCH_POLICIES": "weir", "BENCH_EPOCHS": "4", "BENCH_LEAVE_S": "1"},
-        ("batch_changed_by", "rates_follow_the_rule", "exactly_once", "accuracy_within", "longest_pause_s", "runs"),
+        (
+            "batch_changed_by",
+            "rates_follow_the_rule",
+            "exactly_once",
+            "accuracy_within",
+            "longest_pause_s",
+            "runs",
+        ),
     ),
     "bench-overhead": Smoke(
         {"BENCH_ALTERNATIONS": "1", "BENCH_STEADY_S": "4"},
@@ -86,11 +145,29 @@ SMOKE = {
             "BENCH_STEADY_S": "2",
             "BENCH_SETTLE_S": "1",
         },
-        ("top_frames_per_s", "nodes_behind_p99_ms", "drained_s", "facts_per_s", "page_cpu", "page_mb"),
+        (
+            "top_frames_per_s",
+            "nodes_behind_p99_ms",
+            "drained_s",
+            "facts_per_s",
+            "page_cpu",
+            "page_mb",
+        ),
     ),
     "bench-pause": Smoke(
-        {"BENCH_EACH_WAY": "1", "BENCH_HAND_ROUNDS": "1", "BENCH_WARM_S": "1", "BENCH_AFTER_S": "4"},
-        ("make_before_break_median_s", "restart_median_s", "ratio", "lost_work_s", "handwritten_median_s"),
+        {
+            "BENCH_EACH_WAY": "1",
+            "BENCH_HAND_ROUNDS": "1",
+            "BENCH_WARM_S": "1",
+            "BENCH_AFTER_S": "4",
+        },
+        (
+            "make_before_break_median_s",
+            "restart_median_s",
+            "ratio",
+            "lost_work_s",
+            "handwritten_median_s",
+        ),
     ),
     "bench-policies": Smoke(
         {"BENCH_SEEDS": "1", "BENCH_TRACES": "heavy", "BENCH_WORK": "0.05"},
@@ -109,12 +186,31 @@ SMOKE = {
         ("standing_pause_s", "beside_pause_s", "pause_ratio", "cost_ratio", "parameters"),
     ),
     "bench-scale": Smoke(
-        {"BENCH_NODES": "20", "BENCH_PODS_A_NODE": "5", "BENCH_DELETIONS": "10", "BENCH_TASKS": "10"},
-        ("stand_in_list_s", "monitor_full_picture_s", "monitor_memory_mb", "launcher_job_up_s", "launcher_requests"),
+        {
+            "BENCH_NODES": "20",
+            "BENCH_PODS_A_NODE": "5",
+            "BENCH_DELETIONS": "10",
+            "BENCH_TASKS": "10",
+        },
+        (
+            "stand_in_list_s",
+            "monitor_full_picture_s",
+            "monitor_memory_mb",
+            "launcher_job_up_s",
+            "launcher_requests",
+        ),
     ),
     "bench-year": Smoke(
         {"BENCH_JOBS": "20", "BENCH_CONCURRENT": "5", "BENCH_HANDOVERS": "2"},
-        ("restart_s", "memory_mb", "snapshot_mb", "orders_mb", "orders_growth", "jobs_lost", "nodes_lost"),
+        (
+            "restart_s",
+            "memory_mb",
+            "snapshot_mb",
+            "orders_mb",
+            "orders_growth",
+            "jobs_lost",
+            "nodes_lost",
+        ),
     ),
     "chaos": Smoke(
         {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "0"},
@@ -132,5 +228,8 @@ SMOKE = {
         ),
     ),
     "fuzz": Smoke({"FUZZ_DECISIONS": "2000"}),
-    "soak": Smoke({"SOAK_HANDOVERS": "2"}, ("hand_overs", "flat", "pods_leaked", "median_s", "p95_s", "growth")),
+    "soak": Smoke(
+        {"SOAK_HANDOVERS": "2"},
+        ("hand_overs", "flat", "pods_leaked", "median_s", "p95_s", "growth"),
+    ),
 }

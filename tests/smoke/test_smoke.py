@@ -1,6 +1,8 @@
-"""Every benchmark, chaos, soak and the fuzz run, in their shortest form: the very targets of the Makefile.
+"""Every benchmark, chaos, soak and the fuzz run, in their shortest form: the very targets of the
+Makefile.
 
-The only tests that need whole training runs for one assertion each; `make test-long` runs them, `make test` does not.
+The only tests that need whole training runs for one assertion each; `make test-long` runs them,
+`make test` does not.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ PASSED = re.compile(r"^\d+ passed", re.MULTILINE)
 def run_target(target: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `make TARGET` with the Python that runs this test, and without installing anything."""
     make = ("make", "--silent", "--old-file", ".venv/.ready", "--old-file", "browser", target)
-    here = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))}
+    here = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))
+    }
     return subprocess.run(
         [*make, f"BIN={Path(sys.executable).parent}"],
         cwd=ROOT,
@@ -43,10 +49,14 @@ def test_the_shortest_form_runs_and_reports(target: str, tmp_path: Path) -> None
     smoke = SMOKE[target]
     ended = run_target(target, **smoke.environ, BENCH_PICTURE=str(tmp_path / "picture.png"))
 
-    if ended.returncode != 0 and (reason := next((text for text in CANNOT_RUN if text in ended.stderr), "")):
+    if ended.returncode != 0 and (
+        reason := next((text for text in CANNOT_RUN if text in ended.stderr), "")
+    ):
         pytest.skip(reason)
     assert ended.returncode == 0, f"{ended.stdout[-2000:]}\n{ended.stderr[-5000:]}"
     if smoke.keys:
-        assert [key for key in smoke.keys if key not in json.loads(ended.stdout.splitlines()[-1])] == []
+        assert [
+            key for key in smoke.keys if key not in json.loads(ended.stdout.splitlines()[-1])
+        ] == []
     else:
         assert PASSED.search(ended.stdout)

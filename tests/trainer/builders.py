@@ -34,7 +34,10 @@ def request(**fields: Any) -> JobRequested:
 
 
 def spec(
-    generation: int, previous: int | None = None, handover: str = "make-before-break", pods: Iterable[str] = ()
+    generation: int,
+    previous: int | None = None,
+    handover: str = "make-before-break",
+    pods: Iterable[str] = (),
 ) -> ClusterSpecPublished:
     """`pods` are called `<role>-<anything>`; absent: one of each role."""
     names = list(pods) or ["chief-0", "ps-0", "worker-0"]
@@ -58,9 +61,18 @@ def order(generation: int, previous: int | None = None) -> HandOverOrdered:
     return HandOverOrdered(**JOB, generation=generation, previous=previous)
 
 
-def final(generation: int, path: str | None = None, successor: int | None = None) -> CheckpointSaved:
+def final(
+    generation: int, path: str | None = None, successor: int | None = None
+) -> CheckpointSaved:
     chosen = f"/c/gen-{generation}/ckpt-10" if path is None else path
-    about = {"step": 10, "samples": 320, "path": chosen, "seconds": 0.1, "final": True, "successor": successor}
+    about = {
+        "step": 10,
+        "samples": 320,
+        "path": chosen,
+        "seconds": 0.1,
+        "final": True,
+        "successor": successor,
+    }
     return CheckpointSaved(**JOB, generation=generation, **about)
 
 

@@ -1,9 +1,11 @@
-"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked of one nursery.
+"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked of one
+nursery.
 
 cradle = Cradle(nursery, tmp_path)
 failed = await cradle.fails(program_text)
 
-Nothing but the bus and the supervisors is left out, so a program lives a whole short life within a second or two.
+Nothing but the bus and the supervisors is left out, so a program lives a whole short life within a
+second or two.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from services.trainer.children import Child, Nursery
-from services.trainer.orders import Assignment, Begin, Failed, Kept, Prepared, Resumed, Saved, SaveNow, Word
+from services.trainer.orders import (
+    Assignment,
+    Begin,
+    Failed,
+    Kept,
+    Prepared,
+    Resumed,
+    Saved,
+    SaveNow,
+    Word,
+)
 from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
 from shared.ports import free_port
@@ -52,13 +64,19 @@ def dataset(start, stop):
 
 
 class Cradle:
-    """One job's children, generation 1. `said` is what each has said, by role; two workers share a list.
+    """One job's children, generation 1. `said` is what each has said, by role; two workers share a
+    list.
 
     `asked`: fields of its request. `saves_early`: the chief saves soon after its first update, too.
     """
 
     def __init__(
-        self, nursery: Nursery, folder: Path, asked: Mapping[str, Any] | None = None, workers: int = 1, **assigned: Any
+        self,
+        nursery: Nursery,
+        folder: Path,
+        asked: Mapping[str, Any] | None = None,
+        workers: int = 1,
+        **assigned: Any,
     ) -> None:
         self.nursery, self.folder, self.assigned = nursery, folder, {"first": True, **assigned}
         self.asked, self.tasks = asked or {}, [*ROLES, *["worker"] * (workers - 1)]
@@ -70,14 +88,22 @@ class Cradle:
     async def fails(self, program: str) -> Failed:
         """What the chief, or else the worker, says at last of a program."""
         await self.lives(program)
-        found = [word for role in ("chief", "worker") for word in self.said[role] if isinstance(word, Failed)]
+        found = [
+            word
+            for role in ("chief", "worker")
+            for word in self.said[role]
+            if isinstance(word, Failed)
+        ]
         assert found, self.said
         return found[0]
 
     async def lives(self, program: str) -> None:
         """Until the chief or a worker ends."""
         path = self._written(program)
-        cluster = {role: [f"127.0.0.1:{free_port()}" for task in self.tasks if task == role] for role in ROLES}
+        cluster = {
+            role: [f"127.0.0.1:{free_port()}" for task in self.tasks if task == role]
+            for role in ROLES
+        }
         listening = [
             asyncio.create_task(self._bear(role, self.tasks[:at].count(role), path, cluster))
             for at, role in enumerate(self.tasks)
@@ -106,7 +132,9 @@ class Cradle:
         path.write_text(program)
         return path
 
-    async def _bear(self, role: Role, index: int, program: Path, cluster: dict[str, list[str]]) -> None:
+    async def _bear(
+        self, role: Role, index: int, program: Path, cluster: dict[str, list[str]]
+    ) -> None:
         named = Program(name=program.name, digest=digest_of(program.read_bytes()))
         assignment = Assignment(
             generation=1,

@@ -5,7 +5,8 @@ async with Fleet(bus, nats_url, folder, "counting.py") as fleet:
     await fleet.generation(2, ps=2, workers=2, previous=1)
     finished = await fleet.finished()
 
-Nothing sleeps: whatever is waited for is a message. At the end no process is left, which is checked.
+Nothing sleeps: whatever is waited for is a message. At the end no process is left, which is
+checked.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ from shared.messages import (
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 WITHIN_S = 180.0
-PACE_S, SLOW_S = 0.15, 0.6  # of a batch; the second while the next generation is prepared, however long that takes
+PACE_S, SLOW_S = (
+    0.15,
+    0.6,
+)  # of a batch; the second while the next generation is prepared, however long that takes
 LOOK_S = 0.5  # how often we look whether a pod has died while we wait for a message
 WIDE = Span(start=1, min=1, max=4)
 Tasks = int | Iterable[int]
@@ -59,9 +63,11 @@ class Stuck(AssertionError):
 
 
 class Fleet:
-    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]` names them.
+    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]`
+    names them.
 
-    `settings` are the trainers', besides those that a fleet needs; other fields are the job request's.
+    `settings` are the trainers', besides those that a fleet needs; other fields are the job
+    request's.
     """
 
     def __init__(
@@ -113,7 +119,9 @@ class Fleet:
         await (await self.bus.programs()).put(digest, body)
         program = Program(name=self.program.name, digest=digest)
         request = JobRequested(job="tiny", program=program, ps=WIDE, workers=WIDE, **self.fields)
-        decided = AllocationDecided(**_job(1), revision=1, request=request, tasks=(), batch=16, reason="test")
+        decided = AllocationDecided(
+            **_job(1), revision=1, request=request, tasks=(), batch=16, reason="test"
+        )
         await self.bus.publish(decided)
         return request
 
@@ -169,7 +177,9 @@ class Fleet:
 
     async def prepared(self, number: int) -> None:
         for task in self.specs[number].tasks:
-            said = await self.until(GenerationPrepared, lambda m, pod=task.pod: m.generation == number and m.pod == pod)
+            said = await self.until(
+                GenerationPrepared, lambda m, pod=task.pod: m.generation == number and m.pod == pod
+            )
             assert said.error is None, said.error
 
     async def order(self, number: int, previous: int | None) -> None:
@@ -192,7 +202,11 @@ class Fleet:
 
     def kill_newest_child(self, name: str) -> None:
         """Of a pod that stays: the process of the generation that is being prepared."""
-        nursery = next(p for p in psutil.Process(self.pods[name].pid).children() if "nursery" in " ".join(p.cmdline()))
+        nursery = next(
+            p
+            for p in psutil.Process(self.pods[name].pid).children()
+            if "nursery" in " ".join(p.cmdline())
+        )
         max(nursery.children(), key=lambda p: p.create_time()).kill()
 
     async def left(self, name: str) -> int:
@@ -210,7 +224,9 @@ class Fleet:
             self.pace(after)
 
     def hang(self, where: str) -> None:
-        """In which of its functions `hanging.py` hangs from now on; "-": in none, and who hangs comes free."""
+        """In which of its functions `hanging.py` hangs from now on; "-": in none, and who hangs
+        comes free.
+        """
         self._write("hang", where)
 
     def _write(self, name: str, text: str) -> None:
@@ -221,7 +237,9 @@ class Fleet:
     # ------------------------------------------------------------ hearing
 
     async def finished(self) -> JobFinished:
-        """The end; and the checkpoint before it, which may be heard later, for it comes from another stream."""
+        """The end; and the checkpoint before it, which may be heard later, for it comes from
+        another stream.
+        """
         finished = await self.until(JobFinished)
         async with asyncio.timeout(WITHIN_S):
             while finished.outcome == "succeeded" and not self._saved(finished.samples):
@@ -237,9 +255,15 @@ class Fleet:
     async def steps(self, more: int, generation: int) -> ProgressReported:
         """Wait until a generation has made so many more updates."""
         self._hurry(SLOW_S, PACE_S)
-        seen = [m.step for m in self.said if isinstance(m, ProgressReported | CheckpointSaved | TrainingResumed)]
+        seen = [
+            m.step
+            for m in self.said
+            if isinstance(m, ProgressReported | CheckpointSaved | TrainingResumed)
+        ]
         goal = max(seen, default=0) + more
-        return await self.until(ProgressReported, lambda m: m.generation == generation and m.step >= goal)
+        return await self.until(
+            ProgressReported, lambda m: m.generation == generation and m.step >= goal
+        )
 
     async def until(self, kind: type[M], fits: Callable[[M], bool] = lambda _: True) -> M:
         """The first message of a kind that fits, already said or still to come. Raises `Stuck`."""
@@ -268,7 +292,11 @@ class Fleet:
         over = [m for m in self.said if isinstance(m, JobFinished)]
         if over and kind is not JobFinished:
             raise Stuck(f"the job is over before {kind.__name__}: {over[0]}\n{self.logs()}")
-        dead = {n: p.returncode for n, p in self.pods.items() if p.returncode is not None and n not in self.expected}
+        dead = {
+            n: p.returncode
+            for n, p in self.pods.items()
+            if p.returncode is not None and n not in self.expected
+        }
         if dead and not over:
             raise Stuck(f"pods died: {dead}\n{self.logs()}")
 
@@ -283,7 +311,9 @@ class Fleet:
         return "\n".join(f"---- {path.name}\n{path.read_text()[-2500:]}" for path in found)
 
     def counts(self, at: CheckpointSaved | None = None) -> dict[str, Any]:
-        """How often each example was applied, as a checkpoint (absent: the last) has it, read in another process."""
+        """How often each example was applied, as a checkpoint (absent: the last) has it, read in
+        another process.
+        """
         saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
         command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
         read = subprocess.run(command, capture_output=True, text=True, env=environ(), check=False)
@@ -327,7 +357,9 @@ class Fleet:
         index = {"chief": 0, "ps": 0, "worker": 0}
         for task in ready:
             port = next(p for p in task.ports if p != self.used.get(task.pod))
-            yield TaskAddress(role=task.role, index=index[task.role], pod=task.pod, host=task.host, port=port)
+            yield TaskAddress(
+                role=task.role, index=index[task.role], pod=task.pod, host=task.host, port=port
+            )
             index[task.role] += 1
 
 

@@ -11,7 +11,9 @@ from shared.bus import Bus
 
 
 class LaggingCopy:
-    """Answers one connection's reads of the last message on a subject, in place of the server's own copies."""
+    """Answers one connection's reads of the last message on a subject, in place of the server's own
+    copies.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._read, self._held = bus.js.get_msg, dict[str, RawStreamMsg | NotFoundError]()

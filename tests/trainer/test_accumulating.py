@@ -1,4 +1,6 @@
-"""Gradient accumulation across hand-overs, in real trainers: nothing that was accumulated is lost or counts twice."""
+"""Gradient accumulation across hand-overs, in real trainers: nothing that was accumulated is lost
+or counts twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What an optimizer does on parameter servers is what it does in one process (`programs/as_in_one_process.py`)."""
+"""What an optimizer does on parameter servers is what it does in one process
+(`programs/as_in_one_process.py`).
+"""
 
 from __future__ import annotations
 
@@ -44,21 +46,32 @@ pytestmark = pytest.mark.long
 
 
 def results() -> Any:
-    """Train every case once, in a process of its own; that takes minutes, so one test looks at all of it."""
+    """Train every case once, in a process of its own; that takes minutes, so one test looks at all
+    of it.
+    """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
     environ = {**os.environ, **quiet, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environ, timeout=500, check=False
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def check_one_worker_has_the_weights_and_the_state_that_one_process_has(told: Any, case: str) -> None:
+def check_one_worker_has_the_weights_and_the_state_that_one_process_has(
+    told: Any, case: str
+) -> None:
     found, close = told["exact"][case], ROUGH if case == "mixed-float16" else CLOSE
 
     assert found["weights"] < close
-    assert found["state"] < close or case == "accumulation-scaled", "the scale counts updates, not passes"
+    assert found["state"] < close or case == "accumulation-scaled", (
+        "the scale counts updates, not passes"
+    )
     assert found["moved"] > 0.01, "it has trained"
 
 
@@ -71,12 +84,17 @@ def check_an_update_is_counted_once_and_every_example_once(told: Any, case: str)
 
 def check_the_scale_grows_and_is_halved_as_in_one_process(told: Any) -> None:
     assert told["exact"]["loss-scale"]["scale"] == 2.0**17, "two times 20 updates"
-    assert told["exact"]["accumulation-scaled"]["scale"] == 2.0**17, "two times 10 updates of two passes"
+    assert told["exact"]["accumulation-scaled"]["scale"] == 2.0**17, (
+        "two times 10 updates of two passes"
+    )
     assert told["exact"]["not-finite"]["scale"] == 2.0**14, "one batch was not finite"
 
 
 def check_the_scale_and_its_count_are_part_of_a_checkpoint(told: Any) -> None:
-    keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in told["exact"]["loss-scale"]["saved"]}
+    keys = {
+        key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
+        for key in told["exact"]["loss-scale"]["saved"]
+    }
 
     assert {"optimizer/dynamic_scale", "optimizer/step_counter"} <= keys
     assert any(key.startswith("optimizer/inner_optimizer/") for key in keys)
@@ -110,7 +128,10 @@ def check_variables_go_largest_first_in_whatever_order_they_are_created(told: An
 CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (check_one_worker_has_the_weights_and_the_state_that_one_process_has, tuple(CASES)),
     (check_an_update_is_counted_once_and_every_example_once, tuple(CASES)),
-    (check_two_asynchronous_workers_come_as_far_as_one_process, ("loss-scale", "ema", "accumulation")),
+    (
+        check_two_asynchronous_workers_come_as_far_as_one_process,
+        ("loss-scale", "ema", "accumulation"),
+    ),
     (check_the_scale_grows_and_is_halved_as_in_one_process, ()),
     (check_the_scale_and_its_count_are_part_of_a_checkpoint, ()),
     (check_no_pass_has_more_examples_than_a_device_holds, ()),

@@ -12,7 +12,16 @@ from services.trainer.orders import Assignment
 from services.trainer.settings import Settings
 from tests.trainer.builders import spec
 
-MINE = Settings(job="digits", uid=7, pod="worker-1", pod_uid="u", role="worker", serial=1, memory_gib=2.0, stuck_s=9.0)
+MINE = Settings(
+    job="digits",
+    uid=7,
+    pod="worker-1",
+    pod_uid="u",
+    role="worker",
+    serial=1,
+    memory_gib=2.0,
+    stuck_s=9.0,
+)
 PODS = ["chief-0", "ps-0", "worker-0", "worker-1"]
 
 
@@ -44,7 +53,13 @@ def test_a_child_is_told_what_its_pod_was() -> None:
         ({"previous": 1, "fresh": True}, 5, False, False),
         ({"previous": 1, "nice": 0}, 0, True, False),
     ],
-    ids=["begins-the-job", "after-everything-was-lost", "beside-another", "after-another-stopped", "may-not-be-nice"],
+    ids=[
+        "begins-the-job",
+        "after-everything-was-lost",
+        "beside-another",
+        "after-another-stopped",
+        "may-not-be-nice",
+    ],
 )
 def test_how_a_child_prepares_depends_on_what_was_before(
     how: dict[str, Any], nice: int, warms_up: bool, first: bool
@@ -55,7 +70,9 @@ def test_how_a_child_prepares_depends_on_what_was_before(
 
 
 def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
-    told = assignment(replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0)
+    told = assignment(
+        replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0
+    )
 
     assert told.off_s == 600.0
 

@@ -1,4 +1,6 @@
-"""Building: what a program may make, and what is said of anything else. (How it trains: `test_training`.)"""
+"""Building: what a program may make, and what is said of anything else. (How it trains:
+`test_training`.)
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def fail_to_read() -> None:
         read_file(tf.constant("/nowhere"))
 
 
-def test_a_function_that_fails_in_another_thread_does_not_cancel_the_manager_of_this_thread() -> None:
+def test_a_function_that_fails_in_another_thread_does_not_cancel_the_manager_of_this_thread() -> (
+    None
+):
     keep_per_thread()
     manager = cancellation.CancellationManager()
     with cancellation.CancellationManagerContext(manager):

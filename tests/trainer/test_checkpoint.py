@@ -22,9 +22,16 @@ UNDER = [1, 2, 4, 3, 1]
 
 
 def run(ps: int, before: str, folder: Path) -> Any:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, str(SCRIPT), str(ps), before, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -39,14 +46,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return said
 
 
-@pytest.mark.parametrize("at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)])
-def test_what_was_written_under_n_ps_is_restored_under_m_to_the_last_bit(told: list[Any], at: int) -> None:
+@pytest.mark.parametrize(
+    "at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)]
+)
+def test_what_was_written_under_n_ps_is_restored_under_m_to_the_last_bit(
+    told: list[Any], at: int
+) -> None:
     assert told[at]["restored"] == told[at - 1]["written"]
 
 
-def test_training_changes_weights_slots_and_meter_so_that_equality_means_something(told: list[Any]) -> None:
+def test_training_changes_weights_slots_and_meter_so_that_equality_means_something(
+    told: list[Any],
+) -> None:
     for said in told:
-        changed = {name for name, value in said["written"].items() if value != said["restored"][name]}
+        changed = {
+            name for name, value in said["written"].items() if value != said["restored"][name]
+        }
         assert {"model/0", "meter/applied", "meter/step"} <= changed
         assert sum(name.endswith("momentum") or "velocity" in name for name in changed) >= 4
 
@@ -58,11 +73,15 @@ def test_the_ledger_goes_with_the_model(told: list[Any]) -> None:
 
 def test_every_ps_holds_something(told: list[Any]) -> None:
     for ps, said in zip(UNDER, told, strict=True):
-        assert {place for name, place in said["places"].items() if name.startswith("model/")} == set(range(ps))
+        assert {
+            place for name, place in said["places"].items() if name.startswith("model/")
+        } == set(range(ps))
 
 
 def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
-    """The first variable counts and has no slot; each of the others has Adam's two, behind iteration and rate."""
+    """The first variable counts and has no slot; each of the others has Adam's two, behind
+    iteration and rate.
+    """
     for said in told:
         weights = [ps for name, ps in said["places"].items() if name.startswith("model/")][1:]
         slots = [ps for name, ps in said["places"].items() if name.startswith("optimizer/")][2:]
@@ -76,5 +95,10 @@ def test_a_program_without_weir_restores_it(told: list[Any]) -> None:
     optimizer.build(model.trainable_variables)
     whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
     whole.read(told[-1]["path"]).assert_existing_objects_matched().expect_partial()
-    digests = [hashlib.sha256(v.numpy().tobytes()).hexdigest() for v in [*model.variables, *optimizer.variables]]
-    assert digests == [value for name, value in told[-1]["written"].items() if not name.startswith("meter/")]
+    digests = [
+        hashlib.sha256(v.numpy().tobytes()).hexdigest()
+        for v in [*model.variables, *optimizer.variables]
+    ]
+    assert digests == [
+        value for name, value in told[-1]["written"].items() if not name.startswith("meter/")
+    ]

@@ -16,7 +16,12 @@ from services.trainer.orders import Begin
         (1000.0, 1000.8, 0.0, pytest.approx(0.8)),
         (1000.0, 1609.5, 600.0, pytest.approx(9.5)),  # the whole cluster was off meanwhile
         (0.0, 1000.8, 0.0, None),  # nothing ran before
-        (1000.0, 0.0, 0.0, None),  # nothing was left to apply, or a lane broke before it had: no end to measure
+        (
+            1000.0,
+            0.0,
+            0.0,
+            None,
+        ),  # nothing was left to apply, or a lane broke before it had: no end to measure
         (1000.0, 999.9, 0.0, 0.0),  # clocks of two machines
     ],
 )
@@ -44,14 +49,19 @@ def test_the_last_update_before_may_be_one_that_is_in_no_checkpoint(
 
 
 def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
-    """Two reads of one step have no order. Of two updates at a time, the later could see the other's write by the read
-    that asks whether there was one, and by the read of what it was the nothing before it, and write that nothing back.
+    """Two reads of one step have no order. Of two updates at a time, the later could see the
+    other's write by the read that asks whether there was one, and by the read of what it was the
+    nothing before it, and write that nothing back.
     """
     meter = Meter()
     traced = tf.function(meter.count).get_concrete_function(tf.TensorSpec([], tf.int64))
     handle = next(t for v, t in traced.graph.captures if v is meter.first_s.handle)
 
-    reads = [op for op in traced.graph.get_operations() if op.type == "ReadVariableOp" and op.inputs[0] is handle]
+    reads = [
+        op
+        for op in traced.graph.get_operations()
+        if op.type == "ReadVariableOp" and op.inputs[0] is handle
+    ]
 
     assert len(reads) == 1
 

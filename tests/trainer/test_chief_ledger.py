@@ -45,10 +45,16 @@ class Lost:
 
 
 class Workers:
-    """They apply two batches, then the last of them dies. `starts`: the first example of each batch, in order."""
+    """They apply two batches, then the last of them dies. `starts`: the first example of each
+    batch, in order.
+    """
 
     def __init__(self) -> None:
-        self.numbers, self.lost, self.starts = itertools.count(), threading.Semaphore(0), list[int]()
+        self.numbers, self.lost, self.starts = (
+            itertools.count(),
+            threading.Semaphore(0),
+            list[int](),
+        )
 
     def schedule(self, fn: object, args: Any = None) -> Applied | Lost:
         self.starts.append(int(args[0][0]))
@@ -103,7 +109,9 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
 
 
 @pytest.mark.parametrize("occasion", ["drain", "save now", "the interval"])
-def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(tmp_path: Path, occasion: str) -> None:
+def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(
+    tmp_path: Path, occasion: str
+) -> None:
     workers, saves = Workers(), Saves()
     chief = chief_of(tmp_path, workers, saves, lanes=2)
     chief.begin(Begin())
@@ -124,7 +132,9 @@ def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(tmp_path: 
     assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
 
 
-def test_a_restored_ledger_that_holds_batches_as_given_out_has_them_done_first(tmp_path: Path) -> None:
+def test_a_restored_ledger_that_holds_batches_as_given_out_has_them_done_first(
+    tmp_path: Path,
+) -> None:
     workers = Workers()
     chief = chief_of(tmp_path, workers, Saves(), lanes=1)
     chief.ledger, shard = shards.take(chief.ledger, BATCH)

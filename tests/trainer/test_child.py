@@ -18,7 +18,9 @@ INVALID = "Resource input tensor contains an invalid device. This might happen w
         (ERRORS.UnknownError(None, None, "Could not start gRPC server"), True),
         (
             ERRORS.InvalidArgumentError(
-                None, None, f"{INVALID}different cluster, or some remote workers have been restarted."
+                None,
+                None,
+                f"{INVALID}different cluster, or some remote workers have been restarted.",
             ),
             True,
         ),

@@ -82,7 +82,9 @@ async def test_a_childs_words_are_heard_in_order_and_its_birth_is_no_word(tmp_pa
     assert parent.ends == 1 and parent.child.gone.is_set()
 
 
-async def test_a_child_that_dies_with_an_order_unread_has_ended_like_any_other(tmp_path: Path) -> None:
+async def test_a_child_that_dies_with_an_order_unread_has_ended_like_any_other(
+    tmp_path: Path,
+) -> None:
     parent = Parent(tmp_path)
     parent.loses_it(having_read=False)
 
@@ -112,20 +114,31 @@ async def test_to_tell_a_child_that_is_gone_is_harmless(tmp_path: Path) -> None:
 
 async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
-    for text in (b"\xff\n", b"{}\n", b"null\n", b'{"line": "prepared"}\n', b"x" * (children.LINE_LIMIT // 8) + b"\n"):
+    for text in (
+        b"\xff\n",
+        b"{}\n",
+        b"null\n",
+        b'{"line": "prepared"}\n',
+        b"x" * (children.LINE_LIMIT // 8) + b"\n",
+    ):
         parent.nursery.channel.sendall(text)
     parent.hears(Prepared(seconds=1.0), Failed(cause="it was the program"))
     parent.loses_it()
 
     await parent.listens()
 
-    assert parent.words == [Prepared(seconds=1.0), Failed(cause="it was the program")] and parent.ends == 1
+    assert (
+        parent.words == [Prepared(seconds=1.0), Failed(cause="it was the program")]
+        and parent.ends == 1
+    )
 
 
 async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     listens = asyncio.create_task(parent.listens())
-    await asyncio.to_thread(parent.nursery.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n")
+    await asyncio.to_thread(
+        parent.nursery.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n"
+    )
     parent.hears(Prepared(seconds=1.0))
     parent.loses_it()
 
@@ -134,13 +147,22 @@ async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
     assert parent.words[0] == Prepared(seconds=1.0) and parent.ends == 1
 
 
-async def test_a_child_that_can_say_no_word_any_more_is_understood_by_its_last_ones(tmp_path: Path) -> None:
+async def test_a_child_that_can_say_no_word_any_more_is_understood_by_its_last_ones(
+    tmp_path: Path,
+) -> None:
     parent = Parent(tmp_path)
     parent.hears(Born(pid=NOBODY))
-    parent.nursery.channel.sendall(b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "net.py"\n')
+    parent.nursery.channel.sendall(
+        b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "net.py"\n'
+    )
     parent.loses_it()
 
     await parent.listens()
 
     (failed,) = parent.words
-    assert isinstance(failed, Failed) and not failed.peer and 'File "net.py"' in failed.cause and parent.ends == 1
+    assert (
+        isinstance(failed, Failed)
+        and not failed.peer
+        and 'File "net.py"' in failed.cause
+        and parent.ends == 1
+    )

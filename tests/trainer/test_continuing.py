@@ -1,4 +1,6 @@
-"""A job that begins with the last checkpoint of a finished one. With TensorFlow: what is restored is the point."""
+"""A job that begins with the last checkpoint of a finished one. With TensorFlow: what is restored
+is the point.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.trainer.fleet import Fleet
 EXAMPLES = 250
 
 
-async def test_a_job_continues_from_a_finished_one_of_the_same_uid_on_a_new_bus(tmp_path: Path) -> None:
+async def test_a_job_continues_from_a_finished_one_of_the_same_uid_on_a_new_bus(
+    tmp_path: Path,
+) -> None:
     """The bus was lost, so the uid is used again. The earlier job's folder stays as it is."""
     earlier = tmp_path / "first" / "checkpoints"
     before = await trained(tmp_path / "first", epochs=2)

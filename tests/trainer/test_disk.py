@@ -14,14 +14,31 @@ FULL = "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space lef
     [
         ("ResourceExhaustedError", FULL, "is full", "make room"),
         ("UnknownError", "/c/gen-1; Disk quota exceeded", "is full", "make room"),
-        ("PermissionDeniedError", "/c/gen-1; Permission denied", "cannot be written", "let the job's pods write"),
-        ("UnknownError", "/c/gen-1; Read-only file system", "cannot be written", "let the job's pods write"),
-        ("FailedPreconditionError", "/c/gen-1; Not a directory", "is not there", "every node of the job mounts it"),
+        (
+            "PermissionDeniedError",
+            "/c/gen-1; Permission denied",
+            "cannot be written",
+            "let the job's pods write",
+        ),
+        (
+            "UnknownError",
+            "/c/gen-1; Read-only file system",
+            "cannot be written",
+            "let the job's pods write",
+        ),
+        (
+            "FailedPreconditionError",
+            "/c/gen-1; Not a directory",
+            "is not there",
+            "every node of the job mounts it",
+        ),
         ("UnknownError", "/c/gen-1; Input/output error", "the disk under", "look at its volume"),
         ("UnavailableError", "gs://b/gen-1: 503", "does not answer", "look at the store"),
     ],
 )
-def test_what_file_systems_say_becomes_a_cause_and_a_remedy(kind: str, text: str, cause: str, remedy: str) -> None:
+def test_what_file_systems_say_becomes_a_cause_and_a_remedy(
+    kind: str, text: str, cause: str, remedy: str
+) -> None:
     found = trouble(kind, text)
     assert cause in found.cause and remedy in found.remedy
 

@@ -28,7 +28,9 @@ def test_a_chief_that_is_killed_is_not_taken_for_one_that_lost_another_task() ->
     assert (silent, ends.judged(chief, 1)) == (("ends the pod", KILLED), ("breaks", LOST))
 
 
-def test_a_child_that_meets_servers_that_are_just_going_is_followed_by_others_until_that_was_tried_enough() -> None:
+def test_a_child_that_meets_servers_that_are_just_going_is_followed_by_others_until_that_was_tried_enough() -> (
+    None
+):
     ends = Ends()
     ends.on_failed(1, LOST)
 
@@ -52,4 +54,7 @@ def test_the_program_of_a_child_that_is_tried_again_is_not_blamed_for_the_one_be
     before = ends.judged(pod("preparing"), 1)
     ends.forget(1)
 
-    assert (before, ends.judged(pod("preparing"), 1)) == (("fails the job", GUILTY), ("prepares again", KILLED))
+    assert (before, ends.judged(pod("preparing"), 1)) == (
+        ("fails the job", GUILTY),
+        ("prepares again", KILLED),
+    )

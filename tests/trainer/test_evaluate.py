@@ -19,12 +19,16 @@ DOG = Watchdog("net.py", 60.0, 60.0)
 
 def program(loss: float) -> Any:
     """One whose model doubles its input, and whose loss is given."""
-    weights = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(2.0))
+    weights = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer=keras.initializers.Constant(2.0)
+    )
     return SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), weights]),
         loss=lambda labels, outputs: tf.constant([loss]),
         metrics=lambda: [keras.metrics.MeanAbsoluteError(name="miss")],
-        evaluation=lambda: tf.data.Dataset.from_tensor_slices((np.ones((300, 1)), np.ones((300, 1)))),
+        evaluation=lambda: tf.data.Dataset.from_tensor_slices(
+            (np.ones((300, 1)), np.ones((300, 1)))
+        ),
     )
 
 
@@ -48,5 +52,7 @@ def test_an_evaluation_that_is_no_dataset_is_named() -> None:
     asked = program(loss=0.5)
     asked.evaluation = lambda: [1, 2]
 
-    with pytest.raises(BadProgram, match=r"evaluation\(\) returned .*; a tf.data.Dataset is needed"):
+    with pytest.raises(
+        BadProgram, match=r"evaluation\(\) returned .*; a tf.data.Dataset is needed"
+    ):
         evaluate.metrics(asked, asked.model(), DOG)

@@ -1,4 +1,6 @@
-"""What is looked at in the process that tries a program. (The whole of it: `tests/cli/test_doctor.py`.)"""
+"""What is looked at in the process that tries a program. (The whole of it:
+`tests/cli/test_doctor.py`.)
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def sample() -> Iterator[Sample]:
         examiner.seen = Examined(examples=EXAMPLES)
         examiner._sample(SimpleNamespace(dataset=dataset))  # type: ignore[arg-type]
         told = os.read(reads, 1 << 20)
-        assert told.endswith(b"\n") and msgspec.json.decode(told.splitlines()[-1], type=Examined) == examiner.seen
+        assert (
+            told.endswith(b"\n")
+            and msgspec.json.decode(told.splitlines()[-1], type=Examined) == examiner.seen
+        )
         return examiner.seen
 
     yield sampled
@@ -91,12 +96,26 @@ SHUFFLED = np.random.default_rng(1).permutation(BY_CLASS)
         (np.stack([BY_CLASS, SHUFFLED], axis=1), False),
         (BY_CLASS.astype(str), False),
     ],
-    ids=["numbers", "column", "one-hot", "falling", "yes-no", "shuffled", "one-hot-shuffled", "one", "two", "text"],
+    ids=[
+        "numbers",
+        "column",
+        "one-hot",
+        "falling",
+        "yes-no",
+        "shuffled",
+        "one-hot-shuffled",
+        "one",
+        "two",
+        "text",
+    ],
 )
 def test_labels_in_an_order_are_found_by_their_first_batches_and_those_far_apart(
     sample: Sample, labels: Any, ordered: bool
 ) -> None:
-    assert sample(lambda start, stop: pairs(np.arange(start, stop), labels[start:stop])).ordered is ordered
+    assert (
+        sample(lambda start, stop: pairs(np.arange(start, stop), labels[start:stop])).ordered
+        is ordered
+    )
 
 
 def test_no_more_examples_are_read_at_once_than_a_worker_may_hold() -> None:

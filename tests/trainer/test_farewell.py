@@ -1,4 +1,6 @@
-"""A pod that is told to end, on a real bus: what it says, how long it stays, and when it has nothing to stay for."""
+"""A pod that is told to end, on a real bus: what it says, how long it stays, and when it has
+nothing to stay for.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ async def told(
     pod: Pod, grace_s: float = GRACE_S, leave_s: float = 1.0, last_save_s: float = 0.1
 ) -> asyncio.Task[None]:
     """SIGTERM: what the pod does until it may go."""
-    chosen = msgspec.structs.replace(pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s)
+    chosen = msgspec.structs.replace(
+        pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
+    )
     pod.trainer.settings = chosen
     pod.bus.spawn(pod.trainer.attend())
     return asyncio.create_task(pod.trainer.leave())
@@ -88,7 +92,9 @@ async def test_it_goes_by_itself_shortly_before_its_grace_is_over(ps: Pod) -> No
 async def test_it_stays_as_long_as_a_change_of_its_job_takes_where_it_is_given_that(
     ps: Pod, most_s: float, grace_s: float
 ) -> None:
-    """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58 s."""
+    """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58
+    s.
+    """
     ps.trainer.settings = msgspec.structs.replace(ps.trainer.settings, grace_most_s=most_s)
     await trains(ps, change_s=60.0)
     began_s = time.time()
@@ -115,7 +121,9 @@ async def test_one_whose_job_is_over_goes_at_once_without_a_word(ps: Pod) -> Non
     assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
 
 
-async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though_it_has_not_heard(ps: Pod) -> None:
+async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though_it_has_not_heard(
+    ps: Pod,
+) -> None:
     await trains(ps)
     await ps.bus.publish(resumed(2))
     assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
@@ -145,8 +153,12 @@ class Unanswering:
         return None
 
 
-@pytest.mark.parametrize("error", [Lost("nats: the connection broke"), Refused("weir"), NoRespondersError()])
-async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(ps: Pod, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [Lost("nats: the connection broke"), Refused("weir"), NoRespondersError()]
+)
+async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(
+    ps: Pod, error: Exception
+) -> None:
     await trains(ps)
     ps.trainer.bus = cast(Any, Unanswering(ps.bus, error))
     leaving = await told(ps)

@@ -32,7 +32,9 @@ def test_examples_that_are_missing_are_counted() -> None:
 
 @pytest.mark.parametrize("made", [None, [1, 2], np.ones(3)])
 def test_what_is_no_dataset_is_named(made: Any) -> None:
-    with pytest.raises(BadProgram, match=r"dataset\(0, 1\) returned .*; a tf.data.Dataset is needed"):
+    with pytest.raises(
+        BadProgram, match=r"dataset\(0, 1\) returned .*; a tf.data.Dataset is needed"
+    ):
         feed.element_spec(program(made))
 
 
@@ -45,7 +47,9 @@ def test_a_batch_where_an_example_should_be_is_noticed_by_what_the_model_takes()
     model = SimpleNamespace(inputs=[tf.TensorSpec([None, 3])])
 
     feed.element_spec(program(pairs(4)), model)
-    with pytest.raises(BadProgram, match=r"of the shapes \(None, 3\), but the model takes \(3,\): is it batched"):
+    with pytest.raises(
+        BadProgram, match=r"of the shapes \(None, 3\), but the model takes \(3,\): is it batched"
+    ):
         feed.element_spec(program(pairs(4).batch(2)), model)
 
 
@@ -58,5 +62,8 @@ def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
 
 
 def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
-    with pytest.raises(BadProgram, match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it"):
+    with pytest.raises(
+        BadProgram,
+        match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it",
+    ):
         feed.read(program(pairs(4).batch(32)), 8, 12)

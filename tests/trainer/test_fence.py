@@ -61,7 +61,9 @@ async def test_a_digest_is_known_as_long_as_its_checkpoint_is_named(bus: Bus) ->
     assert entry.digests == {"/c/30": "sha256-30", "/c/20": "sha256-20"}
 
 
-async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_failure(bus: Bus) -> None:
+async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_failure(
+    bus: Bus,
+) -> None:
     first = await holder(bus, 1)
     assert first.entry.past.failures == 0
     await first.commit("/c/10", 10, 320, keep=2, final=True)
@@ -72,7 +74,9 @@ async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_
     assert (await holder(bus, 3)).entry.past == Past(ran_s=60.0, cost_s=0.5, failures=1)
 
 
-async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(bus: Bus) -> None:
+async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(
+    bus: Bus,
+) -> None:
     mine = await holder(bus, 1)
     await mine.commit("/c/10", 10, 320, keep=2, final=True)
     await mine.claim(1, back=True)
@@ -95,7 +99,9 @@ async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus)
     assert (await new.look()).paths == ()
 
 
-async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(bus: Bus) -> None:
+async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(
+    bus: Bus,
+) -> None:
     old = await holder(bus, 1)
     new = await holder(bus, 2)
     await old.look()
@@ -158,7 +164,9 @@ async def entry(bus: Bus) -> Entry:
     return msgspec.json.decode((await (await bus.bucket(LEDGER)).get(KEY)).value or b"", type=Entry)
 
 
-async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_next_job(bus: Bus) -> None:
+async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_next_job(
+    bus: Bus,
+) -> None:
     await decide(bus, 7)
     old = await holder(bus, 9, uid=7)
     await decide(bus, 8)
@@ -173,7 +181,9 @@ async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_nex
 
 
 @pytest.mark.parametrize("cleared", [False, True], ids=["not-written-yet", "cleared-away"])
-async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(bus: Bus, cleared: bool) -> None:
+async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(
+    bus: Bus, cleared: bool
+) -> None:
     await decide(bus, 8)
     if cleared:
         await holder(bus, 1, uid=8)
@@ -183,7 +193,9 @@ async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(b
         await holder(bus, 9, uid=7)
 
 
-async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_written_since(bus: Bus) -> None:
+async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_written_since(
+    bus: Bus,
+) -> None:
     await decide(bus, 7)
     old = await holder(bus, 9, uid=7)
     await decide(bus, 8)
@@ -256,7 +268,15 @@ async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
 
 # ------------------------------------------------------------ what no generation has written
 
-ODD = [b"", b"{", b"\xff", b"[]", b"null", b'{"uid": "7"}', b'{"uid": 7, "generation": 1, "step": -1}']
+ODD = [
+    b"",
+    b"{",
+    b"\xff",
+    b"[]",
+    b"null",
+    b'{"uid": "7"}',
+    b'{"uid": 7, "generation": 1, "step": -1}',
+]
 
 
 async def put(bus: Bus, body: bytes) -> None:
@@ -271,7 +291,9 @@ async def letters(bus: Bus) -> list[DeadLetter]:
 
 
 @pytest.mark.parametrize("body", ODD)
-async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_error(bus: Bus, body: bytes) -> None:
+async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_error(
+    bus: Bus, body: bytes
+) -> None:
     await put(bus, body)
 
     mine = await holder(bus, 1)
@@ -279,7 +301,11 @@ async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_
     assert (mine.entry.generation, mine.entry.paths) == (1, ())
     assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
     (letter,) = await letters(bus)
-    assert (letter.subject, letter.sequence, letter.body) == (f"$KV.{LEDGER}.{KEY}", 1, dead.readable(body))
+    assert (letter.subject, letter.sequence, letter.body) == (
+        f"$KV.{LEDGER}.{KEY}",
+        1,
+        dead.readable(body),
+    )
     assert letter.error
 
 
@@ -292,7 +318,10 @@ async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_rea
     await put(bus, b"and here")
 
     entry = await mine.commit("/c/20", 20, 640, keep=2)
-    assert entry == (await (await fence.of(bus, KEY, 7)).look()) and entry.paths == ("/c/20", "/c/10")
+    assert entry == (await (await fence.of(bus, KEY, 7)).look()) and entry.paths == (
+        "/c/20",
+        "/c/10",
+    )
 
 
 async def test_who_is_stale_stays_so_whatever_was_there_before(bus: Bus) -> None:

@@ -1,4 +1,6 @@
-"""The fence while the bus stalls, dies, elects or loses an answer: every call returns once the ledger has answered."""
+"""The fence while the bus stalls, dies, elects or loses an answer: every call returns once the
+ledger has answered.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ async def result(call: asyncio.Future[Entry]) -> Entry:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_server_that_stands_still_delays_a_call_and_fails_none(nats_server: NatsServer, name: str) -> None:
+async def test_a_server_that_stands_still_delays_a_call_and_fails_none(
+    nats_server: NatsServer, name: str
+) -> None:
     async with on_streams(nats_server) as bus:
         mine = await begun(bus)
         with capture_logs() as log:
@@ -103,7 +107,9 @@ async def test_a_server_that_stands_still_delays_a_call_and_fails_none(nats_serv
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_server_that_is_killed_and_comes_back_does_not_either(nats_server: NatsServer, name: str) -> None:
+async def test_a_server_that_is_killed_and_comes_back_does_not_either(
+    nats_server: NatsServer, name: str
+) -> None:
     async with on_streams(nats_server) as bus:
         mine = await begun(bus)
         with capture_logs() as log:
@@ -139,7 +145,9 @@ async def test_a_write_waits_as_long_as_it_says(nats_server: NatsServer) -> None
         assert mine.waited_s >= ANSWER_S
 
 
-async def test_a_commit_and_a_claim_of_one_pod_do_not_overtake_each_other(nats_server: NatsServer) -> None:
+async def test_a_commit_and_a_claim_of_one_pod_do_not_overtake_each_other(
+    nats_server: NatsServer,
+) -> None:
     async with on_streams(nats_server) as bus:
         mine = await begun(bus)
         with capture_logs() as log:
@@ -160,12 +168,19 @@ async def test_a_commit_and_a_claim_of_one_pod_do_not_overtake_each_other(nats_s
 async def behind_a_gate(bus: Bus, nats_url: str) -> AsyncIterator[tuple[Gate, Bus]]:
     """A connection whose answers can be dropped, beside one that sees what the server has."""
     port = free_port()
-    async with gate(port, int(nats_url.rsplit(":", 1)[1])) as door, on(f"nats://127.0.0.1:{port}") as mine:
+    async with (
+        gate(port, int(nats_url.rsplit(":", 1)[1])) as door,
+        on(f"nats://127.0.0.1:{port}") as mine,
+    ):
         yield door, mine
 
 
-async def dropped(door: Gate, bus: Bus, call: Callable[[], Awaitable[Entry]]) -> asyncio.Future[Entry]:
-    """Start a write, and cut its connection once the server has stored it, before its answer comes through."""
+async def dropped(
+    door: Gate, bus: Bus, call: Callable[[], Awaitable[Entry]]
+) -> asyncio.Future[Entry]:
+    """Start a write, and cut its connection once the server has stored it, before its answer comes
+    through.
+    """
     before = await revision(bus)
     door.mute_at = f"HPUB $KV.{LEDGER}.{KEY}".encode()
     made = asyncio.ensure_future(call())
@@ -181,7 +196,9 @@ def let_answer(door: Gate) -> None:
     door.open()
 
 
-async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_lost(bus: Bus, nats_url: str) -> None:
+async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_lost(
+    bus: Bus, nats_url: str
+) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         held = await begun(mine)
         call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
@@ -193,7 +210,9 @@ async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_los
         assert (await held.commit("/c/30", 30, 960, keep=2)).paths == ("/c/30", "/c/20")
 
 
-async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_lost(bus: Bus, nats_url: str) -> None:
+async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_lost(
+    bus: Bus, nats_url: str
+) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         await begun(mine)
         second = await fence.of(mine, KEY, 7)
@@ -261,10 +280,14 @@ async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_b
             entry = await result(call)
 
     assert (entry.generation, entry.paths) == (2, ("/c/10",))
-    assert [each["why"] for each in log if each["event"] == "LedgerLags"] == [f"{KEY}: somebody else has saved since"]
+    assert [each["why"] for each in log if each["event"] == "LedgerLags"] == [
+        f"{KEY}: somebody else has saved since"
+    ]
 
 
-async def test_a_claim_does_not_wait_for_ever(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_does_not_wait_for_ever(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fence, "LAG_S", 0.5)
     async with on(nats_url) as mine:
         await fall_behind(LaggingCopy(mine))
@@ -274,7 +297,9 @@ async def test_a_claim_does_not_wait_for_ever(bus: Bus, nats_url: str, monkeypat
             await result(asyncio.ensure_future(holder(mine, generation=2)))
 
 
-async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(bus: Bus, nats_url: str) -> None:
+async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(
+    bus: Bus, nats_url: str
+) -> None:
     async with on(nats_url) as mine:
         copy = LaggingCopy(mine)
         held = await holder(mine)
@@ -285,7 +310,9 @@ async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(bu
         assert (await held.commit("/c/20", 20, 640, keep=2)).paths == ("/c/20", "/c/10")
 
 
-async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(bus: Bus, nats_url: str) -> None:
+async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(
+    bus: Bus, nats_url: str
+) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         copy = LaggingCopy(mine)
         held = await holder(mine)
@@ -304,7 +331,9 @@ async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(bus: Bu
 
 
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(tmp_path: Path, fault: str) -> None:
+async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(
+    tmp_path: Path, fault: str
+) -> None:
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
         mine = await begun(bus)
         leader = await servers.leader(bus, stream_of(LEDGER))

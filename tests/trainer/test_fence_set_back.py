@@ -56,7 +56,9 @@ async def test_of_two_generations_the_later_one_stays(
     for step in range(11, 11 + older_commits):
         await older.commit(f"/c/{step}", step, step * 32, keep=2)
 
-    if older_commits < 3:  # else another has written where ours was: the server cannot tell that we were first
+    if (
+        older_commits < 3
+    ):  # else another has written where ours was: the server cannot tell that we were first
         assert (await later.commit("/c/30", 30, 960, keep=2)).generation == 2
         with pytest.raises(Stale):
             await older.commit("/c/12", 12, 384, keep=2)
@@ -67,7 +69,9 @@ async def test_of_two_generations_the_later_one_stays(
     await other.close()
 
 
-async def test_another_job_s_entry_is_not_overwritten(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> None:
+async def test_another_job_s_entry_is_not_overwritten(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path
+) -> None:
     await holder(bus, 5, uid=3)
     copy = await copied_store(nats_server, tmp_path / "copy")
     mine = await holder(bus, 1)

@@ -1,4 +1,6 @@
-"""A cut, its files and their seal, on real servers; in a folder, and where TensorFlow finds its way by a URL."""
+"""A cut, its files and their seal, on real servers; in a folder, and where TensorFlow finds its way
+by a URL.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,19 @@ COUNTED = 4 * 8 + 8 * 2 + 1  # weights of `counting.py`, those of its two dense 
 @pytest.fixture(scope="module", params=["folder", "ram://store/job"])
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     to = request.param if "://" in request.param else str(tmp_path_factory.mktemp("cutting"))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), to], capture_output=True, text=True, env=environ, timeout=300, check=False
+        [sys.executable, str(SCRIPT), to],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -30,7 +42,9 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_what_is_written_while_training_goes_on_is_what_was_cut_to_the_last_bit(told: Any) -> None:
     assert told["restored"] == told["cut"]
     changed = [name for name in told["cut"] if told["cut"][name] != told["later"][name]]
-    assert {"model/0", "meter/applied", "meter/step"} <= {*changed} and len(changed) >= 10, "it did go on"
+    assert {"model/0", "meter/applied", "meter/step"} <= {*changed} and len(changed) >= 10, (
+        "it did go on"
+    )
 
 
 def test_the_ledger_is_that_of_the_cut(told: Any) -> None:
@@ -64,11 +78,15 @@ def test_a_mark_names_what_the_ledger_has_named_and_changes_no_digest(told: Any)
     assert told["torn mark"] == 1, "one that was not written to its end counts as none"
 
 
-def test_what_is_not_kept_goes_and_so_does_an_empty_folder_of_an_older_generation(told: Any) -> None:
+def test_what_is_not_kept_goes_and_so_does_an_empty_folder_of_an_older_generation(
+    told: Any,
+) -> None:
     assert told["left"] == ["file", "gen-2"]
     assert told["steps"] == ["ckpt-10", "ckpt-9"], "the later one may be under way"
     assert told["removed"] == ["ckpt-9"]
 
 
-def test_the_fullest_ps_holds_part_of_the_model_and_all_is_no_more_than_its_files(told: Any) -> None:
+def test_the_fullest_ps_holds_part_of_the_model_and_all_is_no_more_than_its_files(
+    told: Any,
+) -> None:
     assert COUNTED * 4 * 3 / 2 < told["largest"] < told["bytes"]

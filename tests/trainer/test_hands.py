@@ -1,4 +1,6 @@
-"""A child that cannot be had, or is not wanted any more, is not born; what becomes of it is told to who ordered it."""
+"""A child that cannot be had, or is not wanted any more, is not born; what becomes of it is told to
+who ordered it.
+"""
 
 from __future__ import annotations
 
@@ -75,15 +77,23 @@ def given(mine: Hands, generation: int) -> Doll:
     return doll
 
 
-async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(mine: Hands, ears: Listener) -> None:
+async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
+    mine: Hands, ears: Listener
+) -> None:
     await mine.perform(StartChild(spec(1), fresh=False))
 
     why, ended = ears.told
-    assert isinstance(why, Failed) and why.cause.startswith("digits.py is not to be had") and not why.peer
+    assert (
+        isinstance(why, Failed)
+        and why.cause.startswith("digits.py is not to be had")
+        and not why.peer
+    )
     assert ended == ("ended", 1) and mine.children == {}
 
 
-async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(mine: Hands, ears: Listener) -> None:
+async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(
+    mine: Hands, ears: Listener
+) -> None:
     program = Program(name="digits.py", digest=digest_of(b""))
     fetched = mine.folder / program.digest / program.name
     fetched.parent.mkdir(parents=True)
@@ -109,7 +119,9 @@ async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_mi
     assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
 
 
-async def test_memory_that_was_raised_in_place_is_room(mine: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_that_was_raised_in_place_is_room(
+    mine: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given(mine, 1).pid = os.getpid()
     mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
     monkeypatch.setattr(hands, "limit_gib", lambda set_gib: 1e6 * set_gib)
@@ -127,18 +139,36 @@ async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_o
     await mine.perform(BeginChild(2, None, chief=True))
     await mine.perform(BeginChild(3, None, chief=False))
 
-    assert (chief.orders, server.orders) == ([Begin(paths=("/c/10",), samples=320, past=Past(failures=1))], [Begin()])
+    assert (chief.orders, server.orders) == (
+        [Begin(paths=("/c/10",), samples=320, past=Past(failures=1))],
+        [Begin()],
+    )
     assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
 
 
-@pytest.mark.parametrize(("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"])
+@pytest.mark.parametrize(
+    ("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"]
+)
 async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_reported(
     mine: Hands, bus: Bus, uid: int, told: tuple[int, float]
 ) -> None:
     chief = given(mine, 2)
-    about: dict[str, Any] = {"generation": 1, "epoch": 0, "samples": 2880, "total_samples": 9000, "step": 90}
+    about: dict[str, Any] = {
+        "generation": 1,
+        "epoch": 0,
+        "samples": 2880,
+        "total_samples": 9000,
+        "step": 90,
+    }
     await bus.publish(
-        ProgressReported(job="digits", uid=uid, **about, samples_per_second=9.0, applied_s=1118.0, reported_s=1150.0)
+        ProgressReported(
+            job="digits",
+            uid=uid,
+            **about,
+            samples_per_second=9.0,
+            applied_s=1118.0,
+            reported_s=1150.0,
+        )
     )
 
     await mine.perform(BeginChild(2, None, chief=True))
@@ -147,17 +177,23 @@ async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_rep
     assert isinstance(order, Begin) and (order.applied_step, order.applied_s) == told
 
 
-async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(mine: Hands) -> None:
+async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(
+    mine: Hands,
+) -> None:
     await mine.gate.claim(1)
     await mine.gate.commit("/c/10", 10, 320, keep=3, digest="d10")
-    await mine.gate.commit("/c/20", 20, 640, keep=3, digest="d20", past=Past(ran_s=60.0, cost_s=0.5), final=True)
+    await mine.gate.commit(
+        "/c/20", 20, 640, keep=3, digest="d20", past=Past(ran_s=60.0, cost_s=0.5), final=True
+    )
     chief = given(mine, 2)
 
     await mine.perform(BeginChild(2, "/c/20", chief=True))
 
     digests = {"/c/10": "d10", "/c/20": "d20"}
     past = Past(ran_s=60.0, cost_s=0.5)
-    assert chief.orders == [Begin(paths=("/c/20", "/c/10"), digests=digests, samples=640, past=past)]
+    assert chief.orders == [
+        Begin(paths=("/c/20", "/c/10"), digests=digests, samples=640, past=past)
+    ]
 
 
 async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(

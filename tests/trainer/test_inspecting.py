@@ -15,7 +15,12 @@ EXAMPLES = 100
 
 
 def test_type_and_shape_are_of_the_digest_too() -> None:
-    same = [np.zeros((1, 4), "int8"), np.zeros((1, 2, 2), "int8"), np.zeros((1, 1), "int32"), np.zeros((1, 2), "int16")]
+    same = [
+        np.zeros((1, 4), "int8"),
+        np.zeros((1, 2, 2), "int8"),
+        np.zeros((1, 1), "int32"),
+        np.zeros((1, 2), "int16"),
+    ]
 
     assert len({inspecting.digest([part], 0) for part in same}) == 4
 
@@ -44,7 +49,9 @@ def traced(layer: Any) -> tuple[Any, Any]:
 
 
 def test_a_table_that_is_read_whole_is_told_from_one_whose_rows_are_looked_up() -> None:
-    """If the first ever fails, Keras has learnt it: then the advice, and `Rows` in the example, may go."""
+    """If the first ever fails, Keras has learnt it: then the advice, and `Rows` in the example, may
+    go.
+    """
     function, model = traced(keras.layers.Embedding(50, 4))
 
     assert inspecting.read_whole(function, model) == [model.variables[0].path]
@@ -71,22 +78,32 @@ LABELS, OUTPUTS = tf.range(8.0) / 4, tf.range(8.0)[:, None]
 
 
 def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
-    """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a word."""
+    """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a
+    word.
+    """
     assert inspecting.compared(squared, LABELS, OUTPUTS, 8) == (8, 8)
     assert inspecting.compared(squared, LABELS[:, None], OUTPUTS, 8) == ()
     assert inspecting.compared(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()
-    assert inspecting.compared(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), "they are so themselves"
+    assert inspecting.compared(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), (
+        "they are so themselves"
+    )
 
 
 def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
     def mean(labels: Any, outputs: Any) -> Any:
         return tf.reduce_mean(squared(labels, outputs))
 
-    assert inspecting.mixed(mean, LABELS, OUTPUTS) and inspecting.mixed(mean, LABELS[:, None], OUTPUTS[:, 0])
+    assert inspecting.mixed(mean, LABELS, OUTPUTS) and inspecting.mixed(
+        mean, LABELS[:, None], OUTPUTS[:, 0]
+    )
     assert not inspecting.mixed(mean, LABELS[:, None], OUTPUTS)
-    assert not inspecting.mixed(lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS)
+    assert not inspecting.mixed(
+        lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS
+    )
     assert not inspecting.mixed(keras.losses.mean_squared_error, LABELS, OUTPUTS)
-    assert not inspecting.mixed(lambda labels, outputs: mean(labels[:, None], outputs), LABELS, OUTPUTS)
+    assert not inspecting.mixed(
+        lambda labels, outputs: mean(labels[:, None], outputs), LABELS, OUTPUTS
+    )
 
 
 def test_the_span_of_an_output_is_told_where_it_is_one() -> None:

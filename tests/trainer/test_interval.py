@@ -32,7 +32,9 @@ def waste(interval_s: float, cost_s: float, between_s: float) -> float:
 
 
 @given(st.floats(0.01, 30), st.floats(600, 1e6), st.floats(0.2, 5))
-def test_no_other_interval_loses_less_to_saves_and_failures_together(cost_s: float, m: float, other: float) -> None:
+def test_no_other_interval_loses_less_to_saves_and_failures_together(
+    cost_s: float, m: float, other: float
+) -> None:
     best = young(cost_s, m)
     assert waste(best, cost_s, m) <= waste(best * other, cost_s, m) * (1 + 1e-9)
 
@@ -80,7 +82,9 @@ def test_no_more_is_repeated_than_is_allowed_unless_saving_would_take_a_tenth_of
 
 
 def test_one_slow_save_does_not_stretch_the_interval() -> None:
-    """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next one."""
+    """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next
+    one.
+    """
     past = Past()
     for _ in range(3):
         past = saved(past, 27.0, 0.1, 0.3)
@@ -101,7 +105,9 @@ def test_saves_that_stay_slow_count() -> None:
 def test_a_save_that_was_not_due_shows_nothing() -> None:
     past = saved(saved(Past(), 60.0, 4.0, 5.0), 60.0, 2.0, 3.0)
     assert past == Past(ran_s=120.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
-    assert saved(past, 30.0, None, 9.0) == Past(ran_s=150.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
+    assert saved(past, 30.0, None, 9.0) == Past(
+        ran_s=150.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0)
+    )
 
 
 def test_the_one_number_that_an_older_version_kept_counts_as_a_measurement() -> None:
@@ -111,4 +117,6 @@ def test_the_one_number_that_an_older_version_kept_counts_as_a_measurement() -> 
 def test_a_save_beside_training_costs_its_pause_and_what_it_slowed() -> None:
     assert lost(0.1, 2.0, did=150, speed=100) == pytest.approx(0.1 + 0.5)
     assert lost(0.1, 2.0, did=250, speed=100) == pytest.approx(0.1), "it never earns time"
-    assert lost(0.1, 2.0, did=0, speed=0.0) == pytest.approx(2.1), "what is not known is not assumed"
+    assert lost(0.1, 2.0, did=0, speed=0.0) == pytest.approx(2.1), (
+        "what is not known is not assumed"
+    )

@@ -1,4 +1,6 @@
-"""Labels in an order that is no accident are found; a random order, one class, and distinct numbers are not."""
+"""Labels in an order that is no accident are found; a random order, one class, and distinct numbers
+are not.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
 
 
 class Never:
-    """A batch whose worker is dead. `waited_for`: released once for each that somebody waits for."""
+    """A batch whose worker is dead. `waited_for`: released once for each that somebody waits
+    for.
+    """
 
     def __init__(self, waited_for: threading.Semaphore) -> None:
         self.waited_for = waited_for
@@ -109,7 +111,9 @@ def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_aga
 
 
 class Listening:
-    """Notes what it is given, and does it; from the `until`-th update on it does nothing any more."""
+    """Notes what it is given, and does it; from the `until`-th update on it does nothing any
+    more.
+    """
 
     def __init__(self, until: int = 1000) -> None:
         self.until, self.asked = until, list[list[tuple[int, int, float]]]()
@@ -120,7 +124,9 @@ class Listening:
         return Value(iter([1.0])) if len(self.asked) < self.until else Never()
 
 
-def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_is_one_too() -> None:
+def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_is_one_too() -> (
+    None
+):
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Listening()
     lanes = Lanes(coordinator, None, 16, 1, inbox, accumulated=3)
@@ -189,7 +195,9 @@ def test_a_batch_is_counted_when_it_is_applied_and_not_before() -> None:
         batch = coordinator.out.get(timeout=60)
         while not batch.waited_for.is_set() and lanes.steps == before:
             time.sleep(0.001)
-        assert (lanes.steps, lanes.ledger.applied) == (before, 16 * before), "counted before it was applied"
+        assert (lanes.steps, lanes.ledger.applied) == (before, 16 * before), (
+            "counted before it was applied"
+        )
         assert lanes.ledger.given == (Shard(16 * before, 16 * before + 16),)
         assert list(inbox.queue) == (["first"] if before else [])
         batch.released.set()

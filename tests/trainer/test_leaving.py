@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from services.trainer import leaving, supervise
-from services.trainer.actions import Action, BeginChild, DrainChild, EndChild, GoAway, GoOnChild, SaveChild
+from services.trainer.actions import (
+    Action,
+    BeginChild,
+    DrainChild,
+    EndChild,
+    GoAway,
+    GoOnChild,
+    SaveChild,
+)
 from services.trainer.leaving import Times
 from shared.messages import SIGTERM, TaskLeaving
 from tests.trainer.builders import JOB, abandoned, final, order, resumed, spec
@@ -43,14 +51,20 @@ def at(teller: Teller, now: float) -> list[Action]:
 
 @pytest.mark.parametrize("why", [SIGTERM, "Evicted", "NodeTainted"])
 @pytest.mark.parametrize("who", ["ps-0", "chief-0"])
-def test_the_chief_saves_at_once_where_a_ps_or_the_chief_has_a_deadline_and_once_only(who: str, why: str) -> None:
+def test_the_chief_saves_at_once_where_a_ps_or_the_chief_has_a_deadline_and_once_only(
+    who: str, why: str
+) -> None:
     teller = running()
-    assert hears(teller, notice(who, why), notice(who, why), notice(who, "Deleted")) == [SaveChild(1)]
+    assert hears(teller, notice(who, why), notice(who, why), notice(who, "Deleted")) == [
+        SaveChild(1)
+    ]
 
 
 def test_a_worker_that_leaves_and_a_cordon_cost_no_save() -> None:
     teller = running()
-    assert hears(teller, notice("worker-0"), notice("ps-0", "NodeCordoned", 0.0), notice("ps-9")) == []
+    assert (
+        hears(teller, notice("worker-0"), notice("ps-0", "NodeCordoned", 0.0), notice("ps-9")) == []
+    )
 
 
 def test_who_does_not_lead_saves_nothing() -> None:
@@ -96,10 +110,15 @@ def test_a_hand_over_in_time_needs_no_second_save() -> None:
     assert hears(teller, notice("ps-0")) == [SaveChild(1)]
     assert teller.hear(order(2, previous=1)) == [DrainChild(1, 2)]
     assert at(teller, NOW + GRACE) == []
-    assert teller.hear_all(final(1, successor=2), resumed(2)) == [BeginChild(2, "/c/gen-1/ckpt-10", True), EndChild(1)]
+    assert teller.hear_all(final(1, successor=2), resumed(2)) == [
+        BeginChild(2, "/c/gen-1/ckpt-10", True),
+        EndChild(1),
+    ]
 
 
-def test_the_next_generation_begins_from_what_was_saved_for_good_though_it_was_ordered_later() -> None:
+def test_the_next_generation_begins_from_what_was_saved_for_good_though_it_was_ordered_later() -> (
+    None
+):
     teller = beside()
     hears(teller, notice("ps-0"))
     at(teller, NOW + GRACE - 4.0)
@@ -107,7 +126,9 @@ def test_the_next_generation_begins_from_what_was_saved_for_good_though_it_was_o
     assert teller.hear(order(2, previous=1)) == [BeginChild(2, "/c/gen-1/ckpt-10", True)]
 
 
-def test_a_generation_that_stopped_for_good_goes_on_if_the_next_is_abandoned_and_stops_again_in_time() -> None:
+def test_a_generation_that_stopped_for_good_goes_on_if_the_next_is_abandoned_and_stops_again_in_time() -> (
+    None
+):
     teller = beside()
     hears(teller, notice("ps-0"))
     at(teller, NOW + GRACE - 4.0)

@@ -14,12 +14,23 @@ SIZE = Size(generation=3, ps=2, workers=4, batch=32)
 
 
 def report(samples: int, loss: float | None = 0.5, **fields: Any) -> Progress:
-    about: dict[str, Any] = {"step": samples // 10, "epoch": 1, "total_samples": 10_000, "samples_per_second": 1.0}
+    about: dict[str, Any] = {
+        "step": samples // 10,
+        "epoch": 1,
+        "total_samples": 10_000,
+        "samples_per_second": 1.0,
+    }
     return Progress(samples=samples, loss=loss, **(about | fields))
 
 
 def resumed(**fields: Any) -> Resumed:
-    about: dict[str, Any] = {"step": 10, "samples": 12_800, "pause_s": 0.621, "restore_s": 0.254, "first_step_s": 0.112}
+    about: dict[str, Any] = {
+        "step": 10,
+        "samples": 12_800,
+        "pause_s": 0.621,
+        "restore_s": 0.254,
+        "first_step_s": 0.112,
+    }
     return Resumed(**(about | fields))
 
 
@@ -50,7 +61,9 @@ def test_a_loss_that_is_no_number_is_left_out(loss: float | None) -> None:
 
 def test_examples_from_before_this_generation_are_not_its_own() -> None:
     last = report(1400)
-    assert marks.numbers(after(last, samples=1000), last, SIZE, 104.0)["examples_per_second"] == 100.0
+    assert (
+        marks.numbers(after(last, samples=1000), last, SIZE, 104.0)["examples_per_second"] == 100.0
+    )
 
 
 def test_the_next_point_begins_behind_the_last() -> None:

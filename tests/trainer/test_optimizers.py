@@ -1,4 +1,5 @@
-"""Optimizers that do more than update: what becomes of it in a whole job of real tasks, and what is refused.
+"""Optimizers that do more than update: what becomes of it in a whole job of real tasks, and what is
+refused.
 
 (Whether updates are those of one process: `test_as_in_one_process.py`.)
 """
@@ -82,7 +83,9 @@ def finished(cradle: Cradle) -> Finished:
 
 
 def weights(path: str) -> tuple[Any, Any]:
-    """The weights of a checkpoint and their averages (zero where it has none), as any Keras program reads it."""
+    """The weights of a checkpoint and their averages (zero where it has none), as any Keras program
+    reads it.
+    """
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(use_ema=True)
     optimizer.build(model.trainable_variables)
@@ -90,10 +93,14 @@ def weights(path: str) -> tuple[Any, Any]:
     return model.get_weights()[0], optimizer._model_variables_moving_average[0].numpy()
 
 
-async def test_averages_become_the_weights_at_the_end_and_not_before(nursery: Nursery, tmp_path: Path) -> None:
+async def test_averages_become_the_weights_at_the_end_and_not_before(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     cradle = Cradle(nursery, tmp_path, workers=2)
     cradle.saves_early = True
-    await cradle.lives(text("keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)", wait_s=0.1))
+    await cradle.lives(
+        text("keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)", wait_s=0.1)
+    )
 
     early, last = cradle.saved()[0], cradle.saved()[-1]
     (weight, average), (final, final_average) = weights(early.path), weights(last.path)
@@ -106,9 +113,15 @@ async def test_averages_become_the_weights_at_the_end_and_not_before(nursery: Nu
 async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_that_is_scaled(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of the bound of one."""
+    """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of
+    the bound of one.
+    """
     schedule = "keras.optimizers.schedules.PiecewiseConstantDecay([10_000], [0.5, 0.5])"
-    asked = {"device_batch_max": 5, "batch": Span(start=BATCH, min=5, max=BATCH), "workers": ONE_WORKER}
+    asked = {
+        "device_batch_max": 5,
+        "batch": Span(start=BATCH, min=5, max=BATCH),
+        "workers": ONE_WORKER,
+    }
     cradle = Cradle(nursery, tmp_path, asked, workers=2)
     await cradle.lives(text(f"keras.optimizers.SGD({schedule})", most=5))
 
@@ -119,7 +132,9 @@ async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_th
     assert resumed.learning_rate is None
 
 
-async def test_an_accumulated_update_counts_once_and_its_batches_all_count(nursery: Nursery, tmp_path: Path) -> None:
+async def test_an_accumulated_update_counts_once_and_its_batches_all_count(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     asked = {"epochs": 2, "rate_with_workers": "keep"}
     cradle = Cradle(nursery, tmp_path, asked, workers=2)
     await cradle.lives(text("keras.optimizers.SGD(0.5, gradient_accumulation_steps=8)"))
@@ -134,7 +149,10 @@ def test_what_gives_a_rate_is_scaled_whatever_it_is() -> None:
     for rate, at_first, later in ((decay, 0.1, 0.05), (lambda: 0.4, 0.1, 0.1)):
         made = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
         optimizers.scale_schedules(made, 0.25)
-        assert optimizers.program_rates(made) == [None] and optimizers.set_rates(made, [None], 0.25) is None
+        assert (
+            optimizers.program_rates(made) == [None]
+            and optimizers.set_rates(made, [None], 0.25) is None
+        )
         assert float(made.learning_rate) == pytest.approx(at_first)
         made.inner_optimizer._iterations.assign(10)
         assert float(made.learning_rate) == pytest.approx(later)
@@ -145,7 +163,9 @@ def test_a_rate_that_is_a_number_is_set_anew_by_each_generation() -> None:
     rates = optimizers.program_rates(made)
     optimizers.scale_schedules(made, 0.5)
 
-    assert [optimizers.set_rates(made, rates, share) for share in (0.5, 0.25)] == pytest.approx([0.2, 0.1])
+    assert [optimizers.set_rates(made, rates, share) for share in (0.5, 0.25)] == pytest.approx(
+        [0.2, 0.1]
+    )
     assert float(made.learning_rate) == pytest.approx(0.1)
 
 
@@ -154,7 +174,9 @@ def test_overwriting_with_averages_is_refused_by_name() -> None:
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=10),
     )
-    with pytest.raises(BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"):
+    with pytest.raises(
+        BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"
+    ):
         build.build(program, tf.distribute.get_strategy(), 1)
 
 
@@ -163,7 +185,8 @@ def test_parts_that_accumulate_differently_are_refused() -> None:
     mapped = keras.optimizers.OptimizerMap(keras.optimizers.Adam(), parts)
     layers = [keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.BatchNormalization()]
     program: Any = SimpleNamespace(
-        model=lambda: keras.Sequential(layers), optimizer=lambda: keras.optimizers.MultiOptimizer(mapped)
+        model=lambda: keras.Sequential(layers),
+        optimizer=lambda: keras.optimizers.MultiOptimizer(mapped),
     )
     with pytest.raises(BadProgram, match="different gradient_accumulation_steps"):
         build.build(program, tf.distribute.get_strategy(), 1)

@@ -1,4 +1,6 @@
-"""Lines between a supervisor and its children: every word comes through, and nothing else is taken for one."""
+"""Lines between a supervisor and its children: every word comes through, and nothing else is taken
+for one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer import orders
-from services.trainer.orders import Born, Failed, Finished, Prepared, Progress, Resumed, Saved, heard, last_words, line
+from services.trainer.orders import (
+    Born,
+    Failed,
+    Finished,
+    Prepared,
+    Progress,
+    Resumed,
+    Saved,
+    heard,
+    last_words,
+    line,
+)
 
 WORDS: list[Any] = [
     Born(pid=7),
@@ -23,10 +36,16 @@ WORDS: list[Any] = [
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
 )
-TAGS = st.sampled_from(["born", "prepared", "saved", "resumed", "progress", "finished", "failed", "drain", "-"])
-NAMES = st.sampled_from(["pid", "seconds", "step", "samples", "path", "cause", "peer", "metrics", "loss", "profile"])
+TAGS = st.sampled_from(
+    ["born", "prepared", "saved", "resumed", "progress", "finished", "failed", "drain", "-"]
+)
+NAMES = st.sampled_from(
+    ["pid", "seconds", "step", "samples", "path", "cause", "peer", "metrics", "loss", "profile"]
+)
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word).__name__)
@@ -46,7 +65,9 @@ def test_no_bytes_at_all_upset_the_supervisor(text: bytes) -> None:
 
 
 @given(TAGS, st.dictionaries(NAMES, JSON))
-def test_no_document_that_looks_like_a_word_upsets_the_supervisor(tag: str, fields: dict[str, Any]) -> None:
+def test_no_document_that_looks_like_a_word_upsets_the_supervisor(
+    tag: str, fields: dict[str, Any]
+) -> None:
     word = heard(msgspec.json.encode({"line": tag, **fields}))
 
     assert word is None or word.__struct_config__.tag == tag

@@ -35,14 +35,20 @@ def test_with_fewer_variables_than_ps_some_ps_hold_nothing() -> None:
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=7), st.integers(1, 3))
-def test_the_fullest_ps_holds_at_most_four_thirds_of_the_best_possible(sizes: list[int], bins: int) -> None:
+def test_the_fullest_ps_holds_at_most_four_thirds_of_the_best_possible(
+    sizes: list[int], bins: int
+) -> None:
     best = min(fullest(sizes, chosen, bins) for chosen in product(range(bins), repeat=len(sizes)))
 
-    assert fullest(sizes, largest_first(sizes, bins), bins) <= best * (4 / 3 - 1 / (3 * bins)) + 1e-9
+    assert (
+        fullest(sizes, largest_first(sizes, bins), bins) <= best * (4 / 3 - 1 / (3 * bins)) + 1e-9
+    )
 
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=50), st.integers(1, 16))
-def test_every_variable_has_a_place_and_no_ps_is_spared_what_another_could_give(sizes: list[int], bins: int) -> None:
+def test_every_variable_has_a_place_and_no_ps_is_spared_what_another_could_give(
+    sizes: list[int], bins: int
+) -> None:
     chosen = largest_first(sizes, bins)
 
     assert len(chosen) == len(sizes) and set(chosen) <= set(range(bins))
@@ -79,6 +85,12 @@ def test_after_one_that_is_missing_the_others_have_their_places() -> None:
     assert created(PlacementPlan(sizes, 2), [1000, 20, 900])[1:] == largest_first(sizes, 2)[2:]
 
 
-@given(st.lists(st.integers(0, 50), max_size=12), st.lists(st.integers(0, 50), max_size=12), st.integers(1, 4))
-def test_whatever_is_created_there_is_a_place(expected: list[int], sizes: list[int], bins: int) -> None:
+@given(
+    st.lists(st.integers(0, 50), max_size=12),
+    st.lists(st.integers(0, 50), max_size=12),
+    st.integers(1, 4),
+)
+def test_whatever_is_created_there_is_a_place(
+    expected: list[int], sizes: list[int], bins: int
+) -> None:
     assert all(0 <= place < bins for place in created(PlacementPlan(expected, bins), sizes))

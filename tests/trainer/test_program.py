@@ -99,7 +99,9 @@ def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
 def test_looking_at_a_program_needs_no_tensorflow() -> None:
     code = "import sys; from services.trainer import program, shards, supervise; sys.exit('tensorflow' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,9 @@ def test_looking_at_a_program_needs_no_tensorflow() -> None:
         ("é" * 200 + ".py", "é" * 98 + ".py"),
     ],
 )
-def test_a_program_is_kept_under_its_own_name_as_far_as_a_file_can_bear_it(asked: str, kept: str) -> None:
+def test_a_program_is_kept_under_its_own_name_as_far_as_a_file_can_bear_it(
+    asked: str, kept: str
+) -> None:
     assert program.file_name(asked) == kept
 
 

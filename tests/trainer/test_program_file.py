@@ -36,28 +36,39 @@ async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
     assert path.name == "net.py" and path.read_bytes() == BODY
 
 
-async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(bus: Bus, tmp_path: Path) -> None:
+async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
+    bus: Bus, tmp_path: Path
+) -> None:
     await stored(bus, b"import os")
 
-    with pytest.raises(BadProgram, match=rf"^net.py is not to be had: what the store has under {DIGEST} is something"):
+    with pytest.raises(
+        BadProgram,
+        match=rf"^net.py is not to be had: what the store has under {DIGEST} is something",
+    ):
         await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
 
     assert not (tmp_path / "pod").exists()
 
 
-async def test_what_was_fetched_and_changed_since_is_fetched_again(bus: Bus, tmp_path: Path) -> None:
+async def test_what_was_fetched_and_changed_since_is_fetched_again(
+    bus: Bus, tmp_path: Path
+) -> None:
     await stored(bus, BODY)
     path = await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
     path.write_bytes(b"import os")
 
-    assert (await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")).read_bytes() == BODY
+    assert (
+        await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    ).read_bytes() == BODY
     assert list(path.parent.iterdir()) == [path]
 
 
 async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
-        path = await program_file.fetched(bus, "default", Program(name=name, digest=DIGEST), tmp_path / "pod")
+        path = await program_file.fetched(
+            bus, "default", Program(name=name, digest=DIGEST), tmp_path / "pod"
+        )
         assert path.parent == tmp_path / "pod" / DIGEST
     assert not list(tmp_path.rglob("etc")) and len(list((tmp_path / "pod").iterdir())) == 1
 
@@ -72,14 +83,19 @@ async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path
 async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
     bucket = await bus.programs()
     await bucket.put("elsewhere", BODY)
-    link = ObjectMeta(name=DIGEST, options=ObjectMetaOptions(ObjectLink("weir-programs-default", "elsewhere"), 1024))
+    link = ObjectMeta(
+        name=DIGEST,
+        options=ObjectMetaOptions(ObjectLink("weir-programs-default", "elsewhere"), 1024),
+    )
     await bucket.put(DIGEST, b"", link)
 
     with pytest.raises(BadProgram, match="a link to something else"):
         await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
 
 
-async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_put_right_meanwhile_is_used(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(program_file, "TRIES", 100)
     await stored(bus, b"import os")
     fetching = asyncio.create_task(program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
@@ -98,7 +114,9 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
     bus.js._timeout = 0.3
     await stored(bus, BODY)
     with capture_logs() as lines, nats_server.hung():
-        fetching = asyncio.create_task(program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
+        fetching = asyncio.create_task(
+            program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+        )
         async with asyncio.timeout(WITHIN_S):
             while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
                 assert not fetching.done()
@@ -115,13 +133,19 @@ async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
 async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
     bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod cannot remove its reader; the server does, soon after it was read. What waits for that has not failed."""
+    """A pod cannot remove its reader; the server does, soon after it was read. What waits for that
+    has not failed.
+    """
     monkeypatch.setattr(streams, "PROGRAM_READERS", 2)
     await bus.create(namespaces=["crowded"])
     await programs.keep(bus, "crowded", DIGEST, BODY)
     with capture_logs() as lines:
-        fetching = [program_file.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)]
-        async with asyncio.timeout(WITHIN_S / 2):  # less than after a minute, when any server forgets a reader
+        fetching = [
+            program_file.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)
+        ]
+        async with asyncio.timeout(
+            WITHIN_S / 2
+        ):  # less than after a minute, when any server forgets a reader
             paths = await asyncio.gather(*fetching)
         readers = await bus.js.consumers_info(program_stream("crowded"))
 
@@ -129,4 +153,8 @@ async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
     waiting = [line for line in lines if line["event"] == "ProgramWaitsForOtherReaders"]
     assert waiting and "as many readers as it may have" in waiting[0]["error"] and len(waiting) <= 2
     assert "ProgramNotAsAskedFor" not in [line["event"] for line in lines]
-    assert [reader.config.inactive_threshold for reader in readers] == [programs.IDLE_S] * 2 == [5.0] * 2
+    assert (
+        [reader.config.inactive_threshold for reader in readers]
+        == [programs.IDLE_S] * 2
+        == [5.0] * 2
+    )

@@ -97,7 +97,9 @@ def test_a_task_that_accepts_a_connection_is_reachable_and_one_that_is_gone_is_n
         gone.bind(("127.0.0.1", 0))
         there, away = (f"127.0.0.1:{s.getsockname()[1]}" for s in (stands, gone))
 
-        assert unreachable({"chief": [away], "ps": [there], "worker": [there, away]}) == [f"worker-1 at {away}"]
+        assert unreachable({"chief": [away], "ps": [there], "worker": [there, away]}) == [
+            f"worker-1 at {away}"
+        ]
 
 
 def test_a_worker_that_the_coordinator_has_lost_is_absent_whoever_has_its_address_now() -> None:

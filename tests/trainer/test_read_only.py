@@ -1,4 +1,5 @@
-"""The trainer lives with a root that it can only read: a whole story of a job, with one folder to write to.
+"""The trainer lives with a root that it can only read: a whole story of a job, with one folder to
+write to.
 
 The machine must let us make a mount namespace; elsewhere this is left out.
 """
@@ -24,10 +25,31 @@ WHOLE_STORY_S = 600
 
 def confined(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run it where only `folder` can be written to; HOME and TMPDIR are there."""
-    environment = {**os.environ, "HOME": str(folder), "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    words = ["unshare", "--mount", "--map-root-user", "sh", "-c", READ_ONLY, "sh", str(folder), *command]
+    environment = {
+        **os.environ,
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    words = [
+        "unshare",
+        "--mount",
+        "--map-root-user",
+        "sh",
+        "-c",
+        READ_ONLY,
+        "sh",
+        str(folder),
+        *command,
+    ]
     return subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WHOLE_STORY_S, check=False
+        words,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=WHOLE_STORY_S,
+        check=False,
     )
 
 

@@ -57,7 +57,10 @@ def test_what_no_function_can_catch_is_told_by_its_line(module: ModuleType) -> N
     met = traceback.extract_tb(caught.value.__traceback__)
     assert any(GENERATED in frame.filename for frame in met), "it was rewritten"
     told = cause.told(caught.value, str(module.__file__))
-    assert told.startswith(f"net.py:{line_of('# leaves')}: SystemExit: 3\nTraceback") and GENERATED not in told
+    assert (
+        told.startswith(f"net.py:{line_of('# leaves')}: SystemExit: 3\nTraceback")
+        and GENERATED not in told
+    )
 
 
 def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> None:
@@ -70,10 +73,15 @@ def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> 
 
     ends.set()
     thread.join(60)
-    assert f'net.py", line {line_of("# stands")}, in stands' in told and told.startswith(f'  File "{module.__file__}"')
+    assert f'net.py", line {line_of("# stands")}, in stands' in told and told.startswith(
+        f'  File "{module.__file__}"'
+    )
 
 
 def test_what_nobody_has_rewritten_stays_as_it_is() -> None:
-    frames = [traceback.FrameSummary(f"/tmp/{GENERATED}-of-another.py", 3, "tf__loss"), *traceback.extract_stack()]
+    frames = [
+        traceback.FrameSummary(f"/tmp/{GENERATED}-of-another.py", 3, "tf__loss"),
+        *traceback.extract_stack(),
+    ]
 
     assert as_written(frames) == frames

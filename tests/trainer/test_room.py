@@ -1,4 +1,6 @@
-"""A second value of all that the ps hold: only where the next generation's children still fit beside it."""
+"""A second value of all that the ps hold: only where the next generation's children still fit
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ def used(name: str, left: float | None) -> dict[str, TaskUsage]:
 
 
 def test_the_fullest_ps_counts_and_other_tasks_do_not() -> None:
-    usage = used("ps-3", 2.0) | used("ps-4", 0.5) | used("worker-0", 0.0) | used("chief-0", 0.0) | used("ps-9", 0.0)
+    usage = (
+        used("ps-3", 2.0)
+        | used("ps-4", 0.5)
+        | used("worker-0", 0.0)
+        | used("chief-0", 0.0)
+        | used("ps-9", 0.0)
+    )
     assert spare(TWO, usage) == Spare(0.5)
 
 
@@ -30,7 +38,9 @@ def test_without_a_limit_there_is_room() -> None:
 
 def test_it_is_needed_twice_because_the_next_generation_holds_as_much() -> None:
     assert lacking(GIB, Spare(2.0)) == ""
-    assert lacking(GIB + 1, Spare(2.0)).startswith("a ps has 2.00 GiB left beside its next generation, and 2.00 are")
+    assert lacking(GIB + 1, Spare(2.0)).startswith(
+        "a ps has 2.00 GiB left beside its next generation, and 2.00 are"
+    )
 
 
 def test_a_ps_over_its_limit_has_nothing_left() -> None:

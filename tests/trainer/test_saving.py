@@ -1,4 +1,6 @@
-"""Saves of real trainers while nobody hands over: beside training, on bad disks, and restored from what is left."""
+"""Saves of real trainers while nobody hands over: beside training, on bad disks, and restored from
+what is left.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,18 @@ def shut(fleet: Fleet, generation: int) -> None:
 
 def spoil(saved: CheckpointSaved) -> None:
     """The last write of a machine that lost its power: the right length, the wrong bytes."""
-    for data in Path(saved.path).parent.glob(f"{Path(saved.path).name}.data-*"):  # that of each ps, and the chief's
+    for data in Path(saved.path).parent.glob(
+        f"{Path(saved.path).name}.data-*"
+    ):  # that of each ps, and the chief's
         data.write_bytes(bytes(data.stat().st_size))
 
 
-async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on_from(start: Start) -> None:
-    async with start(checkpoint=CheckpointRule(every_s=1.0, keep=100)) as fleet:  # it stays while we read it
+async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on_from(
+    start: Start,
+) -> None:
+    async with start(
+        checkpoint=CheckpointRule(every_s=1.0, keep=100)
+    ) as fleet:  # it stays while we read it
         await fleet.generation(1, ps=2, workers=2)
         saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
         read = fleet.counts(saved)
@@ -71,13 +79,17 @@ async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on
         await fleet.kill("ps-1")
         fact = await fleet.generation(2, ps=[0, 2], workers=2, previous=1)
         assert fact.samples >= saved.samples
-        await fleet.until(CheckpointSaved, lambda m: m.generation == 2 and not m.final and not m.stood)
+        await fleet.until(
+            CheckpointSaved, lambda m: m.generation == 2 and not m.final and not m.stood
+        )
 
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_before_it(start: Start) -> None:
+async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_before_it(
+    start: Start,
+) -> None:
     async with start(checkpoint=CheckpointRule(every_s=6.0)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
@@ -97,19 +109,30 @@ async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_b
 async def test_a_bus_that_stands_still_during_a_commit_ends_nobody_and_training_goes_on(
     start: Start, nats_server: NatsServer
 ) -> None:
-    """For longer than two tries of the ledger. Only a real chief trains on while its supervisor waits."""
-    settings = {"progress_s": 3600.0, "usage_s": 3600.0}  # so that the commit is the first to meet the silence
-    async with start(checkpoint=CheckpointRule(every_s=1.0, keep=100), epochs=32, settings=settings) as fleet:
+    """For longer than two tries of the ledger. Only a real chief trains on while its supervisor
+    waits.
+    """
+    settings = {
+        "progress_s": 3600.0,
+        "usage_s": 3600.0,
+    }  # so that the commit is the first to meet the silence
+    async with start(
+        checkpoint=CheckpointRule(every_s=1.0, keep=100), epochs=32, settings=settings
+    ) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         before = await fleet.until(CheckpointSaved)
         with nats_server.hung():
             await told(fleet, "LedgerWriteWaits")
             began_s = time.monotonic()
             await files_of(fleet, 1, 4)
-            await asyncio.sleep(max(0.0, began_s + ANSWER_S - time.monotonic()))  # the read after it waits, too
+            await asyncio.sleep(
+                max(0.0, began_s + ANSWER_S - time.monotonic())
+            )  # the read after it waits, too
 
         late = await fleet.until(CheckpointSaved, lambda m: m.waited_s >= ANSWER_S)
-        after = await fleet.until(CheckpointSaved, lambda m: m.step > late.step and m.waited_s < ANSWER_S)
+        after = await fleet.until(
+            CheckpointSaved, lambda m: m.step > late.step and m.waited_s < ANSWER_S
+        )
         assert before.samples < late.samples < after.samples
         assert all(pod.returncode is None for pod in fleet.pods.values())
 
@@ -132,8 +155,12 @@ async def files_of(fleet: Fleet, generation: int, more: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_it_is_told_why(start: Start) -> None:
-    async with start(settings={"usage_s": 0.5, "memory_gib": 0.01}) as fleet:  # any ps has more than that
+async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_it_is_told_why(
+    start: Start,
+) -> None:
+    async with start(
+        settings={"usage_s": 0.5, "memory_gib": 0.01}
+    ) as fleet:  # any ps has more than that
         await fleet.generation(1, ps=1, workers=1)
         saved = await fleet.until(CheckpointSaved, lambda m: "GiB left" in m.stood)
         assert saved.cost_s >= saved.seconds
@@ -153,7 +180,11 @@ async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: S
         fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
 
         skipped = await fleet.until(CheckpointSkipped)
-        assert skipped.path == saved[-1].path and skipped.instead == saved[-2].path and "torn" in skipped.cause
+        assert (
+            skipped.path == saved[-1].path
+            and skipped.instead == saved[-2].path
+            and "torn" in skipped.cause
+        )
         assert second.samples <= saved[-1].samples and fact.samples == saved[-2].samples + BATCH
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
@@ -161,7 +192,9 @@ async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: S
         assert len(kept) <= fleet.request.checkpoint.keep
 
 
-async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every_example_once(start: Start) -> None:
+async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every_example_once(
+    start: Start,
+) -> None:
     async with start() as fleet:
         await fleet.generation(1, ps=1, workers=1)
         await fleet.until(CheckpointSaved, lambda m: m.step > 0)
@@ -173,13 +206,17 @@ async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every
         fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
 
         skipped = [m for m in fleet.said if isinstance(m, CheckpointSkipped)]
-        assert [m.cause for m in skipped] == ["it is missing"] * len(skipped) and skipped[-1].instead == ""
+        assert [m.cause for m in skipped] == ["it is missing"] * len(skipped) and skipped[
+            -1
+        ].instead == ""
         assert fact.samples == BATCH
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(start: Start, bus: Bus) -> None:
+async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(
+    start: Start, bus: Bus
+) -> None:
     """What it names is gone, as `keep` has it; the newest that was committed is restored."""
     async with start(checkpoint=CheckpointRule(every_s=1.0, keep=1)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
@@ -238,12 +275,18 @@ async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
             await asyncio.sleep(0.05)
 
 
-async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_training(start: Start) -> None:
+async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_training(
+    start: Start,
+) -> None:
     async with start() as fleet:
         shut(fleet, 1)
         await fleet.generation(1, ps=1, workers=1)
         failed = await fleet.until(CheckpointFailed)
-        assert "is not there, or is none" in failed.cause and "every node" in failed.remedy and failed.successor is None
+        assert (
+            "is not there, or is none" in failed.cause
+            and "every node" in failed.remedy
+            and failed.successor is None
+        )
         await fleet.steps(5, generation=1)
 
         folder(fleet, 1).unlink()
@@ -254,7 +297,9 @@ async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_trainin
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on(start: Start) -> None:
+async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on(
+    start: Start,
+) -> None:
     async with start(checkpoint=CheckpointRule(every_s=1000.0)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         await fleet.steps(3, generation=1)
@@ -277,7 +322,9 @@ async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that is full")
-async def test_a_disk_that_fills_leaves_the_last_good_checkpoint_named_and_the_next_is_tried(start: Start) -> None:
+async def test_a_disk_that_fills_leaves_the_last_good_checkpoint_named_and_the_next_is_tried(
+    start: Start,
+) -> None:
     async with start() as fleet:
         place = fleet.folder / "checkpoints"
         place.mkdir()

@@ -31,13 +31,17 @@ except OSError as error:
     print(type(error).__name__)
 """
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is nothing to look into")
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere there is nothing to look into"
+)
 
 
 def keeper(**environ: str) -> subprocess.Popen[str]:
     place = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", KEEPER], env=place, stdin=pipe, stdout=pipe, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", KEEPER], env=place, stdin=pipe, stdout=pipe, text=True
+    )
 
 
 @linux
@@ -67,8 +71,14 @@ def test_a_sibling_of_the_same_user_cannot_look_into_it_even_as_root() -> None:
 @linux
 def test_the_privilege_does_not_come_back_with_another_program() -> None:
     code = f"from services.trainer import sealed; sealed.blindfold(); import os; os.execv('/bin/cat', {STATUS})"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    held = {line.split(":")[0]: int(line.split()[1], 16) for line in told.splitlines() if line.startswith("Cap")}
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
+    held = {
+        line.split(":")[0]: int(line.split()[1], 16)
+        for line in told.splitlines()
+        if line.startswith("Cap")
+    }
 
     assert [name for name, bits in held.items() if bits >> sealed.CAP_SYS_PTRACE & 1] == []
 

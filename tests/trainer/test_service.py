@@ -1,4 +1,6 @@
-"""One pod on a real bus, from a cluster spec to training; its children are dolls, so a story takes milliseconds."""
+"""One pod on a real bus, from a cluster spec to training; its children are dolls, so a story takes
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from services.trainer.orders import (
     Skipped,
     Unsaved,
 )
-from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
+from services.trainer.service import (
+    EXIT_BUS_LOST,
+    EXIT_EVICTED,
+    EXIT_KILLED,
+    EXIT_RETRY,
+    Settings,
+    Trainer,
+)
 from shared.app import Leave
 from shared.bus import Bus, Heard
 from shared.messages import (
@@ -47,7 +56,9 @@ KEY = "default.digits"
 FIRST, SECOND = spec(1), spec(2, previous=1)
 PREPARED = Prepared(seconds=3.0)
 RESUMED = Resumed(step=1, samples=32, pause_s=None, restore_s=0.0, first_step_s=0.1)
-PROGRESS = Progress(step=10, epoch=0, samples=320, total_samples=2880, samples_per_second=9.0, loss=None)
+PROGRESS = Progress(
+    step=10, epoch=0, samples=320, total_samples=2880, samples_per_second=9.0, loss=None
+)
 FINISHED = Finished(step=90, samples=2880, counted=2880, metrics={"accuracy": 0.5})
 KEEP_ONE = msgspec.structs.replace(FIRST.request, checkpoint=CheckpointRule(keep=1))
 LOST = Failed(cause="ps-0 has gone", peer=True)
@@ -151,7 +162,9 @@ async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(
 
 
 @pytest.mark.parametrize("decided", [None, 1, 2])
-async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(worker: Pod, decided: int | None) -> None:
+async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(
+    worker: Pod, decided: int | None
+) -> None:
     await worker.hears(FIRST, SECOND)
     worker.trainer.set_back.set()
     if decided:
@@ -170,7 +183,9 @@ async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod)
     assert await chief.hears(msgspec.structs.replace(FIRST, uid=6)) == []
 
 
-async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(chief: Pod) -> None:
+async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(
+    chief: Pod,
+) -> None:
     await chief.trainer.gate.claim(1)
     brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
 
@@ -182,7 +197,9 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
             "ran_s": 9.0,
             "planned": True,
         }
-        await chief.trainer.on_word(brief, Saved(step=step, samples=step * 32, seconds=0.1, **about))
+        await chief.trainer.on_word(
+            brief, Saved(step=step, samples=step * 32, seconds=0.1, **about)
+        )
 
     said, entry = await chief.said(CheckpointSaved), chief.trainer.gate.entry
     assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
@@ -196,7 +213,9 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
 
 async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:
     await chief.trainer.gate.claim(1)
-    await chief.trainer.on_word(FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0))
+    await chief.trainer.on_word(
+        FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0)
+    )
 
     assert chief.trainer.gate.entry.past == Past(ran_s=9.0)
 
@@ -208,28 +227,48 @@ async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
     await chief.trainer.gate.claim(1)
     with capture_logs() as lines:
         for step in (10, 20):
-            about: dict[str, Any] = {"path": f"/c/{step}", "cost_s": 10.0, "planned": True, "next_s": next_s}
-            await chief.trainer.on_word(FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about))
+            about: dict[str, Any] = {
+                "path": f"/c/{step}",
+                "cost_s": 10.0,
+                "planned": True,
+                "next_s": next_s,
+            }
+            await chief.trainer.on_word(
+                FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about)
+            )
 
     told = [line for line in lines if line["event"] == "SavesCostMuch"]
-    assert [(line["repeated_s"], line["wanted_s"]) for line in told] == [(next_s + 2.0, 60.0)] * warnings
+    assert [(line["repeated_s"], line["wanted_s"]) for line in told] == [
+        (next_s + 2.0, 60.0)
+    ] * warnings
     assert (await chief.said(CheckpointSaved)).next_s == next_s
 
 
 async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:
     await chief.trainer.gate.claim(1)
-    word = Saved(step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0)
+    word = Saved(
+        step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0
+    )
     await chief.trainer.on_word(FIRST, word)
 
     assert chief.hands.told == [] and chief.trainer.gate.entry.past.cost_s is None
 
 
-async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(chief: Pod) -> None:
+async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(
+    chief: Pod,
+) -> None:
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
     assert chief.trainer.pod.children[1] == "draining"
 
-    unsaved = Unsaved(step=10, path="/c/gen-1/ckpt-10", cause="it is full", remedy="make room", final=True, successor=2)
+    unsaved = Unsaved(
+        step=10,
+        path="/c/gen-1/ckpt-10",
+        cause="it is full",
+        remedy="make room",
+        final=True,
+        successor=2,
+    )
     await chief.trainer.on_word(FIRST, unsaved)
 
     said = await chief.said(CheckpointFailed)
@@ -243,16 +282,24 @@ async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
 
-    await chief.trainer.on_word(FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room"))
+    await chief.trainer.on_word(
+        FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room")
+    )
 
     assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
 
 
 async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
-    await chief.trainer.on_word(FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5"))
+    await chief.trainer.on_word(
+        FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5")
+    )
 
     said = await chief.said(CheckpointSkipped)
-    assert (said.path, said.cause, said.instead) == ("/c/gen-1/ckpt-10", "it is torn", "/c/gen-1/ckpt-5")
+    assert (said.path, said.cause, said.instead) == (
+        "/c/gen-1/ckpt-10",
+        "it is torn",
+        "/c/gen-1/ckpt-5",
+    )
 
 
 async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(chief: Pod) -> None:
@@ -260,7 +307,9 @@ async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(c
     await chief.trainer.on_word(FIRST, PROGRESS)
     assert chief.hands.told == []
 
-    chief.trainer.meter.usage["ps-0"] = TaskUsage(task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5)
+    chief.trainer.meter.usage["ps-0"] = TaskUsage(
+        task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5
+    )
     await chief.trainer.on_word(FIRST, PROGRESS)
 
     assert chief.hands.told == [Room(gib=1.5)]
@@ -288,7 +337,9 @@ async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> N
     assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
 
 
-@pytest.mark.parametrize(("word", "code"), [(None, EXIT_KILLED), (LOST, EXIT_RETRY)], ids=["killed", "lost-another"])
+@pytest.mark.parametrize(
+    ("word", "code"), [(None, EXIT_KILLED), (LOST, EXIT_RETRY)], ids=["killed", "lost-another"]
+)
 async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
     worker: Pod, word: Failed | None, code: int
 ) -> None:
@@ -310,7 +361,9 @@ async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chie
     assert chief.trainer.pod.children[1] == "broken"
 
 
-async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_ends(chief: Pod) -> None:
+async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_ends(
+    chief: Pod,
+) -> None:
     await chief.trains()
     await chief.trainer.on_word(FIRST, LOST)
 
@@ -318,7 +371,9 @@ async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_en
         await chief.trainer.on_end(FIRST)
 
 
-async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(chief: Pod) -> None:
+async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(
+    chief: Pod,
+) -> None:
     await chief.trains()
     await chief.hears(SECOND)
     await chief.trainer.on_word(SECOND, PREPARED)
@@ -331,7 +386,9 @@ async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_w
     assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
 
 
-async def test_a_child_that_ends_before_its_generation_trains_costs_that_generation_alone(worker: Pod) -> None:
+async def test_a_child_that_ends_before_its_generation_trains_costs_that_generation_alone(
+    worker: Pod,
+) -> None:
     await worker.trains()
     await worker.hears(SECOND)
     await worker.trainer.on_word(SECOND, PREPARED)
@@ -350,7 +407,9 @@ async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker:
         await worker.hears(resumed(1))
 
 
-async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_fault(chief: Pod, bus: Bus) -> None:
+async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_fault(
+    chief: Pod, bus: Bus
+) -> None:
     await chief.trains()
     await chief.trainer.gate.claim(1)
     await (await fence.of(bus, KEY, 7)).claim(2)

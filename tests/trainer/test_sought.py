@@ -1,4 +1,6 @@
-"""What fails inside a dataset says where in the program it was written, for TensorFlow names only an operation."""
+"""What fails inside a dataset says where in the program it was written, for TensorFlow names only
+an operation.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def told(module: ModuleType) -> str:
 
 
 def line_of(module: ModuleType, words: str) -> int:
-    return next(n for n, line in enumerate(Path(str(module.__file__)).read_text().splitlines(), 1) if words in line)
+    return next(
+        n
+        for n, line in enumerate(Path(str(module.__file__)).read_text().splitlines(), 1)
+        if words in line
+    )
 
 
 MAPPED = """def shifted(x, n):
@@ -81,12 +87,20 @@ SIDE_BY_SIDE = """def dataset(start, stop):
     ("text", "says"),
     [
         (MAPPED, "InvalidArgumentError: indices = 1000 is not in [0, 1)"),
-        (DEEPER, "InvalidArgumentError: StringToNumberOp could not correctly convert string: 0.000000!"),
-        (SIDE_BY_SIDE, "InvalidArgumentError: StringToNumberOp could not correctly convert string: two"),
+        (
+            DEEPER,
+            "InvalidArgumentError: StringToNumberOp could not correctly convert string: 0.000000!",
+        ),
+        (
+            SIDE_BY_SIDE,
+            "InvalidArgumentError: StringToNumberOp could not correctly convert string: two",
+        ),
     ],
     ids=["rewritten", "deeper", "side-by-side"],
 )
-def test_of_an_operation_that_fails_its_own_line_is_told_first(load: Load, text: str, says: str) -> None:
+def test_of_an_operation_that_fails_its_own_line_is_told_first(
+    load: Load, text: str, says: str
+) -> None:
     module = load(text)
 
     first, *rest = told(module).splitlines()
@@ -104,8 +118,12 @@ TWICE = """def dataset(start, stop):
 """
 
 
-@pytest.mark.parametrize(("text", "says"), [(ABSENT, "NotFoundError: /nowhere.csv; No such"), (TWICE, "Invalid")])
-def test_where_no_operation_or_more_than_one_may_be_it_the_dataset_is_told(load: Load, text: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"), [(ABSENT, "NotFoundError: /nowhere.csv; No such"), (TWICE, "Invalid")]
+)
+def test_where_no_operation_or_more_than_one_may_be_it_the_dataset_is_told(
+    load: Load, text: str, says: str
+) -> None:
     module = load(text)
 
     assert told(module).startswith(f"net.py:{line_of(module, 'def dataset')}: {says}")
@@ -117,4 +135,6 @@ def test_of_an_evaluation_it_is_told_as_well(load: Load) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         evaluate.tried(module, Watchdog(str(module.__file__), 60.0, 60.0))
 
-    assert cause.told(caught.value, str(module.__file__)).startswith(f"net.py:{line_of(module, '# here')}: Invalid")
+    assert cause.told(caught.value, str(module.__file__)).startswith(
+        f"net.py:{line_of(module, '# here')}: Invalid"
+    )

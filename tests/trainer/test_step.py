@@ -22,7 +22,11 @@ def program(optimizer: Callable[[], Any]) -> Any:
 
     return SimpleNamespace(
         model=lambda: keras.Sequential(
-            [keras.layers.Input((1,)), keras.layers.Dense(2, activation="relu"), keras.layers.Dense(1)]
+            [
+                keras.layers.Input((1,)),
+                keras.layers.Dense(2, activation="relu"),
+                keras.layers.Dense(1),
+            ]
         ),
         optimizer=optimizer,
         loss=lambda labels, outputs: tf.reduce_mean(tf.square(labels - outputs)),
@@ -37,7 +41,9 @@ def writes(graph: Any, handle: Any) -> set[Any]:
 
 
 def preceding(op: Any) -> set[Any]:
-    """The operations that TensorFlow runs before this one, because of their results or of control edges."""
+    """The operations that TensorFlow runs before this one, because of their results or of control
+    edges.
+    """
     found, open_ends = set[Any](), [op]
     while open_ends:
         here = open_ends.pop()
@@ -47,9 +53,15 @@ def preceding(op: Any) -> set[Any]:
     return found
 
 
-@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad])
-def test_an_update_is_counted_behind_the_update_of_every_weight(optimizer: Callable[[], Any]) -> None:
-    """Two operations without an edge between them run in any order, so a failed update could have been counted."""
+@pytest.mark.parametrize(
+    "optimizer", [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad]
+)
+def test_an_update_is_counted_behind_the_update_of_every_weight(
+    optimizer: Callable[[], Any],
+) -> None:
+    """Two operations without an edge between them run in any order, so a failed update could have
+    been counted.
+    """
     strategy = tf.distribute.get_strategy()
     made = program(optimizer)
     built = build.build(made, strategy, 1)
@@ -60,4 +72,6 @@ def test_an_update_is_counted_behind_the_update_of_every_weight(optimizer: Calla
     for count in counts:
         before = preceding(count)
         for weight in built.model.trainable_variables:
-            assert writes(graph, weight.value.handle) & before, f"counted before {weight.path} is updated"
+            assert writes(graph, weight.value.handle) & before, (
+                f"counted before {weight.path} is updated"
+            )

@@ -78,10 +78,17 @@ def beside(name: str = "chief-0") -> Teller:
     return teller
 
 
-@pytest.mark.parametrize(("handover", "ended"), [("make-before-break", []), ("restart", [EndChild(1)])])
-def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(handover: str, ended: list[Action]) -> None:
+@pytest.mark.parametrize(
+    ("handover", "ended"), [("make-before-break", []), ("restart", [EndChild(1)])]
+)
+def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(
+    handover: str, ended: list[Action]
+) -> None:
     wanted = spec(2, handover=handover)
-    assert running(handover=handover).hear(wanted) == [*ended, StartChild(wanted, fresh=handover == "restart")]
+    assert running(handover=handover).hear(wanted) == [
+        *ended,
+        StartChild(wanted, fresh=handover == "restart"),
+    ]
 
 
 # ------------------------------------------------------------ the first generation
@@ -189,7 +196,9 @@ def test_only_the_newest_generation_can_be_ordered() -> None:
 
 
 def test_with_restart_the_chief_drains_at_once_and_nobody_starts() -> None:
-    assert running(handover="restart").hear(spec(2, previous=1, handover="restart")) == [DrainChild(1, successor=2)]
+    assert running(handover="restart").hear(spec(2, previous=1, handover="restart")) == [
+        DrainChild(1, successor=2)
+    ]
     assert running("ps-0", handover="restart").hear(spec(2, previous=1, handover="restart")) == []
 
 
@@ -209,7 +218,9 @@ def test_with_restart_the_chief_begins_from_that_checkpoint() -> None:
     assert teller.hear(order(2, previous=1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_with_restart_a_job_that_has_stopped_for_nothing_starts_again_from_where_it_stopped() -> None:
+def test_with_restart_a_job_that_has_stopped_for_nothing_starts_again_from_where_it_stopped() -> (
+    None
+):
     teller = running(handover="restart")
     teller.hear_all(spec(2, previous=1, handover="restart"), final(1))
 
@@ -267,7 +278,10 @@ def test_a_child_that_stands_after_it_was_given_up_does_not_count() -> None:
 
 
 def test_a_generation_that_is_overtaken_while_it_prepares_ends() -> None:
-    assert beside().hear(spec(3, previous=1)) == [EndChild(2), StartChild(spec(3, previous=1), fresh=False)]
+    assert beside().hear(spec(3, previous=1)) == [
+        EndChild(2),
+        StartChild(spec(3, previous=1), fresh=False),
+    ]
 
 
 def test_an_abandonment_of_what_already_trains_is_too_late() -> None:
@@ -334,7 +348,9 @@ def test_a_chief_that_says_whom_it_lost_stays_and_others_do_not() -> None:
     assert ends(running("ps-0"), 1, explained=True) == "ends the pod"
 
 
-def test_a_program_that_raises_fails_the_job_once_it_trains_and_only_its_generation_before() -> None:
+def test_a_program_that_raises_fails_the_job_once_it_trains_and_only_its_generation_before() -> (
+    None
+):
     assert ends(running(), 1, peer=False, explained=True) == "fails the job"
     assert ends(beside(), 2, peer=False, explained=True) == "is missed by its generation"
     assert ends(beside(), 1, peer=False, explained=True) == "fails the job"
@@ -385,13 +401,27 @@ def test_a_checkpoint_for_a_successor_that_was_given_up_is_no_last_word() -> Non
 
     assert teller.hear(final(1, successor=2)) == []
     assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
-    assert teller.hear(final(1, path="/c/later", successor=3)) == [BeginChild(3, "/c/later", chief=True)]
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [
+        BeginChild(3, "/c/later", chief=True)
+    ]
 
 
 STALE = [
-    [final(1, "/c/stale", successor=2), abandoned(2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"])],
-    [abandoned(2), final(1, "/c/stale", successor=2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"])],
-    [abandoned(2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]), final(1, "/c/stale", successor=2)],
+    [
+        final(1, "/c/stale", successor=2),
+        abandoned(2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+    ],
+    [
+        abandoned(2),
+        final(1, "/c/stale", successor=2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+    ],
+    [
+        abandoned(2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+        final(1, "/c/stale", successor=2),
+    ],
     [spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]), final(1, "/c/stale", successor=2)],
 ]
 
@@ -406,7 +436,9 @@ def test_a_new_chief_pod_does_not_begin_from_a_final_checkpoint_after_which_the_
     teller.prepared(3)
 
     assert teller.hear(order(3, previous=1)) == []
-    assert teller.hear(final(1, path="/c/later", successor=3)) == [BeginChild(3, "/c/later", chief=True)]
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [
+        BeginChild(3, "/c/later", chief=True)
+    ]
 
 
 def test_with_restart_a_new_chief_pod_does_not_start_for_a_final_checkpoint_of_another() -> None:
@@ -426,7 +458,9 @@ def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on
     assert teller.hear(order(3, previous=1)) == []
 
 
-def test_the_final_checkpoint_for_an_ordered_generation_counts_though_a_newer_one_was_abandoned() -> None:
+def test_the_final_checkpoint_for_an_ordered_generation_counts_though_a_newer_one_was_abandoned() -> (
+    None
+):
     teller = beside("chief-0")
     teller.hear_all(order(2, previous=1), abandoned(3))
 
@@ -441,7 +475,9 @@ def test_a_generation_is_not_revived_where_a_newer_one_trains() -> None:
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])
-def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkpoint_named_again(name: str) -> None:
+def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkpoint_named_again(
+    name: str,
+) -> None:
     teller, wanted = running(name, handover="restart"), spec(3, previous=1, handover="restart")
     teller.hear_all(spec(2, previous=1, handover="restart"), final(1, successor=2), abandoned(2))
     assert teller.pod.children == {1: "preparing"}
@@ -454,7 +490,15 @@ def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkp
 # ------------------------------------------------------------ late, repeated, missed
 
 
-FACTS = [spec(1), order(1), resumed(1), spec(2, previous=1), order(2, previous=1), final(1), resumed(2)]
+FACTS = [
+    spec(1),
+    order(1),
+    resumed(1),
+    spec(2, previous=1),
+    order(2, previous=1),
+    final(1),
+    resumed(2),
+]
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])
@@ -538,7 +582,9 @@ class Watched(Teller):
                 assert self.alive.get(generation) == "begun" and self.pod.leads(generation)
                 self.alive[generation] = "drained"
             case GoOnChild(generation):
-                assert self.alive.get(generation) == "drained", "told to go on though it never stopped"
+                assert self.alive.get(generation) == "drained", (
+                    "told to go on though it never stopped"
+                )
                 self.alive[generation] = "begun"
             case EndChild(generation):
                 assert self.alive.pop(generation, None), "ended what is not there"
@@ -553,14 +599,21 @@ class Watched(Teller):
 GENERATIONS = st.integers(1, 4)
 EARLIER = st.one_of(st.none(), st.integers(1, 3))
 NAMES = st.sampled_from(["chief-0", "chief-1", "ps-0", "worker-0"])
-MEMBERS = st.sampled_from([(), ("chief-0", "ps-0", "worker-0"), ("chief-1", "ps-0"), ("chief-1", "worker-0", "ps-1")])
+MEMBERS = st.sampled_from(
+    [(), ("chief-0", "ps-0", "worker-0"), ("chief-1", "ps-0"), ("chief-1", "worker-0", "ps-1")]
+)
 
 
 @st.composite
 def happenings(draw: st.DrawFn) -> list[tuple[str, Any]]:
-    """Facts about a handful of generations in any order, as often as you like, and what children do meanwhile."""
+    """Facts about a handful of generations in any order, as often as you like, and what children do
+    meanwhile.
+    """
     handover = draw(st.sampled_from(["make-before-break", "restart"]))
-    previous = {g: draw(st.one_of(st.none(), st.integers(1, g - 1)) if g > 1 else st.none()) for g in range(1, 5)}
+    previous = {
+        g: draw(st.one_of(st.none(), st.integers(1, g - 1)) if g > 1 else st.none())
+        for g in range(1, 5)
+    }
     members = {g: draw(MEMBERS) for g in previous}
     facts = [
         fact
@@ -592,7 +645,8 @@ def test_in_any_order_no_child_is_doubled_begun_unprepared_or_told_what_it_canno
 
 
 class Job:
-    """Every pod of a job under a lawful launcher: a generation is abandoned, or resumes, before the next begins.
+    """Every pod of a job under a lawful launcher: a generation is abandoned, or resumes, before the
+    next begins.
 
     Each pod hears the facts in the order in which they were said, but as late as it likes.
     """
@@ -674,6 +728,9 @@ def test_each_generation_that_is_handed_over_to_begins_once_and_from_a_checkpoin
             job.settle()
             assert job.trains == before
     alive = {name: dict(pod.alive) for name, pod in job.pods.items() if pod.alive}
-    assert all(set(children) == {job.trains} and "drained" not in children.values() for children in alive.values())
+    assert all(
+        set(children) == {job.trains} and "drained" not in children.values()
+        for children in alive.values()
+    )
     paths = [path for _, path in job.begun if path is not None]
     assert len(paths) == len(set(paths)), "two generations began from one checkpoint"

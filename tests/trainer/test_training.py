@@ -1,4 +1,6 @@
-"""Real training in real processes: what was promised of hand-overs, held against a count kept on the ps itself."""
+"""Real training in real processes: what was promised of hand-overs, held against a count kept on
+the ps itself.
+"""
 
 from __future__ import annotations
 
@@ -45,24 +47,32 @@ def counted_once(fleet: Fleet, finished: JobFinished) -> None:
     assert read["applied"] == EXAMPLES * epochs
 
 
-async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks(start: Start) -> None:
+async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks(
+    start: Start,
+) -> None:
     chance = random.Random(20)
     async with start(epochs=16) as fleet:
         sizes = [(1, 1), (2, 2), (1, 2), (2, 1)]
         for number, (ps, workers) in enumerate(sizes, start=1):
-            fact = await fleet.generation(number, ps=ps, workers=workers, previous=number - 1 or None)
+            fact = await fleet.generation(
+                number, ps=ps, workers=workers, previous=number - 1 or None
+            )
             assert (fact.pause_s is not None) == (number > 1)
             await fleet.steps(chance.randint(3, 12), generation=number)
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
         resumed = {m.generation: m for m in fleet.said if isinstance(m, TrainingResumed)}
-        drained = {m.generation: m for m in fleet.said if isinstance(m, CheckpointSaved) and m.final}
+        drained = {
+            m.generation: m for m in fleet.said if isinstance(m, CheckpointSaved) and m.final
+        }
         for number in (2, 3, 4):
             assert resumed[number].samples >= drained[number - 1].samples > 0
             assert resumed[number].phases.restore_s > 0
 
 
-async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once(start: Start) -> None:
+async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once(
+    start: Start,
+) -> None:
     async with start(epochs=12, handover="restart") as fleet:
         await fleet.generation(1, ps=1, workers=1)
         await fleet.steps(7, generation=1)
@@ -72,7 +82,9 @@ async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_is_abandoned(start: Start) -> None:
+async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_is_abandoned(
+    start: Start,
+) -> None:
     async with start(epochs=16) as fleet:
         await fleet.generation(1, ps=1, workers=1)
 
@@ -95,7 +107,9 @@ async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_i
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_applying(start: Start) -> None:
+async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_applying(
+    start: Start,
+) -> None:
     async with start(epochs=16) as fleet:
         await fleet.generation(1, ps=1, workers=2)
         fleet.pace(2.0)
@@ -116,7 +130,9 @@ async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_apply
         assert finished.samples == due <= finished.counted <= due + BATCH
 
 
-async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_stays(start: Start) -> None:
+async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_stays(
+    start: Start,
+) -> None:
     async with start(epochs=16) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         done = await fleet.steps(8, generation=1)
@@ -132,7 +148,9 @@ async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_s
         assert finished.samples == due <= finished.counted <= due + BATCH
 
 
-async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generation_and_no_step(start: Start) -> None:
+async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generation_and_no_step(
+    start: Start,
+) -> None:
     async with start(epochs=16) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         for number, name in enumerate(("chief-0", "ps-0", "worker-0"), start=2):
@@ -141,7 +159,9 @@ async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generatio
 
             fleet.kill_newest_child(name)
 
-            said = await fleet.until(GenerationPrepared, lambda m, n=number: m.error and m.generation == n)
+            said = await fleet.until(
+                GenerationPrepared, lambda m, n=number: m.error and m.generation == n
+            )
             assert said.pod == name
             await fleet.abandon(number)
             await fleet.steps(5, generation=1)
@@ -163,8 +183,12 @@ async def test_a_pod_whose_child_is_killed_while_it_trains_ends_as_if_it_had_bee
         assert await fleet.left(name) == 128 + signal.SIGKILL
 
 
-async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_counted_twice(start: Start) -> None:
-    """Model and ledger roll back together: before the first checkpoint to the beginning, later to the last one."""
+async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_counted_twice(
+    start: Start,
+) -> None:
+    """Model and ledger roll back together: before the first checkpoint to the beginning, later to
+    the last one.
+    """
     async with start(epochs=16, checkpoint=CheckpointRule(every_s=1.0)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
 
@@ -184,7 +208,9 @@ async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_coun
 # ------------------------------------------------------------ what does not work
 
 
-async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_the_job(start: Start) -> None:
+async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_the_job(
+    start: Start,
+) -> None:
     async with start() as fleet:
         ready = await fleet.pod("chief-0")
         with socket.socket() as squatter:
@@ -198,14 +224,22 @@ async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_th
         assert not [m for m in fleet.said if isinstance(m, JobFinished)]
 
 
-async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_and_trains_on(start: Start) -> None:
-    async with start(epochs=16, settings={"memory_gib": 0.3}) as fleet:  # one chief has more than that already
+async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_and_trains_on(
+    start: Start,
+) -> None:
+    async with start(
+        epochs=16, settings={"memory_gib": 0.3}
+    ) as fleet:  # one chief has more than that already
         await fleet.generation(1, ps=1, workers=1)
         await fleet.propose(2, ps=1, workers=2, previous=1)
 
-        said = await fleet.until(GenerationPrepared, lambda m: m.generation == 2 and m.error is not None)
+        said = await fleet.until(
+            GenerationPrepared, lambda m: m.generation == 2 and m.error is not None
+        )
 
-        assert str(said.error).startswith(NOT_ENOUGH_MEMORY) and "the limit of 0.3" in str(said.error)
+        assert str(said.error).startswith(NOT_ENOUGH_MEMORY) and "the limit of 0.3" in str(
+            said.error
+        )
         await fleet.abandon(2)
         await fleet.steps(8, generation=1)
         assert not [m for m in fleet.said if isinstance(m, CheckpointSaved)], "it never stopped"
@@ -213,7 +247,9 @@ async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_an
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(start: Start) -> None:
+async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(
+    start: Start,
+) -> None:
     async with start("raising.py") as fleet:
         await fleet.propose(1, ps=1, workers=1)
         await fleet.order(1, previous=None)
@@ -221,7 +257,9 @@ async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_
         finished = await fleet.finished()
 
         assert finished.outcome == "failed"
-        told = "raising.py:25: LookupError: the second half of the library has burnt down\nTraceback"
+        told = (
+            "raising.py:25: LookupError: the second half of the library has burnt down\nTraceback"
+        )
         assert finished.cause.startswith(told), finished.cause
         assert finished.samples == BATCH * finished.step > 0, "what was trained before is told"
         assert await fleet.left("chief-0") != 0
@@ -231,11 +269,16 @@ async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_
     ("program", "why"),
     [
         ("lacking.py", r"^lacking.py lacks loss\(\), dataset\(\)$"),
-        ("broken.py", r"^broken.py:3: ModuleNotFoundError: No module named .a_library_that_nobody_has.\n"),
+        (
+            "broken.py",
+            r"^broken.py:3: ModuleNotFoundError: No module named .a_library_that_nobody_has.\n",
+        ),
     ],
     ids=["lacks-a-function", "cannot-be-imported"],
 )
-async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(start: Start, program: str, why: str) -> None:
+async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(
+    start: Start, program: str, why: str
+) -> None:
     async with start(program) as fleet:
         await fleet.propose(1, ps=1, workers=1)
 
@@ -244,7 +287,9 @@ async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(start: S
         assert finished.outcome == "failed" and re.search(why, finished.cause), finished.cause
 
 
-async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the_job(start: Start, bus: Bus) -> None:
+async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the_job(
+    start: Start, bus: Bus
+) -> None:
     async with start() as fleet:
         await (await bus.programs()).put(fleet.request.program.digest, b"import os")
         await fleet.propose(1, ps=1, workers=1)
@@ -257,15 +302,27 @@ async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the
 
 AT_THE_END = ("evaluation", "raise")
 LATE = ("gil", *AT_THE_END)  # else they would be met while the generation is prepared
-QUICK = {"stuck_early_s": 10.0, "stuck_s": 6.0}  # s; more than any function that does return takes here
+QUICK = {
+    "stuck_early_s": 10.0,
+    "stuck_s": 6.0,
+}  # s; more than any function that does return takes here
 
 
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        ("import", r'its import has not returned for 10 s[\s\S]*line \d+, in <module>\s+_reach\("import"\)'),
-        ("dataset", r'dataset\(32, 48\) has not returned for 6 s[\s\S]*in dataset\s+_reach\("dataset"\)'),
-        ("evaluation", r'evaluation\(\), or a batch of it, has not returned for 6 s[\s\S]*_reach\("evaluation"\)'),
+        (
+            "import",
+            r'its import has not returned for 10 s[\s\S]*line \d+, in <module>\s+_reach\("import"\)',
+        ),
+        (
+            "dataset",
+            r'dataset\(32, 48\) has not returned for 6 s[\s\S]*in dataset\s+_reach\("dataset"\)',
+        ),
+        (
+            "evaluation",
+            r'evaluation\(\), or a batch of it, has not returned for 6 s[\s\S]*_reach\("evaluation"\)',
+        ),
         ("step", r"no update was applied for 15 s \(since update 0\), while 2 batches were out"),
         ("gil", r'has let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),
         ("raise", r"^hanging.py:\d+: LookupError: the exam papers are lost\n[\s\S]*in pairs\s"),
@@ -301,18 +358,26 @@ async def test_what_cannot_be_evaluated_is_told_before_anything_is_trained(start
         told = "hanging.py:65: LookupError: the exam papers are lost\nTraceback"
         assert finished.cause.startswith(told), finished.cause
         assert finished.outcome == "failed" and finished.samples == 0
-        assert not [m for m in fleet.said if isinstance(m, GenerationPrepared) and m.pod == "chief-0"]
+        assert not [
+            m for m in fleet.said if isinstance(m, GenerationPrepared) and m.pod == "chief-0"
+        ]
 
 
-async def test_a_generation_that_hangs_while_it_is_prepared_says_so_and_the_one_before_goes_on(start: Start) -> None:
+async def test_a_generation_that_hangs_while_it_is_prepared_says_so_and_the_one_before_goes_on(
+    start: Start,
+) -> None:
     async with start("hanging.py", settings=QUICK, epochs=100_000) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         fleet.hang("model")
         await fleet.propose(2, ps=1, workers=1, previous=1)
 
-        said = await fleet.until(GenerationPrepared, lambda m: m.generation == 2 and m.error is not None)
+        said = await fleet.until(
+            GenerationPrepared, lambda m: m.generation == 2 and m.error is not None
+        )
 
-        assert said.pod == "chief-0" and "model() or optimizer() has not returned for 10 s" in str(said.error)
+        assert said.pod == "chief-0" and "model() or optimizer() has not returned for 10 s" in str(
+            said.error
+        )
         assert re.search(r'hanging.py", line \d+, in model\s+_reach\("model"\)', str(said.error))
         fleet.hang("-")
         await fleet.abandon(2)

@@ -18,7 +18,15 @@ from services.trainer.usage import GIB, Look, Use, limit_gib, sample_of, spare
 from shared.messages import TaskUsage
 
 GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
-BAD = [b"", b"\xff\xfe", b"null", b"[1]", b"{}", b'{"task": "ps-0"}', b'{"task": 1, "cpu": "a", "memory_gib": -1}']
+BAD = [
+    b"",
+    b"\xff\xfe",
+    b"null",
+    b"[1]",
+    b"{}",
+    b'{"task": "ps-0"}',
+    b'{"task": 1, "cpu": "a", "memory_gib": -1}',
+]
 
 
 def test_what_a_pod_says_is_heard() -> None:
@@ -30,10 +38,17 @@ def test_what_is_no_use_is_not_heard(body: bytes) -> None:
     assert sample_of(body) is None
 
 
-VALUES: Any = st.none() | st.text() | st.integers() | st.floats(allow_nan=False) | st.lists(st.integers())
+VALUES: Any = (
+    st.none() | st.text() | st.integers() | st.floats(allow_nan=False) | st.lists(st.integers())
+)
 
 
-@given(st.binary() | st.dictionaries(st.sampled_from(["task", "cpu", "memory_gib"]), VALUES).map(msgspec.json.encode))
+@given(
+    st.binary()
+    | st.dictionaries(st.sampled_from(["task", "cpu", "memory_gib"]), VALUES).map(
+        msgspec.json.encode
+    )
+)
 def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
     sample = sample_of(body)
 
@@ -42,7 +57,10 @@ def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
 
 def test_who_has_no_core_waits() -> None:
     use = Use()
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * (os.cpu_count() or 1))
+    ]
     try:
         looks = (look(use, 0.2) for _ in range(100))
         seen = next(seen for seen in looks if seen.waited > 0.1)
@@ -55,9 +73,7 @@ def test_who_has_no_core_waits() -> None:
 
 
 def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
-    program = (
-        "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
-    )
+    program = "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
     now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
     try:
         use = Use()
@@ -71,7 +87,10 @@ def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
 
 
 OWN, TOP = "kubepods/pod7", ""
-SECOND_VERSION, FIRST_VERSION = "0::/kubepods/pod7\n", "5:cpu,cpuacct:/x\n4:memory:/kubepods/pod7\n0::/\n"
+SECOND_VERSION, FIRST_VERSION = (
+    "0::/kubepods/pod7\n",
+    "5:cpu,cpuacct:/x\n4:memory:/kubepods/pod7\n0::/\n",
+)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +129,11 @@ def look(use: Use, after_s: float) -> Look:
 def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:
     left = spare(8.0, os.getpid())
 
-    assert left is not None and 0.0 < left < 8.0 and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
+    assert (
+        left is not None
+        and 0.0 < left < 8.0
+        and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
+    )
 
 
 def test_without_a_limit_there_is_no_end_to_what_is_left() -> None:

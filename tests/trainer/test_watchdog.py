@@ -1,4 +1,6 @@
-"""The watchdog: who never returns is named, with the time and the place; who returns hears nothing of it."""
+"""The watchdog: who never returns is named, with the time and the place; who returns hears nothing
+of it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Stuck:
     def __init__(self, folder: Path, dog: Watchdog | None = None) -> None:
         self.path = folder / "slow.py"
         self.path.write_text(SLOW + "\n".join(f"def {name}(*_): ..." for name in program.REQUIRED))
-        self.program: ModuleType = program.load(self.path, program.digest_of(self.path.read_bytes()))
+        self.program: ModuleType = program.load(
+            self.path, program.digest_of(self.path.read_bytes())
+        )
         self.dog = dog or Watchdog(str(self.path), early_s=10.0, later_s=100.0)
         self.gate, self.inside = threading.Event(), threading.Event()
         self.thread = 0
@@ -64,7 +68,9 @@ def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:
     return next((failed for failed in found if failed), None)
 
 
-def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_program_on(tmp_path: Path) -> None:
+def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_program_on(
+    tmp_path: Path,
+) -> None:
     stuck = Stuck(tmp_path)
     with stuck.calling("dataset(0, 16)"):
         assert looks(stuck.dog, 9.0) is None
@@ -73,7 +79,9 @@ def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_progra
     assert failed is not None and not failed.peer
     head, first, code, *_ = failed.cause.splitlines()
     assert head.startswith("slow.py is stuck: dataset(0, 16) has not returned for 10 s.")
-    assert first.strip() == f'File "{stuck.path}", line 3, in wait' and code.strip() == "gate.wait()"
+    assert (
+        first.strip() == f'File "{stuck.path}", line 3, in wait' and code.strip() == "gate.wait()"
+    )
 
 
 def test_who_comes_back_in_time_is_let_alone(tmp_path: Path) -> None:
@@ -115,7 +123,11 @@ def test_a_task_that_cannot_be_reached_is_to_blame_before_the_program_is() -> No
     with dog.limited("model()"):
         failed = looks(dog, 11.0)
 
-    assert failed is not None and failed.peer and failed.cause.endswith("Not reachable: worker-1 at h:1")
+    assert (
+        failed is not None
+        and failed.peer
+        and failed.cause.endswith("Not reachable: worker-1 at h:1")
+    )
 
 
 def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> None:
@@ -131,7 +143,9 @@ def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> No
 
 
 def test_a_thread_that_never_meets_the_program_shows_where_it_is(tmp_path: Path) -> None:
-    assert "in test_a_thread_that_never_meets" in stack_of(threading.get_ident(), str(tmp_path / "net.py"))
+    assert "in test_a_thread_that_never_meets" in stack_of(
+        threading.get_ident(), str(tmp_path / "net.py")
+    )
 
 
 # ------------------------------------------------------------ where no Python can speak any more
@@ -155,23 +169,32 @@ dataset(sys.argv[2])
 
 
 @pytest.mark.parametrize(
-    ("how", "what"), [("lock", r"Timeout \(0:00:00\.5375"), ("crash", "Fatal Python error: Segmentation fault")]
+    ("how", "what"),
+    [("lock", r"Timeout \(0:00:00\.5375"), ("crash", "Fatal Python error: Segmentation fault")],
 )
-def test_what_python_can_no_longer_say_is_said_all_the_same(tmp_path: Path, how: str, what: str) -> None:
+def test_what_python_can_no_longer_say_is_said_all_the_same(
+    tmp_path: Path, how: str, what: str
+) -> None:
     path = tmp_path / "hársh.py"
     path.write_text(HARSH)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, str(path), str(theirs.fileno()), how]
         env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-        ended = subprocess.run(command, pass_fds=[theirs.fileno()], env=env, timeout=120, check=False)
+        ended = subprocess.run(
+            command, pass_fds=[theirs.fileno()], env=env, timeout=120, check=False
+        )
         theirs.close()
         said = ours.makefile("rb").read()
 
     assert ended.returncode not in (0, 99)
     assert [heard(text) for text in said.splitlines()] == [None] * len(said.splitlines())
     failed = last_words(said.decode(), str(path))
-    assert not failed.peer and re.search(what, failed.cause) and re.search(r"line \d+ in dataset", failed.cause)
+    assert (
+        not failed.peer
+        and re.search(what, failed.cause)
+        and re.search(r"line \d+ in dataset", failed.cause)
+    )
 
 
 def test_last_words_without_the_program_in_them_blame_nobody() -> None:

@@ -1,7 +1,9 @@
-"""Install a recorded version of Weir beside this one: `python -m tests.versions.install VERSION FOLDER`.
+"""Install a recorded version of Weir beside this one: `python -m tests.versions.install VERSION
+FOLDER`.
 
-A wheel is built from the commit of that version and unpacked into FOLDER; what it needs besides is taken from the
-environment that runs this. Run it with `PYTHONPATH=FOLDER`, from another folder than this project's.
+A wheel is built from the commit of that version and unpacked into FOLDER; what it needs besides is
+taken from the environment that runs this. Run it with `PYTHONPATH=FOLDER`, from another folder than
+this project's.
 """
 
 from __future__ import annotations
@@ -32,10 +34,16 @@ def build_wheel(version: str, folder: Path) -> Path:
         source = Path(name)
         archive = source / "source.tar"
         packed = subprocess.run(
-            ["git", "archive", "--output", str(archive), commit], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", "archive", "--output", str(archive), commit],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if packed.returncode != 0:
-            raise NotThere(f"commit {commit} of version {version} is not in this clone: {packed.stderr.strip()}")
+            raise NotThere(
+                f"commit {commit} of version {version} is not in this clone: {packed.stderr.strip()}"
+            )
         with tarfile.open(archive) as tar:
             tar.extractall(source / "tree", filter="data")
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -45,7 +53,10 @@ def build_wheel(version: str, folder: Path) -> Path:
 
 def install_version(version: str, folder: Path) -> Path:
     """Unpack the wheel of a version into a folder, and return the folder. Raises `NotThere`."""
-    with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(build_wheel(version, Path(name))) as wheel:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        zipfile.ZipFile(build_wheel(version, Path(name))) as wheel,
+    ):
         wheel.extractall(folder)
     return folder
 

@@ -14,10 +14,15 @@ VALUE = {"a": [1, {"b": None}]}
 
 
 def with_new_fields(kind: Any, raw: Any) -> Any:
-    """Return a JSON value of this type with an unknown field in every struct of it, however deep."""
+    """Return a JSON value of this type with an unknown field in every struct of it, however
+    deep.
+    """
     if isinstance(raw, dict) and (struct := _struct_of(kind, raw)):
         types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-        return {**{name: with_new_fields(types.get(name), value) for name, value in raw.items()}, NAME: VALUE}
+        return {
+            **{name: with_new_fields(types.get(name), value) for name, value in raw.items()},
+            NAME: VALUE,
+        }
     inner = _values_of(kind)
     if isinstance(raw, dict):
         return {name: with_new_fields(inner, value) for name, value in raw.items()}
@@ -34,7 +39,9 @@ def rewritten(subject: str, body: bytes) -> bytes:
 
 def rewritten_as(kind: Any, document: Any) -> bytes:
     """Return a document of this type as a newer version would write it."""
-    return msgspec.json.encode(with_new_fields(kind, msgspec.json.decode(msgspec.json.encode(document))))
+    return msgspec.json.encode(
+        with_new_fields(kind, msgspec.json.decode(msgspec.json.encode(document)))
+    )
 
 
 def structs_in(kind: Any, raw: Any) -> set[str]:
@@ -42,7 +49,9 @@ def structs_in(kind: Any, raw: Any) -> set[str]:
     names: set[str] = set()
     if isinstance(raw, dict) and (struct := _struct_of(kind, raw)):
         types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-        return {struct.__name__}.union(*(structs_in(types.get(name), value) for name, value in raw.items()))
+        return {struct.__name__}.union(
+            *(structs_in(types.get(name), value) for name, value in raw.items())
+        )
     values = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else ()
     return names.union(*(structs_in(_values_of(kind), value) for value in values))
 
@@ -60,7 +69,9 @@ def _struct_of(kind: Any, raw: dict[str, Any]) -> type[msgspec.Struct] | None:
 
 
 def _values_of(kind: Any) -> Any:
-    """Return the type of the values of a list or dictionary, also where None or a bound may be instead."""
+    """Return the type of the values of a list or dictionary, also where None or a bound may be
+    instead.
+    """
     if struct_type(kind) is kind:
         return None
     for candidate in (kind, *get_args(kind)):

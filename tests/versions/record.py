@@ -1,6 +1,8 @@
-"""Record what this version writes: `python -m tests.versions.record VERSION`, on the commit that is to be VERSION.
+"""Record what this version writes: `python -m tests.versions.record VERSION`, on the commit that is
+to be VERSION.
 
-One job on a stack of its own grows, is stopped with the stack while it trains, and finishes after the next start.
+One job on a stack of its own grows, is stopped with the stack while it trains, and finishes after
+the next start.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from shared.permissions import entry
 from shared.subjects import LEDGER
 from tests.architecture.source import ROOT
 from tests.flow.stage import JOB, PATIENCE_S, stage
-from tests.versions.records import CHECKPOINT, COMMIT, FIXTURES, LOG, RUNNING, Record, dump_store, write_log
+from tests.versions.records import (
+    CHECKPOINT,
+    COMMIT,
+    FIXTURES,
+    LOG,
+    RUNNING,
+    Record,
+    dump_store,
+    write_log,
+)
 
 EPOCHS = 12
 
@@ -57,7 +68,9 @@ def main() -> None:
     target = FIXTURES / sys.argv[1]
     shutil.rmtree(target, ignore_errors=True)
     asyncio.run(record(target))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     (target / COMMIT).write_text(commit.stdout)
 
 

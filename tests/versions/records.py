@@ -1,4 +1,5 @@
-"""What a version of Weir has written, as a fixture: every stored message and entry of a bus, and a checkpoint.
+"""What a version of Weir has written, as a fixture: every stored message and entry of a bus, and a
+checkpoint.
 
     <version>/commit            the commit of that version
     <version>/log.jsonl.gz      a line for each stored message of each stream, buckets included
@@ -48,7 +49,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def versions() -> list[str]:
     """Return every recorded version."""
-    return sorted(path.name for path in FIXTURES.iterdir() if (path / LOG).exists()) if FIXTURES.exists() else []
+    return (
+        sorted(path.name for path in FIXTURES.iterdir() if (path / LOG).exists())
+        if FIXTURES.exists()
+        else []
+    )
 
 
 def read_log(version: str, name: str = LOG) -> list[Record]:
@@ -67,7 +72,9 @@ def write_log(path: Path, records: Iterable[Record]) -> None:
 
 async def dump_store(store: Path) -> list[Record]:
     """Return everything in the JetStream folder of a server that has stopped."""
-    account = next(each for each in (store / "jetstream").iterdir() if (each / "streams" / ORDERS).exists())
+    account = next(
+        each for each in (store / "jetstream").iterdir() if (each / "streams" / ORDERS).exists()
+    )
     with tempfile.TemporaryDirectory() as name:
         shutil.copytree(account, Path(name) / "jetstream" / ANY_ACCOUNT)
         server = NatsServer(Path(name))

@@ -1,4 +1,5 @@
-"""Every service reads what a newer version writes: the recorded job is replayed with an unknown field in every struct.
+"""Every service reads what a newer version writes: the recorded job is replayed with an unknown
+field in every struct.
 
 Each of the four services comes to the same state and to the same orders as without those fields.
 """
@@ -26,7 +27,13 @@ from shared import subjects
 from shared.authority import Keys, Signer
 from shared.bus import Heard
 from shared.checkpoint_marks import Committed
-from shared.messages import AllocationDecided, CapacityChanged, ClusterSpecPublished, DeadLetter, Message
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    ClusterSpecPublished,
+    DeadLetter,
+    Message,
+)
 from shared.subjects import FACTS, ORDERS
 from tests.shared.words import one_of_each
 from tests.trainer.test_supervise import ANSWERS
@@ -41,11 +48,15 @@ def heard(records: Sequence[Record], newer: bool) -> list[Heard]:
     for record in records:
         if record.stream in (ORDERS, FACTS):
             body = record.data
-            if newer and "requested" not in record.subject:  # a person's request is not written by a newer version
+            if (
+                newer and "requested" not in record.subject
+            ):  # a person's request is not written by a newer version
                 body = rewritten(record.subject, body)
                 assert NAME.encode() in body
             message = subjects.decode(record.subject, body)
-            found.append(Heard(message, record.subject, record.stream, record.sequence, record.stored_s))
+            found.append(
+                Heard(message, record.subject, record.stream, record.sequence, record.stored_s)
+            )
     return found
 
 
@@ -101,7 +112,12 @@ def test_each_trainer_does_the_same(plain: list[Heard], newer: list[Heard]) -> N
                 done += [pod, *actions]
         return done
 
-    pods = {task.pod for h in plain if isinstance(h.message, ClusterSpecPublished) for task in h.message.tasks}
+    pods = {
+        task.pod
+        for h in plain
+        if isinstance(h.message, ClusterSpecPublished)
+        for task in h.message.tasks
+    }
     assert len(pods) > 3
     for pod in sorted(pods):
         assert acted(newer, pod) == acted(plain, pod) != []
@@ -128,7 +144,9 @@ def test_snapshots_are_read(plain: list[Heard]) -> None:
         kind = type(document)
         body = rewritten_as(kind, document)
         assert body.count(NAME.encode()) > 10
-        assert msgspec.json.decode(body, type=kind) == msgspec.json.decode(msgspec.json.encode(document), type=kind)
+        assert msgspec.json.decode(body, type=kind) == msgspec.json.decode(
+            msgspec.json.encode(document), type=kind
+        )
 
 
 DOCUMENTS = [
@@ -144,7 +162,9 @@ DOCUMENTS = [
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: type(document).__name__)
 def test_what_services_write_beside_the_streams_is_read(document: msgspec.Struct) -> None:
-    """The ledger, marks beside checkpoints, keys that `weir credentials` wrote, and what a pod and its children say."""
+    """The ledger, marks beside checkpoints, keys that `weir credentials` wrote, and what a pod and
+    its children say.
+    """
     body = rewritten_as(type(document), document)
 
     assert NAME.encode() in body

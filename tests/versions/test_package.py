@@ -1,4 +1,6 @@
-"""The wheel of this version has what runs outside of a checkout, and metadata that a package index takes."""
+"""The wheel of this version has what runs outside of a checkout, and metadata that a package index
+takes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,16 @@ print(examples.examples_folder())
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel of this checkout, without the network."""
     folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    words = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(folder),
+    ]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (built,) = folder.glob("weir-*.whl")
     return built
@@ -53,7 +64,12 @@ def run_outside(installed: Path, folder: Path, *words: str) -> subprocess.Comple
     """Run Python in an empty folder with the unpacked wheel before everything else."""
     environ = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "80"}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+        [sys.executable, *words],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -61,14 +77,22 @@ def test_the_wheel_has_every_file_of_the_code_and_the_example_jobs(wheel: Path) 
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     listed = subprocess.run(
-        ["git", "ls-files", "services", "shared", "deploy/jobs"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files", "services", "shared", "deploy/jobs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     wanted = {line.replace("deploy/jobs", EXAMPLES) for line in listed.stdout.splitlines()}
 
     assert wanted - held == set()
-    assert {name.split("/")[0] for name in held} == {"services", "shared", f"weir-{VERSION}.dist-info"}
+    assert {name.split("/")[0] for name in held} == {
+        "services",
+        "shared",
+        f"weir-{VERSION}.dist-info",
+    }
     assert f"weir-{VERSION}.dist-info/licenses/LICENSE" in held
 
 
@@ -76,7 +100,14 @@ def test_a_package_index_takes_its_metadata(wheel: Path) -> None:
     told = metadata(wheel)
 
     assert [word for word in told.get_all("Classifier", []) if word.startswith("Private")] == []
-    for field in ("Summary", "Author", "License-Expression", "License-File", "Keywords", "Classifier"):
+    for field in (
+        "Summary",
+        "Author",
+        "License-Expression",
+        "License-File",
+        "Keywords",
+        "Classifier",
+    ):
         assert told[field], field
     assert told["Version"] == VERSION and told["Description-Content-Type"] == "text/markdown"
     assert {"all", "control-plane", "trainer", "local"} <= set(told.get_all("Provides-Extra", []))
@@ -100,7 +131,9 @@ def test_commands_run_outside_of_a_checkout(installed: Path, tmp_path: Path) -> 
     assert demo.returncode == 0 and demo.stdout.startswith("usage: weir demo")
 
 
-def test_what_is_shown_names_examples_that_are_in_the_package(installed: Path, tmp_path: Path) -> None:
+def test_what_is_shown_names_examples_that_are_in_the_package(
+    installed: Path, tmp_path: Path
+) -> None:
     done = run_outside(installed, tmp_path, "-c", SHOW_EXAMPLES)
 
     assert done.returncode == 0, done.stderr
@@ -129,7 +162,11 @@ def test_without_the_extras_a_command_says_what_to_install(installed: Path, tmp_
     environ = {"PYTHONPATH": os.pathsep.join([str(installed), str(packages)])}
 
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "services", "jobs"], cwd=tmp_path, env=environ, capture_output=True, text=True
+        [sys.executable, "-S", "-m", "services", "jobs"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 1 and done.stdout == ""

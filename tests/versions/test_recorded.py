@@ -1,4 +1,6 @@
-"""This version reads what recorded versions have written: messages, snapshots, the ledger and a checkpoint."""
+"""This version reads what recorded versions have written: messages, snapshots, the ledger and a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,16 @@ def test_a_version_is_recorded() -> None:
 @pytest.mark.parametrize("version", versions())
 def test_the_log_is_read_and_tells_the_same_story(version: str) -> None:
     running = folded(read_log(version, RUNNING)).jobs[KEY]
-    assert running.progress is not None and 0 < running.progress.samples < running.progress.total_samples
+    assert (
+        running.progress is not None
+        and 0 < running.progress.samples < running.progress.total_samples
+    )
 
     closed = folded(read_log(version, LOG)).closed[KEY]
-    assert closed.finished.outcome == "succeeded" and closed.finished.counted == closed.finished.samples
+    assert (
+        closed.finished.outcome == "succeeded"
+        and closed.finished.counted == closed.finished.samples
+    )
 
 
 @pytest.mark.parametrize("version", versions())
@@ -84,7 +92,12 @@ def test_the_version_itself_can_be_installed_beside_this_one(version: str, tmp_p
     environ = {**os.environ, "PYTHONPATH": str(folder)}
 
     said = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert said.stdout.strip() == str(folder / "services" / "__init__.py")

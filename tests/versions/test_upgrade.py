@@ -1,4 +1,6 @@
-"""A job that began under the recorded version goes on while the services are replaced one by one, and ends exactly."""
+"""A job that began under the recorded version goes on while the services are replaced one by one,
+and ends exactly.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,18 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: Path, order: tuple[str, ...]) -> None:
+async def test_a_job_trains_on_while_services_are_upgraded(
+    old: Path, tmp_path: Path, order: tuple[str, ...]
+) -> None:
     first, *others = order
     file = tmp_path / "cluster.yaml"
     file.write_text(THREE_NODES)
     async with TwoVersions(tmp_path / "weir", file, QUICK, old) as stack, trial(stack) as watched:
         scene = Scene(watched, tmp_path)
-        strangers = {node: [await scene.stranger_comes(node) for _ in range(2)] for node in ("node-2", "node-3")}
+        strangers = {
+            node: [await scene.stranger_comes(node) for _ in range(2)]
+            for node in ("node-2", "node-3")
+        }
         await scene.submit(epochs=EPOCHS, ps=SPAN, workers=SPAN)
         small = await scene.hear(TrainingResumed)
         await scene.hear(CheckpointSaved)

@@ -1,7 +1,8 @@
-"""A stack of two versions of Weir: every service runs one of both, and can be replaced by the other while a job trains.
+"""A stack of two versions of Weir: every service runs one of both, and can be replaced by the other
+while a job trains.
 
-A pod runs the version of the launcher that made it, as its image would. The bus is made by the older version, too: its
-credentials, its server's configuration and its streams.
+A pod runs the version of the launcher that made it, as its image would. The bus is made by the
+older version, too: its credentials, its server's configuration and its streams.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ asyncio.run(create())
 class TwoVersions(Stack):
     """`packages`: the folder with the Python packages of each version."""
 
-    def __init__(self, folder: Path, cluster_file: Path, settings: Mapping[str, str], old: Path) -> None:
+    def __init__(
+        self, folder: Path, cluster_file: Path, settings: Mapping[str, str], old: Path
+    ) -> None:
         super().__init__(folder, cluster_file, {"WEIR_LEASE_S": str(LEASE_S), **settings})
         self.packages = {OLD: str(old), NEW: str(ROOT)}
 
@@ -51,16 +54,22 @@ class TwoVersions(Stack):
         await self._start(name, [sys.executable, "-P", "-m", f"services.{name}"], environment)
 
     async def roll(self, name: str, version: str) -> None:
-        """Replace a service as a Deployment does: the new replica starts beside the old one, which is then stopped."""
+        """Replace a service as a Deployment does: the new replica starts beside the old one, which
+        is then stopped.
+        """
         before = self.parts[name]
         await self.start_version(name, version)
         await before.stop()
 
     async def upgrade_bus(self) -> None:
-        """Issue credentials again, restart the bus with them, and create the streams again, all by this version."""
+        """Issue credentials again, restart the bus with them, and create the streams again, all by
+        this version.
+        """
         keyring.issue(self.credentials, time.time())
         await self._stop("nats")
-        await self._start_server(nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
+        await self._start_server(
+            nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}")
+        )
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
         await nats_clusters.create_streams(connection, 1, self.namespaces, START_S)
         await connection.close()
@@ -74,13 +83,23 @@ class TwoVersions(Stack):
     async def _start_server(self, configuration: str) -> None:
         server, file = Path(sys.executable).with_name("nats-server"), self.folder / "nats.conf"
         file.write_text(configuration)
-        where = ["-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(self.folder / "nats")]
+        where = [
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self.nats_port),
+            "-js",
+            "-sd",
+            str(self.folder / "nats"),
+        ]
         await self._start("nats", [str(server), *where, "-c", str(file)], {})
         await self._answers("nats", self.nats_port)
 
     async def _run_old(self, code: str, *words: str) -> None:
         environment = {"PYTHONPATH": self.packages[OLD]}
-        process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", code, *words, env=environment)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-c", code, *words, env=environment
+        )
         assert await process.wait() == 0
 
     async def _start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:

@@ -157,7 +157,9 @@ class Room:
         purses: Mapping[str, Resources],
         slots: Mapping[str, int],
     ) -> Room:
-        """Return another room with these nodes in place of their namesakes, and with these quotas."""
+        """Return another room with these nodes in place of their namesakes, and with these
+        quotas.
+        """
         other = Room((), purses, slots, self.limits)
         other.nodes = self.nodes.copy()
         other._order = self.order().copy()
@@ -417,7 +419,9 @@ class Room:
         """
         if self._homes(job):
             return None
-        purse, slots, limits = self.purse(job), self.slots_of(job), self.limits_of(job)
+        purse = self.purse(job)
+        slots = self.slots_of(job)
+        limits = self.limits_of(job)
         return self._moments[-1], purse, slots, limits, most, least, sizes
 
     # ------------------------------------------------------------ other amounts for a while

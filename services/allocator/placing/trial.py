@@ -230,7 +230,10 @@ def _place(room: Room, request: PlacementRequest) -> tuple[TaskPlan, ...] | None
     """Take capacity for the tasks of a request; None: there is no room. Only plain placement tries
     sizes below `most`.
     """
-    job, keep, sizes, serial = request.job, request.keep, request.sizes, request.serial
+    job = request.job
+    keep = request.keep
+    sizes = request.sizes
+    serial = request.serial
     if request.how is not place:
         return request.how(room, job, keep, request.most, sizes, serial)
     return place_most(room, job, keep, request.most, request.least, sizes, serial)

@@ -38,14 +38,18 @@ POLICIES: dict[str, Policy] = {
 }
 
 Fitter = Callable[[Sequence[JobSeen]], list[Any]]
-"""Fit models to jobs, all in one pass: one frozen struct for each job, a function of that job alone."""
+"""Fit models to jobs, all in one pass: one frozen struct for each job, a function of that job
+alone.
+"""
 FITTERS: dict[str, Fitter] = {
     "dike": fit_dike,
     "elastic-batch": fit_elastic_batch,
     "dlrover": fit_dlrover,
     "optimus": fit_optimus,
 }
-"""By policy. The allocator keeps each job's model in its state, and fits again when the job's facts change."""
+"""By policy. The allocator keeps each job's model in its state, and fits again when the job's facts
+change.
+"""
 MODELS: dict[str, type[Any]] = {
     "dike": DikeModel,
     "dlrover": DlroverModel,
@@ -55,6 +59,7 @@ MODELS: dict[str, type[Any]] = {
 """By policy: the type of its models, so that they can be stored."""
 
 ARRAYS: dict[str, Callable[[Sequence[JobSeen]], Any]] = {"weir": arrays_of}
-"""By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them in its state, and
-makes them again when the facts of one of these jobs change. The policy finds them in the `JobList` that it is given.
+"""By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them
+in its state, and makes them again when the facts of one of these jobs change. The policy finds them
+in the `JobList` that it is given.
 """

@@ -27,7 +27,9 @@ class Before(NamedTuple):
     def decision_of(self, role: str, serial: int) -> Entry | None:
         """The decision that first wants a task: its pod is made for it."""
         told = self.known.of(AllocationDecided, uid_of(self.entry))
-        return next((e for e in told if e.order < self.entry.order and wants(e.said, role, serial)), None)
+        return next(
+            (e for e in told if e.order < self.entry.order and wants(e.said, role, serial)), None
+        )
 
 
 def wants(decision: Any, role: str, serial: int) -> bool:

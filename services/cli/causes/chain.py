@@ -1,7 +1,7 @@
 """From a message back to its roots, and on to what it brought about: pure.
 
-Backwards every cause is followed. Forwards one decision is passed and no second one: what that brings about is its own
-story, and `weir why` tells it of its name.
+Backwards every cause is followed. Forwards one decision is passed and no second one: what that
+brings about is its own story, and `weir why` tells it of its name.
 """
 
 from __future__ import annotations

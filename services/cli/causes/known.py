@@ -36,7 +36,9 @@ class Known:
             self.uids[said.key()].append(uid)
 
     def of(self, kind: type[Message], whose: str | int) -> list[Entry]:
-        """Every message of a kind about a job (`<namespace>.<name>`, or its uid), or about a node."""
+        """Every message of a kind about a job (`<namespace>.<name>`, or its uid), or about a
+        node.
+        """
         return self._told.get((kind, str(whose)), [])
 
     def newest(
@@ -47,7 +49,9 @@ class Known:
         end = bisect_left(told, before, key=lambda entry: entry.order)
         return next((told[i] for i in range(end - 1, -1, -1) if holds(told[i].said)), None)
 
-    def first(self, kind: type[Message], whose: str | int, after: Order, holds: Holds = lambda _: True) -> Entry | None:
+    def first(
+        self, kind: type[Message], whose: str | int, after: Order, holds: Holds = lambda _: True
+    ) -> Entry | None:
         """The first that was stored at or after."""
         told = self.of(kind, whose)
         begin = bisect_left(told, after, key=lambda entry: entry.order)
@@ -55,8 +59,14 @@ class Known:
 
 
 def uid_of(entry: Entry) -> int:
-    """Of the job that a message is about; a request's own number is the uid that its job will have. 0: of none."""
-    return entry.sequence if isinstance(entry.said, JobRequested) else int(getattr(entry.said, "uid", 0))
+    """Of the job that a message is about; a request's own number is the uid that its job will have.
+    0: of none.
+    """
+    return (
+        entry.sequence
+        if isinstance(entry.said, JobRequested)
+        else int(getattr(entry.said, "uid", 0))
+    )
 
 
 def key_of(entry: Entry) -> str:

@@ -1,7 +1,7 @@
 """What else has to be read to know the causes of what is known: pure.
 
-Orders are few, and read whole. Facts are many: they are read of the jobs and nodes that a chain touches, and of all
-nodes only around a decision that names one's change.
+Orders are few, and read whole. Facts are many: they are read of the jobs and nodes that a chain
+touches, and of all nodes only around a decision that names one's change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from shared.messages import AllocationDecided, CapacityChanged
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """Facts that are not read yet: of a job (`<namespace>.<name>`), of a node up to a time, of all nodes around one."""
+    """Facts that are not read yet: of a job (`<namespace>.<name>`), of a node up to a time, of all
+    nodes around one.
+    """
 
     of: Literal["job", "node", "nodes"]
     whose: str = ""
@@ -42,5 +44,7 @@ def _of(entry: Entry, known: Known) -> Iterator[Lack]:
 def _where(said: AllocationDecided, at_s: float, known: Known) -> Lack:
     """The id of a fact begins with its job's uid; that of a node's change does not."""
     uid, whole = said.cause.partition(".")[0], said.cause.count(".") > 1
-    keys = [key for key, uids in known.uids.items() if whole and uid.isdecimal() and int(uid) in uids]
+    keys = [
+        key for key, uids in known.uids.items() if whole and uid.isdecimal() and int(uid) in uids
+    ]
     return Lack("job", keys[0]) if keys else Lack("nodes", at_s=at_s)

@@ -34,7 +34,9 @@ from shared.words import lasting
 
 ALIKE = 3
 """So many of a kind with the same cause are shown; of more, the first."""
-AT, BECAUSE, HEADING = 12, 11, "bold underline"
+AT = 12
+BECAUSE = 11
+HEADING = "bold underline"
 ROOTS = {
     JobRequested: "a person",
     CancelRequested: "a person",
@@ -55,7 +57,9 @@ UNKNOWN = "not known"
 
 
 def table(chain: Chain, zone: tzinfo | None, width: int | None, most: int | None) -> Iterator[Text]:
-    """`zone` None: that of this machine. `width` None: lines are not folded. `most`: rows a part; None: all."""
+    """`zone` None: that of this machine. `width` None: lines are not folded. `most`: rows a part;
+    None: all.
+    """
     zero_s = chain.event.entry.stored_s
     heads = [("WHEN", AT + 1), ("EVENT", 7), ("BECAUSE OF", BECAUSE + 1), ("FACT", 0)]
     yield Text("".join(f"{head:<{wide}}" for head, wide in heads), "dim")
@@ -107,7 +111,9 @@ def _thinned(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
     alike: dict[tuple[str, str, str], list[Step]] = {}
     for step in steps:
         alike.setdefault((fact(step.entry.said), _whose(step), reasons(step)), []).append(step)
-    kept: list[tuple[Step, list[Step]]] = [(s, []) for group in alike.values() if len(group) <= ALIKE for s in group]
+    kept: list[tuple[Step, list[Step]]] = [
+        (s, []) for group in alike.values() if len(group) <= ALIKE for s in group
+    ]
     firsts = [(group[0], group[1:]) for group in alike.values() if len(group) > ALIKE]
     return sorted([*kept, *firsts], key=lambda shown: shown[0].entry.order)
 

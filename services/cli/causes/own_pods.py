@@ -1,4 +1,6 @@
-"""Why a node is as it is, as far as that is our own doing: which pods of ours came or went. Pure."""
+"""Why a node is as it is, as far as that is our own doing: which pods of ours came or went.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ def _maker(pod: Pod, before: Before) -> Entry | None:
 
 def _ender(pod: Pod, before: Before) -> Entry | None:
     """The decision that first did without it; else the end of its job."""
-    task, uid, made = task_of(pod), _uid(pod, before), _maker(pod, before)
+    task = task_of(pod)
+    uid = _uid(pod, before)
+    made = _maker(pod, before)
     dropped = None
     if made is not None:
-        dropped = before.known.first(AllocationDecided, uid, made.order, lambda said: not wants(said, *task))
+        dropped = before.known.first(
+            AllocationDecided, uid, made.order, lambda said: not wants(said, *task)
+        )
     if dropped is not None and dropped.order < before.entry.order:
         return dropped
     return before.known.newest(JobFinished, uid, before.entry.order)

@@ -1,7 +1,7 @@
 """What brings a message about: one rule a kind. Pure.
 
-A rule names the messages without which this one would not have been said, out of what was stored before it. A kind
-without a rule is a root: a person's wish, or what was seen of the world.
+A rule names the messages without which this one would not have been said, out of what was stored
+before it. A kind without a rule is a root: a person's wish, or what was seen of the world.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def because(entry: Entry, known: Known) -> tuple[Entry, ...]:
     """What led to it directly, oldest first; empty: a root, or its cause was not read."""
     rule = RULES.get(type(entry.said))
     found = rule(entry.said, Before(entry, known)) if rule else ()
-    return tuple(sorted({e.order: e for e in found if e is not None}.values(), key=lambda e: e.order))
+    return tuple(
+        sorted({e.order: e for e in found if e is not None}.values(), key=lambda e: e.order)
+    )
 
 
 # ---------------------------------------------------------------- answers and decisions
@@ -73,13 +75,17 @@ def _decision(m: AllocationDecided, before: Before) -> Found:
 
 
 def _named(cause: str, before: Before) -> Entry | None:
-    """A cause is a message's id; or a pod, of which something was told; or what the last report told."""
+    """A cause is a message's id; or a pod, of which something was told; or what the last report
+    told.
+    """
     if cause == "-":
         return None
     if cause in before.known.by_id:
         return before.known.by_id[cause]
     of_pod = [before.last(kind, lambda m: m.pod == cause) for kind in (TaskExited, TaskLeaving)]
-    told = before.latest(*of_pod) or before.latest(before.last(ProgressReported) if _is_usage(cause, before) else None)
+    told = before.latest(*of_pod) or before.latest(
+        before.last(ProgressReported) if _is_usage(cause, before) else None
+    )
     return told[0] if told else None
 
 
@@ -88,7 +94,9 @@ MEMORY = "memory"
 
 
 def _is_usage(cause: str, before: Before) -> bool:
-    """Whether it is about how much the job's tasks use: memory, or a pod of its own that starves."""
+    """Whether it is about how much the job's tasks use: memory, or a pod of its own that
+    starves.
+    """
     job = key_of(before.entry).partition(".")[2]
     return cause == MEMORY or cause.startswith(f"{job}-")
 
@@ -125,12 +133,17 @@ def _handover(m: HandOverOrdered, before: Before) -> Found:
 
 
 def _abandoned(m: GenerationAbandoned, before: Before) -> Found:
-    """Its decision; and what came in between: a newer one, a task that ended, one that could not prepare, no save."""
+    """Its decision; and what came in between: a newer one, a task that ended, one that could not
+    prepare, no save.
+    """
     decided = before.of_generation(AllocationDecided, m.generation)
     between = before.latest(
         before.last(AllocationDecided, lambda told: told.generation > m.generation),
         before.last(TaskExited),
-        before.last(GenerationPrepared, lambda told: told.generation == m.generation and told.error is not None),
+        before.last(
+            GenerationPrepared,
+            lambda told: told.generation == m.generation and told.error is not None,
+        ),
         before.last(CheckpointFailed, lambda told: told.successor == m.generation),
     )
     return [decided, *(e for e in between if decided is None or e.order > decided.order)]
@@ -144,7 +157,9 @@ def _updated(m: TaskUpdated, before: Before) -> Found:
 
 
 def _saved(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
-    """The hand-over for which it drained; else that it trains, and for a stand-still the notice before it."""
+    """The hand-over for which it drained; else that it trains, and for a stand-still the notice
+    before it.
+    """
     if m.successor is not None:
         return [before.of_generation(HandOverOrdered, m.successor)]
     trains = before.of_generation(TrainingResumed, m.generation)

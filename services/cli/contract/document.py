@@ -1,7 +1,8 @@
-"""The AsyncAPI 3 document: one channel a subject, one operation for all who say a message and one for all who hear it.
+"""The AsyncAPI 3 document: one channel a subject, one operation for all who say a message and one
+for all who hear it.
 
-AsyncAPI describes one application; this describes all of them, so who it is stands in an operation's tags. What is said
-on a job's subjects by its own trainers is said by `job`.
+AsyncAPI describes one application; this describes all of them, so who it is stands in an
+operation's tags. What is said on a job's subjects by its own trainers is said by `job`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,26 @@ from typing import Any
 import msgspec
 
 from services.cli.contract.schemas import KINDS, Kind, schemas
-from shared.messages import MESSAGES, CapacityChanged, ClaimsChanged, DeadLetter, Message, QuotaChanged, ServiceTroubled
-from shared.permissions import ALLOCATOR, HEARD_BY, JOB, LAUNCHER, MONITOR, OPERATOR, PAGE, SAID_BY, SUBMITTER
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    ClaimsChanged,
+    DeadLetter,
+    Message,
+    QuotaChanged,
+    ServiceTroubled,
+)
+from shared.permissions import (
+    ALLOCATOR,
+    HEARD_BY,
+    JOB,
+    LAUNCHER,
+    MONITOR,
+    OPERATOR,
+    PAGE,
+    SAID_BY,
+    SUBMITTER,
+)
 from shared.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
 
 Fields = dict[str, Any]
@@ -66,9 +85,20 @@ HEADERS = {
 def document() -> Fields:
     return {
         "asyncapi": "3.0.0",
-        "info": {"title": "Weir", "version": VERSION, "description": ABOUT, "license": {"name": "Apache-2.0"}},
+        "info": {
+            "title": "Weir",
+            "version": VERSION,
+            "description": ABOUT,
+            "license": {"name": "Apache-2.0"},
+        },
         "defaultContentType": "application/json",
-        "servers": {"bus": {"host": "127.0.0.1:4222", "protocol": "nats", "description": "where `weir up` puts it"}},
+        "servers": {
+            "bus": {
+                "host": "127.0.0.1:4222",
+                "protocol": "nats",
+                "description": "where `weir up` puts it",
+            }
+        },
         "channels": {kind.__name__: _channel(kind) for kind in KINDS},
         "operations": {name: told for kind in MESSAGES for name, told in _operations(kind)},
         "components": {
@@ -84,7 +114,9 @@ def address(kind: Kind) -> str:
     """The subject, with its names in braces."""
     if issubclass(kind, DeadLetter):
         return f"{DeadLetter.PREFIX}.{{subject}}"
-    return pattern(kind, next((key for one, key in KEYS.items() if issubclass(kind, one)), "{namespace}.{job}"))
+    return pattern(
+        kind, next((key for one, key in KEYS.items() if issubclass(kind, one)), "{namespace}.{job}")
+    )
 
 
 def stream(kind: Kind) -> str:
@@ -105,7 +137,9 @@ def _channel(kind: Kind) -> Fields:
         "summary": summary(kind),
         "messages": {kind.__name__: _ref("components/messages", kind)},
         "parameters": {
-            name: {"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS if f"{{{name}}}" in subject
+            name: {"$ref": f"#/components/parameters/{name}"}
+            for name in PARAMETERS
+            if f"{{{name}}}" in subject
         },
         "x-stream": stream(kind),
     }
@@ -137,12 +171,17 @@ def _message(kind: Kind) -> Fields:
         "payload": _ref("components/schemas", kind),
     }
     return (
-        told if issubclass(kind, DeadLetter) else told | {"traits": [{"$ref": "#/components/messageTraits/CloudEvent"}]}
+        told
+        if issubclass(kind, DeadLetter)
+        else told | {"traits": [{"$ref": "#/components/messageTraits/CloudEvent"}]}
     )
 
 
 def _headers() -> Fields:
-    return {"type": "object", "properties": {n: {"type": "string", "description": d} for n, d in HEADERS.items()}}
+    return {
+        "type": "object",
+        "properties": {n: {"type": "string", "description": d} for n, d in HEADERS.items()},
+    }
 
 
 def _ref(where: str, kind: type[msgspec.Struct]) -> Fields:

@@ -1,4 +1,6 @@
-"""The same contract as a page for people, in Markdown: every subject, who says and hears it, and every field. Pure."""
+"""The same contract as a page for people, in Markdown: every subject, who says and hears it, and
+every field. Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,27 @@ def page() -> str:
 
 def _head() -> Iterator[str]:
     yield from ("# Every message on the bus", "", MADE, "", ABOUT, "", LISTEN, "")
-    yield from _table(("stream", "what it holds"), ((f"`{name}`", said) for name, said in STREAMS.items()))
+    yield from _table(
+        ("stream", "what it holds"), ((f"`{name}`", said) for name, said in STREAMS.items())
+    )
     yield from _table(("who", "what they are"), USERS.items())
     yield from ("Headers of each message:", "")
     yield from _table(
-        ("header", "what it says"), ((f"`{name}`", said.replace("<", "\\<")) for name, said in HEADERS.items())
+        ("header", "what it says"),
+        ((f"`{name}`", said.replace("<", "\\<")) for name, said in HEADERS.items()),
     )
 
 
 def _overview() -> Iterator[str]:
     yield from ("## Subjects", "")
     rows = (
-        (f"[`{address(k)}`](#{k.__name__.lower()})", _who(SAID_BY[k]), _who(HEARD_BY[k]), summary(k)) for k in MESSAGES
+        (
+            f"[`{address(k)}`](#{k.__name__.lower()})",
+            _who(SAID_BY[k]),
+            _who(HEARD_BY[k]),
+            summary(k),
+        )
+        for k in MESSAGES
     )
     yield from _table(("subject", "said by", "heard by", "in one sentence"), rows)
     short = (
@@ -61,7 +72,14 @@ def _messages(found: dict[str, Schema]) -> Iterator[str]:
 
 
 def _message(kind: Kind, schema: Schema) -> Iterator[str]:
-    yield from (f"### {kind.__name__}", "", _about(kind), "", f"`{address(kind)}`, in `{stream(kind)}`", "")
+    yield from (
+        f"### {kind.__name__}",
+        "",
+        _about(kind),
+        "",
+        f"`{address(kind)}`, in `{stream(kind)}`",
+        "",
+    )
     yield from _fields(schema)
 
 
@@ -81,7 +99,10 @@ def _about(kind: type[Any]) -> str:
 
 def _fields(schema: Schema) -> Iterator[str]:
     required = schema.get("required", [])
-    rows = ((f"`{name}`", _type(told), _default(name, told, required)) for name, told in schema["properties"].items())
+    rows = (
+        (f"`{name}`", _type(told), _default(name, told, required))
+        for name, told in schema["properties"].items()
+    )
     yield from _table(("field", "type", "if absent"), rows)
 
 
@@ -109,14 +130,22 @@ def _shape(told: Schema) -> str:
     kind = told.get("type", "anything")
     if kind == "array":
         items = told.get("items", {})
-        return f"list of {' and '.join(map(_type, items))}" if isinstance(items, list) else f"list of {_type(items)}"
+        return (
+            f"list of {' and '.join(map(_type, items))}"
+            if isinstance(items, list)
+            else f"list of {_type(items)}"
+        )
     if kind == "object" and isinstance(told.get("additionalProperties"), dict):
         return f"object of {_type(told['additionalProperties'])}"
     return str(kind)
 
 
 def _bounds(told: Schema) -> str:
-    said = [words.format(told[name]) for name, words in BOUNDS.items() if abs(told.get(name, WIDEST)) < WIDEST]
+    said = [
+        words.format(told[name])
+        for name, words in BOUNDS.items()
+        if abs(told.get(name, WIDEST)) < WIDEST
+    ]
     form = [f"as `{told['pattern']}`"] if "pattern" in told else []
     return "".join(f", {each}" for each in [*said, *form])
 

@@ -22,7 +22,9 @@ def schemas() -> dict[str, Schema]:
 
 
 def _as_draft_7(value: Any) -> Any:
-    """Our classes' schemas are of 2020-12: lists of fixed length are called otherwise; patterns end Python's way."""
+    """Our classes' schemas are of 2020-12: lists of fixed length are called otherwise; patterns end
+    Python's way.
+    """
     if isinstance(value, list):
         return [_as_draft_7(each) for each in value]
     if not isinstance(value, dict):

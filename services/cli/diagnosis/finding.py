@@ -7,11 +7,15 @@ from typing import Literal
 import msgspec
 
 Weight = Literal["fine", "advice", "wrong"]
-"""`wrong`: the job would fail, or train something else than it seems to; `advice`: it would be slower, or larger."""
+"""`wrong`: the job would fail, or train something else than it seems to; `advice`: it would be
+slower, or larger.
+"""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: whatever helps to find the place, a traceback say. `remedy`: what to do; empty for what is fine."""
+    """`more`: whatever helps to find the place, a traceback say. `remedy`: what to do; empty for
+    what is fine.
+    """
 
     weight: Weight
     what: str

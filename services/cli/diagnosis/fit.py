@@ -1,9 +1,11 @@
-"""A program beside its job: do its variables fit its parameter servers, its batches its workers? Pure.
+"""A program beside its job: do its variables fit its parameter servers, its batches its workers?
+Pure.
 
-With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps (`placing.py`), each with its
-share of what the optimizer keeps, a ps needs `PS_GIB` + S(n) at least, and once more S(n) while the next generation
-stands beside it. When it starts it may need `COPIES` of the largest variable besides. The chief builds the model once
-by itself, and to evaluate it has the weights twice.
+With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps
+(`placing.py`), each with its share of what the optimizer keeps, a ps needs `PS_GIB` + S(n) at
+least, and once more S(n) while the next generation stands beside it. When it starts it may need
+`COPIES` of the largest variable besides. The chief builds the model once by itself, and to evaluate
+it has the weights twice.
 """
 
 from __future__ import annotations
@@ -19,11 +21,17 @@ from shared.messages import JobRequested, RoleResources
 from shared.words import counted
 
 GIB = 1 << 30
-PS_GIB, CHIEF_GIB, WORKER_GIB = 0.3, 0.6, 0.5
-"""What a task takes before it holds anything, with TensorFlow 2.21. Measured were, of resident memory, 0.16 for a ps,
-0.37 for a worker and 0.47 for a chief where eight tasks shared their pages, and 0.37 and 0.65 where nobody did."""
+PS_GIB = 0.3
+CHIEF_GIB = 0.6
+WORKER_GIB = 0.5
+"""What a task takes before it holds anything, with TensorFlow 2.21. Measured were, of resident
+memory, 0.16 for a ps, 0.37 for a worker and 0.47 for a chief where eight tasks shared their pages,
+and 0.37 and 0.65 where nobody did.
+"""
 COPIES = 2
-"""A Keras initialiser makes the first values in three operations, and their results stay with the ps (measured)."""
+"""A Keras initialiser makes the first values in three operations, and their results stay with the
+ps (measured).
+"""
 ALIKE = 1.05
 """A fullest ps that is smaller by less than this factor is no smaller."""
 
@@ -46,7 +54,9 @@ def _batches(examples: int, job: JobRequested) -> Iterator[Finding]:
     most = ceil(examples / min(job.batch.start, examples))
     if job.workers.max > most:
         what = f"an epoch has {counted(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
-        yield advice(what, f"workers.max of at most {most}, or a smaller batch: who has no batch waits")
+        yield advice(
+            what, f"workers.max of at most {most}, or a smaller batch: who has no batch waits"
+        )
 
 
 # ---------------------------------------------------------------- parameter servers
@@ -66,11 +76,15 @@ def enough(variables: Sequence[Held], slots: int, most: int) -> int:
     return next(ps for ps in range(1, most + 1) if fullest(variables, slots, ps) <= ALIKE * least)
 
 
-def _servers(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float) -> Iterator[Finding]:
+def _servers(
+    variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float
+) -> Iterator[Finding]:
     useful = enough(variables, slots, job.ps.max)
     if useful < job.ps.max:
         largest = max(variables, key=lambda v: v.bytes)
-        what = f"ps.max is {job.ps.max}, and with more than {useful} the fullest ps would hold no less"
+        what = (
+            f"ps.max is {job.ps.max}, and with more than {useful} the fullest ps would hold no less"
+        )
         why = f"a variable is never divided, and {largest.name} has {size(largest.bytes)}"
         yield advice(what, f"ps.max of {useful}: {why}")
     if memory_gib:
@@ -80,14 +94,17 @@ def _servers(variables: Sequence[Held], slots: int, job: JobRequested, memory_gi
 def _room(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float) -> Finding:
     """Whether the fullest ps has room for its share, and for the next generation's beside it."""
     held = fullest(variables, slots, job.ps.min) / GIB
-    share = f"of {job.ps.min} ps the fullest holds {held:.2f} GiB, besides TensorFlow's {PS_GIB:g} GiB"
+    share = (
+        f"of {job.ps.min} ps the fullest holds {held:.2f} GiB, besides TensorFlow's {PS_GIB:g} GiB"
+    )
     if PS_GIB + held > memory_gib:
         return _crowded(variables, slots, job, memory_gib, share)
     start = PS_GIB + held + COPIES * max(v.bytes for v in variables) / GIB
     if start > memory_gib:
         remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in {example('plays.py')}"
         return advice(
-            f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies", remedy
+            f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies",
+            remedy,
         )
     if PS_GIB + 2 * held > memory_gib:
         remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less every change of size stops and starts the job again"
@@ -100,16 +117,35 @@ def _twice(room: str, memory_gib: float) -> str:
     return f"its {memory_gib:g} GiB have {room} for that twice, as while a change of size gets ready beside what trains"
 
 
-def _crowded(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float, share: str) -> Finding:
+def _crowded(
+    variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float, share: str
+) -> Finding:
     largest = max(variables, key=lambda v: v.bytes)
-    alone = fullest([largest], round(slots * largest.bytes / max(sum(v.bytes for v in variables), 1)), 1) / GIB
+    alone = (
+        fullest(
+            [largest], round(slots * largest.bytes / max(sum(v.bytes for v in variables), 1)), 1
+        )
+        / GIB
+    )
     if PS_GIB + alone > memory_gib:
-        what = f"{largest.name} alone needs {PS_GIB + alone:.2f} GiB on a ps, which has {memory_gib:g}"
-        return wrong(what, f"more memory for ps, or several smaller tables in place of {largest.name}: none is divided")
-    fits = (n for n in range(job.ps.min, job.ps.max + 1) if PS_GIB + fullest(variables, slots, n) / GIB <= memory_gib)
+        what = (
+            f"{largest.name} alone needs {PS_GIB + alone:.2f} GiB on a ps, which has {memory_gib:g}"
+        )
+        return wrong(
+            what,
+            f"more memory for ps, or several smaller tables in place of {largest.name}: none is divided",
+        )
+    fits = (
+        n
+        for n in range(job.ps.min, job.ps.max + 1)
+        if PS_GIB + fullest(variables, slots, n) / GIB <= memory_gib
+    )
     needed = next(fits, None)
     remedy = f"{PS_GIB + fullest(variables, slots, job.ps.min) / GIB:.2f} GiB for ps"
-    return wrong(f"{share}: more than its {memory_gib:g} GiB", f"{remedy}, or ps.min of {needed}" if needed else remedy)
+    return wrong(
+        f"{share}: more than its {memory_gib:g} GiB",
+        f"{remedy}, or ps.min of {needed}" if needed else remedy,
+    )
 
 
 # ---------------------------------------------------------------- chief and workers
@@ -119,8 +155,13 @@ def _chief(here: Examined, memory_gib: float) -> Iterator[Finding]:
     held = sum(v.bytes for v in here.variables or ()) / GIB
     needs = CHIEF_GIB + held * (2 if here.evaluated else 1)
     if memory_gib and needs > memory_gib:
-        why = "it builds the model by itself to learn its sizes" + (", and to evaluate it" if here.evaluated else "")
-        yield wrong(f"the chief needs {needs:.2f} GiB and has {memory_gib:g}: {why}", "more memory for the chief")
+        why = "it builds the model by itself to learn its sizes" + (
+            ", and to evaluate it" if here.evaluated else ""
+        )
+        yield wrong(
+            f"the chief needs {needs:.2f} GiB and has {memory_gib:g}: {why}",
+            "more memory for the chief",
+        )
 
 
 def _worker(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
@@ -130,4 +171,6 @@ def _worker(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
         yield wrong(what, "more memory for workers, or data that is read as it is needed")
     elif needs + loaded_gib > memory_gib:
         remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less every change stops and starts the job again"
-        yield advice(f"{import_}: a worker's {_twice('no room', memory_gib).removeprefix('its ')}", remedy)
+        yield advice(
+            f"{import_}: a worker's {_twice('no room', memory_gib).removeprefix('its ')}", remedy
+        )

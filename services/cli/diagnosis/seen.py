@@ -1,4 +1,6 @@
-"""What a trainer's process saw of a program, beside what another process saw of the same examples. Pure."""
+"""What a trainer's process saw of a program, beside what another process saw of the same examples.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,39 @@ NAMED = 4
 READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
 WHOLE_BYTES = 1e6
-"""A table that is read whole and is smaller than this costs little more than the rest of a model."""
+"""A table that is read whole and is smaller than this costs little more than the rest of a
+model.
+"""
 SHUFFLED = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
 SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
 NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
 REMEDIES = (
     (NO_MODULE, "install {0} here and in the job's image"),
-    (r"FileNotFoundError|NotFoundError", "a pod holds the program alone: read data from a volume, at a path from /"),
+    (
+        r"FileNotFoundError|NotFoundError",
+        "a pod holds the program alone: read data from a volume, at a path from /",
+    ),
     (r"is it batched", "take .batch(...) out of dataset()"),
-    (r"is stuck: ", "a call of the program has to return; what it waits for is not there in a pod either"),
-    (r"SIGKILL", "try it with more memory, or with smaller tables: model() is built twice in this process"),
+    (
+        r"is stuck: ",
+        "a call of the program has to return; what it waits for is not there in a pod either",
+    ),
+    (
+        r"SIGKILL",
+        "try it with more memory, or with smaller tables: model() is built twice in this process",
+    ),
 )
 MEND = "mend it: a job would end with this as its cause"
 
 
 def of_program(here: Examined, there: Examined, left: Collection[str] = ()) -> Iterator[Finding]:
-    """`here`: the process that tried all; `there`: the one that only read; `left`: modules of which it has been said
-    that they do not come along, so that failing of one is no news."""
+    """`here`: the process that tried all; `there`: the one that only read; `left`: modules of which
+    it has been said that they do not come along, so that failing of one is no news.
+    """
     if here.loaded_s is not None and here.examples is not None:
-        yield fine(f"it is imported in {here.loaded_s:.1f} s, and has {counted(here.examples, 'example')}")
+        yield fine(
+            f"it is imported in {here.loaded_s:.1f} s, and has {counted(here.examples, 'example')}"
+        )
     if here.read_s is not None:
         yield from _examples(here, there)
     if here.variables is not None:
@@ -75,7 +91,9 @@ def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
         what = f"example {listed(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
         yield wrong(what, f"{SAME}, and no hash() of a text")
     elif there.read_s is not None:
-        yield fine(f"the same example for the same number, in a batch, alone, and in another process ({tried})")
+        yield fine(
+            f"the same example for the same number, in a batch, alone, and in another process ({tried})"
+        )
     if here.infinite:
         where = listed(list(map(str, here.infinite)), NAMED)
         remedy = "clean the data: one such batch spoils all weights"
@@ -98,7 +116,9 @@ def _model(here: Examined) -> Iterator[Finding]:
     largest = max(variables, key=lambda v: v.bytes, default=None)
     told = f", of which {largest.name} has {size(largest.bytes)}" if largest else ""
     beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
-    yield fine(f"the model has {counted(len(variables), 'variable')} with {size(held)}{told}{beside}")
+    yield fine(
+        f"the model has {counted(len(variables), 'variable')} with {size(held)}{told}{beside}"
+    )
     if idle := [v.name for v in variables if v.learns is False]:
         what = f"{listed(idle, NAMED)} never learns: the loss does not depend on it"
         yield advice(what, "leave it out of model(), or use it")
@@ -106,7 +126,8 @@ def _model(here: Examined) -> Iterator[Finding]:
         names = listed([v.name for v in whole], NAMED)
         what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
         yield advice(
-            what, f"look rows up with tf.gather(table.value, ids), as the layer Rows in {example('plays.py')} does"
+            what,
+            f"look rows up with tf.gather(table.value, ids), as the layer Rows in {example('plays.py')} does",
         )
     if here.scheduled:
         what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"

@@ -20,11 +20,14 @@ class Part(NamedTuple):
 
 
 def bar(parts: Sequence[Part], width: int) -> Text:
-    """Parts side by side, each as wide as its share; to a character, so that together they are `width`.
+    """Parts side by side, each as wide as its share; to a character, so that together they are
+    `width`.
 
     Where each ends is rounded, not how wide it is: so no error adds up.
     """
-    whole, drawn, before = sum(part.amount for part in parts), Text(), 0.0
+    whole = sum(part.amount for part in parts)
+    drawn = Text()
+    before = 0.0
     for part in parts if whole > 0 else ():
         begin, end = (round(at / whole * width) for at in (before, before + part.amount))
         drawn.append(part.character * (end - begin), part.style)
@@ -38,7 +41,9 @@ def curve(values: Sequence[float], width: int) -> str:
     if not shown:
         return ""
     least, span = min(shown), max(shown) - min(shown)
-    return "".join(LEVELS[round((value - least) / span * (len(LEVELS) - 1)) if span else 0] for value in shown)
+    return "".join(
+        LEVELS[round((value - least) / span * (len(LEVELS) - 1)) if span else 0] for value in shown
+    )
 
 
 def progress(share: float | None, width: int) -> str:

@@ -19,7 +19,9 @@ def gib(amount: float) -> str:
 
 
 def speed(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}" if per_second else UNKNOWN
+    return (
+        f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}" if per_second else UNKNOWN
+    )
 
 
 def percent(share: float | None) -> str:
@@ -33,7 +35,9 @@ def time_left(seconds: float | None) -> str:
     if seconds < TEN_MINUTES_S:
         return lasting(seconds)
     return (
-        lasting(round(seconds / 60) * 60).removesuffix(" 0 s") if seconds < TEN_HOURS_S else f"{seconds / 3600:,.0f} h"
+        lasting(round(seconds / 60) * 60).removesuffix(" 0 s")
+        if seconds < TEN_HOURS_S
+        else f"{seconds / 3600:,.0f} h"
     )
 
 

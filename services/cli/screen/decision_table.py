@@ -17,7 +17,9 @@ from shared.words import beside, counted, headline, lasting, saving, size
 NAME, WIDE = 12, 104
 
 
-def decision_table(decisions: Sequence[Decision], letters: Letters, width: int, zone: tzinfo | None) -> Table:
+def decision_table(
+    decisions: Sequence[Decision], letters: Letters, width: int, zone: tzinfo | None
+) -> Table:
     """`zone` None: that of this machine."""
     whole = [gives(decision, width >= WIDE) for decision in decisions]
     widths = [3, 8, NAME, max(map(len, whole), default=0)]

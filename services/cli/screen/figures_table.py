@@ -28,7 +28,9 @@ SHOWN = {
 YIELDING = ("DECIDES ms", "PAUSED s", "RESIZES")
 """Left out in this order where a policy's name has too little room."""
 GAP, LEAST_NAME = 2, 12
-"""Columns between two; and those below which a longer name is not folded before a column is left out."""
+"""Columns between two; and those below which a longer name is not folded before a column is left
+out.
+"""
 
 
 def table(runs: Sequence[Run], width: int) -> Table:
@@ -52,19 +54,33 @@ UNLIKE = "each row's times are of the jobs that are DONE in it, and these are no
 
 
 def differing(runs: Sequence[Run]) -> str:
-    """Where rows have completed other jobs, their means are of other jobs, too: those of what all have completed."""
+    """Where rows have completed other jobs, their means are of other jobs, too: those of what all
+    have completed.
+    """
     completed = {done.policy: _completed(done) for done in runs}
-    alike = [job for job in next(iter(completed.values()), ()) if all(job in each for each in completed.values())]
+    alike = [
+        job
+        for job in next(iter(completed.values()), ())
+        if all(job in each for each in completed.values())
+    ]
     if all(len(each) == len(alike) for each in completed.values()):
         return ""
     if not alike:
         return UNLIKE
-    means = ", ".join(f"{name} {fmean(each[job] for job in alike):,.0f}" for name, each in completed.items())
-    return f"{UNLIKE}; of the {counted(len(alike), 'job')} that every row completed, MEAN s: {means}"
+    means = ", ".join(
+        f"{name} {fmean(each[job] for job in alike):,.0f}" for name, each in completed.items()
+    )
+    return (
+        f"{UNLIKE}; of the {counted(len(alike), 'job')} that every row completed, MEAN s: {means}"
+    )
 
 
 def _completed(run: Run) -> dict[str, float]:
-    return {record.work.job: took_s for record in run.records if (took_s := record.completion_s) is not None}
+    return {
+        record.work.job: took_s
+        for record in run.records
+        if (took_s := record.completion_s) is not None
+    }
 
 
 def _cell(name: str, told: Figures) -> str:

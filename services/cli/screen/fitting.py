@@ -18,12 +18,17 @@ def capped(most: int, width: int) -> int:
 
 def longest(cells: Iterable[Text | str]) -> int:
     """Columns that the widest of them takes."""
-    return max((cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells), default=0)
+    return max(
+        (cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells), default=0
+    )
 
 
-def fitting(wide: Mapping[str, int], yielding: Sequence[str], width: int, gap: int) -> dict[str, int]:
-    """Those that stand side by side in `width`, `gap` apart: of the `yielding` as many as there is room for, the last
-    ones first. `wide`: what each needs. What does not yield stays, even where that is too wide.
+def fitting(
+    wide: Mapping[str, int], yielding: Sequence[str], width: int, gap: int
+) -> dict[str, int]:
+    """Those that stand side by side in `width`, `gap` apart: of the `yielding` as many as there is
+    room for, the last ones first. `wide`: what each needs. What does not yield stays, even where
+    that is too wide.
     """
     kept = {heading for heading in wide if heading not in yielding}
     for heading in reversed(yielding):

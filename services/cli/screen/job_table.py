@@ -1,4 +1,6 @@
-"""The jobs: what each has, how fast it is, how well it learns, how far it is and how long it takes still. Pure."""
+"""The jobs: what each has, how fast it is, how well it learns, how far it is and how long it takes
+still. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,31 @@ from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import GAP, plain_table
 from shared.words import headline
 
-BADGE, NAME, LONGEST_NAME, PHASE, CURVE, SHORT_CURVE, BAR, LEFT, WHY = 3, 12, 28, 9, 8, 5, 10, 10, 24
+BADGE = 3
+NAME = 12
+LONGEST_NAME = 28
+PHASE = 9
+CURVE = 8
+SHORT_CURVE = 5
+BAR = 10
+LEFT = 10
+WHY = 24
 YIELDING = ("CURVE", "GEN", "LOSS", "EXAMPLES/S", "WORKERS", "PS")
 """Left out in this order where even the shortest name leaves too little room."""
 Cell = Callable[[Story], Text | str]
 
 
 def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
-    """More columns where there is more room; the curve is shorter, or not there, where numbers are long."""
+    """More columns where there is more room; the curve is shorter, or not there, where numbers are
+    long.
+    """
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
     least = fitting({"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - GAP, GAP)
     del least["JOB"]
-    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), _most(jobs, width, "WHY" in least))
+    name = min(
+        max(width - sum(least.values()) - len(least) - BADGE - 2, NAME),
+        _most(jobs, width, "WHY" in least),
+    )
     drawn = plain_table(("", "JOB", *least), RIGHT, [BADGE, name, *least.values()], width)
     drawn.columns[1].max_width = name
     for number, job in enumerate(jobs):
@@ -42,14 +57,20 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
 
 
 def _most(jobs: Sequence[Story], width: int, reasoned: bool) -> int:
-    """Columns that names may take. Beside a reason no more than they need: what is left is the reason's."""
+    """Columns that names may take. Beside a reason no more than they need: what is left is the
+    reason's.
+    """
     needed = longest(_name(job) for job in jobs) if reasoned else LONGEST_NAME
     return max(min(needed, capped(LONGEST_NAME, width)), NAME)
 
 
 def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:
-    """What each column needs for its heading and all that stands in it; the curve has of its own what is left."""
-    least = {heading: max(LEAST.get(heading, len(heading)), longest(cells[heading])) for heading in cells}
+    """What each column needs for its heading and all that stands in it; the curve has of its own
+    what is left.
+    """
+    least = {
+        heading: max(LEAST.get(heading, len(heading)), longest(cells[heading])) for heading in cells
+    }
     least |= {"WHY": WHY} if "WHY" in least else {}
     over = BADGE + NAME + sum(least.values()) + GAP * (len(least) + 1) - width
     return least | {"CURVE": min(max(CURVE - over, SHORT_CURVE), CURVE)}
@@ -57,7 +78,14 @@ def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, i
 
 def in_order(jobs: Iterable[Story]) -> list[Story]:
     """Those that are not over, oldest first; then those that are, the newest end first."""
-    return sorted(jobs, key=lambda j: (over(j.view), -j.view.finished_s if over(j.view) else j.view.submitted_s, j.uid))
+    return sorted(
+        jobs,
+        key=lambda j: (
+            over(j.view),
+            -j.view.finished_s if over(j.view) else j.view.submitted_s,
+            j.uid,
+        ),
+    )
 
 
 def _name(job: Story) -> str:
@@ -105,10 +133,26 @@ LEAST = {
     "WHY": WHY,
 }
 ALL: dict[str, Cell] = {"WHY": _why}
-WIDE, WIDER, WIDEST = 104, 120, 140
+WIDE = 104
+WIDER = 120
+WIDEST = 140
 """Columns from which on there is more, a bar, and the reason."""
 RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
-ORDER = ("PHASE", "GEN", "PS", "WORKERS", "CORES", "GIB", "EXAMPLES/S", "LOSS", "CURVE", "DONE", "", "LEFT", "WHY")
+ORDER = (
+    "PHASE",
+    "GEN",
+    "PS",
+    "WORKERS",
+    "CORES",
+    "GIB",
+    "EXAMPLES/S",
+    "LOSS",
+    "CURVE",
+    "DONE",
+    "",
+    "LEFT",
+    "WHY",
+)
 
 
 def columns(width: int) -> dict[str, Cell]:

@@ -32,7 +32,13 @@ def node_table(nodes: Sequence[Node], letters: Letters, width: int) -> Table:
         memory = f"{gib(node.ours.memory_gib)}/{gib(node.allocatable.memory_gib)}"
         load = {job: held.cpu for job, held in node.load.items()}
         shown = load_bar(load, node.others.cpu, node.free.cpu, letters, room)
-        drawn.add_row(Text(node.name, "bold"), shown, *map(cores, amounts), memory, Text(node.closed, "bold red"))
+        drawn.add_row(
+            Text(node.name, "bold"),
+            shown,
+            *map(cores, amounts),
+            memory,
+            Text(node.closed, "bold red"),
+        )
     return drawn
 
 
@@ -40,7 +46,9 @@ def bar_width(width: int) -> int:
     return min(max(width - FIGURES, 8), WIDEST_BAR)
 
 
-def load_bar(load: Mapping[str, float], others: float, free: float, letters: Letters, width: int) -> Text:
+def load_bar(
+    load: Mapping[str, float], others: float, free: float, letters: Letters, width: int
+) -> Text:
     """Cores by job, then somebody else's, then nobody's."""
     held = sorted((letters.get(job, MANY), amount) for job, amount in load.items())
     ours = [Part(amount, letter, style(letter)) for letter, amount in held]
@@ -58,7 +66,9 @@ def shown_first(nodes: Iterable[Node], most: int) -> list[Node]:
 
 def _by_name(node: Node) -> tuple[str | int, ...]:
     """node-2 before node-10."""
-    parts: list[str | int] = [int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,18})", node.name)]
+    parts: list[str | int] = [
+        int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,18})", node.name)
+    ]
     return tuple(parts)
 
 
@@ -67,10 +77,14 @@ def sum_lines(totals: Totals, load: Mapping[str, Resources], letters: Letters, w
     t, drawn = totals, plain_table(("", "", ""))
     told = {
         "all nodes": _shares(cores, (t.ours, t.others, t.free, t.allocatable, t.used), "cores"),
-        "memory": _shares(gib, (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib), "GiB"),
+        "memory": _shares(
+            gib, (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib), "GiB"
+        ),
     }
     room = max(min(width - max(map(len, told.values())) - 12, WIDEST_BAR), 8)
-    by_cores = load_bar({job: held.cpu for job, held in load.items()}, t.others, t.free, letters, room)
+    by_cores = load_bar(
+        {job: held.cpu for job, held in load.items()}, t.others, t.free, letters, room
+    )
     by_gib = {job: held.memory_gib for job, held in load.items()}
     bars = (by_cores, load_bar(by_gib, t.others_gib, t.free_gib, letters, room))
     for (name, figures), bar_ in zip(told.items(), bars, strict=True):

@@ -17,7 +17,9 @@ OKABE_ITO = (
     ("#000000", "#D55E00"),
 )
 """Letter on ground; each pair has a contrast above 4.5 to 1."""
-OTHERS, FREE, MANY = "░", "·", "+"
+OTHERS = "░"
+FREE = "·"
+MANY = "+"
 """Somebody else's; nobody's; a job of ours beyond the last letter."""
 
 Letters = Mapping[str, str]

@@ -1,7 +1,8 @@
 """Completion for bash: pure.
 
-What may be typed is decided by the word in front (an option's values), else by the command. Paths are bash's own
-affair: where a path may stand, nothing else fits, and bash falls back to names of files.
+What may be typed is decided by the word in front (an option's values), else by the command. Paths
+are bash's own affair: where a path may stand, nothing else fits, and bash falls back to names of
+files.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def _lines(command: Command) -> Iterator[str]:
 
 
 def _option(option: Option) -> str:
-    names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
+    names = " ".join(
+        f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
+    )
     values = f" -x -a {_values(option.values, option.asks)}" if option.values or option.asks else ""
     value = values or (" -r -F" if option.file else " -x")
     return f"{names}{value if option.takes else ''} -d {_quoted(option.said)}"

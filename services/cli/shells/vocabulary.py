@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 
 class Option(NamedTuple):
-    """`names`: `-f`, `--follow`. `values`: what may stand behind it, if that is a choice; `file`: a path does; `asks`:
-    names that are to be asked for."""
+    """`names`: `-f`, `--follow`. `values`: what may stand behind it, if that is a choice; `file`: a
+    path does; `asks`: names that are to be asked for.
+    """
 
     names: tuple[str, ...]
     said: str
@@ -21,7 +22,9 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """`words`: choices for what has no option in front; `file`: a path may stand there; `asks`: one of these names."""
+    """`words`: choices for what has no option in front; `file`: a path may stand there; `asks`: one
+    of these names.
+    """
 
     name: str
     said: str
@@ -50,7 +53,14 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Command:
 def _option(action: argparse.Action) -> Option:
     values = tuple(map(str, action.choices or getattr(action.type, "offers", None) or ()))
     said = " ".join((action.help or "").split()).replace("%%", "%")
-    return Option(tuple(action.option_strings), said, action.nargs != 0, values, action.type is Path, _asks(action))
+    return Option(
+        tuple(action.option_strings),
+        said,
+        action.nargs != 0,
+        values,
+        action.type is Path,
+        _asks(action),
+    )
 
 
 def _asks(action: argparse.Action) -> str:

@@ -39,7 +39,9 @@ fi
 
 
 def script(commands: Sequence[Command]) -> str:
-    listed = "".join(f"        {_quoted(f'{command.name}:{command.said}')}\n" for command in commands)
+    listed = "".join(
+        f"        {_quoted(f'{command.name}:{command.said}')}\n" for command in commands
+    )
     return HEAD + listed + MIDDLE + "".join(_case(command) for command in commands) + TAIL
 
 

@@ -1,4 +1,5 @@
-"""The API server: the paths, verbs and answers that Weir, the official clients and kubectl use, over HTTP.
+"""The API server: the paths, verbs and answers that Weir, the official clients and kubectl use,
+over HTTP.
 
 paths.py         a path -> what it is about                       (pure)
 discovery.py     what there is, for clients that ask first        (pure)

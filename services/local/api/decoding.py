@@ -1,8 +1,10 @@
-"""Does a body have the types that its kind has? A real server decodes into typed fields, and refuses what does not fit.
+"""Does a body have the types that its kind has? A real server decodes into typed fields, and
+refuses what does not fit.
 
-The types are those of the official client's models. Unknown fields are passed over, unless the request asks for strict
-validation (`fieldValidation=Strict`), as kubectl does; null is as good as absent, as on a real server. A quantity may
-be a number; the client calls it a string, so where strings stand by name numbers may.
+The types are those of the official client's models. Unknown fields are passed over, unless the
+request asks for strict validation (`fieldValidation=Strict`), as kubectl does; null is as good as
+absent, as on a real server. A quantity may be a number; the client calls it a string, so where
+strings stand by name numbers may.
 """
 
 from __future__ import annotations
@@ -26,16 +28,27 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
 }
-TOLD = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+TOLD = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+}
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(.+)\]")
 
 
 def decoded(kind: Kind, body: Any, strict: bool = False) -> Any:
-    """The body as it is; raises a refusal (400) that names the first field of a wrong type, or all unknown ones."""
+    """The body as it is; raises a refusal (400) that names the first field of a wrong type, or all
+    unknown ones.
+    """
     wrong = _wrong(body, model_of(kind), "")
     if wrong:
         raise bad_request(f"{kind.name} in version {kind.version!r} cannot be handled: {wrong}")
-    if strict and (unknown := [f'unknown field "{path}"' for path in unknown_fields(body, model_of(kind), "")]):
+    if strict and (
+        unknown := [f'unknown field "{path}"' for path in unknown_fields(body, model_of(kind), "")]
+    ):
         told = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
         raise bad_request(f"{told}: strict decoding error: {', '.join(unknown)}")
     return body
@@ -46,7 +59,9 @@ def unknown_fields(value: Any, wanted: str, where: str) -> Iterator[str]:
     if nested := NESTED.fullmatch(wanted):
         within = enumerate(value or []) if nested[1] == "List" else (value or {}).items()
         for at, one in within:
-            yield from unknown_fields(one, nested[2], f"{where}[{at}]" if nested[1] == "List" else f"{where}.{at}")
+            yield from unknown_fields(
+                one, nested[2], f"{where}[{at}]" if nested[1] == "List" else f"{where}.{at}"
+            )
     elif isinstance(value, dict) and wanted not in PLAIN and wanted != "object":
         fields = _fields(wanted)
         for name, one in value.items():
@@ -71,7 +86,11 @@ def _wrong(value: Any, wanted: str, where: str) -> str:
     if wanted in PLAIN:
         return _unlike(value, PLAIN[wanted], where)
     if nested := NESTED.fullmatch(wanted):
-        return _wrong_list(value, nested[2], where) if nested[1] == "List" else _wrong_map(value, nested[2], where)
+        return (
+            _wrong_list(value, nested[2], where)
+            if nested[1] == "List"
+            else _wrong_map(value, nested[2], where)
+        )
     return _wrong_object(value, wanted, where)
 
 
@@ -97,7 +116,11 @@ def _wrong_object(value: Any, wanted: str, where: str) -> str:
     if not isinstance(value, dict):
         return _unlike(value, (dict,), where)
     fields = _fields(wanted)
-    return _first(_wrong(one, fields[name], f"{where}.{name}") for name, one in value.items() if name in fields)
+    return _first(
+        _wrong(one, fields[name], f"{where}.{name}")
+        for name, one in value.items()
+        if name in fields
+    )
 
 
 def _first(found: Any) -> str:

@@ -31,7 +31,9 @@ def core_versions() -> Body:
 
 
 def groups() -> list[str]:
-    return sorted({f"{kind.group}/{kind.version}" for kind in KINDS if kind.group} | {f"{METRICS}/v1beta1"})
+    return sorted(
+        {f"{kind.group}/{kind.version}" for kind in KINDS if kind.group} | {f"{METRICS}/v1beta1"}
+    )
 
 
 def group(group_version: str) -> Body:
@@ -41,7 +43,11 @@ def group(group_version: str) -> Body:
 
 
 def group_list() -> Body:
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group(each) for each in groups()]}
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [group(each) for each in groups()],
+    }
 
 
 def one_group(name: str) -> Body | None:
@@ -102,7 +108,12 @@ def resource_list(group: str, version: str) -> Body | None:
     if not listed:
         return None
     whole = f"{group}/{version}" if group else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": whole, "resources": listed}
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": whole,
+        "resources": listed,
+    }
 
 
 # ---- openapi: enough for kubectl to leave the validation of objects to the server, and to explain them
@@ -133,5 +144,8 @@ def openapi(path: str) -> Body | None:
 
 def validated(kind: Kind) -> Body:
     named = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")]
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string"}}
+        for name in ("dryRun", "fieldValidation")
+    ]
     return {"parameters": parameters, "responses": {}, "x-kubernetes-group-version-kind": named}

@@ -1,4 +1,6 @@
-"""The forms in which a client may want objects: as they are, as a table, or their metadata alone."""
+"""The forms in which a client may want objects: as they are, as a table, or their metadata
+alone.
+"""
 
 from services.local.api.tables import META, partial, table
 from services.local.objects.bodies import Body, meta
@@ -22,4 +24,9 @@ def many(form: str, kind: Kind, bodies: list[Body], now_s: float, list_meta: Bod
     """A list in another form than its objects have."""
     if form == TABLE:
         return table(kind, bodies, now_s, list_meta)
-    return {"kind": f"{PARTIAL}List", "apiVersion": META, "metadata": list_meta, "items": [partial(b) for b in bodies]}
+    return {
+        "kind": f"{PARTIAL}List",
+        "apiVersion": META,
+        "metadata": list_meta,
+        "items": [partial(b) for b in bodies],
+    }

@@ -30,7 +30,10 @@ def measured(kind: str, meta: Body, sample: Sample) -> Body:
 
 
 def node_metrics(name: str, sample: Sample, node: Body) -> Body:
-    return {**measured("NodeMetrics", {"name": name, "labels": labels(node)}, sample), "usage": used(sample)}
+    return {
+        **measured("NodeMetrics", {"name": name, "labels": labels(node)}, sample),
+        "usage": used(sample),
+    }
 
 
 def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
@@ -46,7 +49,9 @@ class Metrics:
 
     def serve(self, request: web.Request) -> web.Response:
         steps = request.path.strip("/").split("/")[3:]
-        namespace, rest = (steps[1], steps[2:]) if steps[:1] == ["namespaces"] and len(steps) > 2 else ("", steps)
+        namespace, rest = (
+            (steps[1], steps[2:]) if steps[:1] == ["namespaces"] and len(steps) > 2 else ("", steps)
+        )
         if rest[:1] not in (["nodes"], ["pods"]) or len(rest) > 2:
             raise no_such_path()
         found = self.nodes() if rest[0] == "nodes" else self.pods(namespace)
@@ -58,22 +63,44 @@ class Metrics:
     def listed(self, plural: str, found: list[Body], selector: str) -> web.Response:
         match = label_selector(selector)
         kind = "NodeMetricsList" if plural == "nodes" else "PodMetricsList"
-        return answer({"kind": kind, "apiVersion": VERSION, "metadata": {}, "items": [m for m in found if match(m)]})
+        return answer(
+            {
+                "kind": kind,
+                "apiVersion": VERSION,
+                "metadata": {},
+                "items": [m for m in found if match(m)],
+            }
+        )
 
     def nodes(self) -> list[Body]:
-        known = [(name, sample, self.world.store.find(NODE, "", name)) for name, sample in self.usage.nodes.items()]
-        return [node_metrics(name, sample, node) for name, sample, node in known if node is not None]
+        known = [
+            (name, sample, self.world.store.find(NODE, "", name))
+            for name, sample in self.usage.nodes.items()
+        ]
+        return [
+            node_metrics(name, sample, node) for name, sample, node in known if node is not None
+        ]
 
     def pods(self, namespace: str) -> list[Body]:
-        known = [(place, sample, self.world.store.find(POD, *place)) for place, sample in self.usage.pods.items()]
+        known = [
+            (place, sample, self.world.store.find(POD, *place))
+            for place, sample in self.usage.pods.items()
+        ]
         return [
-            pod_metrics(place, s, pod) for place, s, pod in known if pod is not None and namespace in ("", place[0])
+            pod_metrics(place, s, pod)
+            for place, s, pod in known
+            if pod is not None and namespace in ("", place[0])
         ]
 
     def cpu_seconds(self, request: web.Request) -> web.Response:
         measured = self.usage.cpu_seconds()
-        nodes = {name: {"allocatable": self.allocatable(name), "seconds": s} for name, s in measured["nodes"].items()}
-        return answer({"enforced": self.world.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]})
+        nodes = {
+            name: {"allocatable": self.allocatable(name), "seconds": s}
+            for name, s in measured["nodes"].items()
+        }
+        return answer(
+            {"enforced": self.world.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
+        )
 
     def allocatable(self, name: str) -> float:
         node = self.world.store.find(NODE, "", name) or {}

@@ -72,7 +72,11 @@ async def body_of(request: web.Request, *media: str) -> Any:
 
 async def deletion_of(request: web.Request) -> Deletion:
     """From the body and from the query; the query wins, as it does in a real one."""
-    raw: Body = await body_of(request, JSON, PROTOBUF) if request.can_read_body and await request.read() else {}
+    raw: Body = (
+        await body_of(request, JSON, PROTOBUF)
+        if request.can_read_body and await request.read()
+        else {}
+    )
     asked = number(request.query, "gracePeriodSeconds")
     policy = request.query.get("propagationPolicy") or raw.get("propagationPolicy")
     legacy = truth(request.query.get("orphanDependents")) or bool(raw.get("orphanDependents"))

@@ -24,7 +24,11 @@ def locate(path: str) -> Place:
 
 
 def within(group: str, version: str, steps: list[str]) -> Place:
-    inner = BY_PATH.get((group, version, steps[2])) if steps[:1] == ["namespaces"] and len(steps) >= 3 else None
+    inner = (
+        BY_PATH.get((group, version, steps[2]))
+        if steps[:1] == ["namespaces"] and len(steps) >= 3
+        else None
+    )
     if inner is not None:
         return checked(inner, steps[1], steps[3:]) if inner.namespaced else refuse()
     if steps[:1] == ["namespaces"] and len(steps) == 3 and steps[2] == "bindings":

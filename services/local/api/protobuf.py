@@ -1,9 +1,10 @@
-"""What kubectl sends in Kubernetes' protobuf: an eviction and the options of a deletion (`drain`), a namespace
-(`create ns`), and whether one may do something (`auth can-i`). Nothing else is read.
+"""What kubectl sends in Kubernetes' protobuf: an eviction and the options of a deletion (`drain`),
+a namespace (`create ns`), and whether one may do something (`auth can-i`). Nothing else is read.
 
-The bytes `k8s\\0`, then a message whose field 1 tells what it is (1: apiVersion, 2: kind) and whose field 2 is that,
-encoded (k8s.io/apimachinery, `runtime.Unknown`). Field numbers are those of the .proto files of k8s.io/api (`Eviction`)
-and of k8s.io/apimachinery (`DeleteOptions`, `Preconditions`, `ObjectMeta`).
+The bytes `k8s\\0`, then a message whose field 1 tells what it is (1: apiVersion, 2: kind) and whose
+field 2 is that, encoded (k8s.io/apimachinery, `runtime.Unknown`). Field numbers are those of the
+.proto files of k8s.io/api (`Eviction`) and of k8s.io/apimachinery (`DeleteOptions`,
+`Preconditions`, `ObjectMeta`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ Fields = dict[int, list[Any]]
 NAMED: dict[str, dict[int, tuple[str, str]]] = {
     "Namespace": {1: ("metadata", "ObjectMeta")},
     "SelfSubjectAccessReview": {2: ("spec", "AccessSpec")},
-    "AccessSpec": {1: ("resourceAttributes", "Resource"), 2: ("nonResourceAttributes", "NonResource")},
+    "AccessSpec": {
+        1: ("resourceAttributes", "Resource"),
+        2: ("nonResourceAttributes", "NonResource"),
+    },
     "Resource": {
         1: ("namespace", "text"),
         2: ("verb", "text"),
@@ -47,7 +51,9 @@ NAMED: dict[str, dict[int, tuple[str, str]]] = {
 
 
 def body_in(raw: bytes) -> Body:
-    """As it would stand in JSON. Raises a refusal (400) for what cannot be read, or is something else."""
+    """As it would stand in JSON. Raises a refusal (400) for what cannot be read, or is something
+    else.
+    """
     try:
         whole = _fields(raw.removeprefix(MAGIC)) if raw.startswith(MAGIC) else {}
         kind = _fields(whole[1][-1])[2][-1].decode()
@@ -58,7 +64,11 @@ def body_in(raw: bytes) -> Body:
 
 def _message(kind: str, raw: bytes) -> Body:
     names, found = NAMED[kind], _fields(raw)
-    return {names[number][0]: _value(names[number][1], found[number][-1]) for number in names if number in found}
+    return {
+        names[number][0]: _value(names[number][1], found[number][-1])
+        for number in names
+        if number in found
+    }
 
 
 def _value(what: str, value: Any) -> Any:

@@ -20,7 +20,9 @@ from services.local.store import BEFORE_ALL, Key, Store
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a paged list goes on. Its revision is the first page's: a watch from there misses nothing."""
+    """Where a paged list goes on. Its revision is the first page's: a watch from there misses
+    nothing.
+    """
 
     revision: int
     after: Key
@@ -39,7 +41,9 @@ def get_one(request: web.Request, store: Store, place: Place) -> web.Response:
     return answer(one(form_of(request.headers.get("Accept", "")), place.kind, body, store.clock()))
 
 
-def matching(store: Store, place: Place, options: ListOptions, after: Key = BEFORE_ALL) -> Iterator[Stored]:
+def matching(
+    store: Store, place: Place, options: ListOptions, after: Key = BEFORE_ALL
+) -> Iterator[Stored]:
     """What a list shows, in order, from behind a key."""
     for stored in store.stored_after(place.kind, place.namespace, after):
         seen = Stored(as_new(stored.body), stored.revision) if place.kind is NEW_EVENT else stored

@@ -1,4 +1,6 @@
-"""The fields of each kind as OpenAPI has them, for `kubectl explain`: made from the official client's models. Pure."""
+"""The fields of each kind as OpenAPI has them, for `kubectl explain`: made from the official
+client's models. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from services.local.objects.kinds import Kind
 
 WHERE = "#/components/schemas/"
 VERSIONED = re.compile(r"^(\w*?V\d+(?:(?:alpha|beta)\d+)?)(\w+)$")
-TYPES = {"str": "string", "datetime": "string", "bytes": "string", "bytearray": "string", "int": "integer"}
+TYPES = {
+    "str": "string",
+    "datetime": "string",
+    "bytes": "string",
+    "bytearray": "string",
+    "int": "integer",
+}
 TYPES |= {"float": "number", "bool": "boolean", "object": "object"}
 
 
@@ -40,7 +48,11 @@ def _add(model: str, found: dict[str, Body]) -> None:
     about = (of.__doc__ or "").strip().partition("\n\n")[0]
     said = {name: field.description or "" for name, field in of.model_fields.items()}
     properties: Body = {}
-    found[_name(model)] = {"type": "object", "description": " ".join(about.split()), "properties": properties}
+    found[_name(model)] = {
+        "type": "object",
+        "description": " ".join(about.split()),
+        "properties": properties,
+    }
     for field, wanted in of.openapi_types.items():
         name = of.attribute_map[field]
         properties[name] = {"description": said.get(field, ""), **_schema(wanted)}

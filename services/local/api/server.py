@@ -1,9 +1,9 @@
 """The doors. Who may enter, who answers, and how a refusal is said.
 
-The server runs commands for whoever may create pods, so it answers on loopback only, and never a web page: a
-request with an Origin, or with a Host that is not this machine, is refused. There are no accounts. A cluster that was
-started with a token (`weir up` always gives one) refuses every request without it (401); one without a token lets in
-requests without credentials.
+The server runs commands for whoever may create pods, so it answers on loopback only, and never a
+web page: a request with an Origin, or with a Host that is not this machine, is refused. There are
+no accounts. A cluster that was started with a token (`weir up` always gives one) refuses every
+request without it (401); one without a token lets in requests without credentials.
 """
 
 import hmac
@@ -45,7 +45,10 @@ class Server:
         token: str = "",
         bookmark_s: float = watching.BOOKMARK_S,
     ) -> None:
-        self.store, self.metrics, self.logs, self.token = store, metrics, logs, token
+        self.store = store
+        self.metrics = metrics
+        self.logs = logs
+        self.token = token
         self.bookmark_s = bookmark_s
 
     def app(self) -> web.Application:
@@ -75,7 +78,9 @@ class Server:
         ):
             raise forbidden("only programs on this machine are answered")
         given = _token(request.headers.get("Authorization", ""))
-        if (given or self.token) and not (self.token and hmac.compare_digest(given.encode(), self.token.encode())):
+        if (given or self.token) and not (
+            self.token and hmac.compare_digest(given.encode(), self.token.encode())
+        ):
             raise unauthorized()
         return await handler(request)
 
@@ -138,24 +143,35 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Refusal as refusal:
         return reading.answer(refusal.as_status(), refusal.code)
     except web.HTTPRequestEntityTooLarge:
-        return reading.answer(Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413)
+        return reading.answer(
+            Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
-        wrong = bad_request(f"the object is not of the form that its kind has: {type(error).__name__}: {error}")
+        wrong = bad_request(
+            f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
+        )
         return reading.answer(wrong.as_status(), wrong.code)
 
 
 async def reviewed(request: web.Request) -> web.Response:
     """May the asker do this? There are no accounts here: who is let in may do everything."""
     asked = await body_of(request, JSON, PROTOBUF)
-    told = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {}}
-    return reading.answer({**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201)
+    told = {
+        "kind": "SelfSubjectAccessReview",
+        "apiVersion": "authorization.k8s.io/v1",
+        "metadata": {},
+    }
+    return reading.answer(
+        {**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201
+    )
 
 
 def _token(authorization: str) -> str:
     """Return the token of a request: a bearer token, or the password of HTTP basic authentication.
 
-    kubectl sends no bearer token over http, but it does send the user and password of a server's URL.
+    kubectl sends no bearer token over http, but it does send the user and password of a server's
+    URL.
     """
     try:
         password: str = BasicAuth.decode(authorization).password
@@ -186,7 +202,9 @@ async def openapi(request: web.Request) -> web.Response:
 
 
 async def resources(request: web.Request) -> web.Response:
-    found = discovery.resource_list(request.match_info.get("group", ""), request.match_info.get("version", "v1"))
+    found = discovery.resource_list(
+        request.match_info.get("group", ""), request.match_info.get("version", "v1")
+    )
     return reading.answer(found) if found else refuse()
 
 

@@ -34,7 +34,13 @@ from services.local.store import Deletion, Store
 LOOK_S = 0.1  # between two looks at a log that is followed
 OF_TIME = ("timestamps", "sinceSeconds", "sinceTime")
 EVICTED = ("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
-SUCCESS: Body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+SUCCESS: Body = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Success",
+    "code": 201,
+}
 
 
 async def bind(request: web.Request, store: Store, place: Place) -> web.Response:
@@ -45,7 +51,9 @@ async def bind(request: web.Request, store: Store, place: Place) -> web.Response
     if not node:
         raise bad_request("target.name: Required value")
     if node_of(pod):
-        raise conflict("pods/binding", name, f"pod {name} is already assigned to node {node_of(pod)!r}")
+        raise conflict(
+            "pods/binding", name, f"pod {name} is already assigned to node {node_of(pod)!r}"
+        )
     if not is_dry(request):
         store.update(POD, bound(pod, node, store.now()))
     return answer(SUCCESS, 201)
@@ -94,7 +102,9 @@ def patched(request: web.Request, old: Body, change: object) -> Body:
 async def finalize(request: web.Request, store: Store, place: Place) -> web.Response:
     given = await body_of(request, JSON)
     old = store.read(NAMESPACE, "", place.name)
-    return answer(store.update(NAMESPACE, with_spec(old, finalizers=spec(given).get("finalizers") or None)))
+    return answer(
+        store.update(NAMESPACE, with_spec(old, finalizers=spec(given).get("finalizers") or None))
+    )
 
 
 # ---- logs
@@ -113,10 +123,14 @@ async def log(request: web.Request, store: Store, place: Place, logs: Path) -> w
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
     file = logs / f"{place.namespace}_{place.name}_{meta(pod)['uid']}" / f"{container}.log"
     if not file.exists():
-        raise bad_request(f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating')
+        raise bad_request(
+            f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating'
+        )
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    position = await send_tail(response, file, number(request.query, "tailLines"), number(request.query, "limitBytes"))
+    position = await send_tail(
+        response, file, number(request.query, "tailLines"), number(request.query, "limitBytes")
+    )
     if truth(request.query.get("follow")):
         with suppress(ConnectionResetError):  # the client has gone
             await follow(response, store, place, file, position, str(meta(pod)["uid"]))
@@ -140,14 +154,18 @@ def tail_of(text: bytes, lines: int | None) -> bytes:
     return b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
 
 
-async def send_tail(response: web.StreamResponse, file: Path, lines: int | None, limit: int | None) -> int:
+async def send_tail(
+    response: web.StreamResponse, file: Path, lines: int | None, limit: int | None
+) -> int:
     """Gives the position up to which the file was read."""
     text = file.read_bytes()
     await response.write(tail_of(text, lines)[:limit])
     return len(text)
 
 
-async def follow(response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str) -> None:
+async def follow(
+    response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str
+) -> None:
     while True:
         pod = store.find(POD, place.namespace, place.name)
         ended = pod is None or is_over(pod) or meta(pod)["uid"] != uid or not status(pod)

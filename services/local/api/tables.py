@@ -28,7 +28,9 @@ NONE = "<none>"
 def seconds_since(stamped: str | None, now_s: float) -> float:
     if not stamped:
         return 0.0
-    return now_s - datetime.strptime(stamped[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    return (
+        now_s - datetime.strptime(stamped[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    )
 
 
 def duration(seconds: float) -> str:
@@ -38,7 +40,13 @@ def duration(seconds: float) -> str:
         return f"{whole}s"
     if whole < 600:
         return f"{whole // 60}m{whole % 60}s" if whole % 60 else f"{whole // 60}m"
-    return f"{whole // 60}m" if whole < 10800 else f"{whole // 3600}h" if whole < 172800 else f"{whole // 86400}d"
+    return (
+        f"{whole // 60}m"
+        if whole < 10800
+        else f"{whole // 3600}h"
+        if whole < 172800
+        else f"{whole // 86400}d"
+    )
 
 
 def name(body: Body, _: float) -> str:
@@ -76,21 +84,35 @@ def pod_restarts(pod: Body, _: float) -> str:
 
 
 def node_state(node: Body, _: float) -> str:
-    ready = {"True": "Ready", "Unknown": "Unknown"}.get((condition(node, "Ready") or {}).get("status", ""), "NotReady")
+    ready = {"True": "Ready", "Unknown": "Unknown"}.get(
+        (condition(node, "Ready") or {}).get("status", ""), "NotReady"
+    )
     return ready + (",SchedulingDisabled" if spec(node).get("unschedulable") else "")
 
 
 def node_roles(node: Body, _: float) -> str:
     start = "node-role.kubernetes.io/"
-    return ",".join(sorted(key.removeprefix(start) for key in labels(node) if key.startswith(start))) or NONE
+    return (
+        ",".join(sorted(key.removeprefix(start) for key in labels(node) if key.startswith(start)))
+        or NONE
+    )
 
 
 def node_address(node: Body, _: float) -> str:
-    return next((a["address"] for a in status(node).get("addresses") or [] if a.get("type") == "InternalIP"), NONE)
+    return next(
+        (
+            a["address"]
+            for a in status(node).get("addresses") or []
+            if a.get("type") == "InternalIP"
+        ),
+        NONE,
+    )
 
 
 def event_age(event: Body, now_s: float) -> str:
-    return duration(seconds_since(event.get("lastTimestamp") or meta(event).get("creationTimestamp"), now_s))
+    return duration(
+        seconds_since(event.get("lastTimestamp") or meta(event).get("creationTimestamp"), now_s)
+    )
 
 
 def event_object(event: Body, _: float) -> str:
@@ -99,7 +121,10 @@ def event_object(event: Body, _: float) -> str:
 
 
 def service_ports(service: Body, _: float) -> str:
-    return ",".join(f"{p.get('port')}/{p.get('protocol')}" for p in spec(service).get("ports") or []) or NONE
+    return (
+        ",".join(f"{p.get('port')}/{p.get('protocol')}" for p in spec(service).get("ports") or [])
+        or NONE
+    )
 
 
 def data_size(body: Body, _: float) -> str:
@@ -163,7 +188,10 @@ def partial(body: Body) -> Body:
 
 
 def row(kind: Kind, body: Body, now_s: float) -> Body:
-    return {"cells": [cell(body, now_s) for _, cell, _ in columns_of(kind)], "object": partial(body)}
+    return {
+        "cells": [cell(body, now_s) for _, cell, _ in columns_of(kind)],
+        "object": partial(body),
+    }
 
 
 def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:

@@ -30,8 +30,13 @@ LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in 
 
 
 class Watch:
-    def __init__(self, store: Store, place: Place, options: ListOptions, form: str, bookmark_s: float) -> None:
-        self.store, self.place, self.options, self.form = store, place, options, form
+    def __init__(
+        self, store: Store, place: Place, options: ListOptions, form: str, bookmark_s: float
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.options = options
+        self.form = form
         self.journal = store.journal(place.kind)
         self.bookmark_s = bookmark_s
         self.position = store.revision
@@ -60,7 +65,10 @@ class Watch:
 
     def line(self, change: Change) -> bytes:
         body = change.after.body
-        if self.place.namespace not in ("", namespace_of(body)) or self.place.name not in ("", name_of(body)):
+        if self.place.namespace not in ("", namespace_of(body)) or self.place.name not in (
+            "",
+            name_of(body),
+        ):
             return b""
         verb = change.seen_by(self.options.match)
         if verb is None:
@@ -82,10 +90,14 @@ class Watch:
 def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
     notes = {"annotations": {"k8s.io/initial-events-end": "true"}} if ended else {}
     told = {"resourceVersion": str(revision), "creationTimestamp": None, **notes}
-    return line_of(BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told}))
+    return line_of(
+        BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told})
+    )
 
 
-async def serve(request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S) -> web.StreamResponse:
+async def serve(
+    request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S
+) -> web.StreamResponse:
     options = list_options(place.kind, request.query)
     watch = Watch(store, place, options, form_of(request.headers.get("Accept", "")), bookmark_s)
     response = web.StreamResponse(headers={"Content-Type": JSON})

@@ -19,11 +19,9 @@ from services.local.objects.kinds import EVENT, NAMESPACE, NEW_EVENT, Kind
 from services.local.objects.refusals import bad_request, conflict, not_found
 from services.local.store import STALE, Deletion, Store
 
-JSON_PATCH, MERGE, STRATEGIC = (
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
+JSON_PATCH = "application/json-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 PATCHES: dict[str, Callable[[Any, Any], Any]] = {
     JSON_PATCH: patches.json_patch,
     MERGE: patches.merge_patch,
@@ -67,7 +65,9 @@ async def patch(request: web.Request, store: Store, place: Place) -> web.Respons
     return settle(request, store, place, kind, new)
 
 
-def settle(request: web.Request, store: Store, place: Place, kind: Kind, given: Body) -> web.Response:
+def settle(
+    request: web.Request, store: Store, place: Place, kind: Kind, given: Body
+) -> web.Response:
     old = store.read(kind, place.namespace, place.name)
     if meta(given).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
         raise conflict(kind.plural, place.name, STALE)
@@ -92,7 +92,13 @@ async def delete(request: web.Request, store: Store, place: Place) -> web.Respon
 
 def done(kind: Kind, body: Body) -> Body:
     details = {"name": name_of(body), "group": kind.group, "kind": kind.plural, "uid": uid_of(body)}
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    }
 
 
 async def delete_collection(request: web.Request, store: Store, place: Place) -> web.Response:

@@ -1,4 +1,5 @@
-"""The kubelet: pods of the nodes it owns become processes, and what becomes of them becomes their status.
+"""The kubelet: pods of the nodes it owns become processes, and what becomes of them becomes their
+status.
 
 rules.py    what to do about a pod: start, stop, kill, resize, take away       (pure)
 status.py   what a pod's containers did -> the status everybody reads          (pure)

@@ -1,5 +1,5 @@
-"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by /proc where it
-does not.
+"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by
+/proc where it does not.
 
 Contract, for every implementation:
 
@@ -11,11 +11,11 @@ Contract, for every implementation:
     processes(node, pod)       every process inside, whoever its parent is now.
     close_pod / close_node     removes; what still runs inside was killed before. A missing one is no error.
 
-    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms, which kernels
-    refuse.
+    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms,
+    which kernels refuse.
 
-A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps up to 100
-ms in the middle of an answer.
+A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps
+up to 100 ms in the middle of an answer.
 """
 
 from pathlib import Path
@@ -73,7 +73,9 @@ class Cgroups(Protocol):
 
 
 def number_after(text: str, word: str) -> int:
-    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [word]), 0)
+    return next(
+        (int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [word]), 0
+    )
 
 
 def pids_in(folder: Path) -> list[int]:

@@ -1,4 +1,6 @@
-"""Control groups, version 1: three hierarchies, cpu, cpuacct and memory, with the same folders in each."""
+"""Control groups, version 1: three hierarchies, cpu, cpuacct and memory, with the same folders in
+each.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,10 @@ class VersionOne:
     enforced = True
 
     def __init__(self, cpu: Path, account: Path, memory: Path, period_us: int) -> None:
-        self.cpu, self.account, self.memory, self.period_us = cpu, account, memory, period_us
+        self.cpu = cpu
+        self.account = account
+        self.memory = memory
+        self.period_us = period_us
 
     @property
     def roots(self) -> list[Path]:
@@ -48,14 +53,20 @@ class VersionOne:
 
     def write_quota(self, folder: Path, cpu: int | None) -> None:
         quota, period = (NO_LIMIT, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        self.allow_burst(folder, 0)  # it may not exceed the quota, so it goes first when that changes
-        (folder / "cpu.cfs_quota_us").write_text(str(NO_LIMIT))  # else quota and period are checked half-way
+        self.allow_burst(
+            folder, 0
+        )  # it may not exceed the quota, so it goes first when that changes
+        (folder / "cpu.cfs_quota_us").write_text(
+            str(NO_LIMIT)
+        )  # else quota and period are checked half-way
         (folder / "cpu.cfs_period_us").write_text(str(period))
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
         self.allow_burst(folder, max(quota, 0))
 
     def allow_burst(self, folder: Path, microseconds: int) -> None:
-        """What was not used in one period may be used in the next; on average the limit stays. Older kernels cannot."""
+        """What was not used in one period may be used in the next; on average the limit stays.
+        Older kernels cannot.
+        """
         if (folder / "cpu.cfs_burst_us").exists():
             (folder / "cpu.cfs_burst_us").write_text(str(microseconds))
 

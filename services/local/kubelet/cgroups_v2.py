@@ -41,12 +41,16 @@ class VersionTwo:
 
     def write_quota(self, folder: Path, cpu: int | None) -> None:
         quota, period = ("max", self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        self.allow_burst(folder, 0)  # it may not exceed the quota, so it goes first when that changes
+        self.allow_burst(
+            folder, 0
+        )  # it may not exceed the quota, so it goes first when that changes
         (folder / "cpu.max").write_text(f"{quota} {period}")
         self.allow_burst(folder, 0 if quota == "max" else int(quota))
 
     def allow_burst(self, folder: Path, microseconds: int) -> None:
-        """What was not used in one period may be used in the next; on average the limit stays. Older kernels cannot."""
+        """What was not used in one period may be used in the next; on average the limit stays.
+        Older kernels cannot.
+        """
         if (folder / "cpu.max.burst").exists():
             (folder / "cpu.max.burst").write_text(str(microseconds))
 

@@ -1,9 +1,10 @@
 """Nobody is left behind.
 
-A small shell waits at the far end of a pipe whose near end only this program holds. When this program ends,
-however it ends, the pipe closes; the shell then kills every process that carries this cluster's mark, and
-goes. It sits in a session of its own, so that what interrupts the terminal does not interrupt it. And should
-the shell be killed too, the next start with the same data folder sweeps first.
+A small shell waits at the far end of a pipe whose near end only this program holds. When this
+program ends, however it ends, the pipe closes; the shell then kills every process that carries this
+cluster's mark, and goes. It sits in a session of its own, so that what interrupts the terminal does
+not interrupt it. And should the shell be killed too, the next start with the same data folder
+sweeps first.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """What pods printed stays when they are gone, for whoever asks what happened: the newest of it.
 
-Law: no more than `PODS` folders and `BYTES` in all, the oldest go first, and never one of a pod that lives.
+Law: no more than `PODS` folders and `BYTES` in all, the oldest go first, and never one of a pod
+that lives.
 """
 
 from __future__ import annotations

@@ -10,7 +10,15 @@ from services.local.kubelet import kept_logs, rules, status
 from services.local.kubelet.pod import COMPONENT, PodLife
 from services.local.kubelet.rules import Order
 from services.local.kubelet.world import World
-from services.local.objects.bodies import Body, meta, name_of, namespace_of, node_of, uid_of, with_condition
+from services.local.objects.bodies import (
+    Body,
+    meta,
+    name_of,
+    namespace_of,
+    node_of,
+    uid_of,
+    with_condition,
+)
 from services.local.objects.kinds import NODE, POD
 from services.local.telling import tell
 
@@ -66,7 +74,9 @@ class Kubelet:
         lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
         message = "Sidecar containers are not run here" if why == rules.NO_SIDECARS else lacks
         tell(self.world.store, pod, COMPONENT, WARNING, why, message)
-        self.world.store.update(POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock()))
+        self.world.store.update(
+            POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock())
+        )
 
     def ended(self, pod: Body, task: asyncio.Task[None]) -> None:
         self.lives.pop(uid_of(pod), None)
@@ -100,7 +110,8 @@ class Kubelet:
         self.deferred.add(uid_of(pod))
         message = "Node didn't have enough resource"
         self.world.store.update(
-            POD, with_condition(pod, self.world.store.now(), "PodResizePending", "True", why, message)
+            POD,
+            with_condition(pod, self.world.store.now(), "PodResizePending", "True", why, message),
         )
 
     def retry_deferred(self) -> None:

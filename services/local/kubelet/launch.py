@@ -1,16 +1,17 @@
 """How a container becomes a command: pure, from the pod's body and what the kubelet knows.
 
-The image is recorded; it says no more than which folder of Python packages is used (`KubeletSettings.images`).
-`command` and `args` run on this machine; `python` means the Python that runs this program. The environment is bare:
-PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the mark, and what the container declares. `$(NAME)` is replaced as
-Kubernetes does, `$$` is a dollar.
+The image is recorded; it says no more than which folder of Python packages is used
+(`KubeletSettings.images`). `command` and `args` run on this machine; `python` means the Python that
+runs this program. The environment is bare: PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the
+mark, and what the container declares. `$(NAME)` is replaced as Kubernetes does, `$$` is a dollar.
 
-There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works where its
-mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under the data folder and
-not at its mountPath. TMPDIR, which goes with the pod too, stands for an emptyDir at /tmp; its size has no limit.
+There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works
+where its mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under
+the data folder and not at its mountPath. TMPDIR, which goes with the pod too, stands for an
+emptyDir at /tmp; its size has no limit.
 
-Nor has a pod a user of its own: a security context is recorded and not enforced. What a container may only read in a
-real cluster, its root, it can write here as far as whoever started all this can.
+Nor has a pod a user of its own: a security context is recorded and not enforced. What a container
+may only read in a real cluster, its root, it can write here as far as whoever started all this can.
 """
 
 import re
@@ -69,7 +70,9 @@ def referred(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | 
         if reference := source.get(kind):
             value = lookup(kind, str(reference.get("name")), str(reference.get("key")))
             if value is None and not reference.get("optional"):
-                raise CannotLaunch(f"{kind} {reference.get('name')}/{reference.get('key')} not found")
+                raise CannotLaunch(
+                    f"{kind} {reference.get('name')}/{reference.get('key')} not found"
+                )
             return value
     raise CannotLaunch(f"unknown valueFrom {sorted(source)}")
 
@@ -83,23 +86,38 @@ def declared(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
     known: dict[str, str] = {}
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
-        value = referred(pod, container, source, lookup) if source else expanded(str(entry.get("value") or ""), known)
+        value = (
+            referred(pod, container, source, lookup)
+            if source
+            else expanded(str(entry.get("value") or ""), known)
+        )
         if value is not None:
             known[entry["name"]] = value
     return known
 
 
-def launch_of(pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup) -> Launch:
+def launch_of(
+    pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
+) -> Launch:
     """`base`: the bare environment. Raises CannotLaunch."""
     environment = declared(pod, container, lookup)
     words = [
-        expanded(word, environment) for word in [*(container.get("command") or []), *(container.get("args") or [])]
+        expanded(word, environment)
+        for word in [*(container.get("command") or []), *(container.get("args") or [])]
     ]
     if not container.get("command"):
-        raise CannotLaunch("no command: images are not run here, so a container must name its command")
+        raise CannotLaunch(
+            "no command: images are not run here, so a container must name its command"
+        )
     command = [python, *words[1:]] if words[0] in PYTHONS else words
-    return Launch(command=command, environment={**base, **environment}, folder=container.get("workingDir") or folder)
+    return Launch(
+        command=command,
+        environment={**base, **environment},
+        folder=container.get("workingDir") or folder,
+    )
 
 
 def empty_dirs(pod: Body) -> list[str]:
-    return [str(volume["name"]) for volume in spec(pod).get("volumes") or [] if "emptyDir" in volume]
+    return [
+        str(volume["name"]) for volume in spec(pod).get("volumes") or [] if "emptyDir" in volume
+    ]

@@ -10,7 +10,9 @@ from services.local.kubelet.unlimited import NotPermitted
 
 
 def own_group(controller: str, text: str) -> str:
-    """This process's own group, from the text of /proc/self/cgroup; the empty controller is version 2."""
+    """This process's own group, from the text of /proc/self/cgroup; the empty controller is version
+    2.
+    """
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -19,7 +21,9 @@ def own_group(controller: str, text: str) -> str:
 
 
 def under_own(mount: Path, controller: str, name: str) -> Path:
-    """Below our own group, so that what bounds us bounds our pods; at the mount if ours is not visible."""
+    """Below our own group, so that what bounds us bounds our pods; at the mount if ours is not
+    visible.
+    """
     own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
     return (own if own.is_dir() else mount) / name
 
@@ -41,7 +45,9 @@ def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgr
 
 
 def version_two(mount: Path, name: str, period_us: int) -> Cgroups:
-    """The root may hold processes beside groups; no other group may, so there we stand beside our own."""
+    """The root may hold processes beside groups; no other group may, so there we stand beside our
+    own.
+    """
     base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")
     tried = VersionTwo(base / name, period_us)

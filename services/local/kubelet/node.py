@@ -21,7 +21,12 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def capacity_of(node: NodeSpec) -> Body:
     gpu = {GPU: str(node.gpu)} if node.gpu else {}
     memory = f"{int(node.memory_gib * 2**20)}Ki"
-    return {"cpu": cpu_text(round(node.cpu * 1000)), "memory": memory, "pods": str(PODS_PER_NODE), **gpu}
+    return {
+        "cpu": cpu_text(round(node.cpu * 1000)),
+        "memory": memory,
+        "pods": str(PODS_PER_NODE),
+        **gpu,
+    }
 
 
 def info() -> Body:
@@ -56,18 +61,25 @@ def ready(node: Body, now: str) -> Body:
     """Every condition as good news, with a fresh heartbeat."""
     for kind, reason in QUIET.items():
         node = with_condition(node, now, kind, "False", reason)
-    node = with_condition(node, now, "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+    node = with_condition(
+        node, now, "Ready", "True", "KubeletReady", "kubelet is posting ready status"
+    )
     beating = [{**c, "lastHeartbeatTime": now} for c in node["status"]["conditions"]]
     return {**node, "status": {**node["status"], "conditions": beating}}
 
 
 def shutting_down(node: Body, now: str) -> Body:
-    """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there any more."""
+    """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there
+    any more.
+    """
     return with_condition(node, now, "Ready", "False", "KubeletNotReady", "node is shutting down")
 
 
 def status_of(node: NodeSpec, name: str) -> Body:
-    addresses = [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}]
+    addresses = [
+        {"type": "InternalIP", "address": "127.0.0.1"},
+        {"type": "Hostname", "address": name},
+    ]
     capacity = capacity_of(node)
     return {
         "capacity": capacity,

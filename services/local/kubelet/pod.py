@@ -48,7 +48,9 @@ class PodLife:
         self.runs: dict[str, ContainerRun] = {}
         self.stopping = asyncio.Event()
         self.killer: asyncio.TimerHandle | None = None
-        self.cause: tuple[str, str] | None = None  # why the whole pod failed, whatever its containers did
+        self.cause: tuple[str, str] | None = (
+            None  # why the whole pod failed, whatever its containers did
+        )
         self.is_open = False  # there are groups in which its use is counted
 
     # ---- what may be asked from outside
@@ -109,7 +111,9 @@ class PodLife:
 
     async def live(self) -> None:
         deadline = spec(self.pod).get("activeDeadlineSeconds")
-        timer = asyncio.get_running_loop().call_later(deadline, self.out_of_time) if deadline else None
+        timer = (
+            asyncio.get_running_loop().call_later(deadline, self.out_of_time) if deadline else None
+        )
         try:
             self.open()
             if await self.prepare():
@@ -146,7 +150,9 @@ class PodLife:
 
     async def prepare(self) -> bool:
         """Run the init containers in turn; False: the containers are not to be started."""
-        for progress, container in zip(self.inits, spec(self.pod).get("initContainers") or [], strict=True):
+        for progress, container in zip(
+            self.inits, spec(self.pod).get("initContainers") or [], strict=True
+        ):
             await self.run(progress, container, once_done=True)
             if progress.end is None or progress.end.code:
                 return False
@@ -156,7 +162,11 @@ class PodLife:
         """`once_done`: an init container, which is not run again after a success."""
         while not self.stopping.is_set():
             end = await self.run_once(progress, container)
-            again = end is not None and status.restarts(self.pod, end) and not (once_done and end.code == 0)
+            again = (
+                end is not None
+                and status.restarts(self.pod, end)
+                and not (once_done and end.code == 0)
+            )
             if self.stopping.is_set() or (end is not None and not again):
                 progress.end = end
                 break
@@ -182,7 +192,14 @@ class PodLife:
 
     async def see_through(self, progress: Progress, run: ContainerRun) -> End:
         progress.started_s = run.started_s
-        tell(self.world.store, self.pod, COMPONENT, NORMAL, "Started", f"Started container {progress.name}")
+        tell(
+            self.world.store,
+            self.pod,
+            COMPONENT,
+            NORMAL,
+            "Started",
+            f"Started container {progress.name}",
+        )
         self.report()
         if self.stopping.is_set():  # it was asked to stop while it was being started
             run.terminate()
@@ -191,8 +208,12 @@ class PodLife:
     async def back_off(self, progress: Progress, end: End | None) -> None:
         settings, wait_s = self.world.settings, self.world.settings.retry_s
         if end is not None:
-            wait_s = status.back_off_s(progress.restarts, settings.restart_first_s, settings.restart_longest_s)
-            progress.last_end, progress.started_s, progress.restarts = end, None, progress.restarts + 1
+            wait_s = status.back_off_s(
+                progress.restarts, settings.restart_first_s, settings.restart_longest_s
+            )
+            progress.last_end = end
+            progress.started_s = None
+            progress.restarts = progress.restarts + 1
             progress.waiting = status.BACK_OFF
             tell(
                 self.world.store,
@@ -233,6 +254,7 @@ class PodLife:
 def values_of(source: Body) -> dict[str, str]:
     secret = source["kind"] == "Secret"
     plain = {
-        key: base64.b64decode(text).decode() if secret else text for key, text in (source.get("data") or {}).items()
+        key: base64.b64decode(text).decode() if secret else text
+        for key, text in (source.get("data") or {}).items()
     }
     return {**plain, **(source.get("stringData") or {})}

@@ -1,10 +1,11 @@
-"""Processes of pods, found in /proc by what they carry: an environment variable that every descendant
-inherits.
+"""Processes of pods, found in /proc by what they carry: an environment variable that every
+descendant inherits.
 
     WEIR_LOCAL_POD=<digest of the data folder>/<pod uid>/<container>
 
-A parent can die and a session can be left, but the environment a process was started with stays readable. So
-a pod's processes can be found whoever adopted them, also by the next start of this program.
+A parent can die and a session can be left, but the environment a process was started with stays
+readable. So a pod's processes can be found whoever adopted them, also by the next start of this
+program.
 """
 
 import hashlib
@@ -38,7 +39,9 @@ def mark_in(pid: int) -> str:
     except OSError:
         return ""
     wanted = MARK.encode() + b"="
-    return next((e[len(wanted) :].decode() for e in environment.split(b"\0") if e.startswith(wanted)), "")
+    return next(
+        (e[len(wanted) :].decode() for e in environment.split(b"\0") if e.startswith(wanted)), ""
+    )
 
 
 def all_pids() -> list[int]:
@@ -66,7 +69,9 @@ def marked_with(mark: str) -> list[int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on (the second may hold blanks); empty: it has gone."""
+    """Fields of /proc/PID/stat from the third on (the second may hold blanks); empty: it has
+    gone.
+    """
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,5 @@
-"""What to do about a pod. Pure: what the store says and whether the pod has a life here in, one order out.
+"""What to do about a pod. Pure: what the store says and whether the pod has a life here in, one
+order out.
 
          | it is gone | it is leaving | it has ended | its cpu or memory changed | otherwise
 a life   | kill       | stop          | nothing      | resize                    | nothing
@@ -55,17 +56,27 @@ def order_for(pod: Body, gone: bool, alive: bool, granted: dict[str, Body]) -> O
 
 
 def limits_of(pod: Body) -> Limits:
-    return Limits(cpu=pod_limit(pod, "cpu"), memory=pod_limit(pod, "memory"), cpu_request=cpu_request(pod))
+    return Limits(
+        cpu=pod_limit(pod, "cpu"), memory=pod_limit(pod, "memory"), cpu_request=cpu_request(pod)
+    )
 
 
 def free_for(pod: Body, node: Body, pods: Iterable[Body]) -> Amounts:
-    """What the node has for this pod: allocatable less the requests of every other pod that has not ended."""
-    others = [p for p in pods if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not is_over(p)]
+    """What the node has for this pod: allocatable less the requests of every other pod that has not
+    ended.
+    """
+    others = [
+        p
+        for p in pods
+        if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not is_over(p)
+    ]
     return minus(amounts(status(node).get("allocatable")), total(pod_requests(p) for p in others))
 
 
 def lacking(asked: Amounts, free: Amounts) -> list[str]:
-    return [resource for resource, amount in asked.items() if amount and amount > free.get(resource, 0)]
+    return [
+        resource for resource, amount in asked.items() if amount and amount > free.get(resource, 0)
+    ]
 
 
 def why_not_started(pod: Body, free: Amounts) -> str:
@@ -76,9 +87,14 @@ def why_not_started(pod: Body, free: Amounts) -> str:
 
 
 def why_not_resized(pod: Body, node: Body, free: Amounts) -> str:
-    """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always may."""
+    """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always
+    may.
+    """
     wanted = wanted_requests(pod)
-    grows = lacking(wanted, total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod))))
+    grows = lacking(
+        wanted,
+        total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod))),
+    )
     if lacking(wanted, amounts(status(node).get("allocatable"))):
         return "Infeasible"
     return "Deferred" if [r for r in lacking(wanted, free) if r in grows] else ""
@@ -86,6 +102,10 @@ def why_not_resized(pod: Body, node: Body, free: Amounts) -> str:
 
 def without_wish(pod: Body) -> Body:
     """The pod with what it was granted instead of what it wants."""
-    statuses = {s["name"]: s.get("resources") or {} for s in status(pod).get("containerStatuses") or []}
-    kept = [{**c, "resources": statuses.get(c["name"], c.get("resources"))} for c in containers_of(pod)]
+    statuses = {
+        s["name"]: s.get("resources") or {} for s in status(pod).get("containerStatuses") or []
+    }
+    kept = [
+        {**c, "resources": statuses.get(c["name"], c.get("resources"))} for c in containers_of(pod)
+    ]
     return {**pod, "spec": {**pod["spec"], "containers": kept}}

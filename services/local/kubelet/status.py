@@ -61,7 +61,9 @@ def end_of(returncode: int, started_s: float, ended_s: float, out_of_memory: boo
 
 
 def fresh(container: Body) -> Progress:
-    granted = {w: q for w, q in (container.get("resources") or {}).items() if w in ("requests", "limits")}
+    granted = {
+        w: q for w, q in (container.get("resources") or {}).items() if w in ("requests", "limits")
+    }
     return Progress(name=container["name"], image=str(container.get("image")), granted=granted)
 
 
@@ -85,7 +87,9 @@ def state_of(progress: Progress) -> Body:
         return ended(progress.end)
     if progress.started_s is not None:
         return {"running": {"startedAt": stamp(progress.started_s)}}
-    return {"waiting": without_none({"reason": progress.waiting, "message": progress.message or None})}
+    return {
+        "waiting": without_none({"reason": progress.waiting, "message": progress.message or None})
+    }
 
 
 def is_running(progress: Progress) -> bool:
@@ -121,7 +125,9 @@ def phase_of(progress: list[Progress]) -> str:
 
 def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s: float) -> Body:
     """The pod with the status that follows from what its containers did."""
-    now, phase, uid = stamp(now_s), phase_of(mains), str(meta(pod).get("uid"))
+    now = stamp(now_s)
+    phase = phase_of(mains)
+    uid = str(meta(pod).get("uid"))
     failed_init = next((p for p in inits if p.end is not None and p.end.code), None)
     phase = "Failed" if failed_init is not None else phase
     known = {
@@ -139,13 +145,19 @@ def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s
         containerStatuses=[container_status(p, uid) for p in mains],
         initContainerStatuses=[container_status(p, uid) for p in inits] or None,
     )
-    return with_readiness(pod, now, all(is_running(p) for p in mains), phase, all(p.end for p in inits))
+    return with_readiness(
+        pod, now, all(is_running(p) for p in mains), phase, all(p.end for p in inits)
+    )
 
 
 def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:
-    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "" if ready else "ContainersNotReady")
+    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(
+        phase, "" if ready else "ContainersNotReady"
+    )
     pod = with_condition(pod, now, "PodReadyToStartContainers", "True")
-    pod = with_condition(pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized")
+    pod = with_condition(
+        pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized"
+    )
     pod = with_condition(pod, now, "Ready", str(ready), why)
     return with_condition(pod, now, "ContainersReady", str(ready), why)
 
@@ -158,7 +170,9 @@ def failed(pod: Body, reason: str, message: str, now_s: float) -> Body:
 
 def granted_of(pod: Body) -> dict[str, Body]:
     return {
-        c["name"]: {w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")}
+        c["name"]: {
+            w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")
+        }
         for c in containers_of(pod)
     }
 

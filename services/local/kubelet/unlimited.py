@@ -20,7 +20,9 @@ class NotPermitted:
     enforced = False
 
     def __init__(self, why: str) -> None:
-        self.seen: dict[tuple[str, str], dict[int, float]] = {}  # (node, pod) -> pid -> most seconds seen
+        self.seen: dict[
+            tuple[str, str], dict[int, float]
+        ] = {}  # (node, pod) -> pid -> most seconds seen
         self.gone: dict[str, float] = {}  # seconds of pods that have ended, by node
         self.found: dict[str, list[int]] = {}  # the pods' processes, as of the last look
         self.looked_at = -FRESH_S

@@ -1,4 +1,6 @@
-"""How much is used: cpu seconds since the beginning, and the speed of use between the last two looks."""
+"""How much is used: cpu seconds since the beginning, and the speed of use between the last two
+looks.
+"""
 
 import msgspec
 
@@ -31,11 +33,14 @@ class Usage:
         now, groups = self.world.store.clock(), self.world.cgroups
         pods = self.living()
         self.pods = {
-            place(pod): next_sample(self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod))
+            place(pod): next_sample(
+                self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod)
+            )
             for pod in pods
         }
         memory = {
-            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name) for name in self.kubelet.nodes
+            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name)
+            for name in self.kubelet.nodes
         }
         self.nodes = {
             name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])

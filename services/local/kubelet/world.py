@@ -24,7 +24,9 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     restart_longest_s: float = 300.0  # ... doubles up to this
     retry_s: float = 2.0  # for a container whose environment cannot be made
     shutdown_s: float = 6.0  # what pods are given when the whole cluster ends
-    images: Mapping[str, str] = {}  # folder with the Python packages of an image; of all others this program's own
+    images: Mapping[
+        str, str
+    ] = {}  # folder with the Python packages of an image; of all others this program's own
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):

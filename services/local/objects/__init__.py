@@ -1,1 +1,3 @@
-"""What a Kubernetes object is: kinds, names, quantities, selectors, patches, defaults. All of it pure."""
+"""What a Kubernetes object is: kinds, names, quantities, selectors, patches, defaults. All of it
+pure.
+"""

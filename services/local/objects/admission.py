@@ -1,4 +1,5 @@
-"""How an object enters the store: what the server fills in, what it takes from nobody, and what it refuses.
+"""How an object enters the store: what the server fills in, what it takes from nobody, and what it
+refuses.
 
 New:    names are checked, identity is given, kinds get their defaults.
 Update: identity stays; the main resource never changes the status and the status subresource changes nothing
@@ -69,7 +70,10 @@ def typed(kind: Kind, body: Body) -> Body:
 
 
 def new_service(service: Body, address: str) -> Body:
-    ports = [{"protocol": "TCP", "targetPort": p.get("port"), **p} for p in spec(service).get("ports") or []]
+    ports = [
+        {"protocol": "TCP", "targetPort": p.get("port"), **p}
+        for p in spec(service).get("ports") or []
+    ]
     defaults = {
         "type": "ClusterIP",
         "sessionAffinity": "None",
@@ -108,8 +112,12 @@ def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
 def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordinal: int) -> Body:
     given = typed(kind, body)
     if kind.namespaced and namespace_of(given) not in ("", namespace):
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    name = name_of(given) or (meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else "")
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    name = name_of(given) or (
+        meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else ""
+    )
     clean = with_meta(given, **dict.fromkeys((*GIVEN_BY_SERVER, "resourceVersion", "selfLink")))
     named = with_meta(clean, name=name, namespace=namespace or None)
     check(kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named))
@@ -117,7 +125,9 @@ def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordina
 
 
 def same_identity(kind: Kind, old: Body, new: Body) -> Body:
-    """Raises if the new body is about another object; otherwise what only the server gives is put back."""
+    """Raises if the new body is about another object; otherwise what only the server gives is put
+    back.
+    """
     if name_of(new) != name_of(old) or namespace_of(new) not in ("", namespace_of(old)):
         raise bad_request("the name of the object does not match the name on the URL")
     if uid_of(new) not in ("", uid_of(old)):

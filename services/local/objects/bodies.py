@@ -92,14 +92,20 @@ def condition(body: Body, kind: str) -> Body | None:
     return next((c for c in status(body).get("conditions") or [] if c.get("type") == kind), None)
 
 
-def with_condition(body: Body, now: str, kind: str, value: str, reason: str = "", message: str = "") -> Body:
+def with_condition(
+    body: Body, now: str, kind: str, value: str, reason: str = "", message: str = ""
+) -> Body:
     """The condition as given; its transition time moves only when its status does."""
     old = condition(body, kind)
     since = old.get("lastTransitionTime", now) if old and old.get("status") == value else now
-    new = without_none({"type": kind, "status": value, "reason": reason or None, "message": message or None})
+    new = without_none(
+        {"type": kind, "status": value, "reason": reason or None, "message": message or None}
+    )
     others = [c for c in status(body).get("conditions") or [] if c.get("type") != kind]
     return with_status(body, conditions=[*others, {**new, "lastTransitionTime": since}])
 
 
 def without_condition(body: Body, kind: str) -> Body:
-    return with_status(body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind])
+    return with_status(
+        body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind]
+    )

@@ -35,7 +35,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     short: tuple[str, ...] = ()
     namespaced: bool = True
     has_status: bool = False  # has a status subresource
-    fields: tuple[str, ...] = ()  # that can be selected, besides metadata.name and metadata.namespace
+    fields: tuple[
+        str, ...
+    ] = ()  # that can be selected, besides metadata.name and metadata.namespace
     subresources: tuple[str, ...] = ()
     returns_deleted: bool = False  # a DELETE answers the object, not a Status
 
@@ -100,7 +102,13 @@ SERVICE = Kind(
     fields=("spec.clusterIP", "spec.type"),
 )
 ACCOUNT = Kind(name="ServiceAccount", plural="serviceaccounts", short=("sa",), returns_deleted=True)
-QUOTA = Kind(name="ResourceQuota", plural="resourcequotas", short=("quota",), has_status=True, returns_deleted=True)
+QUOTA = Kind(
+    name="ResourceQuota",
+    plural="resourcequotas",
+    short=("quota",),
+    has_status=True,
+    returns_deleted=True,
+)
 LEASE = Kind(name="Lease", plural="leases", group="coordination.k8s.io")
 
 KINDS = (
@@ -133,7 +141,9 @@ KINDS = (
     QUOTA,
     Kind(name="LimitRange", plural="limitranges", short=("limits",)),
     Kind(name="EndpointSlice", plural="endpointslices", group="discovery.k8s.io"),
-    Kind(name="NetworkPolicy", plural="networkpolicies", group="networking.k8s.io", short=("netpol",)),
+    Kind(
+        name="NetworkPolicy", plural="networkpolicies", group="networking.k8s.io", short=("netpol",)
+    ),
     Kind(
         name="PriorityClass",
         plural="priorityclasses",

@@ -1,4 +1,6 @@
-"""What may be a name: a DNS-1123 subdomain, for services a DNS-1035 label; and label keys and values."""
+"""What may be a name: a DNS-1123 subdomain, for services a DNS-1035 label; and label keys and
+values.
+"""
 
 import re
 
@@ -44,17 +46,25 @@ def name_causes(kind: Kind, name: str) -> Causes:
 
 def key_is_good(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
-    return (not slash or bool(SUBDOMAIN.match(prefix))) and len(name) <= 63 and bool(QUALIFIED.match(name))
+    return (
+        (not slash or bool(SUBDOMAIN.match(prefix)))
+        and len(name) <= 63
+        and bool(QUALIFIED.match(name))
+    )
 
 
 def value_is_good(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 63 and (not value or bool(QUALIFIED.match(value)))
+    return (
+        isinstance(value, str) and len(value) <= 63 and (not value or bool(QUALIFIED.match(value)))
+    )
 
 
 def label_causes(body: Body) -> Causes:
     found = (meta(body).get("labels") or {}).items()
     keys = [
-        ("metadata.labels", f'Invalid value: "{key}": not a qualified name') for key, _ in found if not key_is_good(key)
+        ("metadata.labels", f'Invalid value: "{key}": not a qualified name')
+        for key, _ in found
+        if not key_is_good(key)
     ]
     bad = [
         ("metadata.labels", f'Invalid value: "{value}": not a valid label')

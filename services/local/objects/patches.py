@@ -4,8 +4,8 @@ JSON patch (RFC 6902):   a list of operations on paths; a `test` that fails refu
 Merge patch (RFC 7386):  objects are merged, null removes a key, lists are replaced.
 Strategic merge patch:   as merge patch, but the lists below are merged item by item on their key, as the Go
                          types declare it (`patchMergeKey`). Lists that they declare atomic, such as
-                         tolerations and taints, are replaced. `$patch: delete|replace`, `$retainKeys`,
-                         `$deleteFromPrimitiveList/x` are honoured.
+                         tolerations and taints, are replaced. `$patch: delete|replace`,
+                         `$retainKeys`, `$deleteFromPrimitiveList/x` are honoured.
 All of them give a new document and leave the old one as it was.
 """
 
@@ -85,7 +85,11 @@ def merge_list(field: str, old: list[Any], new: list[Any]) -> list[Any]:
     if field in PRIMITIVE_SETS:
         return [*old, *(item for item in new if item not in old)]
     key = next(
-        (k for k in MERGE_KEYS.get(field, ()) if all(isinstance(i, dict) and k in i for i in [*old, *new])),
+        (
+            k
+            for k in MERGE_KEYS.get(field, ())
+            if all(isinstance(i, dict) and k in i for i in [*old, *new])
+        ),
         None,
     )
     return new if key is None else merge_keyed(key, old, new)
@@ -139,7 +143,11 @@ def put(document: Any, path: str, value: Any, grow: bool) -> Any:
         return value
     parent = value_at(document, path.rpartition("/")[0])
     if isinstance(parent, list):
-        at = len(parent) if steps[-1] == "-" and grow else index_of(parent, steps[-1], path, int(grow))
+        at = (
+            len(parent)
+            if steps[-1] == "-" and grow
+            else index_of(parent, steps[-1], path, int(grow))
+        )
         parent[at : at + (not grow)] = [value]
     elif isinstance(parent, dict) and (grow or steps[-1] in parent):
         parent[steps[-1]] = value
@@ -164,11 +172,15 @@ def apply_operation(document: Any, operation: Body) -> Any:
         return document
     if kind in ("copy", "move"):
         source = str(operation.get("from", ""))
-        value = take(document, source) if kind == "move" else copy.deepcopy(value_at(document, source))
+        value = (
+            take(document, source) if kind == "move" else copy.deepcopy(value_at(document, source))
+        )
         return put(document, path, value, grow=True)
     if kind == "test":
         if value_at(document, path) != operation.get("value"):
-            raise Refusal(422, "Invalid", f"the server rejected our request: test of {path!r} failed")
+            raise Refusal(
+                422, "Invalid", f"the server rejected our request: test of {path!r} failed"
+            )
         return document
     raise bad_request(f"unexpected kind of operation: {kind!r}")
 

@@ -1,8 +1,9 @@
-"""What makes a pod a good pod: what the server fills in, what it refuses, and what may change later.
+"""What makes a pod a good pod: what the server fills in, what it refuses, and what may change
+later.
 
-A pod's spec is fixed but for its image, its deadline, added tolerations, and labels that no one here reads.
-Cpu and memory change through the `resize` subresource alone, and never so that the pod's quality of service
-becomes another.
+A pod's spec is fixed but for its image, its deadline, added tolerations, and labels that no one
+here reads. Cpu and memory change through the `resize` subresource alone, and never so that the
+pod's quality of service becomes another.
 """
 
 from typing import Any
@@ -34,7 +35,12 @@ PATIENCE_S = 300  # how long a pod stays on a node that is not ready, unless it 
 NODE_TROUBLES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 PULLS = ("Always", "IfNotPresent", "Never")
 RESTARTS = ("Always", "OnFailure", "Never")
-MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
+MUTABLE = (
+    "activeDeadlineSeconds",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "schedulingGates",
+)
 RESIZABLE = ("cpu", "memory")
 
 
@@ -43,7 +49,12 @@ def filled_container(container: Body) -> Body:
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     whole = {**resources, "requests": requests} if requests else resources
     ports = [{"protocol": "TCP", **port} for port in container.get("ports") or []]
-    return {**CONTAINER_DEFAULTS, **container, "resources": whole, **({"ports": ports} if ports else {})}
+    return {
+        **CONTAINER_DEFAULTS,
+        **container,
+        "resources": whole,
+        **({"ports": ports} if ports else {}),
+    }
 
 
 def patient(tolerations: list[Body]) -> list[Body]:
@@ -75,7 +86,12 @@ def quantity_causes(where: str, resources: Body) -> Causes:
         for resource, text in (resources.get(which) or {}).items():
             try:
                 if parse(text) < 0:
-                    causes.append((f"{where}.{which}[{resource}]", f'Invalid value: "{text}": must not be negative'))
+                    causes.append(
+                        (
+                            f"{where}.{which}[{resource}]",
+                            f'Invalid value: "{text}": must not be negative',
+                        )
+                    )
             except ValueError as error:
                 causes.append((f"{where}.{which}[{resource}]", f"Invalid value: {error}"))
     return causes or over_limit(where, resources)
@@ -94,12 +110,12 @@ def over_limit(where: str, resources: Body) -> Causes:
 
 
 def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
-    name, causes = (
-        str(container.get("name") or ""),
-        quantity_causes(f"{where}.resources", container.get("resources") or {}),
-    )
+    name = str(container.get("name") or "")
+    causes = quantity_causes(f"{where}.resources", container.get("resources") or {})
     if not LABEL.match(name) or len(name) > 63:
-        causes.append((f"{where}.name", f'Invalid value: "{name}": must be a lowercase RFC 1123 label'))
+        causes.append(
+            (f"{where}.name", f'Invalid value: "{name}": must be a lowercase RFC 1123 label')
+        )
     if name in seen:
         causes.append((f"{where}.name", f'Duplicate value: "{name}"'))
     if not container.get("image"):
@@ -107,7 +123,12 @@ def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
     pull = container.get("imagePullPolicy")
     if pull and pull not in PULLS:
         supported = ", ".join(f'"{each}"' for each in PULLS)
-        causes.append((f"{where}.imagePullPolicy", f'Unsupported value: "{pull}": supported values: {supported}'))
+        causes.append(
+            (
+                f"{where}.imagePullPolicy",
+                f'Unsupported value: "{pull}": supported values: {supported}',
+            )
+        )
     seen.add(name)
     return causes
 
@@ -129,9 +150,15 @@ def pod_causes(pod: Body) -> Causes:
 
 
 def fixed_part(pod: Body) -> Body:
-    kept = {key: value for key, value in spec(pod).items() if key not in MUTABLE and value not in (None, [], {})}
+    kept = {
+        key: value
+        for key, value in spec(pod).items()
+        if key not in MUTABLE and value not in (None, [], {})
+    }
     for field in ("containers", "initContainers"):
-        kept[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec(pod).get(field) or []]
+        kept[field] = [
+            {k: v for k, v in c.items() if k != "image"} for c in spec(pod).get(field) or []
+        ]
     return kept
 
 
@@ -151,7 +178,8 @@ def bare(container: Body) -> Body:
     """A container without what a resize may change."""
     resources = container.get("resources") or {}
     parts = {
-        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE} for w in ("requests", "limits")
+        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE}
+        for w in ("requests", "limits")
     }
     return {**container, "resources": parts}
 
@@ -159,7 +187,9 @@ def bare(container: Body) -> Body:
 def resized(old: Body, wanted: Body) -> Body:
     """The old pod with the wanted resources and nothing else."""
     by_name = {c.get("name"): c.get("resources") or {} for c in containers_of(wanted)}
-    new = [{**c, "resources": by_name.get(c["name"], c.get("resources"))} for c in containers_of(old)]
+    new = [
+        {**c, "resources": by_name.get(c["name"], c.get("resources"))} for c in containers_of(old)
+    ]
     return filled_pod(with_spec(old, containers=new))
 
 
@@ -168,7 +198,9 @@ def resize_causes(old: Body, wanted: Body) -> Causes:
     if [bare(c) for c in containers_of(old)] != [bare(c) for c in containers_of(new)]:
         causes.append(("spec", "Forbidden: only cpu and memory resources are mutable"))
     if not causes and quality_of(new) != status(old).get("qosClass"):
-        causes.append(("metadata", "Invalid value: Pod QOS Class may not change as a result of resizing"))
+        causes.append(
+            ("metadata", "Invalid value: Pod QOS Class may not change as a result of resizing")
+        )
     if status(old).get("phase") in ("Succeeded", "Failed"):
         causes.append(("spec", "Forbidden: the pod has ended"))
     return causes

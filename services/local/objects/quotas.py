@@ -1,13 +1,23 @@
-"""What the ResourceQuotas of a namespace hold its pods to, as the API server and its controller count.
+"""What the ResourceQuotas of a namespace hold its pods to, as the API server and its controller
+count.
 
     used = sum over the namespace's pods that have not ended        requests.cpu (or cpu), limits.memory, pods, ...
 
-Only quotas without scopes, and only what pods use, is counted; all else in a quota is kept and never used.
+Only quotas without scopes, and only what pods use, is counted; all else in a quota is kept and
+never used.
 """
 
 from collections.abc import Iterable
 
-from services.local.objects.bodies import Body, containers_of, is_over, name_of, spec, status, with_status
+from services.local.objects.bodies import (
+    Body,
+    containers_of,
+    is_over,
+    name_of,
+    spec,
+    status,
+    with_status,
+)
 from services.local.objects.quantities import Amounts, amounts, cpu_text, plus
 from services.local.objects.requests import pod_requests, resources_of, total
 
@@ -19,8 +29,13 @@ def used_by(pod: Body) -> Amounts:
     """Return what one pod uses, by the names that a quota has for it."""
     if is_over(pod):
         return {}
-    requests, limits = pod_requests(pod), total(resources_of(each, "limits") for each in containers_of(pod))
-    named = {f"requests.{resource}": amount for resource, amount in requests.items() if resource != "pods"}
+    requests = pod_requests(pod)
+    limits = total(resources_of(each, "limits") for each in containers_of(pod))
+    named = {
+        f"requests.{resource}": amount
+        for resource, amount in requests.items()
+        if resource != "pods"
+    }
     named |= {f"limits.{resource}": amount for resource, amount in limits.items()}
     named |= {resource: requests[resource] for resource in PLAIN if resource in requests}
     return named | dict.fromkeys(PODS, 1)
@@ -42,7 +57,11 @@ def counted(quota: Body, pods: Iterable[Body]) -> Body:
         used = plus(used, used_by(pod))
     told = {name: _text(name, used.get(name, 0)) for name in hard_of(quota)}
     hard = spec(quota).get("hard") or {}
-    return quota if status(quota) == {"hard": hard, "used": told} else with_status(quota, hard=hard, used=told)
+    return (
+        quota
+        if status(quota) == {"hard": hard, "used": told}
+        else with_status(quota, hard=hard, used=told)
+    )
 
 
 def exceeded(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
@@ -51,7 +70,11 @@ def exceeded(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
     for other in pods:
         used = plus(used, used_by(other))
     hard = hard_of(quota)
-    over = [name for name in sorted(hard) if wants.get(name) and used.get(name, 0) + wants[name] > hard[name]]
+    over = [
+        name
+        for name in sorted(hard)
+        if wants.get(name) and used.get(name, 0) + wants[name] > hard[name]
+    ]
     if not over:
         return ""
 

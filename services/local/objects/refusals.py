@@ -1,4 +1,6 @@
-"""Every way to say no: one exception, carrying what the Status object of a real API server would say."""
+"""Every way to say no: one exception, carrying what the Status object of a real API server would
+say.
+"""
 
 from typing import Any
 
@@ -6,12 +8,21 @@ from typing import Any
 class Refusal(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
-        self.code, self.reason, self.message, self.details = code, reason, message, details
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
 
     def as_status(self) -> dict[str, Any]:
         body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         details = {"details": self.details} if self.details else {}
-        return {**body, "message": self.message, "reason": self.reason, **details, "code": self.code}
+        return {
+            **body,
+            "message": self.message,
+            "reason": self.reason,
+            **details,
+            "code": self.code,
+        }
 
 
 def bad_request(message: str) -> Refusal:
@@ -32,7 +43,9 @@ def no_such_path() -> Refusal:
 
 def not_found(plural: str, name: str, group: str = "") -> Refusal:
     whole = f"{plural}.{group}" if group else plural
-    return Refusal(404, "NotFound", f'{whole} "{name}" not found', name=name, group=group, kind=plural)
+    return Refusal(
+        404, "NotFound", f'{whole} "{name}" not found', name=name, group=group, kind=plural
+    )
 
 
 def not_allowed(method: str) -> Refusal:
@@ -40,7 +53,9 @@ def not_allowed(method: str) -> Refusal:
 
 
 def already_exists(plural: str, name: str) -> Refusal:
-    return Refusal(409, "AlreadyExists", f'{plural} "{name}" already exists', name=name, kind=plural)
+    return Refusal(
+        409, "AlreadyExists", f'{plural} "{name}" already exists', name=name, kind=plural
+    )
 
 
 def conflict(plural: str, name: str, why: str) -> Refusal:
@@ -53,16 +68,22 @@ def expired(asked: int, oldest: int) -> Refusal:
 
 
 def unsupported_media(given: str, known: str) -> Refusal:
-    message = f"the body of the request was in an unknown format - accepted media types include: {known}"
+    message = (
+        f"the body of the request was in an unknown format - accepted media types include: {known}"
+    )
     return Refusal(415, "UnsupportedMediaType", f"{message} (given: {given or 'none'})")
 
 
 def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> Refusal:
     """`causes` are pairs of field and what is wrong with it: all of them, not only the first."""
     said = [f"{field}: {why}" for field, why in causes]
-    listed = [{"reason": "FieldValueInvalid", "field": field, "message": why} for field, why in causes]
+    listed = [
+        {"reason": "FieldValueInvalid", "field": field, "message": why} for field, why in causes
+    ]
     whole = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
-    return Refusal(422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed)
+    return Refusal(
+        422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed
+    )
 
 
 def too_new(asked: int, current: int) -> Refusal:

@@ -1,10 +1,11 @@
 """What a pod asks of its node.
 
-    requests(pod) = max(sum over containers and sidecars, each init container and the sidecars before it)
+    requests(pod) = max(sum over containers and sidecars, each init container and the sidecars
+    before it)
                     + overhead, and one of the node's `pods`
 
-A container that is being resized in place counts with the larger of what it has and what it wants, unless the
-node has said that it will never get it (Infeasible).
+A container that is being resized in place counts with the larger of what it has and what it wants,
+unless the node has said that it will never get it (Infeasible).
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,9 @@ def resources_of(container: Body, which: str) -> Amounts:
 
 def granted(pod: Body) -> dict[str, Amounts]:
     statuses = status(pod).get("containerStatuses") or []
-    return {s["name"]: amounts(s["allocatedResources"]) for s in statuses if s.get("allocatedResources")}
+    return {
+        s["name"]: amounts(s["allocatedResources"]) for s in statuses if s.get("allocatedResources")
+    }
 
 
 def is_infeasible(pod: Body) -> bool:
@@ -75,5 +78,7 @@ def quality_of(pod: Body) -> str:
     pairs = [(resources_of(c, "requests"), resources_of(c, "limits")) for c in every]
     if not any(a.get(r) for pair in pairs for a in pair for r in ("cpu", "memory")):
         return "BestEffort"
-    same = all(lim.get(r) and req.get(r, lim[r]) == lim[r] for req, lim in pairs for r in ("cpu", "memory"))
+    same = all(
+        lim.get(r) and req.get(r, lim[r]) == lim[r] for req, lim in pairs for r in ("cpu", "memory")
+    )
     return "Guaranteed" if same else "Burstable"

@@ -92,8 +92,12 @@ def both(left: Match, right: Match) -> Match:
 
 
 def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> bool:
-    """A term of a node affinity: every expression on labels and every one on fields; an empty one never."""
+    """A term of a node affinity: every expression on labels and every one on fields; an empty one
+    never.
+    """
     on_labels, on_fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     fields = {"metadata.name": node_name}
     pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]
-    return bool(pairs) and all(requirement(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs)
+    return bool(pairs) and all(
+        requirement(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs
+    )

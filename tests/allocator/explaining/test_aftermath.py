@@ -16,7 +16,10 @@ def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
     grown = story.hear(node("n2", cpu=3)).decided()
     there = trained(story.state, story.now)
     assert there.jobs[KEY].runs == grown and there.jobs[KEY].coming is None
-    assert {n.node: (n.free.cpu, len(n.own)) for n in there.nodes.values()} == {"n1": (0, 3), "n2": (0, 3)}
+    assert {n.node: (n.free.cpu, len(n.own)) for n in there.nodes.values()} == {
+        "n1": (0, 3),
+        "n2": (0, 3),
+    }
     assert [n.free for n in free_nodes(there)] == [n.free for n in there.nodes.values()]
 
 

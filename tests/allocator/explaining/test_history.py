@@ -1,4 +1,6 @@
-"""A log, folded up to a moment: the wishes are those that the allocator held, and causes are known."""
+"""A log, folded up to a moment: the wishes are those that the allocator held, and causes are
+known.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,25 @@ from services.allocator.explaining.history import EVENTS_KEPT, History
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import State
 from shared.messages import JobRejected, ProgressReported, TaskReady
-from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, progress, request, tasks
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    progress,
+    request,
+    tasks,
+)
 from tests.allocator.explaining.asking import KEY, moment
 from tests.allocator.test_decide import running
 
 HELD_BACK = replace(AT_ONCE, window_s=4.0, max_delay_s=30.0, cooldown_s=500.0)
 
 
-@pytest.mark.parametrize("gaps", [(1.0, 1.0, 1.0), (3.0, 3.5, 3.9), (20.0, 9.0, 1.0), (60.0, 60.0, 3.0)])
+@pytest.mark.parametrize(
+    "gaps", [(1.0, 1.0, 1.0), (3.0, 3.5, 3.9), (20.0, 9.0, 1.0), (60.0, 60.0, 3.0)]
+)
 def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> None:
     story = running(Story(HELD_BACK))
     for cpu, gap in zip((2, 3, 3), gaps, strict=True):
@@ -24,8 +37,14 @@ def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> N
         story.decide()
         held, live = moment(story).wishes[KEY], story.decisions.wishes[KEY]
         window_s, delay_s = story.rules.window_s, story.rules.max_delay_s
-        assert held.since_s == live.since_s or story.now - live.since_s > window_s < story.now - held.since_s
-        assert held.first_s == live.first_s or story.now - live.first_s >= delay_s <= story.now - held.first_s
+        assert (
+            held.since_s == live.since_s
+            or story.now - live.since_s > window_s < story.now - held.since_s
+        )
+        assert (
+            held.first_s == live.first_s
+            or story.now - live.first_s >= delay_s <= story.now - held.first_s
+        )
 
 
 def test_the_state_is_the_logs_and_nothing_is_forgotten_on_the_way() -> None:
@@ -62,7 +81,15 @@ def test_a_new_job_of_the_name_begins_anew() -> None:
 def test_what_the_allocator_does_not_hear_is_no_cause() -> None:
     story = Story().hear(node(), accepted())
     chief = TaskReady(
-        job="mnist", uid=1, pod="p", pod_uid="u", role="chief", serial=0, node="n1", host="h", ports=(1, 2)
+        job="mnist",
+        uid=1,
+        pod="p",
+        pod_uid="u",
+        role="chief",
+        serial=0,
+        node="n1",
+        host="h",
+        ports=(1, 2),
     )
     story.log.append((chief, "weir", 3, story.now))
     assert moment(story).state.cause == accepted().id()

@@ -1,4 +1,6 @@
-"""Whatever has happened, under every policy: an explanation can be given, and what it says would help does help."""
+"""Whatever has happened, under every policy: an explanation can be given, and what it says would
+help does help.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ROOM_TAKEN_FIRST = (
     bytes([0, 0, 0, 0, 0, 9, 88, 0, 0, 0, 0, 0]),
     bytes([*[0] * 20, 4, 0, 1, 0, 0, 0, 0, 0, 28, 0, 231, 208, *[0] * 14, 1, 0]),
 )
-"""Of three jobs one has lost its chief, which is replaced where another one would grow, before that is due."""
+"""Of three jobs one has lost its chief, which is replaced where another one would grow, before that
+is due.
+"""
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -46,19 +50,32 @@ def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) ->
         found = explained(there, key, world.rules)
         assert found is not None and bool(found.means) != bool(found.nothing)
         assert all(helps(there, key, world.rules, means) for means in found.means), found.means
-        assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation).means == found.means
+        assert (
+            msgspec.json.decode(msgspec.json.encode(found), type=Explanation).means == found.means
+        )
 
 
 def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
     """By deciding once more, with what is said to be otherwise."""
-    job, now, by_hand = there.state.jobs[key], there.at_s, [c for c in means.changes if not isinstance(c, BY_ITSELF)]
+    job, now, by_hand = (
+        there.state.jobs[key],
+        there.at_s,
+        [c for c in means.changes if not isinstance(c, BY_ITSELF)],
+    )
     assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
-    flies = job.coming is not None and not isinstance(means.changes[0], Waits)  # a lost task is replaced at once
+    flies = job.coming is not None and not isinstance(
+        means.changes[0], Waits
+    )  # a lost task is replaced at once
     assert not flies or Trains(job=key, generation=job.coming or 0) in means.changes
     if by_hand:
-        states = [changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)]
+        states = [
+            changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)
+        ]
         return any(outcome(state, key, now, rules).given for state in states)
-    state, until_s = come_true(there, key, means), next((c.until_s for c in means.changes if isinstance(c, Waits)), now)
+    state, until_s = (
+        come_true(there, key, means),
+        next((c.until_s for c in means.changes if isinstance(c, Waits)), now),
+    )
     if any(isinstance(change, Settles) for change in means.changes):
         return outcome(state, key, now, rules).given is not None
     return grows_by(msgspec.structs.replace(there, state=state), key, rules, until_s)
@@ -68,14 +85,21 @@ def come_true(there: Moment, key: str, means: Means) -> State:
     """What comes by itself, but time."""
     settles = any(isinstance(change, Settles) for change in means.changes)
     flights = [change.job for change in means.changes if isinstance(change, Trains)]
-    state = trained(there.state, there.at_s, None if settles else flights) if settles or flights else there.state
-    return heard(state, key, there.at_s, *(change for change in means.changes if isinstance(change, Reports)))
+    state = (
+        trained(there.state, there.at_s, None if settles else flights)
+        if settles or flights
+        else there.state
+    )
+    return heard(
+        state, key, there.at_s, *(change for change in means.changes if isinstance(change, Reports))
+    )
 
 
 def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
-    """By the allocator's timers; or, as a policy's own time has none, if something makes it look once more: when the
-    wish has to begin at the latest, or at any other second. More is not promised: a policy may change its mind, and
-    back, between two looks, and then it counts when somebody has looked.
+    """By the allocator's timers; or, as a policy's own time has none, if something makes it look
+    once more: when the wish has to begin at the latest, or at any other second. More is not
+    promised: a policy may change its mind, and back, between two looks, and then it counts when
+    somebody has looked.
     """
     seconds = min(LONGEST_S, max(0, int(until_s - there.at_s)))
     looks = (until_s, until_s - rules.window_s, *(there.at_s + n for n in range(seconds + 1)))
@@ -83,7 +107,9 @@ def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
 
 
 def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) -> bool:
-    """As the allocator looks: now, when it wakes, at these times, and again whenever it has said something."""
+    """As the allocator looks: now, when it wakes, at these times, and again whenever it has said
+    something.
+    """
     state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
     for _ in range(LOOKS):
         found = decide(state, now, rules, wishes)

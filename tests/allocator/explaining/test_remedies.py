@@ -1,4 +1,6 @@
-"""What somebody could do, and that it does help: the story is told on with just that, and the job is given more."""
+"""What somebody could do, and that it does help: the story is told on with just that, and the job
+is given more.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def test_room_on_a_node_is_the_least_with_which_it_starts():
     story = Story().hear(crowded(free=1.75), accepted())
     assert story.decide() == ()
     means = only(why(story), "frees")
-    assert means.changes == (Frees(node="n1", more=Resources(cpu=1.25)),) and (means.gives.ps, means.gives.workers) == (
+    assert means.changes == (Frees(node="n1", more=Resources(cpu=1.25)),) and (
+        means.gives.ps,
+        means.gives.workers,
+    ) == (
         1,
         1,
     )
@@ -75,7 +80,9 @@ def test_where_no_node_is_large_enough_a_larger_one_is_named():
     assert story.why().startswith("no node is large enough for a worker")
     (change,) = only(why(story), "adds").changes
     assert change == Adds(nodes=1, shape=Resources(cpu=4, memory_gib=1), like="")
-    assert story.hear(node("n2", cpu=3.99)).decide() == () and size(story.hear(node("n3", cpu=4)).decided()) == (1, 1)
+    assert story.hear(node("n2", cpu=3.99)).decide() == () and size(
+        story.hear(node("n3", cpu=4)).decided()
+    ) == (1, 1)
 
 
 def test_a_node_that_is_closed_may_be_all_that_is_missing():
@@ -85,7 +92,9 @@ def test_a_node_that_is_closed_may_be_all_that_is_missing():
 
 
 def test_a_higher_priority_takes_the_room_for_which_two_compete_and_names_who_has_less():
-    """Both would grow, and there is room for one: the older one grows first, unless the other comes before it."""
+    """Both would grow, and there is room for one: the older one grows first, unless the other comes
+    before it.
+    """
     story = _two_jobs()
     other = only(why(story, key="default.second"), "raises")
     assert other.changes == (Raises(priority=1),) and other.gives.workers == 2

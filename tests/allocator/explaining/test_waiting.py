@@ -1,4 +1,6 @@
-"""What comes by itself: time, generations in flight, reports; each told, and then seen to come so."""
+"""What comes by itself: time, generations in flight, reports; each told, and then seen to come
+so.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,17 @@ def test_a_wish_that_was_held_for_a_while_is_held_for_the_rest_only():
 
 
 def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
-    """A chief that ended well is replaced, as its job is not over after all, before the wish has been held for long."""
+    """A chief that ended well is replaced, as its job is not over after all, before the wish has
+    been held for long.
+    """
     story = running(Story(replace(PATIENT, cooldown_s=0.0, finish_s=10.0)))
     chief, *others = _second_of_four(story).tasks
     story.hear(replace(exited(chief, 0, "Completed"), job="second", uid=2, pod="second-chief-0"))
     story.hear(node("n2", cpu=4, free=2, own=own("second", *others)), after_s=9.0).decide()
-    assert story.why() == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
+    assert (
+        story.why()
+        == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
+    )
     assert ["waits"] not in kinds(why(story))
     assert story.decided(after_s=1.0).job == "second"
     assert story.decide(after_s=1.0) == () and story.why() == "no node has room for another worker"
@@ -66,8 +73,12 @@ def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
 
 def _second_of_four(story: Story) -> AllocationDecided:
     """Another job trains on three of a node's four cores."""
-    first = story.hear(node("n2", cpu=4), accepted(request("second", ps=span(1), workers=span(1)), uid=2)).decided()
-    story.hear(node("n2", cpu=4, free=1, own=own("second", *first.tasks)), resumed(1, job="second", uid=2))
+    first = story.hear(
+        node("n2", cpu=4), accepted(request("second", ps=span(1), workers=span(1)), uid=2)
+    ).decided()
+    story.hear(
+        node("n2", cpu=4, free=1, own=own("second", *first.tasks)), resumed(1, job="second", uid=2)
+    )
     return first
 
 
@@ -88,7 +99,9 @@ def test_what_was_granted_but_a_part_comes_with_the_generation_in_flight():
     story.hear(node("n2", cpu=2)).decided()
     story.hear(node("n3", cpu=1))
     means = only(why(story), "trains")
-    assert means.changes == (Trains(job="default.mnist", generation=2),) and means.gives.workers == 3
+    assert (
+        means.changes == (Trains(job="default.mnist", generation=2),) and means.gives.workers == 3
+    )
     story.hear(resumed(2))
     assert size(story.decided()) == (2, 3)
 
@@ -100,15 +113,21 @@ def test_a_report_that_is_missing_is_what_it_waits_for():
     story.hear(node("n2", cpu=2, free=0, own=new), resumed(2), node("n3", cpu=1))
     story.decide()
     found = why(story)
-    assert found.why == "waits for its speed at the size that it has" and kinds(found) == [["reports"]]
+    assert found.why == "waits for its speed at the size that it has" and kinds(found) == [
+        ["reports"]
+    ]
     (change,) = found.means[0].changes
     assert isinstance(change, Reports) and change.generation == 2 and change.samples_per_second > 10
     story.hear(progress(2, done=200, total=100_000, speed=change.samples_per_second))
-    assert size(story.decided()) == (2, 3) == (found.means[0].gives.ps, found.means[0].gives.workers)
+    assert (
+        size(story.decided()) == (2, 3) == (found.means[0].gives.ps, found.means[0].gives.workers)
+    )
 
 
 def test_a_policys_own_time_is_found_to_the_second():
-    """`weir` lets a job grow once its last pause is less than half of what it has gained by then."""
+    """`weir` lets a job grow once its last pause is less than half of what it has gained by
+    then.
+    """
     story = running(Story(replace(AT_ONCE, policy="weir")))
     story.hear(progress(1, done=100, total=10**7, speed=10), node("n2", cpu=2))
     story.decided()
@@ -126,14 +145,19 @@ def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
     story = Story().hear(node(cpu=3), accepted(), accepted(asked, uid=2))
     story.decided()
     found = why(story, key="default.second")
-    assert found.phase == "Pending" and kinds(found) == [["adds"], ["raises"]], "the first one gives way to a priority"
+    assert found.phase == "Pending" and kinds(found) == [["adds"], ["raises"]], (
+        "the first one gives way to a priority"
+    )
 
 
 def test_what_is_wanted_of_others_comes_first():
     """A long job that runs makes room for a shorter one, which starts once that has shrunk."""
     story = _two_of_weir()
     none = "too little cpu: no node has any cpu free"
-    assert why(story, key="default.second").why == f"waits for room ({none}) for a chief, 1 ps and 1 worker"
+    assert (
+        why(story, key="default.second").why
+        == f"waits for room ({none}) for a chief, 1 ps and 1 worker"
+    )
     means = only(why(story, key="default.second"), "settles")
     assert means.changes == (Settles(jobs=("default.mnist",)),)
     shrunk = story.decided(after_s=20.0)
@@ -150,5 +174,7 @@ def _two_of_weir() -> Story:
     first = story.decided()
     story.hear(node(cpu=6, free=0, own=own("mnist", *first.tasks)), resumed(1, pause_s=0.1))
     story.hear(progress(1, done=100, total=10**8, speed=10))
-    story.hear(accepted(request("second", ps=span(1), workers=span(1)), uid=2), after_s=500.0).decide()
+    story.hear(
+        accepted(request("second", ps=span(1), workers=span(1)), uid=2), after_s=500.0
+    ).decide()
     return story

@@ -31,7 +31,9 @@ def _places(kind: inspect.Type, raw: Any, at: tuple[str | int, ...]) -> Iterator
         yield at, kind
     elif isinstance(kind, inspect.StructType):
         for field in kind.fields:
-            yield from _places(field.type, raw.get(field.encode_name) if raw else None, (*at, field.encode_name))
+            yield from _places(
+                field.type, raw.get(field.encode_name) if raw else None, (*at, field.encode_name)
+            )
     elif isinstance(kind, inspect.VarTupleType) and raw:
         yield from _places(kind.item_type, raw[0], (*at, 0))
 

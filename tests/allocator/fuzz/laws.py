@@ -22,12 +22,16 @@ DUST = 1e-6
 
 def check(world: World) -> None:
     state, decided = world.before, world.decided
-    assert decided.why.keys() == state.jobs.keys() and all(decided.why.values()), "no job without a reason"
+    assert decided.why.keys() == state.jobs.keys() and all(decided.why.values()), (
+        "no job without a reason"
+    )
     assert decided.wake_s is None or math.isfinite(decided.wake_s)
     said = Counter(action.key() for action in decided.actions)
     assert all(times == 1 for times in said.values()), "one decision a job"
     for action in decided.actions:
-        assert subjects.decode(subjects.subject_of(action), subjects.encode(action)) == action, "can be said"
+        assert subjects.decode(subjects.subject_of(action), subjects.encode(action)) == action, (
+            "can be said"
+        )
         if isinstance(action, AllocationDecided):
             job = state.jobs[action.key()]
             if not action.tasks:
@@ -40,7 +44,8 @@ def check(world: World) -> None:
 
 
 def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
-    """A job is suspended by its user; else only an elastic one, and only while one of higher priority waits.
+    """A job is suspended by its user; else only an elastic one, and only while one of higher
+    priority waits.
 
     Where pods of a suspended job go on, as if nobody had heard of it, its suspension is repeated.
     """
@@ -54,9 +59,13 @@ def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
         return
     asked, waiting = job.request, [other for other in state.jobs.values() if _waits(other)]
     assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
-    assert any(other.request.priority > asked.priority and other.key in action.reason for other in waiting)
+    assert any(
+        other.request.priority > asked.priority and other.key in action.reason for other in waiting
+    )
     assert job.runs is not None and job.coming is None
-    assert (action.batch, action.revision) == (0, job.revision + 1) and _is_next(job, action.generation)
+    assert (action.batch, action.revision) == (0, job.revision + 1) and _is_next(
+        job, action.generation
+    )
 
 
 def _waits(job: Job) -> bool:
@@ -65,7 +74,9 @@ def _waits(job: Job) -> bool:
 
 
 def within_quotas(world: World) -> None:
-    """All that a namespace's jobs were promised, each task at the most that any decision gives it."""
+    """All that a namespace's jobs were promised, each task at the most that any decision gives
+    it.
+    """
     for namespace, quota in world.rules.quotas.items():
         jobs = [job for job in world.state.jobs.values() if job.request.namespace == namespace]
         given = [each for job in jobs for each in promised_to(job)]
@@ -82,10 +93,19 @@ def promised_to(job: Job) -> list[Resources]:
 
 
 def within_bounds(job: Job, action: AllocationDecided) -> None:
-    """Of the job, the gang floor among them. One whose user changed them may be outside, but comes no further off."""
-    size, asked, had = size_of(action), job.request, size_of(job.wanted) if job.changed and job.wanted else None
+    """Of the job, the gang floor among them. One whose user changed them may be outside, but comes
+    no further off.
+    """
+    size, asked, had = (
+        size_of(action),
+        job.request,
+        size_of(job.wanted) if job.changed and job.wanted else None,
+    )
     assert _is_within(size.ps, asked.ps, had.ps if had else asked.ps.min), (asked.ps, size)
-    assert _is_within(size.workers, asked.workers, had.workers if had else asked.workers.min), (asked.workers, size)
+    assert _is_within(size.workers, asked.workers, had.workers if had else asked.workers.min), (
+        asked.workers,
+        size,
+    )
     assert asked.batch.min <= action.batch <= asked.batch.max, (asked.batch, action.batch)
     assert math.isfinite(action.gain_s) and math.isfinite(action.cost_s)
 
@@ -95,7 +115,9 @@ def _is_within(number: int, span: Span, had: int) -> bool:
 
 
 def whole(job: Job, action: AllocationDecided) -> None:
-    """One chief; dense indices; a serial stands for the same task for ever; generation and revision rise."""
+    """One chief; dense indices; a serial stands for the same task for ever; generation and revision
+    rise.
+    """
     for role in ("chief", "ps", "worker"):
         indices = [task.index for task in action.tasks if task.role == role]
         assert indices == list(range(len(indices))) and (role != "chief" or indices == [0])
@@ -104,21 +126,27 @@ def whole(job: Job, action: AllocationDecided) -> None:
     known = {task.serial: task for decision in job.decided.values() for task in decision.tasks}
     for task in action.tasks:
         before = known.get(task.serial)
-        assert (task.serial >= job.serials) if before is None else (before.node, before.role) == (task.node, task.role)
+        assert (
+            (task.serial >= job.serials)
+            if before is None
+            else (before.node, before.role) == (task.node, task.role)
+        )
     assert action.revision == job.revision + 1
     assert action.generation == job.generation or _is_next(job, action.generation)
 
 
 def _is_next(job: Job, generation: int) -> bool:
-    """The next number; where reports of the job name one that nobody decided, a number above that, but not any."""
+    """The next number; where reports of the job name one that nobody decided, a number above that,
+    but not any.
+    """
     if job.early is None:
         return generation == job.generation + 1
     return job.generation < generation <= job.generation + GENERATIONS_LOST + 1
 
 
 def within_nodes(world: World) -> None:
-    """All that is new in this pass, tasks and what tasks grow by, fits into what was free of each node, less what was
-    promised before.
+    """All that is new in this pass, tasks and what tasks grow by, fits into what was free of each
+    node, less what was promised before.
 
     A node may have shrunk below its promises; then nothing more of that resource goes there.
     """
@@ -135,7 +163,9 @@ def within_nodes(world: World) -> None:
         node = world.before.nodes[name]
         assert node.ready and node.schedulable, name
         for of in ("cpu", "memory_gib", "gpu"):
-            more_of, before = (math.fsum(getattr(r, of) for r in rs) for rs in (wants, promised[name]))
+            more_of, before = (
+                math.fsum(getattr(r, of) for r in rs) for rs in (wants, promised[name])
+            )
             assert more_of == 0 or more_of + before <= getattr(node.free, of) + DUST, (
                 name,
                 of,
@@ -147,7 +177,12 @@ def within_nodes(world: World) -> None:
 
 def held(job: Job, task: TaskPlan, listed: dict[str, Resources]) -> Resources:
     """The most that the task has, or was promised."""
-    known = [t.resources for decision in job.decided.values() for t in decision.tasks if t.serial == task.serial]
+    known = [
+        t.resources
+        for decision in job.decided.values()
+        for t in decision.tasks
+        if t.serial == task.serial
+    ]
     return most(*known, listed.get(job.pod(task), Resources()))
 
 
@@ -159,7 +194,9 @@ def promises(state: State) -> dict[str, list[Resources]]:
         for task in {task.serial: task for task in wanted}.values():
             if job.pod(task) not in job.exits:
                 has = listed.get(job.pod(task), Resources())
-                found[task.node].append(less(most(*(t.resources for t in wanted if t.serial == task.serial)), has))
+                found[task.node].append(
+                    less(most(*(t.resources for t in wanted if t.serial == task.serial)), has)
+                )
     return found
 
 
@@ -173,8 +210,8 @@ def most(*resources: Resources) -> Resources:
 
 
 def settles(world: World) -> None:
-    """What was decided comes true, whoever never said how fast he is says it once, and nothing more happens: all come
-    to rest, and what was left never comes back.
+    """What was decided comes true, whoever never said how fast he is says it once, and nothing more
+    happens: all come to rest, and what was left never comes back.
     """
     been = [standing(world.state)]
     for _ in range(QUIET_ROUNDS):
@@ -194,4 +231,7 @@ def settles(world: World) -> None:
 def standing(state: State) -> dict[str, tuple[int, int, int] | None]:
     """What everybody has."""
     wanted = {key: job.wanted for key, job in state.jobs.items()}
-    return {key: (size_of(d).ps, size_of(d).workers, d.batch) if d else None for key, d in wanted.items()}
+    return {
+        key: (size_of(d).ps, size_of(d).workers, d.batch) if d else None
+        for key, d in wanted.items()
+    }

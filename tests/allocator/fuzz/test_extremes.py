@@ -1,4 +1,6 @@
-"""Every number of a request and of a fact has bounds: beyond them it is refused, and at them every policy decides."""
+"""Every number of a request and of a fact has bounds: beyond them it is refused, and at them every
+policy decides.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def facts(world: World) -> list[Message]:
         said = report(job, 80.0, 1.0, 1_000_000, usage(job, 0.8, 0.5))
         found.append(replace(said, gradient_noise=1.0, profile=profile))
         about = {**name_of(job), "uid": job.uid, "generation": (job.running or 0) + 1}
-        found.append(TrainingResumed(**about, step=1, samples=1, previous=job.running, pause_s=1.0, phases=Phases()))
+        found.append(
+            TrainingResumed(
+                **about, step=1, samples=1, previous=job.running, pause_s=1.0, phases=Phases()
+            )
+        )
     return found
 
 
@@ -64,7 +70,11 @@ def test_at_the_bounds_of_every_number_of_a_fact_the_policy_decides(policy: str)
             assert heard is not None, ("refused at its bound", place, value)
             if isinstance(heard, TrainingResumed):  # of a generation that is in flight
                 job = world.state.jobs[heard.key()]
-                flies = replace(job.decided[job.running or 0], generation=heard.generation, revision=job.revision + 1)
+                flies = replace(
+                    job.decided[job.running or 0],
+                    generation=heard.generation,
+                    revision=job.revision + 1,
+                )
                 world.hear(flies)
             world.hear(heard)
             for _ in range(2):
@@ -105,14 +115,22 @@ def test_beyond_the_bounds_of_any_number_a_message_is_refused(message: Message) 
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (("resources", "worker", "cpu"), 5e-324, "resources.worker.cpu: 4.94066e-324 is less than 0.001"),
+        (
+            ("resources", "worker", "cpu"),
+            5e-324,
+            "resources.worker.cpu: 4.94066e-324 is less than 0.001",
+        ),
         (("resources", "ps", "cpu"), 1e300, "resources.ps.cpu: Expected `float` <= 1000000.0"),
         (("workers", "max"), 2**62, "workers.max: Expected `int` <= 1000000"),
         (("batch", "max"), 2**62, "batch.max: Expected `int` <= 1000000"),
         (("epochs",), 2**62, "epochs: Expected `int` <= 1000000000"),
         (("grace_s",), 1.7e308, "grace_s: Expected `float` <= 31622400.0"),
         (("priority",), 2**31, "priority: Expected `int` <= 2147483647"),
-        (("priority",), 1024, "priority: 1024 is more than 1000, the highest in namespace 'default'"),
+        (
+            ("priority",),
+            1024,
+            "priority: 1024 is more than 1000, the highest in namespace 'default'",
+        ),
     ],
 )
 def test_a_number_out_of_range_is_refused_with_its_name_and_bound(
@@ -125,4 +143,6 @@ def test_a_number_out_of_range_is_refused_with_its_name_and_bound(
     kinds: dict[Any, Any] = dict(places(asked))
     found = answer(with_number(asked, (place, kinds[place]), value), Rules(max_priority=1000))
 
-    assert isinstance(found, Wrong) and any(each.startswith(reason) for each in found.reasons), found
+    assert isinstance(found, Wrong) and any(each.startswith(reason) for each in found.reasons), (
+        found
+    )

@@ -1,4 +1,6 @@
-"""No world, and no order of facts, brings any policy to break a law: 20,000 decisions, `make fuzz` takes 300,000."""
+"""No world, and no order of facts, brings any policy to break a law: 20,000 decisions, `make fuzz`
+takes 300,000.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,18 @@ LOST_WORKER = (
     bytes([*26 * [0], 238, 234, *44 * [0], 1, 0, 41, 188, *4 * [0]]),
     {},
 )
-"""Under `optimus` a job that lost its only worker stands still, and one of lower priority gives way to it."""
+"""Under `optimus` a job that lost its only worker stands still, and one of lower priority gives way
+to it.
+"""
 
 
 @pytest.mark.parametrize("policy", [*EACH, MIXED, EAGER])
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(st.booleans(), SHAPE, STORY, QUOTAS))
 @example(LOST_WORKER)
-def test_whatever_happens_every_decision_keeps_the_laws(policy: str, drawn: tuple[bool, bytes, bytes, Quotas]) -> None:
+def test_whatever_happens_every_decision_keeps_the_laws(
+    policy: str, drawn: tuple[bool, bytes, bytes, Quotas]
+) -> None:
     at_once, shape, story, quotas = drawn
     named = {MIXED: EACH[0], EAGER: "weir"}.get(policy, policy)
     rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=named, quotas=quotas)
@@ -71,4 +77,6 @@ def remembers_nothing(world: World) -> None:
     """A copy of the state, of which nothing is kept anywhere, is decided on alike."""
     copy = pickle.loads(pickle.dumps(without_tables(world.state)))
     wishes = world.decided.wishes
-    assert decide(copy, world.now, world.rules, wishes) == decide(world.state, world.now, world.rules, wishes)
+    assert decide(copy, world.now, world.rules, wishes) == decide(
+        world.state, world.now, world.rules, wishes
+    )

@@ -1,12 +1,14 @@
-"""The bound on waiting is a law: under every policy, in random worlds with arrivals that never cease.
+"""The bound on waiting is a law: under every policy, in random worlds with arrivals that never
+cease.
 
     due(J)     = submitted(J) + reserve_after_s, or later: when the last job before it in the queue started
     start(J)  <= the end of the last job that ran at due(J), and no later than due(J) if none did
 
-Before J in the queue are jobs of higher priority, and those of its own priority that were submitted earlier. Both
-times are those of decisions. A job counts if its smallest size fits the empty cluster. Guests take one node
-for some time, evict what stands there, and leave one by one: nobody is due before they have left, and a job that stands
-still because of them is due so long after they came, as one that was submitted then.
+Before J in the queue are jobs of higher priority, and those of its own priority that were submitted
+earlier. Both times are those of decisions. A job counts if its smallest size fits the empty
+cluster. Guests take one node for some time, evict what stands there, and leave one by one: nobody
+is due before they have left, and a job that stands still because of them is due so long after they
+came, as one that was submitted then.
 """
 
 from __future__ import annotations
@@ -33,10 +35,18 @@ RESTART_S = 1.0
 STREAM, EVERY_S = 40, 11.0
 """Small jobs, and the seconds between two of them."""
 MACHINES = st.lists(st.sampled_from([4.0, 6.0, 8.0]), min_size=1, max_size=3)
-TASKS = st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]), st.sampled_from([1.0, 1.5, 2.0, 4.0]))
+TASKS = st.tuples(
+    st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]), st.sampled_from([1.0, 1.5, 2.0, 4.0])
+)
 GUESTS = st.tuples(st.integers(0, 2), st.integers(1, 300), st.integers(1, 200))
 """Their node, when they come, and how long the first one stays."""
-JOB = st.tuples(TASKS, st.booleans(), st.sampled_from([0, 0, 0, 3]), st.integers(0, 300), st.integers(1_000, 20_000))
+JOB = st.tuples(
+    TASKS,
+    st.booleans(),
+    st.sampled_from([0, 0, 0, 3]),
+    st.integers(0, 300),
+    st.integers(1_000, 20_000),
+)
 
 
 def stream_job(number: int) -> Work:
@@ -62,7 +72,12 @@ def drawn_job(number: int, shape: Any) -> Work:
 def guests_of(machines: list[float], drawn: tuple[int, int, int]) -> tuple[Tenant, Tenant]:
     number, from_s, for_s = drawn
     number %= len(machines)
-    half = Tenant(node=f"node-{number}", cpu=machines[number] / 2, from_s=float(from_s), to_s=float(from_s + for_s))
+    half = Tenant(
+        node=f"node-{number}",
+        cpu=machines[number] / 2,
+        from_s=float(from_s),
+        to_s=float(from_s + for_s),
+    )
     return half, replace(half, to_s=float(from_s + 2 * for_s))
 
 
@@ -71,7 +86,9 @@ def world(machines: list[float], shapes: list[Any], *guests: Tenant) -> Scenario
     jobs += [stream_job(number) for number in range(STREAM)]
     nodes = tuple(Machine(name=f"node-{number}", cpu=cpu) for number, cpu in enumerate(machines))
     ordered = tuple(sorted(jobs, key=lambda job: (job.submitted_s, job.job)))
-    return scenario(*ordered, cluster=Cluster(nodes=nodes, tenants=guests), restart_s=RESTART_S, report_s=20.0)
+    return scenario(
+        *ordered, cluster=Cluster(nodes=nodes, tenants=guests), restart_s=RESTART_S, report_s=20.0
+    )
 
 
 def start_s(record: Record) -> float | None:
@@ -83,7 +100,9 @@ def end_s(done: Run, record: Record) -> float:
 
 
 def is_before(one: Record, other: Record) -> bool:
-    """Of two jobs, whether the first one is served first; the queue has the order of the submissions."""
+    """Of two jobs, whether the first one is served first; the queue has the order of the
+    submissions.
+    """
     return (-one.work.priority, one.work.submitted_s, one.work.job) < (
         -other.work.priority,
         other.work.submitted_s,
@@ -91,7 +110,9 @@ def is_before(one: Record, other: Record) -> bool:
     )
 
 
-def bound_s(done: Run, record: Record, start: float | None, *guests: Tenant, since_s: float | None = None) -> float:
+def bound_s(
+    done: Run, record: Record, start: float | None, *guests: Tenant, since_s: float | None = None
+) -> float:
     """`start`: when it started, or went on; `since_s`: when it lost tasks."""
     due_s = (record.work.submitted_s if since_s is None else since_s) + AFTER_S
     due_s = max([due_s, *(guest.to_s or 0.0 for guest in guests)])
@@ -104,12 +125,21 @@ def bound_s(done: Run, record: Record, start: float | None, *guests: Tenant, sin
 
 
 def back_s(record: Record, *guests: Tenant) -> float | None:
-    """When a job of a fixed size went on after it had been evicted, which is all that it ever stood still for."""
-    return guests[0].from_s + record.paused_s if guests and is_fixed(record) and record.resizes else None
+    """When a job of a fixed size went on after it had been evicted, which is all that it ever stood
+    still for.
+    """
+    return (
+        guests[0].from_s + record.paused_s
+        if guests and is_fixed(record) and record.resizes
+        else None
+    )
 
 
 def is_fixed(record: Record) -> bool:
-    return record.work.ps.min == record.work.ps.max and record.work.workers.min == record.work.workers.max
+    return (
+        record.work.ps.min == record.work.ps.max
+        and record.work.workers.min == record.work.workers.max
+    )
 
 
 def fits_alone(machines: list[float], record: Record) -> bool:
@@ -126,26 +156,36 @@ def fits_alone(machines: list[float], record: Record) -> bool:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MACHINES, st.lists(JOB, min_size=1, max_size=6))
-def test_no_job_waits_longer_than_the_bound(policy: str, machines: list[float], shapes: list[Any]) -> None:
+def test_no_job_waits_longer_than_the_bound(
+    policy: str, machines: list[float], shapes: list[Any]
+) -> None:
     rules = Rules(policy=policy, reserve_after_s=AFTER_S)
     done = simulate(world(machines, shapes), rules, 0, lambda: 0.0)
     for record in done.records:
         start = start_s(record)
         if fits_alone(machines, record):
-            assert start is not None and start <= bound_s(done, record, start) + SLACK_S, (record.work.job, start)
+            assert start is not None and start <= bound_s(done, record, start) + SLACK_S, (
+                record.work.job,
+                start,
+            )
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MACHINES, st.lists(JOB, min_size=1, max_size=6), GUESTS)
 @example([8.0], [((1, 2, 2.0), False, 0, 0, 20_000)], (0, 50, 10))
-def test_nor_does_one_that_lost_tasks(policy: str, machines: list[float], shapes: list[Any], drawn: Any) -> None:
+def test_nor_does_one_that_lost_tasks(
+    policy: str, machines: list[float], shapes: list[Any], drawn: Any
+) -> None:
     guests = guests_of(machines, drawn)
     rules = Rules(policy=policy, reserve_after_s=AFTER_S)
     done = simulate(world(machines, shapes, *guests), rules, 0, lambda: 0.0)
     for record in (each for each in done.records if fits_alone(machines, each)):
         start, back = start_s(record), back_s(record, *guests)
-        assert start is not None and start <= bound_s(done, record, start, *guests) + SLACK_S, (record.work.job, start)
+        assert start is not None and start <= bound_s(done, record, start, *guests) + SLACK_S, (
+            record.work.job,
+            start,
+        )
         assert record.finished_s is not None, "it went on"
         if back is not None:
             bound = bound_s(done, record, back, *guests, since_s=guests[0].from_s)

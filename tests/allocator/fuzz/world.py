@@ -1,8 +1,9 @@
-"""A world in which anything may happen next: up to four jobs in two namespaces, on up to four nodes, driven by a string
-of bytes.
+"""A world in which anything may happen next: up to four jobs in two namespaces, on up to four
+nodes, driven by a string of bytes.
 
-Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any order; reports may
-be nonsense; clocks jump. Numbers are of any size: a message reaches the fold as a service reads it, or not at all.
+Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any
+order; reports may be nonsense; clocks jump. Numbers are of any size: a message reaches the fold as
+a service reads it, or not at all.
 """
 
 from __future__ import annotations
@@ -50,8 +51,18 @@ from shared.messages import (
 from tests.allocator.fuzz.extremes import odd, read
 
 CORES, DEVICES, BATCHES = (8.0, 4.0, 2.0, 0.0, 3.0), (0, 0, 2, 1), ((32, 32), (16, 64), (64, 64))
-EXITS = ((137, "Evicted"), (None, "NodeLost"), (137, "OOMKilled"), (1, "Error"), (0, "Completed"), (None, "Deleted"))
-SPEEDS, LOSSES = (100.0, -5.0, 0.0, math.nan, math.inf, 1e-300, 1e300), (1.0, math.nan, -math.inf, 0.0, -3.0)
+EXITS = (
+    (137, "Evicted"),
+    (None, "NodeLost"),
+    (137, "OOMKilled"),
+    (1, "Error"),
+    (0, "Completed"),
+    (None, "Deleted"),
+)
+SPEEDS, LOSSES = (
+    (100.0, -5.0, 0.0, math.nan, math.inf, 1e-300, 1e300),
+    (1.0, math.nan, -math.inf, 0.0, -3.0),
+)
 TOTALS, JUMPS = (1_000_000, 0, 1), (-1e6, -5.0, 1e6, 3600.0, 1e9)
 SPACES = ("default", "other")
 RARE = 80
@@ -61,7 +72,9 @@ Pod = tuple[str, str]
 
 
 class World:
-    """`decided` is what was decided on `before`, just now. A job names one of `policies` ("": the cluster's)."""
+    """`decided` is what was decided on `before`, just now. A job names one of `policies` ("": the
+    cluster's).
+    """
 
     def __init__(self, rules: Rules, shape: bytes, policies: Sequence[str] = ("",)) -> None:
         self.rules, self.now, self.sequence = rules, 1000.0, 0
@@ -117,7 +130,9 @@ class World:
         """Everything decided comes true."""
         wanted = dict(self.wanted())
         gone = [job.exits for job in self.state.jobs.values()]
-        self.pods = {pod: task for pod, task in wanted.items() if not any(pod[1] in exits for exits in gone)}
+        self.pods = {
+            pod: task for pod, task in wanted.items() if not any(pod[1] in exits for exits in gone)
+        }
         for job in list(self.state.jobs.values()):
             if job.coming is not None:
                 self.resumed(job)
@@ -131,8 +146,12 @@ class World:
                 self.pods[pod] = task
 
     def resize(self, whom: int) -> None:
-        """A pod grows as soon as any generation wants it larger, and shrinks once the newest one runs."""
-        wanted = {pod: task for pod, task in self.wanted() if pod in self.pods and task != self.pods[pod]}
+        """A pod grows as soon as any generation wants it larger, and shrinks once the newest one
+        runs.
+        """
+        wanted = {
+            pod: task for pod, task in self.wanted() if pod in self.pods and task != self.pods[pod]
+        }
         for pod in some(list(wanted), whom):
             flies = self.state.jobs[pod[0]].coming is not None
             if not flies or wanted[pod].resources.cpu >= self.pods[pod].resources.cpu:
@@ -154,7 +173,9 @@ class World:
     def abandon(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
             self.hear(
-                GenerationAbandoned(**name_of(job), uid=job.uid, generation=job.coming or 0, reason="Unschedulable")
+                GenerationAbandoned(
+                    **name_of(job), uid=job.uid, generation=job.coming or 0, reason="Unschedulable"
+                )
             )
 
     def exit(self, whom: int) -> None:
@@ -179,7 +200,9 @@ class World:
 
     def progress(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.runs], whom):
-            self.hear(report(job, 50.0 + whom, 1.0, 1_000_000, usage(job, whom / 250, 0.5 + whom / 100)))
+            self.hear(
+                report(job, 50.0 + whom, 1.0, 1_000_000, usage(job, whom / 250, 0.5 + whom / 100))
+            )
 
     def first_reports(self) -> None:
         for job in list(self.state.jobs.values()):
@@ -189,15 +212,19 @@ class World:
     def nonsense(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.runs], whom):
             speed, loss, total = (of[whom % len(of)] for of in (SPEEDS, LOSSES, TOTALS))
-            self.hear(report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ()))
+            self.hear(
+                report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ())
+            )
 
     def extreme(self, whom: int) -> None:
-        """Something is said again with an odd number in it, if it can be read. Not what the allocator says
-        itself, after it has validated a request.
+        """Something is said again with an odd number in it, if it can be read. Not what the
+        allocator says itself, after it has validated a request.
         """
         for message in some(self.old[-8:], whom):
             changed = odd(message, seed(whom, self.sequence))
-            if changed is not None and not isinstance(message, JobAccepted | JobChanged | AllocationDecided):
+            if changed is not None and not isinstance(
+                message, JobAccepted | JobChanged | AllocationDecided
+            ):
                 self.hear(changed)
 
     def stranger(self, whom: int) -> None:
@@ -206,7 +233,9 @@ class World:
             self.look(name)
 
     def leave(self, whom: int) -> None:
-        for name in some([n for n, held in self.strangers.items() if held and n in self.sizes], whom):
+        for name in some(
+            [n for n, held in self.strangers.items() if held and n in self.sizes], whom
+        ):
             self.strangers[name] -= 1.0
             self.look(name)
 
@@ -239,7 +268,9 @@ class World:
 
     def finish(self, whom: int) -> None:
         for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
-            self.hear(JobFinished(**name_of(job), uid=job.uid, outcome="succeeded", finished_s=self.now))
+            self.hear(
+                JobFinished(**name_of(job), uid=job.uid, outcome="succeeded", finished_s=self.now)
+            )
 
     def jump(self, whom: int) -> None:
         self.now += JUMPS[whom % len(JUMPS)]
@@ -255,7 +286,9 @@ class World:
     def wanted(self) -> Iterator[tuple[Pod, TaskPlan]]:
         for key, job in self.state.jobs.items():
             for decision in (job.runs, job.flies):
-                yield from (((key, job.pod(task)), task) for task in (decision.tasks if decision else ()))
+                yield from (
+                    ((key, job.pod(task)), task) for task in (decision.tasks if decision else ())
+                )
 
     def resumed(self, job: Job) -> None:
         self.hear(
@@ -277,7 +310,12 @@ class World:
         own = [(pod, task) for pod, task in self.pods.items() if task.node == name]
         has = self.sizes[name]
         free = Resources(
-            cpu=max(0.0, has.cpu - self.strangers.get(name, 0.0) - sum(task.resources.cpu for _, task in own)),
+            cpu=max(
+                0.0,
+                has.cpu
+                - self.strangers.get(name, 0.0)
+                - sum(task.resources.cpu for _, task in own),
+            ),
             memory_gib=max(0.0, has.memory_gib - sum(task.resources.memory_gib for _, task in own)),
             gpu=max(0, has.gpu - sum(task.resources.gpu for _, task in own)),
         )
@@ -340,7 +378,9 @@ def some(things: list[T], whom: int) -> list[T]:
 
 
 def node_size(byte: int) -> Resources:
-    return Resources(cpu=CORES[byte % 5], memory_gib=16.0 if byte % 7 else 3.0, gpu=DEVICES[byte // 5 % 4])
+    return Resources(
+        cpu=CORES[byte % 5], memory_gib=16.0 if byte % 7 else 3.0, gpu=DEVICES[byte // 5 % 4]
+    )
 
 
 def request(name: str, byte: int, other: int) -> JobRequested:
@@ -385,10 +425,15 @@ def name_of(job: Job) -> dict[str, str]:
 def usage(job: Job, share: float, gib: float) -> tuple[TaskUsage, ...]:
     """Each task uses this share of its cores, the first of each role more."""
     tasks = job.runs.tasks if job.runs else ()
-    return tuple(TaskUsage(task=t.name(), cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib) for t in tasks)
+    return tuple(
+        TaskUsage(task=t.name(), cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib)
+        for t in tasks
+    )
 
 
-def report(job: Job, speed: float, loss: float, total: int, used: tuple[TaskUsage, ...] = ()) -> ProgressReported:
+def report(
+    job: Job, speed: float, loss: float, total: int, used: tuple[TaskUsage, ...] = ()
+) -> ProgressReported:
     last = job.progress
     return ProgressReported(
         **name_of(job),

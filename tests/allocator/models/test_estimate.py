@@ -25,7 +25,10 @@ BATCH = 32
 @pytest.mark.parametrize("model", [RESNET_50, INCEPTION_3])
 def test_deep_narrow_networks_compute(model):
     assert parts(model, FOUR_EACH, BATCH, DEVICE).kind == "compute-bound"
-    assert parts(model, FOUR_EACH, BATCH, replace(DEVICE, link=DEVICE.link / 10)).kind == "communication-bound"
+    assert (
+        parts(model, FOUR_EACH, BATCH, replace(DEVICE, link=DEVICE.link / 10)).kind
+        == "communication-bound"
+    )
 
 
 @pytest.mark.parametrize("model", [VGG_16, ALEXNET])
@@ -34,12 +37,18 @@ def test_networks_with_large_dense_layers_communicate(model):
 
 
 def test_ten_times_the_bandwidth_makes_vgg_compute():
-    assert parts(VGG_16, FOUR_EACH, BATCH, replace(DEVICE, link=10 * DEVICE.link)).kind == "compute-bound"
+    assert (
+        parts(VGG_16, FOUR_EACH, BATCH, replace(DEVICE, link=10 * DEVICE.link)).kind
+        == "compute-bound"
+    )
 
 
 def test_a_variable_that_lies_on_one_ps_binds_however_many_there_are():
     split = replace(VGG_16, largest=0.0)
-    assert parts(VGG_16, Size(8, 4), BATCH, DEVICE).transfer > 5 * parts(split, Size(8, 4), BATCH, DEVICE).transfer
+    assert (
+        parts(VGG_16, Size(8, 4), BATCH, DEVICE).transfer
+        > 5 * parts(split, Size(8, 4), BATCH, DEVICE).transfer
+    )
 
 
 def test_the_prior_leans_to_what_the_profile_says():

@@ -14,7 +14,13 @@ from services.allocator.policies.contract import Observed
 SHARES = (0.6, 0.1, 0.0, 0.3, 0.0, 0.0, 0.0, 0.1)
 CORES = st.none() | st.sampled_from([0.5, 1.0, 4.0])
 SEEN = st.builds(
-    Measured, st.integers(0, 9), st.integers(0, 9), st.sampled_from([32, 64]), st.floats(-1.0, 1e4), CORES, CORES
+    Measured,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.sampled_from([32, 64]),
+    st.floats(-1.0, 1e4),
+    CORES,
+    CORES,
 )
 PRIORS = st.builds(
     Prior,
@@ -36,7 +42,9 @@ def test_a_model_beside_others_is_the_one_that_it_is_alone(cases):
         assert together.pull == pytest.approx(alone.pull, rel=1e-5, abs=1e-6)
         assert together.factor == pytest.approx(alone.factor, rel=1e-5, abs=1e-9)
         assert together.misfit == pytest.approx(alone.misfit, rel=1e-6, abs=1e-6)
-        assert (together.speed(2, 3), together.spread(2, 3)) == pytest.approx((alone.speed(2, 3), alone.spread(2, 3)))
+        assert (together.speed(2, 3), together.spread(2, 3)) == pytest.approx(
+            (alone.speed(2, 3), alone.spread(2, 3))
+        )
 
 
 def test_what_is_seen_as_expected_changes_no_coefficient():

@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.models.foresight import MARGIN, STEP_GIB, WIDE, foreseen, limit_due, limit_for
+from services.allocator.models.foresight import (
+    MARGIN,
+    STEP_GIB,
+    WIDE,
+    foreseen,
+    limit_due,
+    limit_for,
+)
 
 
-def readings(start: float, rise: float, count: int = 20, noise: float = 0.0) -> list[tuple[float, float]]:
+def readings(
+    start: float, rise: float, count: int = 20, noise: float = 0.0
+) -> list[tuple[float, float]]:
     """(examples, GiB) every thousand examples; `rise`: GiB a thousand."""
     chance = np.random.default_rng(3)
     return [(1000.0 * i, (start + rise * i) * (1 + noise * chance.normal())) for i in range(count)]
@@ -40,7 +49,9 @@ def test_two_readings_make_no_trend_and_none_no_answer():
 
 
 def test_growth_is_caught_before_the_limit():
-    """A reading every thousand examples, a look at the limit every four of them: it is never reached."""
+    """A reading every thousand examples, a look at the limit every four of them: it is never
+    reached.
+    """
     grows = readings(4.0, 0.1, count=80)
     limit = limit_for(4.0)
     for seen in range(1, len(grows) + 1):

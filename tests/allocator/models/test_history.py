@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.models.history import MOST_SIMILAR, most_similar, similarity, smoothed, warm_start
+from services.allocator.models.history import (
+    MOST_SIMILAR,
+    most_similar,
+    similarity,
+    smoothed,
+    warm_start,
+)
 from services.allocator.policies.contract import Past, Plan
 from shared.messages import JobRequested, Program
 from tests.allocator.builders import request, span
@@ -15,12 +21,18 @@ from tests.allocator.builders import request, span
 PLAN = Plan(2, 4, 2.0, 3.0)
 
 
-def asked(file: str = "train.py", digest: str = "a", batch: int = 32, **fields: Any) -> JobRequested:
-    return request(program=Program(name=file, digest=f"sha256-{digest * 64}"), batch=span(batch), **fields)
+def asked(
+    file: str = "train.py", digest: str = "a", batch: int = 32, **fields: Any
+) -> JobRequested:
+    return request(
+        program=Program(name=file, digest=f"sha256-{digest * 64}"), batch=span(batch), **fields
+    )
 
 
 def past(plan: Plan = PLAN, finished_s: float = 0.0, gib: float = 8.0, **fields: Any) -> Past:
-    return Past(request=asked(**fields), plan=plan, ps_gib=gib, worker_gib=gib / 2, finished_s=finished_s)
+    return Past(
+        request=asked(**fields), plan=plan, ps_gib=gib, worker_gib=gib / 2, finished_s=finished_s
+    )
 
 
 def test_the_same_program_is_more_alike_than_one_of_its_name_and_that_more_than_another():
@@ -38,7 +50,9 @@ def test_where_it_ran_and_its_batch_decide_between_jobs_of_one_program():
 
 def test_of_many_only_the_most_similar_count_and_of_equals_the_latest():
     old = [past(finished_s=float(n)) for n in range(MOST_SIMILAR + 3)]
-    kept = most_similar(asked(), [*reversed(old), past(file="other.py", digest="b", finished_s=99.0)])
+    kept = most_similar(
+        asked(), [*reversed(old), past(file="other.py", digest="b", finished_s=99.0)]
+    )
     assert [each.finished_s for each in kept] == [3.0, 4.0, 5.0, 6.0, 7.0]
 
 
@@ -59,7 +73,12 @@ def test_memory_is_the_most_that_any_used():
 
 
 @given(
-    st.lists(st.builds(Plan, st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 8), st.floats(0.1, 16)), min_size=1)
+    st.lists(
+        st.builds(
+            Plan, st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 8), st.floats(0.1, 16)
+        ),
+        min_size=1,
+    )
 )
 def test_a_guess_lies_between_the_plans_that_it_is_made_of(plans):
     mean = smoothed(plans, 0.5)

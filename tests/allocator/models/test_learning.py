@@ -17,10 +17,14 @@ PLANTED = Curve(a=2e-4, b=0.5, c=0.3)
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
 
 
-def points(curve: Curve, until: int, count: int = 40, noise: float = 0.0, seed: int = 0) -> list[Learned]:
+def points(
+    curve: Curve, until: int, count: int = 40, noise: float = 0.0, seed: int = 0
+) -> list[Learned]:
     luck = np.random.default_rng(seed).standard_normal(count) * noise
     samples = np.linspace(0, until, count).astype(int).tolist()
-    return [Learned(s, curve.loss(s) * (1.0 + e)) for s, e in zip(samples, luck.tolist(), strict=True)]
+    return [
+        Learned(s, curve.loss(s) * (1.0 + e)) for s, e in zip(samples, luck.tolist(), strict=True)
+    ]
 
 
 def test_a_planted_curve_is_found_again():
@@ -51,7 +55,9 @@ def test_one_spike_is_not_learning():
     spiked = points(PLANTED, 100_000)
     spiked[35] = Learned(spiked[35].samples, 50.0)
     found = fitted(spiked)
-    assert found is not None and found.loss(100_000) == pytest.approx(PLANTED.loss(100_000), rel=0.05)
+    assert found is not None and found.loss(100_000) == pytest.approx(
+        PLANTED.loss(100_000), rel=0.05
+    )
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.7, 1e6, -3.0])
@@ -70,16 +76,24 @@ def test_a_rising_loss_teaches_nothing():
 def test_negative_losses_fall_too():
     below = [Learned(p.samples, p.loss - 5.0) for p in points(PLANTED, 100_000)]
     found = fitted(below)
-    assert found is not None and found.loss(100_000) == pytest.approx(PLANTED.loss(100_000) - 5.0, rel=0.02)
+    assert found is not None and found.loss(100_000) == pytest.approx(
+        PLANTED.loss(100_000) - 5.0, rel=0.02
+    )
 
 
 def test_too_few_points_are_no_curve():
     assert fitted([]) is None
-    assert fitted([Learned(0, 1.0), Learned(10, math.nan), Learned(20, math.inf), Learned(30, 0.5)]) is None
+    assert (
+        fitted([Learned(0, 1.0), Learned(10, math.nan), Learned(20, math.inf), Learned(30, 0.5)])
+        is None
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.builds(Learned, st.integers(0, 10**9), anything), max_size=64), st.integers(0, 10**10))
+@given(
+    st.lists(st.builds(Learned, st.integers(0, 10**9), anything), max_size=64),
+    st.integers(0, 10**10),
+)
 def test_whatever_was_reported_the_curve_falls_or_stays_and_is_finite(reported, samples):
     found = fitted(reported)
     if found is not None:

@@ -1,4 +1,6 @@
-"""Non-negative least squares, against trying every set of columns and against the conditions of the optimum."""
+"""Non-negative least squares, against trying every set of columns and against the conditions of the
+optimum.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def test_it_meets_the_conditions_of_karush_kuhn_and_tucker(seed, rows, columns, 
     chance = np.random.default_rng(seed)
     a = chance.uniform(size=(rows, columns))
     if alike:  # columns that depend on one another
-        a = a @ chance.uniform(size=(columns, columns // 2 + 1)) @ chance.uniform(size=(columns // 2 + 1, columns))
+        a = (
+            a
+            @ chance.uniform(size=(columns, columns // 2 + 1))
+            @ chance.uniform(size=(columns // 2 + 1, columns))
+        )
     b = chance.uniform(-0.2, 1.0, size=rows)
     x = nnls(a, b)
     slope = a.T @ (a @ x - b) / np.linalg.norm(a, axis=0)
@@ -63,7 +69,9 @@ def test_it_meets_the_conditions_of_karush_kuhn_and_tucker(seed, rows, columns, 
 
 
 def test_it_finds_the_solutions_that_the_implementation_before_scipy_found():
-    """A fitted performance model has a row of each speed, and one of each term of its prior; solutions are unique."""
+    """A fitted performance model has a row of each speed, and one of each term of its prior;
+    solutions are unique.
+    """
     chance = np.random.default_rng(21)
     speeds = chance.uniform(0.0, 2.0, size=(4, 5, 4))
     a = np.concatenate([speeds, np.broadcast_to(0.1 * np.eye(4), (4, 4, 4))], axis=1)
@@ -120,8 +128,12 @@ def test_without_rows_or_columns_there_is_nothing_to_solve():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 6))
-def test_problems_of_different_heights_side_by_side_are_solved_as_each_alone(seed, heights, columns):
+@given(
+    st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 6)
+)
+def test_problems_of_different_heights_side_by_side_are_solved_as_each_alone(
+    seed, heights, columns
+):
     chance = np.random.default_rng(seed)
     systems = [(chance.normal(size=(rows, columns)), chance.normal(size=rows)) for rows in heights]
     for (a, b), x in zip(systems, nnls_each(systems), strict=True):

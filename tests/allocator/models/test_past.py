@@ -16,7 +16,10 @@ def ended(outcome: str = "succeeded", **fields: object) -> Story:
     first = story.decided()
     story.hear(resumed(1))
     for step, done in enumerate((10, 90), 1):
-        used = tuple(TaskUsage(task=task.name(), cpu=0.5, memory_gib=step + task.index) for task in first.tasks)
+        used = tuple(
+            TaskUsage(task=task.name(), cpu=0.5, memory_gib=step + task.index)
+            for task in first.tasks
+        )
         story.hear(replace(progress(1, done, 100, 64.0, step), usage=used))
     return story.hear(JobFinished(job="mnist", uid=1, outcome=outcome, finished_s=7.0))  # type: ignore[arg-type]
 
@@ -26,7 +29,10 @@ def test_a_job_that_succeeded_leaves_its_plan_its_memory_and_its_times():
     assert kin is not None
     (past,) = kin.past
     assert past.plan == Plan(1, 2, 1.0, 1.0) and past.finished_s == 7.0
-    assert (past.ps_gib, past.worker_gib) == (1.0, 3.0)  # of all ps while it was early; of the worker with most
+    assert (past.ps_gib, past.worker_gib) == (
+        1.0,
+        3.0,
+    )  # of all ps while it was early; of the worker with most
     assert [(t.plan, t.batch, t.step_s) for t in past.timed] == [(Plan(1, 2, 1.0, 1.0), 32, 1.0)]
 
 
@@ -40,7 +46,11 @@ def test_what_was_never_measured_counts_as_what_its_tasks_had():
     story.decided()
     story.hear(resumed(1), JobFinished(job="mnist", uid=1, outcome="succeeded"))
     kin = kin_of(by_program(story.state.closed), request())
-    assert kin is not None and (kin.past[0].ps_gib, kin.past[0].worker_gib, kin.past[0].timed) == (1.0, 1.0, ())
+    assert kin is not None and (kin.past[0].ps_gib, kin.past[0].worker_gib, kin.past[0].timed) == (
+        1.0,
+        1.0,
+        (),
+    )
 
 
 def test_another_version_of_a_program_is_a_guide_to_the_plan_and_to_nothing_else():

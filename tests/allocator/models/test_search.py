@@ -27,13 +27,19 @@ ALL = [Size(p, w) for p in range(1, 24, 2) for w in range(1, 24, 2) if p + w <= 
 
 
 def surface(seed: int, rough: float = 0.04) -> dict[Size, float]:
-    """Synchronous training at random: how much computing, transfer, barrier; and a roughness that no formula has."""
+    """Synchronous training at random: how much computing, transfer, barrier; and a roughness that
+    no formula has.
+    """
     chance = np.random.default_rng(seed)
     compute = chance.uniform(0.05, 0.95)
-    fixed, link, workers, ps = (1.0 - compute) * chance.dirichlet([0.8, 0.8, 0.5, 0.3]) * (1.0, 1.0, 0.3, 0.1)
+    fixed, link, workers, ps = (
+        (1.0 - compute) * chance.dirichlet([0.8, 0.8, 0.5, 0.3]) * (1.0, 1.0, 0.3, 0.1)
+    )
     rugged = np.exp(rough * chance.standard_normal(len(ALL)))
     return {
-        s: BATCH / (compute / s.workers + fixed + link * s.workers / s.ps + workers * s.workers + ps * s.ps) * r
+        s: BATCH
+        / (compute / s.workers + fixed + link * s.workers / s.ps + workers * s.workers + ps * s.ps)
+        * r
         for s, r in zip(ALL, rugged.tolist(), strict=True)
     }
 
@@ -59,15 +65,21 @@ def test_a_few_probes_come_near_to_the_best_of_many_sizes(probes, least):
 def test_probing_beats_every_fixed_size():
     worlds = [surface(seed) for seed in range(40)]
     fixed = max(np.mean([share(speeds, size) for speeds in worlds]) for size in ALL)
-    found = np.mean([share(s, searched(ALL, BATCH, noisy(s, n), 8).size) for n, s in enumerate(worlds)])
+    found = np.mean(
+        [share(s, searched(ALL, BATCH, noisy(s, n), 8).size) for n, s in enumerate(worlds)]
+    )
     assert found > fixed + 0.05
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 9), st.sets(st.sampled_from(ALL), min_size=1, max_size=12))
+@given(
+    st.integers(0, 10**6), st.integers(1, 9), st.sets(st.sampled_from(ALL), min_size=1, max_size=12)
+)
 def test_no_size_is_measured_twice_and_never_more_than_allowed(seed, probes, sizes):
     speeds = surface(seed)
-    found = searched(sorted(sizes, key=lambda s: (s.ps, s.workers)), BATCH, noisy(speeds, seed), probes)
+    found = searched(
+        sorted(sizes, key=lambda s: (s.ps, s.workers)), BATCH, noisy(speeds, seed), probes
+    )
     tried = [Size(o.ps, o.workers) for o in found.observed]
     assert len(tried) == len(set(tried)) == min(probes, len(sizes))
     assert found.size in tried and set(tried) <= sizes
@@ -90,7 +102,9 @@ def test_there_is_no_next_where_all_were_tried():
 
 
 def test_kept_is_the_best_mean_and_not_the_best_luck():
-    """The fastest report is of six workers, of which all other reports say that eight are faster."""
+    """The fastest report is of six workers, of which all other reports say that eight are
+    faster.
+    """
     sizes = [Size(p, w) for p in (4, 6, 8) for w in (4, 6, 8)]
     speeds = {s: 100.0 * s.workers / (s.workers + 4) for s in sizes} | {Size(6, 6): 67.5}
     assert max(speeds, key=lambda s: speeds[s]) == Size(6, 6)
@@ -105,6 +119,8 @@ def test_a_size_is_certain_only_where_doubt_cannot_change_it():
         [Size(8, w) for w in (1, 2, 4)],
     )
     best = float(means(fitted, tried, BATCH).max())
-    larger, between = certain_gain(*predicted(fitted, [Size(8, 8), Size(8, 3)], BATCH), best).tolist()
+    larger, between = certain_gain(
+        *predicted(fitted, [Size(8, 8), Size(8, 3)], BATCH), best
+    ).tolist()
     assert math.isfinite(larger) and larger > 0.0
     assert between < 0.0

@@ -21,10 +21,14 @@ SPREAD_OUT = [(1, 1), (2, 6), (6, 2), (4, 4), (8, 8), (1, 4), (8, 1), (3, 9)]
 COMPUTE = (0.9, 0.05, 0.0, 0.05, 0.0, 0.0, 0.0, 0.0)
 TRANSFER = (0.2, 0.05, 0.1, 0.6, 0.05, 0.0, 0.0, 0.0)
 
-anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -1.0, 1e-6, 1e12, 1.0, 100.0])
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
+    [0.0, -1.0, 1e-6, 1e12, 1.0, 100.0]
+)
 
 
-def truth(shares: tuple[float, ...], sizes: list[tuple[int, int]], form: Form = "synchronous") -> np.ndarray:
+def truth(
+    shares: tuple[float, ...], sizes: list[tuple[int, int]], form: Form = "synchronous"
+) -> np.ndarray:
     """Samples a second by the formula; a step of one ps and one worker takes a second."""
     rows = np.array([(p, w, BATCH, 1.0, 1.0, 1.0) for p, w in sizes], dtype=float)
     one = Points(np.array([[1.0, 1.0, BATCH, 1.0, 1.0, 1.0]])).columns(form)[0]
@@ -40,12 +44,17 @@ def observed(
     seed: int = 0,
 ) -> list[Observed]:
     luck = 1.0 + noise * np.random.default_rng(seed).standard_normal(len(sizes))
-    return [Observed(p, w, BATCH, float(v)) for (p, w), v in zip(sizes, truth(shares, sizes, form) * luck, strict=True)]
+    return [
+        Observed(p, w, BATCH, float(v))
+        for (p, w), v in zip(sizes, truth(shares, sizes, form) * luck, strict=True)
+    ]
 
 
 def errors(fitted: Fit, shares: tuple[float, ...], form: Form = "synchronous") -> np.ndarray:
     """Relative, at every size."""
-    return np.abs(np.exp(fitted.predict(fitted.points(SIZES))[0]) / truth(shares, SIZES, form) - 1.0)
+    return np.abs(
+        np.exp(fitted.predict(fitted.points(SIZES))[0]) / truth(shares, SIZES, form) - 1.0
+    )
 
 
 # ---------------------------------------------------------------- what was planted
@@ -60,7 +69,9 @@ def test_eight_sizes_tell_of_eighty(shares, form):
 
 
 def test_noise_of_some_per_cent_does_little_harm():
-    wrong = [errors(fit(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER) for n in range(20)]
+    wrong = [
+        errors(fit(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER) for n in range(20)
+    ]
     assert np.median(wrong) < 0.05
 
 
@@ -72,7 +83,9 @@ def test_one_worker_more_helps_where_computing_binds_and_harms_where_transfer_do
 
 
 def test_devices_side_by_side_are_the_same_model_without_ps():
-    seen = [Observed(0, w, BATCH, BATCH / (0.9 / w + 0.1 * (w - 1) / w + 0.05)) for w in (1, 2, 4, 8)]
+    seen = [
+        Observed(0, w, BATCH, BATCH / (0.9 / w + 0.1 * (w - 1) / w + 0.05)) for w in (1, 2, 4, 8)
+    ]
     fitted = fit(seen)
     assert fitted.speed(0, 6) == pytest.approx(BATCH / (0.9 / 6 + 0.1 * 5 / 6 + 0.05), rel=0.06)
     assert fitted.seconds(0, 6)["ps"] == fitted.seconds(0, 6)["update"] == 0.0
@@ -109,7 +122,9 @@ def test_a_prior_that_knows_the_model_predicts_better_from_one_observation():
 
 def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
     seen = observed(TRANSFER, [(1, 1), (1, 4), (1, 8)])
-    assert [one.form for one in closest([(seen, PRIORS), (seen, PRIORS[::-1])])] == ["synchronous"] * 2
+    assert [one.form for one in closest([(seen, PRIORS), (seen, PRIORS[::-1])])] == [
+        "synchronous"
+    ] * 2
 
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
@@ -141,14 +156,19 @@ def test_two_spreads_hold_what_they_should():
         shares = (*chance.dirichlet([1.5, 0.8, 0.5, 0.8, 0.3, 0.1, 0.3]), 0.0)
         quirks = np.exp(0.05 * chance.standard_normal(len(SIZES)))
         real = truth(shares, SIZES) * quirks
-        seen = [Observed(*SIZES[n], BATCH, float(real[n])) for n in chance.choice(len(SIZES), 6, replace=False)]
+        seen = [
+            Observed(*SIZES[n], BATCH, float(real[n]))
+            for n in chance.choice(len(SIZES), 6, replace=False)
+        ]
         mean, spread = (fitted := fit(seen)).predict(fitted.points(SIZES))
         inside.append(np.mean(np.abs(np.log(real) - mean) < 2.0 * spread))
     assert 0.85 < np.mean(inside) < 1.0
 
 
 def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
-    """64 samples at once, in 0.5 s + 0.1 s; the batch of 64 tells all of one of 6,400, but only who knows of passes."""
+    """64 samples at once, in 0.5 s + 0.1 s; the batch of 64 tells all of one of 6,400, but only who
+    knows of passes.
+    """
     seen = [Observed(0, 1, 64, 64 / 0.6)]
     knows, not_told = (fit(seen, Prior(batch=64, device=device)) for device in (64.0, math.inf))
     assert knows.speed(0, 1, 6400) == pytest.approx(64 / 0.6, rel=0.02)
@@ -156,9 +176,12 @@ def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
 
 
 def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_costs():
-    """A step of 1 s for 64 samples on each device, and 2 s more as soon as they stand on two nodes."""
+    """A step of 1 s for 64 samples on each device, and 2 s more as soon as they stand on two
+    nodes.
+    """
     seen = [
-        Observed(0, w, 64 * w, 64 * w / (1.0 + 2.0 * (n > 1)), nodes=n) for w, n in ((1, 1), (2, 2), (4, 1), (8, 2))
+        Observed(0, w, 64 * w, 64 * w / (1.0 + 2.0 * (n > 1)), nodes=n)
+        for w, n in ((1, 1), (2, 2), (4, 1), (8, 2))
     ]
     fitted = fit(seen, Prior(batch=64))
     rows = [(0.0, w, 64.0 * w, 1.0, 1.0, apart) for w, apart in ((2.0, 0.0), (4.0, 1.0))]
@@ -204,7 +227,9 @@ def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, wor
 def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds():
     seen = [Observed(1, 1, BATCH, 10.0, 1.0, 1.0), Observed(1, 1, BATCH, 19.0, 1.0, 2.0)]
     fitted = fit(seen, Prior(shares=COMPUTE))
-    one, four = (fitted.predict(Points(np.array([[1.0, 1.0, BATCH, 1.0, k, 1.0]])))[0][0] for k in (1.0, 4.0))
+    one, four = (
+        fitted.predict(Points(np.array([[1.0, 1.0, BATCH, 1.0, k, 1.0]])))[0][0] for k in (1.0, 4.0)
+    )
     assert 2.5 < math.exp(four - one) < 4.0
 
 

@@ -38,7 +38,9 @@ def document(now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> 
 
 def desk(policy: str = "config-manager", **rules: Any) -> Desk:
     ticks = count()
-    return Desk(Rules(**({"policy": policy, "cooldown_s": 0.0} | rules)), lambda: next(ticks) / 1000.0)
+    return Desk(
+        Rules(**({"policy": policy, "cooldown_s": 0.0} | rules)), lambda: next(ticks) / 1000.0
+    )
 
 
 def ask(at: Desk, now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> list[Decided]:
@@ -55,7 +57,13 @@ def refused(at: Desk, line: bytes) -> list[str]:
 
 def current(decided: Decided, **fields: Any) -> dict[str, Any]:
     """What a driver says that has done as it was told."""
-    return {"chief": decided.chief, "ps": decided.ps, "workers": decided.workers, "batch": decided.batch, **fields}
+    return {
+        "chief": decided.chief,
+        "ps": decided.ps,
+        "workers": decided.workers,
+        "batch": decided.batch,
+        **fields,
+    }
 
 
 def shape(decided: Decided) -> tuple[int, int]:

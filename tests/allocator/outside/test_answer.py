@@ -39,13 +39,24 @@ def test_the_answer_has_the_fields_of_the_format() -> None:
     answer = desk().answer(document(0, [node()], job()))
     told = json.loads(msgspec.json.encode(answer))
     assert set(told) == {"decisions", "decision_ms"} and told["decision_ms"] == pytest.approx(1.0)
-    assert set(told["decisions"][0]) == {"job", "chief", "ps", "workers", "batch", "reason", "gain", "cost_s"}
+    assert set(told["decisions"][0]) == {
+        "job",
+        "chief",
+        "ps",
+        "workers",
+        "batch",
+        "reason",
+        "gain",
+        "cost_s",
+    }
 
 
 def test_a_job_without_room_waits_and_says_so() -> None:
     one, two = ask(desk(), 0, [node()], job("one"), job("two"))
     assert shape(one) == (1, 1)
-    assert (two.chief, two.ps, two.workers) == (None, (), ()) and two.reason.startswith("waits for room")
+    assert (two.chief, two.ps, two.workers) == (None, (), ()) and two.reason.startswith(
+        "waits for room"
+    )
 
 
 def test_it_grows_into_a_new_node_and_what_runs_stays_where_it_is() -> None:
@@ -53,7 +64,11 @@ def test_it_grows_into_a_new_node_and_what_runs_stays_where_it_is() -> None:
     (first,) = ask(at, 0, [node()], job())
     (grown,) = ask(at, 60, [node(), node("n2")], job(current=current(first)))
     assert shape(grown) == (2, 2)
-    assert grown.ps[0] == "n1" and grown.workers[0] == "n1" and {grown.ps[1], grown.workers[1]} == {"n2"}
+    assert (
+        grown.ps[0] == "n1"
+        and grown.workers[0] == "n1"
+        and {grown.ps[1], grown.workers[1]} == {"n2"}
+    )
     assert grown.cost_s == 5.0
 
 
@@ -84,12 +99,19 @@ def test_a_job_that_is_said_no_more_leaves_its_room() -> None:
 
 
 def test_what_a_job_that_is_over_has_shown_its_program_keeps() -> None:
-    """The first one's speeds say that four workers are four times as fast: so the second one starts with them."""
+    """The first one's speeds say that four workers are four times as fast: so the second one starts
+    with them.
+    """
     asked = REQUEST | {"program": {"name": "net.py", "digest": f"sha256-{7:064x}"}, "epochs": 10}
     at, nodes = desk("weir"), [node(cpu=16)]
     seen = [{"ps": 1, "workers": n, "batch": 64, "samples_per_second": 50.0 * n} for n in (1, 2, 4)]
     ask(at, 0, nodes, job("one", asked))
-    ask(at, 600, nodes, job("one", asked, observed=seen, progress={"samples": 10**6, "total_samples": 10**6}))
+    ask(
+        at,
+        600,
+        nodes,
+        job("one", asked, observed=seen, progress={"samples": 10**6, "total_samples": 10**6}),
+    )
     assert ask(at, 1200, nodes) == []
     (second,) = ask(at, 1800, nodes, job("two", asked, submitted_s=1800))
     (stranger,) = ask(desk("weir"), 1800, nodes, job("two", asked, submitted_s=1800))
@@ -116,8 +138,12 @@ def test_growth_must_pay_by_what_was_observed() -> None:
     (first,) = ask(at, 0, [node()], job())
     speeds = [{"ps": 1, "workers": 1, "batch": 64, "samples_per_second": 10.0}]
     nearly = {"samples": 990, "total_samples": 1000}
-    (still,) = ask(at, 60, nodes, job(current=current(first), observed=speeds, progress=nearly, pause_s=30.0))
-    assert shape(still) == (1, 1) and "do not pay: saves 0.50 s for a pause of 30.0 s" in still.reason
+    (still,) = ask(
+        at, 60, nodes, job(current=current(first), observed=speeds, progress=nearly, pause_s=30.0)
+    )
+    assert (
+        shape(still) == (1, 1) and "do not pay: saves 0.50 s for a pause of 30.0 s" in still.reason
+    )
 
 
 def test_a_change_that_somebody_else_made_is_where_we_go_on_from() -> None:
@@ -191,7 +217,9 @@ def test_every_job_may_name_its_policy() -> None:
 
     POLICIES["mine"] = mine
     try:
-        one, two = ask(desk("static"), 0, [node(cpu=8)], job("one", REQUEST | {"policy": "mine"}), job("two"))
+        one, two = ask(
+            desk("static"), 0, [node(cpu=8)], job("one", REQUEST | {"policy": "mine"}), job("two")
+        )
     finally:
         del POLICIES["mine"]
     assert seen == ["default.one"] and shape(one) == (0, 0) and shape(two) == (1, 1)
@@ -203,7 +231,9 @@ def test_every_job_may_name_its_policy() -> None:
 def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> None:
     at = desk()
     (first,) = ask(at, 0, [node()], job())
-    wrong = document(60, [node(), node()], job("one", {"workers": 0}), job("two", {"policy": "best", "epocs": 1}))
+    wrong = document(
+        60, [node(), node()], job("one", {"workers": 0}), job("two", {"policy": "best", "epocs": 1})
+    )
     assert refused(at, wrong) == [
         "nodes: 'n1' is there 2 times",
         "jobs[0].request.workers.start: Expected `int` >= 1, got 0",
@@ -225,8 +255,14 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         (b"{}", "now: is required"),
         (b'{"now": "x", "nodes": {}, "jobs": 3}', "now: Expected `float`, got 'x'"),
         (b'{"now": 0, "jobs": [{"job": "a"}]}', "jobs[0].request: is required"),
-        (b'{"now": 0, "nodes": [{"cpu": 1}], "jobs": [{"job": "a", "request": {}, "curent": {}}]}', "nodes[0].name"),
-        (b'{"now": 0, "jobs": [{"job": "a", "request": {"ps": "many"}}]}', "jobs[0].request.ps: needs start"),
+        (
+            b'{"now": 0, "nodes": [{"cpu": 1}], "jobs": [{"job": "a", "request": {}, "curent": {}}]}',
+            "nodes[0].name",
+        ),
+        (
+            b'{"now": 0, "jobs": [{"job": "a", "request": {"ps": "many"}}]}',
+            "jobs[0].request.ps: needs start",
+        ),
         (b"\xff\xfe", "not JSON"),
     ],
 )
@@ -242,9 +278,18 @@ def test_a_refusal_says_which_line() -> None:
 
 
 def test_numbers_that_json_does_not_know_and_fields_that_nobody_knows_do_not_stop_it() -> None:
-    speeds = [{"ps": 1, "workers": 1, "samples_per_second": float("nan")}, {"workers": 1, "samples_per_second": -3}]
-    progress = {"samples": float("nan"), "total_samples": float("inf"), "loss": [[0, float("nan")], [1, None]]}
-    said = job(observed=speeds, progress=progress, colour="red", current={"ps": ["n1"], "workers": ["n1"]})
+    speeds = [
+        {"ps": 1, "workers": 1, "samples_per_second": float("nan")},
+        {"workers": 1, "samples_per_second": -3},
+    ]
+    progress = {
+        "samples": float("nan"),
+        "total_samples": float("inf"),
+        "loss": [[0, float("nan")], [1, None]],
+    }
+    said = job(
+        observed=speeds, progress=progress, colour="red", current={"ps": ["n1"], "workers": ["n1"]}
+    )
     (one,) = ask(desk(), 0, [node(cpu=float("inf"), zone="b")], said)
     assert shape(one) == (2, 4)
 
@@ -254,9 +299,18 @@ STRANGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), -1.0, 0.0,
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STRANGE, min_size=16, max_size=16), st.booleans())
-def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(odd: list[Any], runs: bool) -> None:
+def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(
+    odd: list[Any], runs: bool
+) -> None:
     """Only `now` is always a number."""
-    nodes = [node(cpu=odd[0], memory_gib=odd[1], gpu=odd[2], free={"cpu": odd[3], "memory_gib": odd[4], "gpu": odd[5]})]
+    nodes = [
+        node(
+            cpu=odd[0],
+            memory_gib=odd[1],
+            gpu=odd[2],
+            free={"cpu": odd[3], "memory_gib": odd[4], "gpu": odd[5]},
+        )
+    ]
     stand = {"ps": ["n1"], "workers": ["n1", "n1"], "batch": odd[6], "since_s": odd[7]}
     speed = {
         "ps": odd[8] or 0,
@@ -265,8 +319,15 @@ def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(odd: 
         "samples_per_second": odd[11],
         "step_s": odd[12],
     }
-    progress = {"samples": odd[13], "total_samples": odd[14], "loss": [[0, odd[15]]], "gradient_noise": odd[15]}
-    said = job(current=stand if runs else None, observed=[speed], progress=progress, pause_s=odd[12])
+    progress = {
+        "samples": odd[13],
+        "total_samples": odd[14],
+        "loss": [[0, odd[15]]],
+        "gradient_noise": odd[15],
+    }
+    said = job(
+        current=stand if runs else None, observed=[speed], progress=progress, pause_s=odd[12]
+    )
     at = desk()
     for now in (0.0, 60.0):
         (one,) = ask(at, now, nodes, said)
@@ -346,21 +407,32 @@ LONG = {"samples": 0, "total_samples": 1e6}
 
 def test_devices_that_stand_apart_move_together_when_one_node_has_room_for_them() -> None:
     at, nodes = desk(), [{"name": name, "gpu": 2} for name in ("g1", "g2")]
-    apart = job(request=PAIR, current={"workers": ["g1", "g2"], "since_s": -9e3}, observed=APART, progress=LONG)
+    apart = job(
+        request=PAIR,
+        current={"workers": ["g1", "g2"], "since_s": -9e3},
+        observed=APART,
+        progress=LONG,
+    )
     (moved,) = ask(at, 0, nodes, apart)
-    assert moved.workers in (("g1", "g1"), ("g2", "g2")) and moved.reason.startswith("all on one node")
+    assert moved.workers in (("g1", "g1"), ("g2", "g2")) and moved.reason.startswith(
+        "all on one node"
+    )
 
 
 def test_a_job_waits_for_a_device_beside_its_own_where_one_elsewhere_does_not_pay() -> None:
     at, nodes = desk(), [{"name": name, "gpu": 1} for name in ("g1", "g2")]
-    one = job(request=PAIR, current={"workers": ["g1"], "since_s": -9e3}, observed=APART, progress=LONG)
+    one = job(
+        request=PAIR, current={"workers": ["g1"], "since_s": -9e3}, observed=APART, progress=LONG
+    )
     (still,) = ask(at, 0, [*nodes, {"name": "g3", "gpu": 2, "free": {"gpu": 0}}], one)
     assert still.workers == ("g1",) and still.reason == "waits for room for 2 workers on one node"
     (grown,) = ask(at, 60, [*nodes, {"name": "g3", "gpu": 2}], one)
     assert grown.workers == ("g3", "g3")
 
 
-def test_an_empty_pair_of_lists_suspends_a_job_for_one_of_higher_priority_and_it_goes_on_later() -> None:
+def test_an_empty_pair_of_lists_suspends_a_job_for_one_of_higher_priority_and_it_goes_on_later() -> (
+    None
+):
     at, nodes = desk(), [node(cpu=4)]
     (first,) = ask(at, 0, nodes, job("low"))
     low = job("low", current=current(first), progress={"samples": 1000, "total_samples": 10**9})
@@ -369,7 +441,9 @@ def test_an_empty_pair_of_lists_suspends_a_job_for_one_of_higher_priority_and_it
     high = job("high", {**REQUEST, "ps": 1, "workers": 3, "priority": 5})
     suspended, waits = ask(at, 120, nodes, low, high)
     assert (suspended.chief, suspended.ps, suspended.workers) == (None, (), ())
-    assert "gives way to default.high, which has priority 5" in suspended.reason and shape(waits) == (0, 0)
+    assert "gives way to default.high, which has priority 5" in suspended.reason and shape(
+        waits
+    ) == (0, 0)
     low = job("low", current=None, progress={"samples": 2000, "total_samples": 10**9})
     waits, started = ask(at, 121, nodes, low, high)
     assert (shape(waits), shape(started)) == ((0, 0), (1, 3))

@@ -17,12 +17,15 @@ def room(*cpus: float) -> Room:
 
 def standing(*nodes: str) -> list[TaskPlan]:
     return [
-        TaskPlan(role="worker", index=n, serial=n + 1, node=on, resources=EVEN.worker) for n, on in enumerate(nodes)
+        TaskPlan(role="worker", index=n, serial=n + 1, node=on, resources=EVEN.worker)
+        for n, on in enumerate(nodes)
     ]
 
 
 def test_devices_that_must_pause_anyway_are_gathered_on_fewer_nodes():
-    """Two of three stand on n0, where there is room for two more; a fourth fits nowhere else beside the third."""
+    """Two of three stand on n0, where there is room for two more; a fourth fits nowhere else beside
+    the third.
+    """
     keep = standing("n0", "n0", "n1")
     beside = {"n0": frozenset("a"), "n1": frozenset("a")}
     there = [replace(n, hosts=beside.get(n.name, n.hosts)) for n in room(2, 0, 1).nodes.values()]

@@ -1,4 +1,6 @@
-"""A task larger than every node waits for ever: that is told, with what it wants and what there is."""
+"""A task larger than every node waits for ever: that is told, with what it wants and what there
+is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from services.allocator.placing.placement import ROLES, Room
 from services.allocator.policies.contract import Node
 from services.allocator.rules import Rules
 from shared.messages import Resources, RoleResources, Taint
-from tests.allocator.builders import EVEN, ONE_CORE, Story, accepted, exited, node, own, request, resumed
+from tests.allocator.builders import (
+    EVEN,
+    ONE_CORE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+)
 
 HUGE = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=16, memory_gib=2))
 TOO_LARGE = "no node is large enough for a worker: it wants {}, and the largest has {}"
@@ -29,17 +41,27 @@ def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
 
     assert story.decide() == ()
     assert (
-        story.why() == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8 cpu, 64 GiB"
+        story.why()
+        == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8 cpu, 64 GiB"
     )
 
 
 @pytest.mark.parametrize("policy", ["optimus", "elastic-batch"])
-def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_for(policy: str) -> None:
+def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_for(
+    policy: str,
+) -> None:
     story = Story(Rules(policy=policy)).hear(node(cpu=4), accepted(request(resources=HUGE)))
 
-    assert _why(story).startswith("no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 4")
-    story = Story(Rules(policy=policy)).hear(node(cpu=18, free=0), accepted(request(resources=HUGE)))
-    assert _why(story) == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1 worker"
+    assert _why(story).startswith(
+        "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 4"
+    )
+    story = Story(Rules(policy=policy)).hear(
+        node(cpu=18, free=0), accepted(request(resources=HUGE))
+    )
+    assert (
+        _why(story)
+        == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1 worker"
+    )
 
 
 def test_it_starts_when_a_node_comes_that_is_large_enough() -> None:
@@ -59,7 +81,9 @@ def test_a_node_that_is_only_full_is_waited_for() -> None:
 def test_a_node_that_takes_no_tasks_is_none() -> None:
     shut = node("big", cpu=32, taints=(Taint(key="gpu"),))
 
-    assert "the largest has 8 cpu" in _why(Story().hear(shut, node(cpu=8), accepted(request(resources=HUGE))))
+    assert "the largest has 8 cpu" in _why(
+        Story().hear(shut, node(cpu=8), accepted(request(resources=HUGE)))
+    )
     assert _why(Story().hear(shut, accepted(request(resources=HUGE)))).startswith("waits for room")
 
 

@@ -1,4 +1,6 @@
-"""The ordered search finds what a look at every node would: the plain scan is written down here, to compare with."""
+"""The ordered search finds what a look at every node would: the plain scan is written down here, to
+compare with.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,22 @@ def amounts(parts: st.SearchStrategy[float]) -> st.SearchStrategy[Resources]:
 
 def nodes(parts: st.SearchStrategy[float]) -> st.SearchStrategy[list[Node]]:
     node = st.builds(
-        Node, st.just(""), amounts(parts), open=st.sampled_from([True, True, False]), hosts=st.frozensets(JOBS)
+        Node,
+        st.just(""),
+        amounts(parts),
+        open=st.sampled_from([True, True, False]),
+        hosts=st.frozensets(JOBS),
     )
-    return st.lists(node, max_size=8).map(lambda found: [replace(n, name=f"n{i}") for i, n in enumerate(found)])
+    return st.lists(node, max_size=8).map(
+        lambda found: [replace(n, name=f"n{i}") for i, n in enumerate(found)]
+    )
 
 
 def by_scan(
     there: dict[str, Node], job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
 ) -> str | None:
-    """Beside the job's other tasks, else where all and the rest fit, else where most of so many do; of those where one
-    leaves least behind: every node is looked at.
+    """Beside the job's other tasks, else where all and the rest fit, else where most of so many do;
+    of those where one leaves least behind: every node is looked at.
     """
 
     def left(n: Node) -> tuple[bool, bool, int, float, float, float, str]:
@@ -41,18 +49,24 @@ def by_scan(
         return (
             job not in n.hosts,
             job not in n.hosts and not fits(together((times(wants, count), rest)), free),
-            0 if job in n.hosts else -max(k for k in range(1, count + 1) if fits(times(wants, k), free)),
+            0
+            if job in n.hosts
+            else -max(k for k in range(1, count + 1) if fits(times(wants, k), free)),
             free.gpu - wants.gpu,
             free.cpu - wants.cpu,
             free.memory_gib - wants.memory_gib,
             n.name,
         )
 
-    best = min((n for n in there.values() if n.open and fits(wants, n.free)), key=left, default=None)
+    best = min(
+        (n for n in there.values() if n.open and fits(wants, n.free)), key=left, default=None
+    )
     return best.name if best else None
 
 
-def put_by_scan(there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources) -> str | None:
+def put_by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources
+) -> str | None:
     name = by_scan(there, job, wants, count, rest)
     if name is not None:
         here = there[name]
@@ -68,8 +82,13 @@ def fill_by_scan(
 
 
 @settings(max_examples=400, deadline=None)
-@given(nodes(EIGHTHS), st.lists(st.tuples(JOBS, amounts(EIGHTHS), st.integers(1, 4), st.booleans()), max_size=12))
-def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as_before(there, steps):
+@given(
+    nodes(EIGHTHS),
+    st.lists(st.tuples(JOBS, amounts(EIGHTHS), st.integers(1, 4), st.booleans()), max_size=12),
+)
+def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as_before(
+    there, steps
+):
     room, plain = Room(there), {node.name: node for node in there}
     for job, wants, count, keep in steps:
         mark, before = room.mark(), dict(plain)
@@ -102,7 +121,9 @@ def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_firs
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(amounts(TENTHS), max_size=8), amounts(TENTHS), st.integers(0, 4))
-def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_rounded(free, wants, count):
+def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_rounded(
+    free, wants, count
+):
     named = [(f"n{i}", one) for i, one in enumerate(free)]
     fitting = [rank(one, name) for name, one in named if fits(wants, one)]
     assert Order(named).first(wants) == (min(fitting)[-1] if fitting else None)
@@ -115,6 +136,8 @@ def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_round
 
 def test_a_task_without_devices_leaves_nodes_with_devices_to_others():
     order = Order([("rich", Resources(cpu=1, gpu=4)), ("plain", Resources(cpu=9))])
-    assert order.first(Resources(cpu=1)) == "plain" and order.first(Resources(cpu=1, gpu=1)) == "rich"
+    assert (
+        order.first(Resources(cpu=1)) == "plain" and order.first(Resources(cpu=1, gpu=1)) == "rich"
+    )
     order.move("plain", Resources(cpu=9), Resources(cpu=0.5))
     assert order.first(Resources(cpu=1)) == "rich"

@@ -29,7 +29,9 @@ def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
     free = room(*cpus)
     keep = place(free, "a", (), first, EVEN, 0)
     if keep is None:
-        assert {n.name: n.free.cpu for n in free.nodes.values()} == {f"n{i}": c for i, c in enumerate(cpus)}
+        assert {n.name: n.free.cpu for n in free.nodes.values()} == {
+            f"n{i}": c for i, c in enumerate(cpus)
+        }
         return
     tasks = place(free, "a", keep, second, EVEN, len(keep)) or keep
     for i, cpu in enumerate(cpus):
@@ -45,7 +47,9 @@ def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
 
 @settings(max_examples=100, deadline=None)
 @given(CPUS, SIZES, SIZES, st.data())
-def test_there_is_room_where_tasks_can_be_placed_and_to_ask_takes_nothing(cpus, first, second, data):
+def test_there_is_room_where_tasks_can_be_placed_and_to_ask_takes_nothing(
+    cpus, first, second, data
+):
     free = room(*cpus)
     stood = place(free, "a", (), first, EVEN, 0) or ()
     keep = [task for task in stood if data.draw(st.booleans())]
@@ -63,19 +67,30 @@ def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(
         assert sum(cpus) < 3
         return
     steps = ladder(most, Size(1, 1))
-    at = steps.index(Size(sum(t.role == "ps" for t in tasks), sum(t.role == "worker" for t in tasks)))
+    at = steps.index(
+        Size(sum(t.role == "ps" for t in tasks), sum(t.role == "worker" for t in tasks))
+    )
     assert at == 0 or place(room(*cpus), "a", (), steps[at - 1], EVEN, 0) is None
 
 
 @settings(max_examples=60, deadline=None)
 @given(CPUS, st.lists(SIZES, min_size=1, max_size=6))
-def test_those_who_wait_are_placed_in_a_room_that_refused_others_as_in_one_that_never_did(cpus, sizes):
+def test_those_who_wait_are_placed_in_a_room_that_refused_others_as_in_one_that_never_did(
+    cpus, sizes
+):
     used = room(*cpus)
     before = []
     for n, most in enumerate(sizes):
         fresh = room(*cpus)
         for job, tasks in before:
-            place(fresh, job, (), Size(*[sum(t.role == role for t in tasks) for role in ("ps", "worker")]), EVEN, 0)
+            place(
+                fresh,
+                job,
+                (),
+                Size(*[sum(t.role == role for t in tasks) for role in ("ps", "worker")]),
+                EVEN,
+                0,
+            )
         mark = used.mark()
         tried = place_most(used, "tried", (), most, Size(1, 1), EVEN, 0)
         used.undo(mark)
@@ -105,13 +120,18 @@ def test_a_job_that_no_node_holds_stands_on_few():
 
 def test_more_tasks_go_beside_the_others_first():
     keep = standing(("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"))
-    there = Room(replace(n, hosts=frozenset("a" if n.name == "n0" else "")) for n in room(1, 2, 9).nodes.values())
+    there = Room(
+        replace(n, hosts=frozenset("a" if n.name == "n0" else ""))
+        for n in room(1, 2, 9).nodes.values()
+    )
     tasks = place(there, "a", keep, Size(1, 4), EVEN, 9)
     assert tasks and [t.node for t in tasks if t.role == "worker"] == ["n0", "n0", "n1", "n1"]
 
 
 def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():
-    keep = standing(("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"), ("worker", 2, 3, "n0"))
+    keep = standing(
+        ("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"), ("worker", 2, 3, "n0")
+    )
     tasks = place(room(0), "a", keep, Size(1, 2), EVEN, 9)
     assert tasks and [(t.index, t.serial) for t in tasks if t.role == "worker"] == [(0, 2), (1, 3)]
     tasks = place(room(0), "a", keep, Size(1, 1), EVEN, 9)

@@ -1,4 +1,6 @@
-"""A namespace's quota is a second room: what is taken on any node is taken from it, too, and given back with it."""
+"""A namespace's quota is a second room: what is taken on any node is taken from it, too, and given
+back with it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def room(**quota: float) -> Room:
 def test_what_is_absent_has_no_limit():
     free = room(gpu=0)
     assert len(free.fill("team-a.one", ONE_CORE, 100)) == 100
-    assert free.put("team-a.one", Resources(gpu=1)) is None and free.put("team-b.one", Resources(gpu=1)) == "n1"
+    assert (
+        free.put("team-a.one", Resources(gpu=1)) is None
+        and free.put("team-b.one", Resources(gpu=1)) == "n1"
+    )
 
 
 def test_no_more_tasks_are_put_than_the_quota_holds_whatever_the_nodes_hold():
@@ -58,13 +63,19 @@ def test_ps_and_workers_of_all_jobs_are_counted_together_and_grow_in_their_ratio
     free = room(cpu=9)
     one = place_most(free, "team-a.one", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
     two = place_most(free, "team-a.two", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
-    assert [len([t for t in one if t.role == role]) for role in ("chief", "ps", "worker")] == [1, 2, 4]
+    assert [len([t for t in one if t.role == role]) for role in ("chief", "ps", "worker")] == [
+        1,
+        2,
+        4,
+    ]
     assert place_most(free, "team-a.two", (), Size(2, 4), Size(1, 2), EVEN, 0) is None and two == ()
     assert place_most(free, "team-b.one", (), Size(2, 4), Size(1, 1), EVEN, 0)
 
 
 def test_devices_are_counted_as_cores_are():
-    devices = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=1, gpu=2))
+    devices = RoleResources(
+        chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=1, gpu=2)
+    )
     tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
     assert sum(t.resources.gpu for t in tasks) == 4
     assert too_small(Quota(gpu=1), "team-a", gang(devices, Size(1, 1))) == (
@@ -85,7 +96,11 @@ def test_the_reason_names_the_namespace_and_all_that_is_lacking():
     assert shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
         "quota of namespace team-a: wants 4 cpu more, and 2.5 is left; wants 2 gpu more, and 1 is left"
     )
-    assert shortage(room(cpu=2.5), "team-b.one", wants) == "" == shortage(room(cpu=4), "team-a.one", wants)
+    assert (
+        shortage(room(cpu=2.5), "team-b.one", wants)
+        == ""
+        == shortage(room(cpu=4), "team-a.one", wants)
+    )
     assert too_small(Quota(memory_gib=2), "team-a", wants) == (
         "quota of namespace team-a: wants at least 3 GiB, and 2 is all there is"
     )

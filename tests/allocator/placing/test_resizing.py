@@ -1,4 +1,6 @@
-"""Cores and memory of tasks change in place: same generation, no pause, and never more than there is room for."""
+"""Cores and memory of tasks change in place: same generation, no pause, and never more than there
+is room for.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.allocator.fuzz.world import STEPS, World
 
 def cores(ps: float, worker: float, worker_gib: float = 1.0) -> RoleResources:
     return RoleResources(
-        chief=ONE_CORE, ps=Resources(cpu=ps, memory_gib=1.0), worker=Resources(cpu=worker, memory_gib=worker_gib)
+        chief=ONE_CORE,
+        ps=Resources(cpu=ps, memory_gib=1.0),
+        worker=Resources(cpu=worker, memory_gib=worker_gib),
     )
 
 
@@ -105,7 +109,9 @@ def test_who_is_said_nothing_of_keeps_the_sizes_that_it_has(told: Told) -> None:
     assert story.decide() == () and story.why() == "told so"
 
 
-def test_growth_is_promised_at_once_and_what_is_given_up_is_free_when_it_is_seen(told: Told) -> None:
+def test_growth_is_promised_at_once_and_what_is_given_up_is_free_when_it_is_seen(
+    told: Told,
+) -> None:
     story = running(cpu=6)
     told.sizes["mnist"] = cores(0.5, 2.5)
     now = story.decided()
@@ -120,7 +126,9 @@ def test_a_task_that_has_no_room_to_grow_stays_as_it_is_and_the_others_change(to
     told.sizes["mnist"] = cores(0.5, 2.5)
     now = story.decided()
     assert has(now) == [1, 0.5, 1] and now.reason == "told so, as far as there is room"
-    assert story.decide() == () and story.why() == "waits for room for more cores or memory: told so"
+    assert (
+        story.decide() == () and story.why() == "waits for room for more cores or memory: told so"
+    )
     story.hear(node(cpu=4, free=1.5, own=own("mnist", *now.tasks)))
     assert has(story.decided()) == [1, 0.5, 2.5]
 
@@ -129,11 +137,17 @@ def test_nothing_grows_on_a_node_that_is_cordoned(told: Told) -> None:
     story = running()
     told.sizes["mnist"] = cores(0.5, 2.5)
     listed = own("mnist", *story.state.jobs["default.mnist"].runs.tasks)
-    assert has(story.hear(node(cpu=6, free=3, own=listed, schedulable=False)).decided()) == [1, 0.5, 1]
+    assert has(story.hear(node(cpu=6, free=3, own=listed, schedulable=False)).decided()) == [
+        1,
+        0.5,
+        1,
+    ]
 
 
 def test_one_waits_for_what_another_gives_up(told: Told) -> None:
-    story = Story(RULES).hear(node(cpu=6), accepted(), accepted(replace(accepted().request, job="other"), uid=2))
+    story = Story(RULES).hear(
+        node(cpu=6), accepted(), accepted(replace(accepted().request, job="other"), uid=2)
+    )
     first = {a.job: a for a in story.decide()}
     pods = [pod for job, action in first.items() for pod in own(job, *action.tasks)]
     story.hear(node(cpu=6, free=0, own=tuple(pods)), resumed(1), resumed(1, job="other", uid=2))
@@ -179,7 +193,10 @@ def test_new_tasks_and_standing_ones_get_the_sizes_together_or_not_at_all(told: 
     told.workers, told.sizes["mnist"] = 2, cores(0.5, 2.0)
     grown = roomy.decided()
     assert (grown.generation, has(grown)) == (2, [1, 0.5, 2.0, 2.0]) and free(roomy) == 0.0
-    assert tight.decide() == () and tight.why() == "waits for room (too little cpu) for 1 ps and 2 workers"
+    assert (
+        tight.decide() == ()
+        and tight.why() == "waits for room (too little cpu) for 1 ps and 2 workers"
+    )
     assert free(tight) == 2.5
 
 
@@ -205,7 +222,9 @@ def test_a_role_that_ran_out_of_memory_is_not_given_so_little_again(told: Told) 
     assert tasks(fixed, "worker")[0].resources.memory_gib == 3.0
     told.sizes["mnist"] = cores(1.0, 1.0, worker_gib=0.5)
     story.hear(resumed(2))
-    assert tasks(story.decided(), "worker")[0].resources.memory_gib == 1.5, "half as much again as was asked for"
+    assert tasks(story.decided(), "worker")[0].resources.memory_gib == 1.5, (
+        "half as much again as was asked for"
+    )
 
 
 # ---------------------------------------------------------------- whatever is wanted
@@ -223,15 +242,35 @@ def whims(seed: int) -> Any:
 
 def _whim(job: Any, chance: random.Random) -> Want:
     stays = job.size is not None and chance.random() < 0.7
-    counts = (job.size.ps, job.size.workers) if stays else (chance.randint(1, job.most.ps), job.most.workers)
+    counts = (
+        (job.size.ps, job.size.workers)
+        if stays
+        else (chance.randint(1, job.most.ps), job.most.workers)
+    )
     ps, workers = max(job.least.ps, counts[0]), max(job.least.workers, counts[1])
-    drawn = [Resources(cpu=chance.choice((0.1, 0.5, 1.0, 3.0)), memory_gib=chance.choice((0.5, 2.0))) for _ in "123"]
-    sizes = RoleResources(chief=drawn[0], ps=drawn[1], worker=drawn[2]) if chance.random() < 0.8 else None
-    return Want(job=job.key, ps=ps, workers=workers, batch=job.request.batch.start, reason="a whim", sizes=sizes)
+    drawn = [
+        Resources(cpu=chance.choice((0.1, 0.5, 1.0, 3.0)), memory_gib=chance.choice((0.5, 2.0)))
+        for _ in "123"
+    ]
+    sizes = (
+        RoleResources(chief=drawn[0], ps=drawn[1], worker=drawn[2])
+        if chance.random() < 0.8
+        else None
+    )
+    return Want(
+        job=job.key,
+        ps=ps,
+        workers=workers,
+        batch=job.request.batch.start,
+        reason="a whim",
+        sizes=sizes,
+    )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6), st.binary(min_size=12, max_size=12), st.binary(min_size=80, max_size=80))
+@given(
+    st.integers(0, 10**6), st.binary(min_size=12, max_size=12), st.binary(min_size=80, max_size=80)
+)
 def test_whatever_sizes_are_wanted_no_node_is_promised_more_than_it_has_free(
     seed: int, shape: bytes, story: bytes
 ) -> None:
@@ -263,7 +302,9 @@ def test_the_whims_do_change_sizes_in_place() -> None:
 
 
 def test_a_job_that_ends_before_a_change_could_come_is_left_as_it_is(told: Told) -> None:
-    """A pause is taken to last 5 s. Fewer tasks need not pay, as others have the room then; here it is free sooner."""
+    """A pause is taken to last 5 s. Fewer tasks need not pay, as others have the room then; here it
+    is free sooner.
+    """
     told.workers = 2
     story = Story(RULES).hear(node(cpu=8), accepted())
     first = story.decided()

@@ -35,7 +35,9 @@ def test_a_role_given_in_part_takes_the_default_for_what_is_left_out() -> None:
 
     assert given.worker == Resources(cpu=4, memory_gib=DEFAULT.worker.memory_gib)
     assert given.ps == Resources(cpu=DEFAULT.ps.cpu, memory_gib=3)
-    assert given.chief == Resources(cpu=DEFAULT.chief.cpu, memory_gib=DEFAULT.chief.memory_gib, gpu=1)
+    assert given.chief == Resources(
+        cpu=DEFAULT.chief.cpu, memory_gib=DEFAULT.chief.memory_gib, gpu=1
+    )
 
 
 def test_no_resources_are_the_default_and_whole_ones_stay() -> None:
@@ -73,7 +75,10 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
 
     forbidden = "namespace: jobs may not run in 'default'; they may in team-a"
     assert reasons(LARGEST_PROGRAM) == (forbidden,)
-    assert reasons(LARGEST_PROGRAM + 1) == (forbidden, "program: it has 16,777,217 bytes, more than 16,777,216")
+    assert reasons(LARGEST_PROGRAM + 1) == (
+        forbidden,
+        "program: it has 16,777,217 bytes, more than 16,777,216",
+    )
     assert reasons(ProgramFault.MISSING)[1].startswith("program.digest: the store has no program")
     assert "is something else" in reasons(ProgramFault.OTHER)[1]
     assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")
@@ -82,7 +87,10 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
 def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() -> None:
     asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
     accepted = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
-    assert isinstance(accepted, JobAccepted) and accepted.checkpoint_folder == "default/mnist-12-19700102t000000"
+    assert (
+        isinstance(accepted, JobAccepted)
+        and accepted.checkpoint_folder == "default/mnist-12-19700102t000000"
+    )
 
     job = apply(asked_for, accepted, "weir-orders", 13, 86_400.0).jobs[accepted.key()]
 
@@ -97,7 +105,9 @@ def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> 
     state = apply(asked_for, running, "weir-orders", 13, 86_400.0)
 
     def answered(folder: str) -> JobAccepted | JobRejected:
-        wanted = msgspec.structs.replace(request(), job="next", checkpoint=CheckpointRule(continue_from=folder))
+        wanted = msgspec.structs.replace(
+            request(), job="next", checkpoint=CheckpointRule(continue_from=folder)
+        )
         return answer(apply(state, wanted, "weir-orders", 14, 86_500.0), 14, 0, 86_500.0, AT_ONCE)
 
     refused = answered(running.checkpoint_folder)
@@ -105,5 +115,6 @@ def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> 
     assert isinstance(answered("default/net-3-19700101t000000"), JobAccepted)
     foreign = answered("team-a/net-3-19700101t000000")
     assert (
-        isinstance(foreign, JobRejected) and "is not the folder of a job in namespace 'default'" in foreign.reasons[0]
+        isinstance(foreign, JobRejected)
+        and "is not the folder of a job in namespace 'default'" in foreign.reasons[0]
     )

@@ -1,4 +1,6 @@
-"""Namespaces, images, folders of nodes and privileges: what is not given is refused, with every reason."""
+"""Namespaces, images, folders of nodes and privileges: what is not given is refused, with every
+reason.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from shared import config
 from tests.allocator.builders import request
 
 GOOD = msgspec.to_builtins(request())
-STRICT = Rules(job_namespaces=("team-a", "team-b"), images=("registry.example/ml/", "trainer"), host_paths=("/data",))
+STRICT = Rules(
+    job_namespaces=("team-a", "team-b"),
+    images=("registry.example/ml/", "trainer"),
+    host_paths=("/data",),
+)
 
 
 def reasons(rules: Rules = STRICT, **changed: object) -> tuple[str, ...]:
@@ -34,12 +40,20 @@ def test_a_job_runs_where_jobs_may_run():
 def test_who_names_no_namespace_means_the_default_one():
     bare = msgspec.json.encode({name: value for name, value in GOOD.items() if name != "namespace"})
     wrong = check(bare, STRICT)
-    assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith("namespace: jobs may not run in 'default'")
+    assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith(
+        "namespace: jobs may not run in 'default'"
+    )
 
 
 @pytest.mark.parametrize(
     "image",
-    ["registry.example/ml/net:1", "registry.example/ml/a/b@sha256:00", "trainer", "trainer:2", "trainer@sha256:0"],
+    [
+        "registry.example/ml/net:1",
+        "registry.example/ml/a/b@sha256:00",
+        "trainer",
+        "trainer:2",
+        "trainer@sha256:0",
+    ],
 )
 def test_an_image_below_a_prefix_or_one_of_any_tag_may_be_named(image: str):
     assert reasons(image=image) == ()
@@ -84,7 +98,9 @@ def test_other_folders_of_the_node_may_not():
         "volumes[0].host_path: '/data' is a folder of the node, which no job may see here; use a `claim`",
     )
     for path in ("/data/../etc", "data", "/data/.."):
-        assert mounted(path) == (f"volumes[0].host_path: {path!r} is not an absolute path without `..`",)
+        assert mounted(path) == (
+            f"volumes[0].host_path: {path!r} is not an absolute path without `..`",
+        )
 
 
 def test_a_claim_of_the_namespace_may_be_mounted():
@@ -95,12 +111,16 @@ def test_a_claim_of_the_namespace_may_be_mounted():
     "field", ["privileged", "security_context", "securityContext", "hostNetwork", "service_account"]
 )
 def test_a_privilege_cannot_be_asked_for(field: str):
-    assert reasons(**{field: True}) == (f"{field}: a job's pods have no privileges, and cannot be given any",)
+    assert reasons(**{field: True}) == (
+        f"{field}: a job's pods have no privileges, and cannot be given any",
+    )
 
 
 @pytest.mark.parametrize("source", ["secret", "configMap", "projected", "hostPath", "csi"])
 def test_no_other_volume_can_be_named(source: str):
-    found = reasons(volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}])
+    found = reasons(
+        volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}]
+    )
     only = "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
     assert found == (f"volumes[0].{source}: {only}",)
 
@@ -108,11 +128,16 @@ def test_no_other_volume_can_be_named(source: str):
 def test_what_every_pod_has_of_weir_cannot_be_covered():
     volumes = [
         {"name": "weir-tmp", "mount_path": "/a", "claim": "c"},
-        *({"name": f"v{i}", "mount_path": path, "claim": "c"} for i, path in enumerate(("/", "/tmp/", "/a:ro"))),
+        *(
+            {"name": f"v{i}", "mount_path": path, "claim": "c"}
+            for i, path in enumerate(("/", "/tmp/", "/a:ro"))
+        ),
     ]
     own, *others = reasons(volumes=volumes)
     assert own == "volumes[0].name: 'weir-tmp': names that begin with weir- are Weir's"
-    assert [why.partition(": ")[0] for why in others] == [f"volumes[{i}].mount_path" for i in (1, 2, 3)]
+    assert [why.partition(": ")[0] for why in others] == [
+        f"volumes[{i}].mount_path" for i in (1, 2, 3)
+    ]
 
 
 def test_all_that_is_forbidden_is_told_at_once_beside_what_cannot_be_read():
@@ -128,7 +153,10 @@ def test_all_that_is_forbidden_is_told_at_once_beside_what_cannot_be_read():
 
 
 def test_a_request_that_can_be_read_is_held_to_the_same():
-    assert [why.partition(":")[0] for why in reasons_against(request(image="evil"), STRICT)] == ["namespace", "image"]
+    assert [why.partition(":")[0] for why in reasons_against(request(image="evil"), STRICT)] == [
+        "namespace",
+        "image",
+    ]
 
 
 def test_the_allocator_reads_its_rules_from_its_settings():

@@ -16,13 +16,17 @@ from tests.allocator.builders import request, span
 GOOD = msgspec.to_builtins(request())
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 def reasons(**changed: object) -> tuple[str, ...]:
-    checked = check(msgspec.json.encode({k: v for k, v in (GOOD | changed).items() if v is not ...}))
+    checked = check(
+        msgspec.json.encode({k: v for k, v in (GOOD | changed).items() if v is not ...})
+    )
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
@@ -57,14 +61,20 @@ def test_every_reason_comes_at_once():
 
 
 def test_the_owner_s_limits_are_named_in_the_refusal():
-    asked = msgspec.json.encode(request(namespace="team-a", priority=11, workers=span(1, most=9), batch=span(64)))
+    asked = msgspec.json.encode(
+        request(namespace="team-a", priority=11, workers=span(1, most=9), batch=span(64))
+    )
     free = Rules(max_priority=11)
-    limited = Rules(max_priority=100, limits={"team-a": Limit(priority=10, ps=1, workers=8, batch=32)})
+    limited = Rules(
+        max_priority=100, limits={"team-a": Limit(priority=10, ps=1, workers=8, batch=32)}
+    )
     elsewhere = Rules(limits={"team-b": Limit(priority=0)})
     found = [check(asked, rules) for rules in (Rules(max_priority=10), limited, free, elsewhere)]
 
     assert [each.reasons if isinstance(each, Wrong) else () for each in found] == [
-        ("priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_MAX_PRIORITY)",),
+        (
+            "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_MAX_PRIORITY)",
+        ),
         (
             "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
             "ps.max: 2 is more than 1, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
@@ -100,16 +110,26 @@ def test_rules_between_fields_hold():
 
 
 def test_an_unusable_name_is_answered_under_a_digest():
-    for body in (b"{", b"\xff", b"[]", msgspec.json.encode(GOOD | {"job": "No.Good", "namespace": 7})):
+    for body in (
+        b"{",
+        b"\xff",
+        b"[]",
+        msgspec.json.encode(GOOD | {"job": "No.Good", "namespace": 7}),
+    ):
         wrong = check(body)
-        assert isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
+        assert (
+            isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
+        )
 
 
 def test_a_job_has_no_more_trainers_than_the_bus_lets_in() -> None:
-    assert reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 799}) == ()
-    assert reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 800}) == (
-        "ps.max + workers.max: 900 and a chief are more than 900 tasks",
+    assert (
+        reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 799})
+        == ()
     )
+    assert reasons(
+        ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 800}
+    ) == ("ps.max + workers.max: 900 and a chief are more than 900 tasks",)
 
 
 @settings(max_examples=150, deadline=None)

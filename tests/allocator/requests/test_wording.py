@@ -10,7 +10,9 @@ SPAN = "Expected `{start, min, max}` (a job's file may have one number)"
 
 
 def test_what_a_field_should_have_been_is_told_in_words() -> None:
-    name = "Expected a name: small letters, digits and -, beginning with a letter, not ending with -"
+    name = (
+        "Expected a name: small letters, digits and -, beginning with a letter, not ending with -"
+    )
     volume = {"name": "Data", "mount_path": "data", "claim": "c"}
 
     assert reasons(job="My Job") == (f"job: {name}, at most 40 characters, got 'My Job'",)
@@ -19,8 +21,12 @@ def test_what_a_field_should_have_been_is_told_in_words() -> None:
     assert reasons(batch="many") == (
         "batch: Expected `{start, min, max}` (a job's file may have one number), got 'many'",
     )
-    assert reasons(resources="small") == ("resources: Expected `{chief, ps, worker} | null`, got 'small'",)
-    assert reasons(resources={"ps": 2}) == ("resources.ps: Expected `{cpu, memory_gib, gpu}`, got 2",)
+    assert reasons(resources="small") == (
+        "resources: Expected `{chief, ps, worker} | null`, got 'small'",
+    )
+    assert reasons(resources={"ps": 2}) == (
+        "resources.ps: Expected `{cpu, memory_gib, gpu}`, got 2",
+    )
     assert reasons(handover="fast") == (
         "handover: Invalid enum value 'fast'; there are 'make-before-break', 'restart'",
     )
@@ -35,7 +41,14 @@ def test_what_a_field_should_have_been_is_told_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [("ten", "'ten'"), (True, "true"), (None, "null"), (1.5, "1.5"), ({"start": 1}, "{'start': 1}"), ([1], "[1]")],
+    [
+        ("ten", "'ten'"),
+        (True, "true"),
+        (None, "null"),
+        (1.5, "1.5"),
+        ({"start": 1}, "{'start': 1}"),
+        ([1], "[1]"),
+    ],
 )
 def test_what_a_field_is_is_told_as_it_was_written(value: object, told: str) -> None:
     assert reasons(epochs=value) == (f"epochs: Expected `int`, got {told}",)
@@ -49,4 +62,6 @@ def test_a_long_value_is_shortened() -> None:
 
 
 def test_a_value_of_a_choice_is_told_once() -> None:
-    assert reasons(handover=7) == ("handover: Expected `str`, got 7; there are 'make-before-break', 'restart'",)
+    assert reasons(handover=7) == (
+        "handover: Expected `str`, got 7; there are 'make-before-break', 'restart'",
+    )

@@ -45,7 +45,11 @@ def test_nodes_by_name_and_tenants() -> None:
 
 def test_nodes_need_no_names() -> None:
     assert list(cluster("nodes: [{cpu: 4}]").named()) == ["node"]
-    assert list(cluster("nodes: [{cpu: 4}, {count: 2, cpu: 8}]").named()) == ["node-a", "node-b-1", "node-b-2"]
+    assert list(cluster("nodes: [{cpu: 4}, {count: 2, cpu: 8}]").named()) == [
+        "node-a",
+        "node-b-1",
+        "node-b-2",
+    ]
 
 
 def test_every_reason_is_told_with_line_and_column() -> None:
@@ -60,7 +64,9 @@ def test_every_reason_is_told_with_line_and_column() -> None:
 
 
 def test_names_and_tenants_are_checked_against_each_other() -> None:
-    wrong = GOOD.replace("name: big", "name: small-1").replace("cpu: 1.5, from_s: 30", "cpu: 5, from_s: 100")
+    wrong = GOOD.replace("name: big", "name: small-1").replace(
+        "cpu: 1.5, from_s: 30", "cpu: 5, from_s: 100"
+    )
     assert refused(wrong) == [
         "line 2, column 45: nodes[0].name: 'small-1' is there 2 times",
         "line 3, column 45: nodes[1].name: 'small-1' is there 2 times",

@@ -24,7 +24,9 @@ def refused(text: str) -> list[str]:
 def test_speeds_with_ps_and_speeds_of_devices() -> None:
     assert MEASURED["net"].speed(2, 4, 64) == pytest.approx(300.0)
     assert MEASURED["ring"].speed(0, 8, 64) == pytest.approx(300.0)
-    mixed = surfaces("model,ps,workers,global_batch,samples_per_second\nnet,1,2,64,10\nnet,0,2,64,20\n")["net"]
+    mixed = surfaces(
+        "model,ps,workers,global_batch,samples_per_second\nnet,1,2,64,10\nnet,0,2,64,20\n"
+    )["net"]
     assert (mixed.speed(1, 2, 64), mixed.speed(0, 2, 64)) == pytest.approx((10.0, 20.0))
 
 
@@ -44,15 +46,27 @@ def test_loss_curves_by_model() -> None:
 
 def test_a_job_as_it_is_written() -> None:
     (job,) = jobs(HEADER + "a,5,net,1000,64,2,3,1,4,2,8,32,256,128,0.5,2,1,7\n", MEASURED)
-    assert (job.job, job.submitted_s, job.samples, job.priority, job.device_batch_max) == ("a", 5.0, 1000, 7, 128)
+    assert (job.job, job.submitted_s, job.samples, job.priority, job.device_batch_max) == (
+        "a",
+        5.0,
+        1000,
+        7,
+        128,
+    )
     assert job.ps == Span(start=2, min=1, max=4) and job.workers == Span(start=3, min=2, max=8)
     assert job.batch == Span(start=64, min=32, max=256)
     sizes = job.resources()
-    assert sizes.ps == Resources(cpu=0.5) and sizes.worker == Resources(cpu=2, gpu=1) and sizes.chief == Resources()
+    assert (
+        sizes.ps == Resources(cpu=0.5)
+        and sizes.worker == Resources(cpu=2, gpu=1)
+        and sizes.chief == Resources()
+    )
 
 
 def test_what_is_left_open_follows_from_the_measurements() -> None:
-    net, ring = jobs("job,submitted_s,model,samples,global_batch\na,0,net,10,64\nb,1,ring,10,64\n", MEASURED)
+    net, ring = jobs(
+        "job,submitted_s,model,samples,global_batch\na,0,net,10,64\nb,1,ring,10,64\n", MEASURED
+    )
     assert (net.ps, net.workers) == (Span(start=1, min=1, max=2), Span(start=1, min=1, max=4))
     assert (net.ps_cpu, net.worker_cpu, net.worker_gpu) == (1.0, 1.0, 0)
     assert (ring.ps, ring.workers) == (Span(start=0, min=0, max=0), Span(start=1, min=1, max=8))

@@ -13,7 +13,9 @@ def pod(name: str = "one-worker-1", cpu: float = 2.0) -> OwnPod:
 
 
 def machines(*cpu: float) -> Machines:
-    made = Machines({f"n{number}": Resources(cpu=each, gpu=1) for number, each in enumerate(cpu, start=1)})
+    made = Machines(
+        {f"n{number}": Resources(cpu=each, gpu=1) for number, each in enumerate(cpu, start=1)}
+    )
     list(made.facts(0.0))
     return made
 
@@ -67,7 +69,9 @@ def test_a_tenant_has_the_right_of_way_and_the_newest_pods_make_room() -> None:
 
 def test_what_is_held_and_what_is_offered() -> None:
     made = machines(4, 2)
-    made.put("n1", OwnPod(namespace="default", job="one", pod="a", resources=Resources(cpu=1, gpu=1)))
+    made.put(
+        "n1", OwnPod(namespace="default", job="one", pod="a", resources=Resources(cpu=1, gpu=1))
+    )
     made.tenant("n2", 1.5)
     assert made.used() == Amount(1.0, 1) and made.offered() == Amount(4.5, 2)
 

@@ -28,12 +28,18 @@ NAMED = [
 ]
 
 
-def ended(job: Work, finished_s: float | None, outcome: Outcome | None = "succeeded", **fields: Any) -> Record:
+def ended(
+    job: Work, finished_s: float | None, outcome: Outcome | None = "succeeded", **fields: Any
+) -> Record:
     return Record(job, started_s=job.submitted_s, finished_s=finished_s, outcome=outcome, **fields)
 
 
-def done(*records: Record, held: tuple[tuple[float, Amount, Amount], ...] = (), ended_s: float = 100.0) -> Run:
-    return Run(policy="static", records=records, held=held, decision_ms=(1.0, 2.0, 3.0), ended_s=ended_s)
+def done(
+    *records: Record, held: tuple[tuple[float, Amount, Amount], ...] = (), ended_s: float = 100.0
+) -> Run:
+    return Run(
+        policy="static", records=records, held=held, decision_ms=(1.0, 2.0, 3.0), ended_s=ended_s
+    )
 
 
 def test_completion_times_count_from_submission_and_only_of_what_was_completed() -> None:
@@ -46,8 +52,16 @@ def test_completion_times_count_from_submission_and_only_of_what_was_completed()
         )
     )
     assert (told["jct_mean_s"], told["jct_median_s"], told["jct_p95_s"]) == (30.0, 30.0, 39.0)
-    assert (told["completed"], told["submitted"], told["resizes"], told["paused_s"]) == (2, 4, 3, 12.5)
-    assert told["makespan_s"] == 90.0 and (told["decision_ms_p50"], told["decision_ms_p99"]) == (2.0, 2.98)
+    assert (told["completed"], told["submitted"], told["resizes"], told["paused_s"]) == (
+        2,
+        4,
+        3,
+        12.5,
+    )
+    assert told["makespan_s"] == 90.0 and (told["decision_ms_p50"], told["decision_ms_p99"]) == (
+        2.0,
+        2.98,
+    )
 
 
 def test_the_longest_wait_is_the_longest_time_without_tasks() -> None:
@@ -56,7 +70,10 @@ def test_the_longest_wait_is_the_longest_time_without_tasks() -> None:
     never = ended(work("never", submitted_s=40.0), None, None)
     waits = [figures(done(*records))["wait_max_s"] for records in ((late,), (late, never))]
     assert waits == [15.0, 60.0]
-    assert figures(done(ended(work("suspended", submitted_s=5.0), 90.0, sizes=stopped)))["wait_max_s"] == 40.0
+    assert (
+        figures(done(ended(work("suspended", submitted_s=5.0), 90.0, sizes=stopped)))["wait_max_s"]
+        == 40.0
+    )
     assert figures(done())["wait_max_s"] == 0.0
 
 

@@ -1,4 +1,6 @@
-"""A recorded log becomes a world, and the world replayed under the same policy is much like the log."""
+"""A recorded log becomes a world, and the world replayed under the same policy is much like the
+log.
+"""
 
 from __future__ import annotations
 
@@ -58,16 +60,25 @@ def log_of(world: Scenario, policy: str, monkeypatch: pytest.MonkeyPatch) -> lis
     return heard
 
 
-def test_replayed_under_the_same_policy_a_log_ends_as_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [growing(f"job-{number}", submitted_s=40.0 * number, samples=20_000) for number in range(4)]
-    tenants = (Tenant(node="node-2", cpu=8.0, from_s=0.0, to_s=200.0), Tenant(node="node-1", cpu=2.0, from_s=150.0))
+def test_replayed_under_the_same_policy_a_log_ends_as_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = [
+        growing(f"job-{number}", submitted_s=40.0 * number, samples=20_000) for number in range(4)
+    ]
+    tenants = (
+        Tenant(node="node-2", cpu=8.0, from_s=0.0, to_s=200.0),
+        Tenant(node="node-1", cpu=2.0, from_s=150.0),
+    )
     world = scenario(*jobs, cluster=cluster(2, tenants=tenants))
     found = past(log_of(world, "config-manager", monkeypatch))
     was, again = figures(found.run), figures(run(found.scenario, "config-manager"))
     assert found.left_out == () and was["completed"] == again["completed"] == 4
     for name in ("jct_mean_s", "makespan_s", "utilisation", "resizes"):
         assert again[name] == pytest.approx(was[name], rel=0.001), name
-    assert 0 < (was["paused_s"] or 0) <= (again["paused_s"] or 0), "when training stopped for a lost task is not logged"
+    assert 0 < (was["paused_s"] or 0) <= (again["paused_s"] or 0), (
+        "when training stopped for a lost task is not logged"
+    )
 
 
 def test_another_policy_gives_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +95,9 @@ def test_what_never_ran_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def story(*messages: Message) -> Past:
-    return past([Told(BEGAN_S + 10.0 * n, FACTS, n, message) for n, message in enumerate(messages, start=1)])
+    return past(
+        [Told(BEGAN_S + 10.0 * n, FACTS, n, message) for n, message in enumerate(messages, start=1)]
+    )
 
 
 def test_machines_and_what_others_took_of_them() -> None:
@@ -96,7 +109,10 @@ def test_machines_and_what_others_took_of_them() -> None:
         node("b", cpu=4, schedulable=False),
         node("a", cpu=8, free=8.0, gone=True),
     )
-    assert {name: has.cpu for name, has in found.scenario.cluster.named().items()} == {"a": 8, "b": 4}
+    assert {name: has.cpu for name, has in found.scenario.cluster.named().items()} == {
+        "a": 8,
+        "b": 4,
+    }
     assert [(t.node, t.cpu, t.from_s, t.to_s) for t in found.scenario.cluster.tenants] == [
         ("a", 3.0, 0.0, 20.0),
         ("a", 8.0, 40.0, None),
@@ -113,7 +129,9 @@ def test_a_job_that_never_reported_is_left_out_and_named() -> None:
 def test_a_job_is_asked_for_as_it_was_but_without_its_policy() -> None:
     asked = request(policy="static", priority=3)
     decided = _decided(asked)
-    found = story(node(), accepted(asked), decided, resumed(1), progress(1, done=10, total=500, speed=5.0))
+    found = story(
+        node(), accepted(asked), decided, resumed(1), progress(1, done=10, total=500, speed=5.0)
+    )
     (job,) = found.scenario.jobs
     assert (job.samples, job.priority, job.request().policy) == (500, 3, None)
     assert job.resources() == asked.resources and job.submitted_s == 10.0
@@ -165,7 +183,15 @@ def test_a_log_is_read_as_it_is_printed() -> None:
 def test_dead_letters_are_passed_over_and_all_that_is_wrong_is_told() -> None:
     dead = line(node(), BEGAN_S, 1).replace(b'"weir.capacity', b'"weir-dead.weir.capacity')
     with pytest.raises(Bad) as bad:
-        told("\n".join([dead.decode(), "{", line(work_message(), BEGAN_S, 2).decode().replace('"uid":1', '"uid":-1')]))
+        told(
+            "\n".join(
+                [
+                    dead.decode(),
+                    "{",
+                    line(work_message(), BEGAN_S, 2).decode().replace('"uid":1', '"uid":-1'),
+                ]
+            )
+        )
     assert [text.split(":")[0] for text in str(bad.value).splitlines()] == ["line 2", "line 3"]
 
 

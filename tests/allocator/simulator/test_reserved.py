@@ -1,6 +1,8 @@
-"""No job waits for ever, whatever keeps arriving: the bound of `reservations.py`, on simulated clusters.
+"""No job waits for ever, whatever keeps arriving: the bound of `reservations.py`, on simulated
+clusters.
 
-In each world small jobs arrive so fast that there is never room for the large one, if whatever fits may start.
+In each world small jobs arrive so fast that there is never room for the large one, if whatever fits
+may start.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ EVERY_POLICY = sorted(POLICIES)
 
 def small(number: int, **fields: Any) -> Work:
     """4 cores, for a minute."""
-    shape: dict[str, Any] = {"samples": 6_000 - 100, "ps_cpu": 2.0, "worker_cpu": 2.0, "submitted_s": number * EVERY_S}
+    shape: dict[str, Any] = {
+        "samples": 6_000 - 100,
+        "ps_cpu": 2.0,
+        "worker_cpu": 2.0,
+        "submitted_s": number * EVERY_S,
+    }
     return work(f"small-{number}", **(shape | fields))
 
 
@@ -43,8 +50,13 @@ def large(cores: float, name: str = "large", **fields: Any) -> Work:
 
 def stream(*jobs: Work, **fields: Any) -> Scenario:
     arrivals = [small(number) for number in range(ARRIVALS)]
-    usual: dict[str, Any] = {"cluster": Cluster(nodes=(Machine(name="node", cpu=16.0),)), "restart_s": RESTART_S}
-    return scenario(*sorted([*arrivals, *jobs], key=lambda job: job.submitted_s), **(usual | fields))
+    usual: dict[str, Any] = {
+        "cluster": Cluster(nodes=(Machine(name="node", cpu=16.0),)),
+        "restart_s": RESTART_S,
+    }
+    return scenario(
+        *sorted([*arrivals, *jobs], key=lambda job: job.submitted_s), **(usual | fields)
+    )
 
 
 def played(world: Scenario, policy: str = "static", after_s: float = AFTER_S) -> Run:
@@ -71,7 +83,9 @@ def test_under_every_policy_a_large_job_starts_while_small_ones_keep_arriving(po
 
 @pytest.mark.parametrize("policy", ["weir", "config-manager", "static"])
 @pytest.mark.parametrize(("cores", "priority"), [(6.0, 0), (8.0, 0), (8.0, 100), (14.0, 100)])
-def test_a_large_job_starts_whatever_its_size_and_priority(policy: str, cores: float, priority: int) -> None:
+def test_a_large_job_starts_whatever_its_size_and_priority(
+    policy: str, cores: float, priority: int
+) -> None:
     done = played(stream(large(cores, priority=priority)), policy)
     assert waited_s(done) <= BOUND_S
     assert all(each.completed for each in done.records)
@@ -91,7 +105,9 @@ def with_memory(job: Work, gib: float) -> Work:
     """The same job, each of its tasks with so much memory and hardly any cores."""
     task = Resources(cpu=0.1, memory_gib=gib)
     sizes = RoleResources(chief=Resources(), ps=task, worker=task)
-    return msgspec.structs.replace(job, asked=msgspec.structs.replace(job.request(), resources=sizes))
+    return msgspec.structs.replace(
+        job, asked=msgspec.structs.replace(job.request(), resources=sizes)
+    )
 
 
 def test_memory_is_reserved() -> None:
@@ -104,7 +120,12 @@ def test_memory_is_reserved() -> None:
 
 
 def test_devices_are_reserved() -> None:
-    shape: dict[str, Any] = {"model": "ring", "ps": span(0, least=0), "worker_cpu": 0.0, "worker_gpu": 1}
+    shape: dict[str, Any] = {
+        "model": "ring",
+        "ps": span(0, least=0),
+        "worker_cpu": 0.0,
+        "worker_gpu": 1,
+    }
     arrivals = [small(number, **shape, samples=2_900) for number in range(ARRIVALS)]
     wide = work("large", **(shape | {"workers": span(4, least=4), "submitted_s": 100.0}))
     jobs = sorted([*arrivals, wide], key=lambda job: job.submitted_s)
@@ -117,7 +138,9 @@ def test_devices_are_reserved() -> None:
 def test_what_is_left_of_a_quota_is_reserved_and_no_node_for_it() -> None:
     """Other namespaces start meanwhile as if nobody waited."""
     own = [small(number, namespace="own") for number in range(ARRIVALS)]
-    others = [work(f"other-{n}", namespace="others", submitted_s=n * 100.0, **OTHERS) for n in range(15)]
+    others = [
+        work(f"other-{n}", namespace="others", submitted_s=n * 100.0, **OTHERS) for n in range(15)
+    ]
     jobs = sorted([*own, *others, large(14.0, namespace="own")], key=lambda job: job.submitted_s)
     quotas = {"own": Quota(cpu=16.0)}
     cluster = Cluster(nodes=(Machine(name="node", count=3, cpu=16.0),), quotas=quotas)
@@ -132,11 +155,22 @@ OTHERS: dict[str, Any] = {"ps_cpu": 2.0, "worker_cpu": 2.0, "samples": 5_900}
 
 
 def test_five_fragmented_nodes_make_room_for_one_job() -> None:
-    """Each node has 16 cores, and the tasks of the large job want 10 each: never free on one, though free in sum."""
+    """Each node has 16 cores, and the tasks of the large job want 10 each: never free on one,
+    though free in sum.
+    """
     arrivals = [small(number, submitted_s=number * EVERY_S / 5) for number in range(5 * ARRIVALS)]
-    wide = work("large", ps=span(1), workers=span(4, least=4), ps_cpu=10.0, worker_cpu=10.0, submitted_s=100.0)
+    wide = work(
+        "large",
+        ps=span(1),
+        workers=span(4, least=4),
+        ps_cpu=10.0,
+        worker_cpu=10.0,
+        submitted_s=100.0,
+    )
     jobs = sorted([*arrivals, wide], key=lambda job: job.submitted_s)
-    world = scenario(*jobs, cluster=Cluster(nodes=(Machine(name="n", count=5, cpu=16.0),)), restart_s=RESTART_S)
+    world = scenario(
+        *jobs, cluster=Cluster(nodes=(Machine(name="n", count=5, cpu=16.0),)), restart_s=RESTART_S
+    )
     assert waited_s(played(world)) <= BOUND_S
     assert waited_s(played(world, after_s=0.0)) > BOUND_S + 100.0
 
@@ -174,12 +208,18 @@ def test_jobs_of_a_lower_priority_wait_for_one_of_a_higher_at_once() -> None:
 
 def test_a_job_of_higher_priority_suspends_an_elastic_one_that_goes_on_later_where_it_was() -> None:
     low = growing("low", samples=200_000)
-    high = work("high", workers=span(4, least=4), ps_cpu=2.0, worker_cpu=1.0, priority=10, submitted_s=200.0)
-    world = scenario(low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=6.0),)), restart_s=10.0)
+    high = work(
+        "high", workers=span(4, least=4), ps_cpu=2.0, worker_cpu=1.0, priority=10, submitted_s=200.0
+    )
+    world = scenario(
+        low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=6.0),)), restart_s=10.0
+    )
     done = played(world, "config-manager")
     low_record, high_record = record(done, "low"), record(done, "high")
     assert waited_s(done, "high") <= 15.0
-    assert (0.0, 0) in [(at - high_record.sizes[0][0], ps + workers) for at, ps, workers, _ in low_record.sizes]
+    assert (0.0, 0) in [
+        (at - high_record.sizes[0][0], ps + workers) for at, ps, workers, _ in low_record.sizes
+    ]
     assert low_record.completed and high_record.completed
     trained_s = (low_record.finished_s or 0.0) - (high_record.finished_s or 0.0)
     assert trained_s < 200_000 / 360.0 - 100.0, "what it had done before was kept"
@@ -188,7 +228,9 @@ def test_a_job_of_higher_priority_suspends_an_elastic_one_that_goes_on_later_whe
 def test_it_shrinks_a_job_where_that_is_enough_and_by_no_more_than_is_needed() -> None:
     low = growing("low", samples=200_000)
     high = work("high", priority=10, submitted_s=200.0)
-    world = scenario(low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=6.0),)), restart_s=10.0)
+    world = scenario(
+        low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=6.0),)), restart_s=10.0
+    )
     done = played(world, "config-manager")
     sizes = [(ps, workers) for _, ps, workers, _ in record(done, "low").sizes]
     assert (0, 0) not in sizes[:-1]
@@ -198,7 +240,9 @@ def test_it_shrinks_a_job_where_that_is_enough_and_by_no_more_than_is_needed() -
 
 def test_a_job_of_fixed_size_is_never_suspended() -> None:
     low, high = work("low", samples=50_000), work("high", priority=10, submitted_s=100.0)
-    world = scenario(low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=2.0),)), restart_s=10.0)
+    world = scenario(
+        low, high, cluster=Cluster(nodes=(Machine(name="node", cpu=2.0),)), restart_s=10.0
+    )
     done = played(world)
     assert record(done, "low").resizes == 0
     assert (record(done, "high").started_s or 0.0) > (record(done, "low").finished_s or 0.0)

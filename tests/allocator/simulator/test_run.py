@@ -35,7 +35,8 @@ def sizes(done: Run, job: str = "one") -> list[tuple[int, int]]:
 def facts(done: Run) -> list[object]:
     """All that does not depend on the clock."""
     return [
-        (r.work.job, r.started_s, r.finished_s, r.outcome, r.resizes, r.paused_s, tuple(r.sizes)) for r in done.records
+        (r.work.job, r.started_s, r.finished_s, r.outcome, r.resizes, r.paused_s, tuple(r.sizes))
+        for r in done.records
     ]
 
 
@@ -60,7 +61,9 @@ def test_a_job_that_can_never_fit_is_not_completed_and_the_run_ends() -> None:
 
 
 def test_the_elastic_policy_grows_when_a_tenant_leaves_and_pays_a_pause_for_it() -> None:
-    world = scenario(growing(), cluster=cluster(2, cpu=3, tenants=(Tenant(node="node-2", cpu=3.0, to_s=40.0),)))
+    world = scenario(
+        growing(), cluster=cluster(2, cpu=3, tenants=(Tenant(node="node-2", cpu=3.0, to_s=40.0),))
+    )
     done = run(world, "config-manager")
     assert sizes(done) == [(1, 1), (2, 4), (0, 0)]
     assert (record(done).resizes, record(done).paused_s) == (1, 10.0)
@@ -99,21 +102,31 @@ def test_a_task_lost_while_a_generation_is_in_flight_is_overtaken() -> None:
 
 
 def test_the_more_urgent_job_goes_first() -> None:
-    jobs = [work(name, priority=priority, workers=span(4, least=4)) for name, priority in (("low", 0), ("high", 5))]
+    jobs = [
+        work(name, priority=priority, workers=span(4, least=4))
+        for name, priority in (("low", 0), ("high", 5))
+    ]
     done = run(scenario(*jobs, cluster=cluster(cpu=6)))
     assert (record(done, "high").finished_s or 0) < (record(done, "low").finished_s or 0)
 
 
 def test_devices_without_ps() -> None:
-    ring = work(model="ring", ps=span(0, least=0), workers=span(1, most=4), worker_cpu=0.0, worker_gpu=1)
+    ring = work(
+        model="ring", ps=span(0, least=0), workers=span(1, most=4), worker_cpu=0.0, worker_gpu=1
+    )
     world = scenario(ring, cluster=cluster(2, cpu=0, gpu=2))
     assert sizes(run(world, "config-manager"))[-2:] == [(0, 4), (0, 0)]
 
 
 def test_cores_move_to_the_job_that_learns_without_any_pause() -> None:
     shape = {"ps": span(0, least=0), "model": "ring", "worker_cpu": 8.0}
-    jobs = [work("flat", samples=50_000, **shape), work("late", samples=5_000, submitted_s=100.0, **shape)]
-    losses = {"ring": Curve([(0.0, 5.0), (9_000.0, 0.1)])}  # the first has gone most of the way when the second comes
+    jobs = [
+        work("flat", samples=50_000, **shape),
+        work("late", samples=5_000, submitted_s=100.0, **shape),
+    ]
+    losses = {
+        "ring": Curve([(0.0, 5.0), (9_000.0, 0.1)])
+    }  # the first has gone most of the way when the second comes
     worlds = scenario(*jobs, cluster=cluster(cpu=8), report_s=1.0, losses=losses)
     one, other = run(worlds, "flowcon"), run(worlds, "static")
     assert (record(one, "late").finished_s or 0) < (record(other, "late").finished_s or 0) / 2
@@ -141,14 +154,21 @@ def test_nobody_reports_a_loss_without_a_curve_and_nothing_else_is_seen() -> Non
 
 
 def busy(seed: int, noise: float) -> tuple[Run, Run]:
-    jobs = [growing(f"job-{number}", submitted_s=20.0 * number, samples=5_000 + 3_000 * number) for number in range(6)]
+    jobs = [
+        growing(f"job-{number}", submitted_s=20.0 * number, samples=5_000 + 3_000 * number)
+        for number in range(6)
+    ]
     world = scenario(*jobs, cluster=cluster(2), noise=noise)
     return run(world, "config-manager", 0), run(world, "config-manager", seed)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another() -> None:
     first, again = busy(0, noise=0.05)
-    assert facts(first) == facts(again) and first.held == again.held and first.decision_ms == again.decision_ms
+    assert (
+        facts(first) == facts(again)
+        and first.held == again.held
+        and first.decision_ms == again.decision_ms
+    )
     assert timeline(first) == timeline(again)
     first, other = busy(1, noise=0.05)
     assert facts(first) != facts(other)
@@ -173,7 +193,9 @@ WORKS = st.lists(
 )
 TENANTS = st.lists(
     st.builds(
-        lambda node, cpu, from_s, stay: Tenant(node=f"node-{node}", cpu=cpu, from_s=from_s, to_s=from_s + stay),
+        lambda node, cpu, from_s, stay: Tenant(
+            node=f"node-{node}", cpu=cpu, from_s=from_s, to_s=from_s + stay
+        ),
         st.integers(1, 3),
         st.sampled_from([1.0, 2.5, 6.0]),
         st.integers(0, 400).map(float),
@@ -184,7 +206,12 @@ TENANTS = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(WORKS, TENANTS, st.sampled_from(["static", "config-manager", "flowcon"]), st.sampled_from([0.0, 1.0, 30.0]))
+@given(
+    WORKS,
+    TENANTS,
+    st.sampled_from(["static", "config-manager", "flowcon"]),
+    st.sampled_from([0.0, 1.0, 30.0]),
+)
 def test_every_job_that_fits_is_completed_and_no_node_ever_holds_more_than_it_has(
     works: list[dict[str, Any]], tenants: list[Tenant], policy: str, restart_s: float
 ) -> None:
@@ -205,7 +232,13 @@ def restless() -> Iterator[str]:
 
     def swinging(nodes: Any, jobs: Any, now: float) -> list[Want]:
         return [
-            Want(job=j.key, ps=1, workers=1 + (j.size is not None and j.size.workers == 1), batch=64, reason="swings")
+            Want(
+                job=j.key,
+                ps=1,
+                workers=1 + (j.size is not None and j.size.workers == 1),
+                batch=64,
+                reason="swings",
+            )
             for j in jobs
         ]
 
@@ -216,7 +249,9 @@ def restless() -> Iterator[str]:
 
 def test_a_policy_that_resizes_for_ever_does_not_run_for_ever(restless: str) -> None:
     world = scenario(work(samples=10**6, workers=span(1, most=2)), restart_s=1e4)
-    done = simulate(world, Rules(policy=restless, cooldown_s=0.0, payback_factor=-1e9), 0, lambda: 0.0)
+    done = simulate(
+        world, Rules(policy=restless, cooldown_s=0.0, payback_factor=-1e9), 0, lambda: 0.0
+    )
     assert done.ended_s <= simulator.patience_s(world)
 
 
@@ -228,7 +263,13 @@ def test_reports_whose_times_are_no_round_numbers_do_not_stop_the_clock(report_s
 
 def test_whoever_watches_is_told_how_many_jobs_are_over() -> None:
     told: list[tuple[int, float]] = []
-    simulate(scenario(work(), work("two")), ELASTIC, 0, lambda: 0.0, lambda over, now: told.append((over, now)))
+    simulate(
+        scenario(work(), work("two")),
+        ELASTIC,
+        0,
+        lambda: 0.0,
+        lambda over, now: told.append((over, now)),
+    )
     assert told[-1][0] == 2 and [now for _, now in told] == sorted(now for _, now in told)
 
 

@@ -1,4 +1,6 @@
-"""True speeds: what was measured is met, between the points nothing jumps, and beyond them nothing gains."""
+"""True speeds: what was measured is met, between the points nothing jumps, and beyond them nothing
+gains.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_below_the_first_point_speed_is_in_proportion() -> None:
 
 
 @given(SIZES, SIZES, st.integers(1, 4096))
-def test_nothing_is_ever_faster_than_the_fastest_that_was_measured(ps: int, workers: int, batch: int) -> None:
+def test_nothing_is_ever_faster_than_the_fastest_that_was_measured(
+    ps: int, workers: int, batch: int
+) -> None:
     assert 0 < NET.speed(ps, workers, batch) <= max(SPEEDS.values()) * (1 + 1e-9)
     assert 0 < FALLING.speed(ps, workers, batch) <= 120.0 * (1 + 1e-9)
 
@@ -67,4 +71,6 @@ def test_without_workers_there_is_no_speed() -> None:
 
 
 def test_a_point_that_was_measured_twice_counts_with_its_mean() -> None:
-    assert Surface([Measured(1, 1, 64, 90.0), Measured(1, 1, 64, 160.0)]).speed(1, 1, 64) == pytest.approx(120.0)
+    assert Surface([Measured(1, 1, 64, 90.0), Measured(1, 1, 64, 160.0)]).speed(
+        1, 1, 64
+    ) == pytest.approx(120.0)

@@ -6,7 +6,11 @@ import pytest
 
 from services.allocator.simulator.tables import Bad, Column, Table, amount, number, table, whole
 
-COLUMNS = (Column("name", str), Column("cores", whole(1)), Column("share", number(0.0), optional=True, default=0.5))
+COLUMNS = (
+    Column("name", str),
+    Column("cores", whole(1)),
+    Column("share", number(0.0), optional=True, default=0.5),
+)
 
 
 def said(read: Table) -> list[str]:
@@ -16,7 +20,11 @@ def said(read: Table) -> list[str]:
 def test_cells_are_typed_and_empty_ones_take_their_default() -> None:
     read = table("\ufeffcores, name,share\n\n2,a,0.25\n 3 ,b,\n4.0,c\n", COLUMNS)
     assert read.reasons == []
-    assert [tuple(row.cells.values()) for row in read.rows] == [("a", 2, 0.25), ("b", 3, 0.5), ("c", 4, 0.5)]
+    assert [tuple(row.cells.values()) for row in read.rows] == [
+        ("a", 2, 0.25),
+        ("b", 3, 0.5),
+        ("c", 4, 0.5),
+    ]
     assert [row.line for row in read.rows] == [3, 4, 5]
 
 
@@ -46,7 +54,9 @@ def test_a_header_that_lacks_a_column_says_so_once() -> None:
 EMPTY = "line 1: the file is empty; its first line names the columns"
 
 
-@pytest.mark.parametrize(("text", "why"), [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: there are no rows")])
+@pytest.mark.parametrize(
+    ("text", "why"), [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: there are no rows")]
+)
 def test_a_file_without_rows_is_refused(text: str, why: str) -> None:
     assert said(table(text, COLUMNS)) == [why]
 

@@ -16,16 +16,26 @@ from tests.allocator.simulator.worlds import scenario, span, work
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 
 
-def training(job: Work | None = None, noise: float = 0.0, seed: int = 0, uid: int = 1, **fields: Any) -> Training:
+def training(
+    job: Work | None = None, noise: float = 0.0, seed: int = 0, uid: int = 1, **fields: Any
+) -> Training:
     job = job or work()
     losses = {job.model: fields["curve"]} if "curve" in fields else {}
     return Training(job, uid, scenario(job, noise=noise, losses=losses), seed)
 
 
-def decided(ps: int = 1, workers: int = 1, generation: int = 1, cpu: float = 1.0, batch: int = 64) -> AllocationDecided:
+def decided(
+    ps: int = 1, workers: int = 1, generation: int = 1, cpu: float = 1.0, batch: int = 64
+) -> AllocationDecided:
     roles = [ROLES[0]] + [ROLES[1]] * ps + [ROLES[2]] * workers
     tasks = [
-        TaskPlan(role=role, index=0, serial=serial, node="n1", resources=Resources(cpu=0 if role == "chief" else cpu))
+        TaskPlan(
+            role=role,
+            index=0,
+            serial=serial,
+            node="n1",
+            resources=Resources(cpu=0 if role == "chief" else cpu),
+        )
         for serial, role in enumerate(roles)
     ]
     return AllocationDecided(
@@ -69,7 +79,9 @@ def test_a_pause_is_told_where_generation_follows_generation() -> None:
     assert one.resumed(decided(generation=3), 90.0).pause_s is None
 
 
-def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_gains_nothing() -> None:
+def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_gains_nothing() -> (
+    None
+):
     one = training()
     one.go(decided(cpu=0.5), 0.0)
     assert one.speed == pytest.approx(50.0)
@@ -79,7 +91,13 @@ def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_ga
 
 
 def test_a_batch_that_the_devices_do_not_hold_gains_nothing() -> None:
-    ring = work(model="ring", ps=span(0, least=0), workers=span(1, most=4), device_batch_max=64, worker_cpu=0.0)
+    ring = work(
+        model="ring",
+        ps=span(0, least=0),
+        workers=span(1, most=4),
+        device_batch_max=64,
+        worker_cpu=0.0,
+    )
     one = training(ring)
     one.go(decided(0, 1, batch=128), 0.0)
     assert one.speed == pytest.approx(50.0)

@@ -18,11 +18,15 @@ FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "92")), int(os.environ.get("CH
 NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
 KINDS = [name for name in os.environ.get("CHAOS_KINDS", "").split(",") if name] or list(BY_NAME)
 LONGEST_S = 60.0 * float(os.environ.get("CHAOS_MINUTES", "50"))
-"""After this no further fault is struck: what is left of the hour is for the comparison and the last job's end."""
+"""After this no further fault is struck: what is left of the hour is for the comparison and the
+last job's end.
+"""
 
 
 def told(faults: tuple[Fault, ...]) -> None:
-    say(f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that train, ")
+    say(
+        f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that train, "
+    )
     say(f"{sum(f.inside for f in faults)} inside a hand-over; {counted(faults)}")
     for fault in faults:
         say(fault.told())
@@ -35,7 +39,11 @@ async def main(folder: Path) -> dict[str, Any]:
         play = Play(here, began_s + LONGEST_S)
         await play.play(faults)
         rounds = await compared(play, NAIVE)
-        return {"seed": SEED, **await result(here, play, rounds), "minutes": round((time.time() - began_s) / 60, 1)}
+        return {
+            "seed": SEED,
+            **await result(here, play, rounds),
+            "minutes": round((time.time() - began_s) / 60, 1),
+        }
 
 
 if __name__ == "__main__":

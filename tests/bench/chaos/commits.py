@@ -1,8 +1,9 @@
 """One of three servers of the bus is lost while a checkpoint is committed.
 
-A commit is a write to the ledger, which needs the leader of its stream. The leader is killed or frozen as soon as the
-first file of a checkpoint appears, so the write comes a moment later. The other two servers elect a leader then; until
-it is there the commit has to wait. A follower is struck the same way: its clients must find another server.
+A commit is a write to the ledger, which needs the leader of its stream. The leader is killed or
+frozen as soon as the first file of a checkpoint appears, so the write comes a moment later. The
+other two servers elect a leader then; until it is there the commit has to wait. A follower is
+struck the same way: its clients must find another server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Messages said again: what a publisher does whose acknowledgement got lost, only later than the server remembers ids.
+"""Messages said again: what a publisher does whose acknowledgement got lost, only later than the
+server remembers ids.
 
-Each is stored again with its own body and headers and a new `Nats-Msg-Id`, so that the server cannot know it; by whose
-credentials it was said at first. An order carries what its sender saw before (`Nats-Expected-Last-Subject-Sequence`),
-now as then, so the server may refuse it: that is its defence. Late: of the older half of what was said of the job.
-Reordered: its last messages. Both in another order.
+Each is stored again with its own body and headers and a new `Nats-Msg-Id`, so that the server
+cannot know it; by whose credentials it was said at first. An order carries what its sender saw
+before (`Nats-Expected-Last-Subject-Sequence`), now as then, so the server may refuse it: that is
+its defence. Late: of the older half of what was said of the job. Reordered: its last messages. Both
+in another order.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ if TYPE_CHECKING:
     from tests.bench.chaos.world import World
 
 MOST = 60
-SERVER_S = ("Nats-Msg-Id", "Nats-Time-Stamp", "Nats-Sequence", "Nats-Stream", "Nats-Subject", "Nats-Last-Sequence")
+SERVER_S = (
+    "Nats-Msg-Id",
+    "Nats-Time-Stamp",
+    "Nats-Sequence",
+    "Nats-Stream",
+    "Nats-Subject",
+    "Nats-Last-Sequence",
+)
 Again = tuple[str, str, int]
 """Who said it, its stream, and its sequence there."""
 
@@ -41,7 +50,9 @@ async def double(world: World, fault: Fault) -> str:
         name = f"job.default.{world.job}" if user == permissions.JOB else user
         voice = await wire.connect(world.stack.nats_url, name, text)
         try:
-            said += sum([await _said(world.watch.bus, voice, each) for each in again if each[0] == user])
+            said += sum(
+                [await _said(world.watch.bus, voice, each) for each in again if each[0] == user]
+            )
         finally:
             await voice.close()
     return f"{said} of {len(again)} messages, {fault.who}"
@@ -56,7 +67,9 @@ def chosen(heard: Sequence[Heard], uid: int, how: str) -> list[Again]:
 
 def _is_of(message: Message, uid: int) -> bool:
     over = isinstance(message, JobFinished | JobRequested)
-    return not over and (getattr(message, "uid", None) == uid or isinstance(message, CapacityChanged))
+    return not over and (
+        getattr(message, "uid", None) == uid or isinstance(message, CapacityChanged)
+    )
 
 
 def _sayer(message: Message) -> str:
@@ -77,6 +90,8 @@ async def _said(reader: Bus, voice: Bus, again: Again) -> bool:
     with contextlib.suppress(NatsError):
         raw: Any = await reader.js.get_msg(stream, sequence)
         headers = {k: v for k, v in (raw.headers or {}).items() if k not in SERVER_S}
-        await voice.js.publish(raw.subject, raw.data, headers={**headers, "Nats-Msg-Id": secrets.token_hex(8)})
+        await voice.js.publish(
+            raw.subject, raw.data, headers={**headers, "Nats-Msg-Id": secrets.token_hex(8)}
+        )
         return True
     return False

@@ -1,4 +1,6 @@
-"""A node is drained while its neighbours are full: its tasks have to leave and have no place to go."""
+"""A node is drained while its neighbours are full: its tasks have to leave and have no place to
+go.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ GOES_ON_S = 180.0
 
 
 async def drain_node(world: World, fault: Fault) -> str:
-    """As `kubectl drain` does: cordon, then evict. Later the neighbours have room; the node stays closed until then."""
+    """As `kubectl drain` does: cordon, then evict. Later the neighbours have room; the node stays
+    closed until then.
+    """
     node, pods = await world.occupied_node(fault.choice)
     evicted = sorted(pod["metadata"]["name"] for pod in pods)
     await world.cordon(node, True)
@@ -49,4 +53,6 @@ async def _fill_neighbours(world: World, drained: str) -> None:
 
 def _requested_cpu(pod: dict[str, Any]) -> float:
     containers = pod["spec"]["containers"]
-    return sum(float(parse(each["resources"].get("requests", {}).get("cpu", "0"))) for each in containers)
+    return sum(
+        float(parse(each["resources"].get("requests", {}).get("cpu", "0"))) for each in containers
+    )

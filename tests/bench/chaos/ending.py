@@ -58,7 +58,9 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
 
 
 def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
-    """The most of one job, in intervals between its checkpoints and in seconds; not while the disk was full."""
+    """The most of one job, in intervals between its checkpoints and in seconds; not while the disk
+    was full.
+    """
     full = [(r.struck_s, r.settled_s) for r in records if r.fault.kind == "disk full" and r.hit]
     beats = world.beats(0.0, float("inf"))
     found = [(max(tallies.redone_s(log, beats, full), default=0.0), log) for log in logs]
@@ -73,13 +75,17 @@ def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> 
 
 
 def by_kind(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
-    """How long commits waited where a server was lost, and what was done again where a node was drained."""
+    """How long commits waited where a server was lost, and what was done again where a node was
+    drained.
+    """
     every, beats = [*logs], world.beats(0.0, float("inf"))
     waits, again = list[float](), list[float]()
     for record in records:
         spans = (record.struck_s, record.settled_s)
         if record.hit and record.fault.kind in IN_COMMIT:
-            waits.append(round(max((tallies.commit_wait_s(log, *spans) for log in every), default=0.0), 2))
+            waits.append(
+                round(max((tallies.commit_wait_s(log, *spans) for log in every), default=0.0), 2)
+            )
         if record.hit and record.fault.kind == "node drained":
             again += [tallies.redone_between_s(log, beats, *spans) for log in every]
     return {"commit_waits_s": waits, "drained_redone_s_max": round(max(again, default=0.0), 2)}
@@ -100,27 +106,47 @@ def struck(records: list[Record]) -> dict[str, Any]:
         "kinds": dict(sorted(Counter(r.fault.kind for r in hits).items())),
         "faults_on_training": sum(r.fault.trains for r in hits),
         "faults_in_hand_over": sum(r.fault.inside for r in hits),
-        "not_recovered": [f"{r.fault.told()}: {r.trouble}" for r in records if r.recovered_s is None],
+        "not_recovered": [
+            f"{r.fault.told()}: {r.trouble}" for r in records if r.recovered_s is None
+        ],
     }
 
 
 async def counted(log: list[Heard], epochs: int) -> Counted:
-    """How often each example was applied, as the job's last checkpoint has it, read in another process."""
+    """How often each example was applied, as the job's last checkpoint has it, read in another
+    process.
+    """
     over = standing.of(log, JobFinished)[-1]
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
     command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last.path]
     made = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, env=fleet.environ(), check=True, timeout=READ_S
+        subprocess.run,
+        command,
+        capture_output=True,
+        text=True,
+        env=fleet.environ(),
+        check=True,
+        timeout=READ_S,
     )
-    found = tallies.counted(json.loads(made.stdout)["counts"], epochs, BATCH, tallies.workers_lost(log))
+    found = tallies.counted(
+        json.loads(made.stdout)["counts"], epochs, BATCH, tallies.workers_lost(log)
+    )
     say(f"{over.job}: {found}")
     return found
 
 
 def gap_s(world: World, records: list[Record]) -> float | None:
-    """Of all workers that were lost at rest while there were others: the longest time without an update."""
-    lost = [r for r in records if r.fault.kind == "worker killed" and not r.fault.inside and r.workers > 1 and r.hit]
-    gaps = [tallies.longest_gap_s(world.beats(0.0, float("inf")), r.struck_s, r.settled_s) for r in lost]
+    """Of all workers that were lost at rest while there were others: the longest time without an
+    update.
+    """
+    lost = [
+        r
+        for r in records
+        if r.fault.kind == "worker killed" and not r.fault.inside and r.workers > 1 and r.hit
+    ]
+    gaps = [
+        tallies.longest_gap_s(world.beats(0.0, float("inf")), r.struck_s, r.settled_s) for r in lost
+    ]
     return round(max(gaps), 2) if gaps else None
 
 
@@ -135,8 +161,8 @@ def _naive(rounds: Rounds) -> dict[str, Any]:
 
 
 async def leaked(world: World) -> int:
-    """Pods of jobs that are over, and of processes those that no pod has. A machine that stands still for seconds, as
-    it may while so much ends at once, is asked again.
+    """Pods of jobs that are over, and of processes those that no pod has. A machine that stands
+    still for seconds, as it may while so much ends at once, is asked again.
     """
     until, home = time.monotonic() + TIDY_S, processes.home_of(world.folder / "weir" / "cluster")
     while True:
@@ -149,7 +175,9 @@ async def leaked(world: World) -> int:
         if not pods and not processes.marked(home):
             return 0
         if time.monotonic() > until:
-            say(f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}")
+            say(
+                f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}"
+            )
             return max(len(pods), len(processes.marked(home)))
         await asyncio.sleep(LOOK_S)
 
@@ -164,11 +192,16 @@ async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:
         "jobs_misremembered": await misremembered(world),
         "dead_letters": letters,
     }
-    return {"messages_lost": sum(found.values()), "messages_lost_by": {k: v for k, v in found.items() if v}}
+    return {
+        "messages_lost": sum(found.values()),
+        "messages_lost_by": {k: v for k, v in found.items() if v},
+    }
 
 
 async def misremembered(world: World) -> int:
-    """Jobs that the allocator has otherwise than the streams, read from their beginning, have it."""
+    """Jobs that the allocator has otherwise than the streams, read from their beginning, have
+    it.
+    """
     known = await memory.recall(world.watch.bus)
     stored = [h for h in world.watch.stored() if isinstance(h.message, HEARD)]
     log = [h for h in stored if h.sequence <= known.sequences[h.stream]]
@@ -182,11 +215,19 @@ async def misremembered(world: World) -> int:
 
 
 def _decided(state: State) -> dict[str, object]:
-    """Without what only follows the order in which two streams were read: the job's last report, means of speeds.
+    """Without what only follows the order in which two streams were read: the job's last report,
+    means of speeds.
 
     Nor what the reports had come to, of which some may have been purged before they were heard.
     """
-    quiet = {"progress": None, "observed": (), "tried": (), "recent": (), "curve": (), "furthest": 0}
+    quiet = {
+        "progress": None,
+        "observed": (),
+        "tried": (),
+        "recent": (),
+        "curve": (),
+        "furthest": 0,
+    }
     jobs: dict[str, Any] = {**state.jobs, **{k: c.job for k, c in state.closed.items()}}
     return {key: replace(job, **quiet) for key, job in jobs.items()}
 

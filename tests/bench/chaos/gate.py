@@ -1,4 +1,6 @@
-"""A gate before a server: bytes go through it both ways, until it is shut; then nobody gets in or stays."""
+"""A gate before a server: bytes go through it both ways, until it is shut; then nobody gets in or
+stays.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ PART_BYTES = 1 << 16
 class Gate:
     """Shut: who is inside is thrown out, and who comes is turned away.
 
-    `mute_at`: once this has been asked for, all answers are dropped (`mute`) until somebody sets that back.
+    `mute_at`: once this has been asked for, all answers are dropped (`mute`) until somebody sets
+    that back.
     """
 
     def __init__(self, behind: int) -> None:
@@ -44,7 +47,9 @@ class Gate:
             there, back = await asyncio.open_connection("127.0.0.1", self._behind)
             self._inside |= {writer, back}
             try:
-                await asyncio.gather(_carry(reader, back, self._asked), _carry(there, writer, self._answered))
+                await asyncio.gather(
+                    _carry(reader, back, self._asked), _carry(there, writer, self._answered)
+                )
             finally:
                 self._inside -= {writer, back}
                 back.close()
@@ -59,7 +64,9 @@ class Gate:
         return b"" if self.mute else part
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[bytes], bytes]) -> None:
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[bytes], bytes]
+) -> None:
     with contextlib.suppress(OSError):
         while part := await reader.read(PART_BYTES):
             writer.write(passed(part))

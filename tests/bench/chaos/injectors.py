@@ -1,4 +1,5 @@
-"""One function a kind of fault: it strikes, and where something is held it lets go; returns who was hit.
+"""One function a kind of fault: it strikes, and where something is held it lets go; returns who was
+hit.
 
     hit = await INJECTORS[fault.kind](world, fault)
 
@@ -58,10 +59,16 @@ async def kill_next(world: World, fault: Fault) -> str:
 
 
 async def _victim(world: World, fault: Fault, role: str, part: str) -> tuple[str, int]:
-    """A pod of the generation that runs (or comes), and a process of it, which may be there only a little later."""
+    """A pod of the generation that runs (or comes), and a process of it, which may be there only a
+    little later.
+    """
     for _ in range(LOOKS):
         coming = standing.of(world.heard, ClusterSpecPublished)[-1]
-        tasks = [t for t in coming.tasks if t.role == role] if part == "next" else standing.tasks(world.heard, role)
+        tasks = (
+            [t for t in coming.tasks if t.role == role]
+            if part == "next"
+            else standing.tasks(world.heard, role)
+        )
         uids = {p["metadata"]["name"]: p["metadata"]["uid"] for p in await world.pods()}
         there = sorted(t.pod for t in tasks if t.pod in uids)
         if there:
@@ -101,7 +108,9 @@ def _parts(world: World, who: str) -> tuple[str, ...]:
 
 
 async def lose_cluster(world: World, fault: Fault) -> str:
-    """The stand-in is killed: its pods end with it, and it comes back empty; strangers are gone, too."""
+    """The stand-in is killed: its pods end with it, and it comes back empty; strangers are gone,
+    too.
+    """
     world.strangers = []
     return await kill_part(world, fault)
 
@@ -121,7 +130,9 @@ async def cut_off(world: World, fault: Fault) -> str:
 
 
 async def lose_node(world: World, fault: Fault) -> str:
-    """A node of the running generation is not ready; its pods' processes die, or stand still; then it is back."""
+    """A node of the running generation is not ready; its pods' processes die, or stand still; then
+    it is back.
+    """
     node, hit = await world.occupied_node(fault.choice)
     await _ready(world, node, "Unknown")
     try:
@@ -142,10 +153,17 @@ async def _silence(pods: Iterable[dict[str, Any]], fault: Fault) -> None:
 
 async def _ready(world: World, node: str, status: str) -> None:
     """As the node controller of a cluster would write it."""
-    url, condition = f"{world.stack.kube_url}/api/v1/nodes/{node}/status", {"type": "Ready", "status": status}
+    url, condition = (
+        f"{world.stack.kube_url}/api/v1/nodes/{node}/status",
+        {"type": "Ready", "status": status},
+    )
     headers = {"Content-Type": "application/strategic-merge-patch+json"}
     body = {
-        "status": {"conditions": [{**condition, "reason": "NodeStatusUnknown" if status != "True" else "KubeletReady"}]}
+        "status": {
+            "conditions": [
+                {**condition, "reason": "NodeStatusUnknown" if status != "True" else "KubeletReady"}
+            ]
+        }
     }
     async with world.http.patch(url, json=body, headers=headers) as answer:
         answer.raise_for_status()

@@ -1,8 +1,9 @@
-"""The intake of a namespace is filled with the credentials of its submitters, until the server refuses.
+"""The intake of a namespace is filled with the credentials of its submitters, until the server
+refuses.
 
-Cancellations of unknown jobs fill it: large ones first, then smaller ones, until not even the smallest has room. It
-passes on so few bytes a second that it stays full; at the end the owner of the cluster raises the rate, as
-`weir streams create` would, and it drains.
+Cancellations of unknown jobs fill it: large ones first, then smaller ones, until not even the
+smallest has room. It passes on so few bytes a second that it stays full; at the end the owner of
+the cluster raises the rate, as `weir streams create` would, and it drains.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ async def fill_intake(world: World, fault: Fault) -> str:
 
 
 async def _refused(world: World, submitter: Bus, namespace: str) -> str:
-    """Fill until a request is refused; return the text of the refusal. Some bytes may pass on in between."""
+    """Fill until a request is refused; return the text of the refusal. Some bytes may pass on in
+    between.
+    """
     end_s = time.monotonic() + REFUSED_S
     while time.monotonic() < end_s:
         await fill(submitter, namespace)

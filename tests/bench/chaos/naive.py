@@ -1,7 +1,9 @@
-"""The same loss twice: a ps alone, as Weir mends it, and everything, as who knows nothing better starts again.
+"""The same loss twice: a ps alone, as Weir mends it, and everything, as who knows nothing better
+starts again.
 
-Naive: `handover: restart`, and every process of every pod of the job is killed at once; all is started again and goes
-on from the last checkpoint. Both with the same program and size, on the same machine, in turns.
+Naive: `handover: restart`, and every process of every pod of the job is killed at once; all is
+started again and goes on from the last checkpoint. Both with the same program and size, on the same
+machine, in turns.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ async def _measured(play: Play, rounds: int, handover: str) -> tuple[float, ...]
     await play.begin(f"lost-{handover}", EPOCHS, handover=handover)
     world.pace(SLOW_S)
     await world.strangers_leave()
-    await world.watch.until(lambda: len(standing.tasks(world.heard, "worker")) > 2, LIMIT_S, "growth")
+    await world.watch.until(
+        lambda: len(standing.tasks(world.heard, "worker")) > 2, LIMIT_S, "growth"
+    )
     for number in range(rounds):
         await play.settled(LIMIT_S)
         struck_s = time.time()
@@ -54,7 +58,9 @@ async def _measured(play: Play, rounds: int, handover: str) -> tuple[float, ...]
 
 async def _lose_ps(play: Play, number: int) -> None:
     """Its pod's first process, so that the pod is lost with all that it had imported."""
-    await injectors.kill_task(play.world, Fault(0, "ps killed", "supervisor", "at rest", 0.0, 0.0, number))
+    await injectors.kill_task(
+        play.world, Fault(0, "ps killed", "supervisor", "at rest", 0.0, 0.0, number)
+    )
 
 
 async def _lose_all(play: Play) -> None:

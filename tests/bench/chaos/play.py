@@ -21,7 +21,9 @@ from tests.bench.report import say
 LIMIT_S, END_S = 180.0, 400.0
 """How long a fault may take to recover; then the run says what did not, and goes on."""
 PROVOKED_S, GROWS_S, TRIES = 150.0, 60.0, 3
-"""How long a hand-over may take to come; one for growth, which may not pay, sooner than a job ends meanwhile."""
+"""How long a hand-over may take to come; one for growth, which may not pay, sooner than a job ends
+meanwhile.
+"""
 PER_JOB, EPOCHS = 8, 120
 SLOW_S, QUICK_S = 0.8, 0.15
 """Pace of a worker: slow where a job would end before its faults are through."""
@@ -114,7 +116,9 @@ class Play:
 
     async def cancelled(self) -> None:
         """The job that is looked at stops, however much of it is left."""
-        await self.world.watch.bus.publish(CancelRequested(job=self.world.job, request_id=str(self.world.uid)))
+        await self.world.watch.bus.publish(
+            CancelRequested(job=self.world.job, request_id=str(self.world.uid))
+        )
         await self.world.watch.until(self.over, LIMIT_S, "the end of what was cancelled")
 
     def steer(self, faults_done: float) -> None:
@@ -139,7 +143,9 @@ class Play:
         record = replace(record, settled_s=time.time())
         outcome = f"again after {record.took_s:.1f} s" if record.recovered_s else "DID NOT RECOVER"
         quiet_s = record.settled_s - (record.struck_s or record.settled_s)
-        say(f"{fault.told()}: {record.hit}; {outcome}, quiet after {quiet_s:.1f} s {record.trouble}")
+        say(
+            f"{fault.told()}: {record.hit}; {outcome}, quiet after {quiet_s:.1f} s {record.trouble}"
+        )
         return record
 
     async def struck(self, record: Record) -> Record:
@@ -160,7 +166,9 @@ class Play:
         raise Missed
 
     async def provoked(self, fault: Fault) -> None:
-        """A hand-over, to the moment at which to strike: strangers leave and it grows, or a worker is evicted."""
+        """A hand-over, to the moment at which to strike: strangers leave and it grows, or a worker
+        is evicted.
+        """
         if self.world.strangers:
             begun = self._begun(fault.moment)
             await self.world.strangers_leave()
@@ -179,12 +187,16 @@ class Play:
         await self.world.watch.until(begun, PROVOKED_S, "the hand-over for an evicted worker")
 
     def _begun(self, moment: Moment) -> Callable[[], bool]:
-        """Whether a hand-over that nobody knows of yet has come to this moment (at rest: the first of it)."""
+        """Whether a hand-over that nobody knows of yet has come to this moment (at rest: the first
+        of it).
+        """
         before, since = standing.newest(self.world.heard), len(self.world.watch.heard)
         kind = BEGINS.get(moment, ClusterSpecPublished)
 
         def begun() -> bool:
-            said = standing.of(standing.of_job(self.world.watch.heard[since:], self.world.uid), kind)
+            said = standing.of(
+                standing.of_job(self.world.watch.heard[since:], self.world.uid), kind
+            )
             return any(m.generation > before for m in said)
 
         return begun
@@ -192,22 +204,33 @@ class Play:
     async def recovered(self, fault: Fault, struck_s: float) -> float:
         """When what was struck answered again, and updates were applied."""
         of_kind = PROBES.get(fault.kind, ())
-        asked = (*of_kind, *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()))
+        asked = (
+            *of_kind,
+            *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()),
+        )
         if fault.kind in ("node drained", "bus set back"):  # it trained on for a while
             struck_s = time.time()
         if fault.kind == "disk full":
             return await probes.saving(self.world, time.time(), LIMIT_S)
-        moments = [await probe(self.world, struck_s, LIMIT_S) for probe in (probes.training, *asked)]
+        moments = [
+            await probe(self.world, struck_s, LIMIT_S) for probe in (probes.training, *asked)
+        ]
         return max(moments)
 
     async def settled(self, within_s: float) -> None:
-        """Nothing is in flight, updates are applied, every pod of the generation stands; or the job is over."""
+        """Nothing is in flight, updates are applied, every pod of the generation stands; or the job
+        is over.
+        """
         async with asyncio.timeout(within_s):
             while not self.over():
                 await self.world.watch.until(lambda: self.over() or self.rests(), within_s, "rest")
                 since_s, generation = time.time(), standing.running(self.world.heard)
                 await self.world.watch.until(
-                    lambda s=since_s: self.over() or not self.rests() or standing.applies_again_s(self.world.heard, s),  # type: ignore[misc]
+                    lambda s=since_s: (
+                        self.over()
+                        or not self.rests()
+                        or standing.applies_again_s(self.world.heard, s)
+                    ),  # type: ignore[misc]
                     within_s,
                     "a further update",
                 )

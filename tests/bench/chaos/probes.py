@@ -44,8 +44,17 @@ async def submitters(world: World, within_s: float) -> float:
 def invalid_request(world: World, namespace: str = "default") -> JobRequested:
     """Return a request of a new name that the allocator has to reject."""
     world.made += 1
-    ask = {"job": f"probe-{world.made}", "namespace": namespace, "request_id": str(world.made), "epochs": 1}
-    wrong = {**REQUEST, "ps": {"start": 2, "min": 2, "max": 1}, "program": {"name": "-", "digest": DIGEST}}
+    ask = {
+        "job": f"probe-{world.made}",
+        "namespace": namespace,
+        "request_id": str(world.made),
+        "epochs": 1,
+    }
+    wrong = {
+        **REQUEST,
+        "ps": {"start": 2, "min": 2, "max": 1},
+        "program": {"name": "-", "digest": DIGEST},
+    }
     return msgspec.convert({**wrong, **ask}, JobRequested)
 
 
@@ -53,7 +62,9 @@ async def _rejected(world: World, client: Bus, request: JobRequested, within_s: 
     since = len(world.watch.heard)
     uid = await _asked(client, request, within_s)
     await world.watch.until(
-        lambda: any(m.uid == uid for m in world.watch.of(JobRejected, since)), within_s, "the allocator's answer"
+        lambda: any(m.uid == uid for m in world.watch.of(JobRejected, since)),
+        within_s,
+        "the allocator's answer",
     )
     return time.time()
 
@@ -78,7 +89,9 @@ async def monitor(world: World, within_s: float) -> float:
                 await asyncio.sleep(LOOK_S)
     try:
         await world.watch.until(
-            lambda: any(m.node == NODE for m in world.watch.of(CapacityChanged, since)), within_s, "the monitor's word"
+            lambda: any(m.node == NODE for m in world.watch.of(CapacityChanged, since)),
+            within_s,
+            "the monitor's word",
         )
         return time.time()
     finally:

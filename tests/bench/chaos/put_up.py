@@ -1,7 +1,8 @@
 """Putting it up: the stack with a gate before the API server and a small disk for the checkpoints.
 
-Eight places of one core on paper, on three nodes, and a little more for a probe; a task takes one. Strangers hold three
-of them while a job starts, so that it starts with 1 ps + 2 workers and grows to 2 + 3 once they have left.
+Eight places of one core on paper, on three nodes, and a little more for a probe; a task takes one.
+Strangers hold three of them while a job starts, so that it starts with 1 ps + 2 workers and grows
+to 2 + 3 once they have left.
 """
 
 from __future__ import annotations
@@ -66,10 +67,14 @@ def small_disk(disk: Path):  # type: ignore[no-untyped-def]
 async def world(folder: Path) -> AsyncIterator[World]:
     file, port = folder / "cluster.yaml", free_port()
     file.write_text(PLACES)
-    through = {f"WEIR_{name}_KUBE_URL": f"http://127.0.0.1:{port}" for name in ("MONITOR", "LAUNCHER")}
+    through = {
+        f"WEIR_{name}_KUBE_URL": f"http://127.0.0.1:{port}" for name in ("MONITOR", "LAUNCHER")
+    }
     with small_disk(folder / "weir" / "checkpoints") as disk_by:
         async with (
-            Stack(folder / "weir", file, {**QUICK, **through}, services=(), nats_servers=SERVERS) as stack,
+            Stack(
+                folder / "weir", file, {**QUICK, **through}, services=(), nats_servers=SERVERS
+            ) as stack,
             gate(port, stack.kube_port) as door,
             intakes.submitters(stack) as submitters,
         ):

@@ -1,7 +1,8 @@
 """What is to happen, and when: from a seed. Pure.
 
-Each pass goes once through every kind, in an order of its own; so with four passes there are four of each. By turns
-the passes strike at rest and inside a hand-over, which the run then provokes; some kinds know only one of the two.
+Each pass goes once through every kind, in an order of its own; so with four passes there are four
+of each. By turns the passes strike at rest and inside a hand-over, which the run then provokes;
+some kinds know only one of the two.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ UNHELD = ("killed", "set back")
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """`who`: whom it may hit. `inside`: when it may strike; `trains`: those are processes that train."""
+    """`who`: whom it may hit. `inside`: when it may strike; `trains`: those are processes that
+    train.
+    """
 
     name: str
     who: tuple[str, ...]
@@ -66,7 +69,9 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`choice`: which of several, modulo their number. `hold_s`: until it is thawed, let in or freed again."""
+    """`choice`: which of several, modulo their number. `hold_s`: until it is thawed, let in or
+    freed again.
+    """
 
     number: int
     kind: str
@@ -104,10 +109,14 @@ def _fault(chance: random.Random, number: int, kind: Kind, turn: int) -> Fault:
     """Whom and when it hits goes round with the passes, so that four of them have met all."""
     moment = chance.choice(kind.moments[(turn + KINDS.index(kind)) % len(kind.moments)])
     who = (
-        kind.who[(turn // len(kind.moments)) % len(kind.who)] if len(kind.who) == 2 else kind.who[turn % len(kind.who)]
+        kind.who[(turn // len(kind.moments)) % len(kind.who)]
+        if len(kind.who) == 2
+        else kind.who[turn % len(kind.who)]
     )
     delay_s = chance.uniform(0.0, LONGEST_DELAY_S[moment])
-    return Fault(number, kind.name, who, moment, delay_s, chance.uniform(*HOLD_S), chance.randrange(8))
+    return Fault(
+        number, kind.name, who, moment, delay_s, chance.uniform(*HOLD_S), chance.randrange(8)
+    )
 
 
 def counted(faults: Sequence[Fault]) -> dict[str, int]:

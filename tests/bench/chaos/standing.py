@@ -64,7 +64,9 @@ def tasks(heard: Sequence[Heard], role: str = "") -> list[TaskAddress]:
 
 
 def rests(heard: Sequence[Heard]) -> bool:
-    """Nothing is in flight, and of whom the running generation needs nobody is known to have gone."""
+    """Nothing is in flight, and of whom the running generation needs nobody is known to have
+    gone.
+    """
     runs, wanted = running(heard), newest(heard)
     if runs is None:
         return False
@@ -75,8 +77,8 @@ def rests(heard: Sequence[Heard]) -> bool:
 def applies_again_s(heard: Sequence[Heard], since_s: float) -> float | None:
     """When, behind a moment, further updates were first seen to be applied; None: not yet.
 
-    Training that resumed has applied an update; of reports it takes two behind the moment, for the first may tell of
-    what was before.
+    Training that resumed has applied an update; of reports it takes two behind the moment, for the
+    first may tell of what was before.
     """
     steps: dict[int, int] = {}
     for each in heard:
@@ -93,10 +95,19 @@ def applies_again_s(heard: Sequence[Heard], since_s: float) -> float | None:
 
 def saved_s(heard: Sequence[Heard], since_s: float) -> float | None:
     """When the first checkpoint behind a moment was saved."""
-    return next((h.stored_s for h in heard if h.stored_s > since_s and isinstance(h.message, CheckpointSaved)), None)
+    return next(
+        (
+            h.stored_s
+            for h in heard
+            if h.stored_s > since_s and isinstance(h.message, CheckpointSaved)
+        ),
+        None,
+    )
 
 
 def samples(heard: Sequence[Heard]) -> tuple[int, int]:
     """Applied, and due in all, as last reported; (0, 1) before the first report."""
-    last: Any = next((h.message for h in reversed(heard) if isinstance(h.message, ProgressReported)), None)
+    last: Any = next(
+        (h.message for h in reversed(heard) if isinstance(h.message, ProgressReported)), None
+    )
     return (last.samples, last.total_samples) if last else (0, 1)

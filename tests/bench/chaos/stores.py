@@ -1,4 +1,6 @@
-"""What the bus holds: all facts are purged, orders have no room, or a minute of all of it is lost."""
+"""What the bus holds: all facts are purged, orders have no room, or a minute of all of it is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CRAWL_S = 1.5
 
 async def purge_facts(world: World, fault: Fault) -> str:
     """All services are killed at once, and find no fact when they are back; trainers go on."""
-    allocator = await bus.connect(world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR))
+    allocator = await bus.connect(
+        world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR)
+    )
     try:
         world.kill(*SERVICES)
         await allocator.js.purge_stream(FACTS)
@@ -38,7 +42,9 @@ async def purge_facts(world: World, fault: Fault) -> str:
 
 
 async def fill_orders(world: World, fault: Fault) -> str:
-    """The stream has no room for a further byte. A worker is evicted then, and its replacement cannot be decided."""
+    """The stream has no room for a further byte. A worker is evicted then, and its replacement
+    cannot be decided.
+    """
     workers = [task.pod for task in standing.tasks(world.heard, "worker")]
     if not workers:
         raise Missed("no worker")
@@ -56,8 +62,12 @@ async def fill_orders(world: World, fault: Fault) -> str:
 
 
 async def _refusal(world: World) -> str:
-    """Return what the server answers the allocator, which publishes an order; raise `NotRefused` if it is taken."""
-    allocator = await bus.connect(world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR))
+    """Return what the server answers the allocator, which publishes an order; raise `NotRefused` if
+    it is taken.
+    """
+    allocator = await bus.connect(
+        world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR)
+    )
     order = JobRejected(job="probe-full", uid=0, reasons=("a probe of the orders stream",))
     try:
         await allocator.js.publish(subject_of(order), encode(order))
@@ -71,7 +81,9 @@ async def _refusal(world: World) -> str:
 
 
 async def set_bus_back(world: World, fault: Fault) -> str:
-    """All servers lose what they stored in the last minute, as if no disk had written it before a power failure."""
+    """All servers lose what they stored in the last minute, as if no disk had written it before a
+    power failure.
+    """
     stack, copies = world.stack, world.folder / f"stores-{fault.number}"
     pids = [world.pid(name) for name in stack.nats_parts]
     send(pids, signal.SIGSTOP)

@@ -2,8 +2,8 @@
 
 applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
-                interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1;
-                in seconds: at most what the trainer's `redo_s` allows by default
+                interval between checkpoints, as the job had it (`every_s` and what a save takes):
+                at most 1; in seconds: at most what the trainer's `redo_s` allows by default
 commit_waits    of each server lost in a commit: the longest that a checkpoint then waited for its entry in the ledger
 drained_redone  the most seconds of training that were repeated because of a drain with nowhere to go
 own_failures    pods that ended by their own fault, as the allocator sees it: nothing that is struck here is one
@@ -39,7 +39,9 @@ from tests.bench.chaos.standing import of
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `recovered_s`: None where it did not recover within the limit, and `trouble` says what."""
+    """One fault. `recovered_s`: None where it did not recover within the limit, and `trouble` says
+    what.
+    """
 
     fault: Fault
     hit: str = ""
@@ -55,7 +57,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples of one job that were applied too seldom and too often, and how often they may have been."""
+    """Examples of one job that were applied too seldom and too often, and how often they may have
+    been.
+    """
 
     lost: int
     twice: int
@@ -64,7 +68,9 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -> Counted:
     lost = sum(max(0, epochs - times) for times in counts)
-    return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost)
+    return Counted(
+        lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost
+    )
 
 
 def workers_lost(heard: Iterable[Heard]) -> int:
@@ -78,8 +84,11 @@ Stretch = tuple[float, float]
 """From one moment to another."""
 
 
-def redone_s(heard: Sequence[Heard], beats: Sequence[float], unsaved: Sequence[Stretch] = ()) -> list[float]:
-    """Of each generation that took over: for how long had updates been applied that it does not have?
+def redone_s(
+    heard: Sequence[Heard], beats: Sequence[float], unsaved: Sequence[Stretch] = ()
+) -> list[float]:
+    """Of each generation that took over: for how long had updates been applied that it does not
+    have?
 
     `unsaved`: when nothing could be saved, wherever training stood; who resumed then is left out.
     """
@@ -92,9 +101,16 @@ def redone_s(heard: Sequence[Heard], beats: Sequence[float], unsaved: Sequence[S
 
 
 def _redone(
-    heard: Sequence[Heard], beats: Sequence[float], old: int, old_s: float, samples: int, until_s: float
+    heard: Sequence[Heard],
+    beats: Sequence[float],
+    old: int,
+    old_s: float,
+    samples: int,
+    until_s: float,
 ) -> float:
-    """From when the checkpoint was begun, to the last batch that was read before the last report of what it lacks."""
+    """From when the checkpoint was begun, to the last batch that was read before the last report of
+    what it lacks.
+    """
     before = [h for h in heard if h.stored_s < until_s]
     saved = [(h.stored_s, h.message) for h in before if isinstance(h.message, CheckpointSaved)]
     kept = max((m.samples for _, m in saved if m.samples <= samples), default=0)
@@ -103,7 +119,9 @@ def _redone(
     told_s = [
         h.stored_s
         for h in heard
-        if isinstance(h.message, ProgressReported) and h.message.generation == old and h.message.samples > kept
+        if isinstance(h.message, ProgressReported)
+        and h.message.generation == old
+        and h.message.samples > kept
         if from_s < h.stored_s < until_s
     ]
     if not told_s:
@@ -113,20 +131,30 @@ def _redone(
 
 
 def interval_s(heard: Sequence[Heard], every_s: float) -> float:
-    """From one checkpoint to the next, as this job had it: the median; `every_s` where there are no two in a row."""
+    """From one checkpoint to the next, as this job had it: the median; `every_s` where there are no
+    two in a row.
+    """
     saved = [(h.stored_s, h.message) for h in heard if isinstance(h.message, CheckpointSaved)]
-    found = [b_s - a_s for (a_s, a), (b_s, b) in pairwise(saved) if a.generation == b.generation and not b.final]
+    found = [
+        b_s - a_s
+        for (a_s, a), (b_s, b) in pairwise(saved)
+        if a.generation == b.generation and not b.final
+    ]
     return statistics.median(found) if found else every_s
 
 
-def redone_between_s(heard: Sequence[Heard], beats: Sequence[float], from_s: float, to_s: float) -> float:
+def redone_between_s(
+    heard: Sequence[Heard], beats: Sequence[float], from_s: float, to_s: float
+) -> float:
     """The most that was done again by a generation that resumed between two moments."""
     until = [each for each in heard if each.stored_s <= to_s]
     return max(redone_s(until, beats, [(float("-inf"), from_s)]), default=0.0)
 
 
 def commit_wait_s(heard: Sequence[Heard], from_s: float, to_s: float) -> float:
-    """The longest that a checkpoint announced between two moments had waited for its entry in the ledger."""
+    """The longest that a checkpoint announced between two moments had waited for its entry in the
+    ledger.
+    """
     between = [each for each in heard if from_s <= each.stored_s <= to_s]
     return max((m.waited_s for m in of(between, CheckpointSaved)), default=0.0)
 
@@ -152,7 +180,11 @@ def own_failures(heard: Iterable[Heard]) -> list[str]:
 def unanswered(heard: Iterable[Heard]) -> list[str]:
     heard = list(heard)
     answered = {m.uid for m in of(heard, JobAccepted)} | {m.uid for m in of(heard, JobRejected)}
-    return [h.message.job for h in heard if isinstance(h.message, JobRequested) and h.sequence not in answered]
+    return [
+        h.message.job
+        for h in heard
+        if isinstance(h.message, JobRequested) and h.sequence not in answered
+    ]
 
 
 def revisions_missing(heard: Iterable[Heard]) -> int:

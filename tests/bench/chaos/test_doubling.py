@@ -10,20 +10,40 @@ from tests.bench.chaos.test_tallies import JOB, UID, at, decided, report, resume
 
 
 def free(at_s: float) -> Any:
-    seen = CapacityChanged(node="n", node_uid="u", seen=str(at_s), allocatable=Resources(), free=Resources())
+    seen = CapacityChanged(
+        node="n", node_uid="u", seen=str(at_s), allocatable=Resources(), free=Resources()
+    )
     return at(at_s, seen)
 
 
-LOG = [at(1, decided(1, 1)), free(2), at(3, resumed(1)), at(4, report(1, 9)), at(5, report(2, 9)), free(6)]
+LOG = [
+    at(1, decided(1, 1)),
+    free(2),
+    at(3, resumed(1)),
+    at(4, report(1, 9)),
+    at(5, report(2, 9)),
+    free(6),
+]
 
 
 def test_late_is_the_older_half_and_reordered_the_newest() -> None:
     assert [sequence for _, _, sequence in doubling.chosen(LOG, UID, "late")] == [10, 20, 30]
-    assert [sequence for _, _, sequence in doubling.chosen(LOG, UID, "reordered")] == [10, 20, 30, 40, 50, 60]
+    assert [sequence for _, _, sequence in doubling.chosen(LOG, UID, "reordered")] == [
+        10,
+        20,
+        30,
+        40,
+        50,
+        60,
+    ]
 
 
 def test_each_is_said_again_by_who_said_it() -> None:
-    assert [user for user, _, _ in doubling.chosen(LOG, UID, "late")] == ["allocator", "monitor", "job"]
+    assert [user for user, _, _ in doubling.chosen(LOG, UID, "late")] == [
+        "allocator",
+        "monitor",
+        "job",
+    ]
 
 
 def test_another_job_s_and_an_end_are_left_alone() -> None:

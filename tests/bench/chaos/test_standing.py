@@ -9,8 +9,12 @@ from tests.launcher.builders import request
 
 
 def published(generation: int, *pods: str) -> ClusterSpecPublished:
-    tasks = tuple(TaskAddress(role="worker", index=n, pod=pod, host="h", port=1) for n, pod in enumerate(pods))
-    return ClusterSpecPublished(**JOB, generation=generation, revision=1, request=request(), tasks=tasks, batch=1)
+    tasks = tuple(
+        TaskAddress(role="worker", index=n, pod=pod, host="h", port=1) for n, pod in enumerate(pods)
+    )
+    return ClusterSpecPublished(
+        **JOB, generation=generation, revision=1, request=request(), tasks=tasks, batch=1
+    )
 
 
 RUNS = [at(1, decided(1, 1)), at(2, published(1, "b", "a")), at(3, resumed(1))]
@@ -20,7 +24,9 @@ def test_a_job_rests_while_nothing_is_in_flight_and_nobody_is_gone() -> None:
     assert standing.rests(RUNS)
     assert not standing.rests(RUNS[:2])
     assert not standing.rests([*RUNS, at(4, decided(2, 2))])
-    assert standing.rests([*RUNS, at(4, decided(2, 2)), at(5, GenerationAbandoned(**JOB, generation=2, reason="-"))])
+    assert standing.rests(
+        [*RUNS, at(4, decided(2, 2)), at(5, GenerationAbandoned(**JOB, generation=2, reason="-"))]
+    )
     assert not standing.rests([*RUNS, at(4, lost("a"))])
     assert standing.rests([*RUNS, at(4, lost("somebody-else"))])
 

@@ -50,13 +50,23 @@ def lost(pod: str, role: Any = "worker") -> TaskExited:
 
 def decided(revision: int, generation: int) -> AllocationDecided:
     return AllocationDecided(
-        **JOB, generation=generation, revision=revision, request=request(), tasks=(), batch=1, reason="-"
+        **JOB,
+        generation=generation,
+        revision=revision,
+        request=request(),
+        tasks=(),
+        batch=1,
+        reason="-",
     )
 
 
 def test_an_example_that_was_applied_too_seldom_is_lost_and_one_too_often_is_twice() -> None:
-    assert tallies.counted([3, 2, 5], epochs=3, batch=16, workers_lost=1) == Counted(lost=1, twice=2, bound=16)
-    assert tallies.counted([3, 3], epochs=3, batch=16, workers_lost=0) == Counted(lost=0, twice=0, bound=0)
+    assert tallies.counted([3, 2, 5], epochs=3, batch=16, workers_lost=1) == Counted(
+        lost=1, twice=2, bound=16
+    )
+    assert tallies.counted([3, 3], epochs=3, batch=16, workers_lost=0) == Counted(
+        lost=0, twice=0, bound=0
+    )
 
 
 def test_a_worker_that_is_told_lost_twice_is_lost_once_and_a_ps_is_no_worker() -> None:
@@ -106,14 +116,30 @@ def test_of_one_fault_only_what_it_made_do_again_is_counted() -> None:
     assert tallies.redone_between_s(log, beats, 41.0, 50.0) == 0.0
 
 
-def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_or_evicted_did_not() -> None:
-    ends = {"a": (1, "Error"), "b": (137, "Error"), "c": (1, "Evicted"), "d": (0, "Completed"), "e": (137, "OOMKilled")}
-    log = [at(1, replace(lost(pod), exit_code=code, reason=reason)) for pod, (code, reason) in ends.items()]
+def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_or_evicted_did_not() -> (
+    None
+):
+    ends = {
+        "a": (1, "Error"),
+        "b": (137, "Error"),
+        "c": (1, "Evicted"),
+        "d": (0, "Completed"),
+        "e": (137, "OOMKilled"),
+    }
+    log = [
+        at(1, replace(lost(pod), exit_code=code, reason=reason))
+        for pod, (code, reason) in ends.items()
+    ]
     assert tallies.own_failures([*log, *log]) == ["a", "e"]
 
 
 def test_the_longest_wait_of_a_commit_is_that_of_a_checkpoint_of_the_time() -> None:
-    log = [at(10, saved(1, 20, 9.0)), at(20, saved(1, 30, 6.5)), at(24, saved(1, 40, 0.1)), at(30, saved(1, 50, 7.0))]
+    log = [
+        at(10, saved(1, 20, 9.0)),
+        at(20, saved(1, 30, 6.5)),
+        at(24, saved(1, 40, 0.1)),
+        at(30, saved(1, 50, 7.0)),
+    ]
     assert tallies.commit_wait_s(log, 15.0, 25.0) == 6.5
     assert tallies.commit_wait_s(log, 40.0, 50.0) == 0.0
 
@@ -130,10 +156,18 @@ def test_a_gap_reaches_from_the_loss_or_to_the_end() -> None:
 
 
 def test_a_revision_that_is_not_there_is_missing_and_a_generation_without_an_end_is_named() -> None:
-    log = [at(1, decided(1, 1)), at(2, resumed(1)), at(3, decided(3, 2)), at(4, decided(4, 3)), at(5, resumed(3))]
+    log = [
+        at(1, decided(1, 1)),
+        at(2, resumed(1)),
+        at(3, decided(3, 2)),
+        at(4, decided(4, 3)),
+        at(5, resumed(3)),
+    ]
     assert tallies.revisions_missing(log) == 1
     assert tallies.endless(log) == [2]
-    assert tallies.endless([*log, at(6, GenerationAbandoned(**JOB, generation=2, reason="-"))]) == []
+    assert (
+        tallies.endless([*log, at(6, GenerationAbandoned(**JOB, generation=2, reason="-"))]) == []
+    )
 
 
 def test_updates_are_applied_again_once_it_resumes_or_a_second_report_has_more() -> None:

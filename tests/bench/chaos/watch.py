@@ -26,7 +26,9 @@ class Watch:
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.heard = bus, list[Heard]()
-        self.undone: list[tuple[float, float]] = []  # from, to: what was stored between is no longer in the streams
+        self.undone: list[
+            tuple[float, float]
+        ] = []  # from, to: what was stored between is no longer in the streams
         self.changed = asyncio.Event()
         self.broken = asyncio.ensure_future(bus.failed())
         for filters in EVERYTHING:
@@ -39,7 +41,11 @@ class Watch:
 
     def stored(self) -> list[Heard]:
         """Return what was heard without what a bus that was set back has lost."""
-        return [h for h in self.heard if not any(from_s < h.stored_s < to_s for from_s, to_s in self.undone)]
+        return [
+            h
+            for h in self.heard
+            if not any(from_s < h.stored_s < to_s for from_s, to_s in self.undone)
+        ]
 
     def of(self, kind: type[M], since: int = 0) -> list[M]:
         return [h.message for h in self.heard[since:] if isinstance(h.message, kind)]

@@ -1,4 +1,6 @@
-"""The stack on this machine, with what is needed to hurt it: a gate before the API, a small disk, strangers, a pace."""
+"""The stack on this machine, with what is needed to hurt it: a gate before the API, a small disk,
+strangers, a pace.
+"""
 
 from __future__ import annotations
 
@@ -52,25 +54,39 @@ def dataset(start, stop):
             beats.write(f"{{time.time():.3f}}\\n")
     return made
 """
-"""Each batch of each worker leaves a moment in a file: it is read there, and applied within milliseconds."""
+"""Each batch of each worker leaves a moment in a file: it is read there, and applied within
+milliseconds.
+"""
 
 
 class World:
     """`disk_by`: how the disk is made small, `tmpfs` or `permissions` (where nobody may mount)."""
 
     def __init__(self, stack: Stack, watch: Watch, door: Gate, folder: Path, disk_by: str) -> None:
-        self.stack, self.watch, self.door, self.folder, self.disk_by = stack, watch, door, folder, disk_by
-        self.http = aiohttp.ClientSession(headers=stack.kube_headers, timeout=aiohttp.ClientTimeout(total=5.0))
+        self.stack, self.watch, self.door, self.folder, self.disk_by = (
+            stack,
+            watch,
+            door,
+            folder,
+            disk_by,
+        )
+        self.http = aiohttp.ClientSession(
+            headers=stack.kube_headers, timeout=aiohttp.ClientTimeout(total=5.0)
+        )
         self.strangers: list[str] = []
         self.uid, self.job = 0, ""
         self.made = 0
         self.killed = Counter[str]()  # how often each part of the stack was killed
-        self.submitters: dict[str, Bus] = {}  # by namespace, each with the credentials of its submitters
+        self.submitters: dict[
+            str, Bus
+        ] = {}  # by namespace, each with the credentials of its submitters
 
     # ------------------------------------------------------------ jobs
 
     async def submit(self, job: str, epochs: int, **fields: Any) -> int:
-        """Ask for a job of the counting program, which from then on is the one that is looked at; its uid."""
+        """Ask for a job of the counting program, which from then on is the one that is looked at;
+        its uid.
+        """
         kept = {"name": "counting.py", "digest": await store.keep(self.watch.bus, self._program())}
         body = {**REQUEST, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
@@ -90,7 +106,11 @@ class World:
     def beats(self, from_s: float, to_s: float) -> list[float]:
         """When batches were read, between two moments."""
         path = self.folder / "beats"
-        found = sorted(float(line) for line in path.read_text().splitlines() if line) if path.exists() else []
+        found = (
+            sorted(float(line) for line in path.read_text().splitlines() if line)
+            if path.exists()
+            else []
+        )
         return [at for at in found if from_s <= at <= to_s]
 
     @property
@@ -116,9 +136,15 @@ class World:
         return await self.listed(f"namespaces/{namespace}/pods")
 
     async def occupied_node(self, choice: int) -> tuple[str, list[dict[str, Any]]]:
-        """Return one of the nodes of the running generation, and its pods there; raises `Missed` if there is none."""
+        """Return one of the nodes of the running generation, and its pods there; raises `Missed` if
+        there is none.
+        """
         here = {task.pod for task in standing.tasks(self.heard)}
-        pods = [pod for pod in await self.pods() if pod["metadata"]["name"] in here and "nodeName" in pod["spec"]]
+        pods = [
+            pod
+            for pod in await self.pods()
+            if pod["metadata"]["name"] in here and "nodeName" in pod["spec"]
+        ]
         nodes = sorted({pod["spec"]["nodeName"] for pod in pods})
         if not nodes:
             raise Missed("no pod on any node")
@@ -137,19 +163,27 @@ class World:
     async def stands(self) -> bool:
         """Whether each pod of the running generation runs, as the cluster has it."""
         try:
-            phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
+            phases = {
+                pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()
+            }
         except (aiohttp.ClientError, TimeoutError):
             return False
         return all(phases.get(task.pod) == "Running" for task in standing.tasks(self.heard))
 
     async def evict(self, pod: str) -> None:
-        async with self.http.delete(f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}") as answer:
+        async with self.http.delete(
+            f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}"
+        ) as answer:
             answer.raise_for_status()
 
     async def evict_politely(self, pod: str) -> None:
         """As `kubectl drain` does: the pod has its grace."""
         url = f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}/eviction"
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": "default"},
+        }
         async with self.http.post(url, json=body) as answer:
             answer.raise_for_status()
 
@@ -157,7 +191,9 @@ class World:
         """Close a node to new pods, or open it again."""
         url = f"{self.stack.kube_url}/api/v1/nodes/{node}"
         headers = {"Content-Type": "application/merge-patch+json"}
-        async with self.http.patch(url, json={"spec": {"unschedulable": closed}}, headers=headers) as answer:
+        async with self.http.patch(
+            url, json={"spec": {"unschedulable": closed}}, headers=headers
+        ) as answer:
             answer.raise_for_status()
 
     async def strangers_come(self) -> None:

@@ -1,4 +1,6 @@
-"""Benign or not, from the 569 records that scikit-learn ships: with smoothed labels flat after seconds."""
+"""Benign or not, from the 569 records that scikit-learn ships: with smoothed labels flat after
+seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A convolutional net on the digits that scikit-learn ships: it comes last, and learns for as long as it trains."""
+"""A convolutional net on the digits that scikit-learn ships: it comes last, and learns for as long
+as it trains.
+"""
 
 from __future__ import annotations
 

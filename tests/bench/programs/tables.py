@@ -1,4 +1,6 @@
-"""Ten million parameters, most of them in embedding tables, as in a recommender; examples are generated."""
+"""Ten million parameters, most of them in embedding tables, as in a recommender; examples are
+generated.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,8 @@ def examples() -> int:
 
 def dataset(start: int, stop: int) -> Any:
     numbers = np.arange(start, stop, dtype=np.uint64)[:, None]
-    ids = (numbers * np.uint64(2654435761) + np.arange(TABLES, dtype=np.uint64) * np.uint64(40503)) % np.uint64(ROWS)
+    ids = (
+        numbers * np.uint64(2654435761) + np.arange(TABLES, dtype=np.uint64) * np.uint64(40503)
+    ) % np.uint64(ROWS)
     labels = (ids.sum(axis=1, keepdims=True) % np.uint64(2)).astype("float32")
     return tf.data.Dataset.from_tensor_slices((ids.astype("int32"), labels))

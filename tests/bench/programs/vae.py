@@ -1,4 +1,6 @@
-"""A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as FlowCon's first job."""
+"""A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as FlowCon's
+first job.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def optimizer() -> Any:
 
 
 def loss(labels: Any, outputs: Any) -> Any:
-    """What is lost of the image, and how far the codes are from normal (negative evidence lower bound), by example."""
+    """What is lost of the image, and how far the codes are from normal (negative evidence lower
+    bound), by example.
+    """
     drawn, mean, spread = tf.split(outputs, [PIXELS, CODE, CODE], axis=-1)
     lost = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=drawn)
     far = (tf.exp(spread) + mean**2 - 1.0 - spread) / 2

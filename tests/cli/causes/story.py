@@ -1,4 +1,6 @@
-"""A log as it comes of a job that grows, and of another that ends: each message a tenth of a second after the last."""
+"""A log as it comes of a job that grows, and of another that ends: each message a tenth of a second
+after the last.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Job:
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
         self.requested = log.say(request(job=name))
-        self.accepted = log.say(JobAccepted(**self.about(0), request=request(job=name), accepted_s=1.0))
+        self.accepted = log.say(
+            JobAccepted(**self.about(0), request=request(job=name), accepted_s=1.0)
+        )
         self.revision = 0
 
     def about(self, generation: int) -> dict[str, Any]:
@@ -86,17 +90,30 @@ class Job:
             )
         )
 
-    def task(self, kind: type[Message], generation: int, role: Role, serial: int, **more: Any) -> Entry:
+    def task(
+        self, kind: type[Message], generation: int, role: Role, serial: int, **more: Any
+    ) -> Entry:
         pod = self.pod(role, serial)
-        about = {**self.about(generation), "pod": pod, "pod_uid": f"{pod}-uid", "role": role, "serial": serial}
+        about = {
+            **self.about(generation),
+            "pod": pod,
+            "pod_uid": f"{pod}-uid",
+            "role": role,
+            "serial": serial,
+        }
         return self.log.say(kind(**about, **more))
 
     def stands(self, generation: int, role: Role, serial: int) -> tuple[Entry, Entry]:
         started = self.task(TaskStarted, generation, role, serial, node="n1")
-        return started, self.task(TaskReady, generation, role, serial, node="n1", host="10.0.0.1", ports=(1, 2))
+        return started, self.task(
+            TaskReady, generation, role, serial, node="n1", host="10.0.0.1", ports=(1, 2)
+        )
 
     def published(self, generation: int, tasks: tuple[tuple[Role, int], ...]) -> Entry:
-        there = tuple(TaskAddress(role=r, index=0, pod=self.pod(r, s), host="10.0.0.1", port=1) for r, s in tasks)
+        there = tuple(
+            TaskAddress(role=r, index=0, pod=self.pod(r, s), host="10.0.0.1", port=1)
+            for r, s in tasks
+        )
         spec: dict[str, Any] = {
             "revision": self.revision,
             "request": request(job=self.name),
@@ -109,11 +126,15 @@ class Job:
         return self.task(GenerationPrepared, generation, role, serial, **more)
 
     def handed_over(self, generation: int) -> Entry:
-        return self.log.say(HandOverOrdered(**self.about(generation), previous=generation - 1 or None))
+        return self.log.say(
+            HandOverOrdered(**self.about(generation), previous=generation - 1 or None)
+        )
 
     def saved(self, generation: int, step: int, **more: Any) -> Entry:
         return self.log.say(
-            CheckpointSaved(**self.about(generation), step=step, samples=step, path="/c", seconds=0.5, **more)
+            CheckpointSaved(
+                **self.about(generation), step=step, samples=step, path="/c", seconds=0.5, **more
+            )
         )
 
     def resumed(self, generation: int, step: int) -> Entry:
@@ -121,7 +142,9 @@ class Job:
 
     def reported(self, generation: int, step: int) -> Entry:
         figures = {"epoch": 0, "total_samples": 1000, "samples_per_second": 10.0}
-        return self.log.say(ProgressReported(**self.about(generation), step=step, samples=step, **figures))
+        return self.log.say(
+            ProgressReported(**self.about(generation), step=step, samples=step, **figures)
+        )
 
     def finished(self, generation: int, outcome: str = "succeeded") -> Entry:
         return self.log.say(JobFinished(**self.about(generation), outcome=outcome))
@@ -129,9 +152,13 @@ class Job:
 
 def node(seen: str, *own: str, job: str = "digits") -> CapacityChanged:
     """`own`: our pods on it."""
-    held = tuple(OwnPod(namespace="default", job=job, pod=pod, resources=Resources(cpu=0.5)) for pod in own)
+    held = tuple(
+        OwnPod(namespace="default", job=job, pod=pod, resources=Resources(cpu=0.5)) for pod in own
+    )
     size = Resources(cpu=4.0, memory_gib=8.0)
-    return CapacityChanged(node="n1", node_uid="n1-uid", seen=seen, allocatable=size, free=size, own=held)
+    return CapacityChanged(
+        node="n1", node_uid="n1-uid", seen=seen, allocatable=size, free=size, own=held
+    )
 
 
 class Growth:

@@ -40,7 +40,9 @@ def test_the_freed_node_leads_on_to_all_that_came_of_it(grown: Growth) -> None:
     assert entries(found.after) == [e for e in grown.log.entries if e.order > grown.freed.order]
 
 
-def test_a_request_leads_on_to_its_first_generation_and_names_no_later_decision(grown: Growth) -> None:
+def test_a_request_leads_on_to_its_first_generation_and_names_no_later_decision(
+    grown: Growth,
+) -> None:
     after = entries(chain(grown.job.requested, grown.log.known()).after)
 
     assert after[:2] == [grown.job.accepted, grown.first] and grown.reports1[-1] in after
@@ -77,7 +79,10 @@ def test_back_and_forth_agree(grown: Growth) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(odd_messages(), min_size=1, max_size=8))
 def test_whatever_was_said_a_chain_ends(said: list[object]) -> None:
-    told = [Entry(m, subject_of(m), stream_holding(subject_of(m)), n, float(n)) for n, m in enumerate(said, 1)]  # type: ignore[arg-type]
+    told = [
+        Entry(m, subject_of(m), stream_holding(subject_of(m)), n, float(n))
+        for n, m in enumerate(said, 1)
+    ]  # type: ignore[arg-type]
     known = Known(told)
 
     assert all(isinstance(chain(each, known), Chain) for each in told)

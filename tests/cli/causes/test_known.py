@@ -19,7 +19,10 @@ def test_the_newest_is_the_last_before_and_not_the_event_itself() -> None:
     third = grown.reports1[2]
 
     assert known.newest(ProgressReported, uid, third.order) == grown.reports1[1]
-    assert known.newest(ProgressReported, uid, third.order, lambda said: said.step < 20) == grown.reports1[0]
+    assert (
+        known.newest(ProgressReported, uid, third.order, lambda said: said.step < 20)
+        == grown.reports1[0]
+    )
     assert known.newest(ProgressReported, uid, grown.trains1.order) is None
     assert known.first(AllocationDecided, uid, grown.second.order) == grown.second
 
@@ -29,7 +32,9 @@ def test_a_message_is_found_by_job_by_uid_and_by_node() -> None:
     known = grown.log.known()
 
     assert (
-        known.of(AllocationDecided, "default.digits") == known.of(AllocationDecided, 1) == [grown.first, grown.second]
+        known.of(AllocationDecided, "default.digits")
+        == known.of(AllocationDecided, 1)
+        == [grown.first, grown.second]
     )
     assert known.of(CapacityChanged, "n1") == [grown.full, grown.freed]
     assert (uid_of(grown.job.requested), uid_of(grown.second), uid_of(grown.full)) == (1, 1, 0)

@@ -19,7 +19,10 @@ def test_a_cause_that_is_known_lacks_nothing_more() -> None:
     orders = Known([e for e in grown.log.entries if e is not grown.freed])
 
     assert lacks([grown.second], grown.log.known()) == {Lack("job", "default.digits")}
-    assert lacks([grown.second], orders) == {Lack("job", "default.digits"), Lack("nodes", at_s=grown.second.stored_s)}
+    assert lacks([grown.second], orders) == {
+        Lack("job", "default.digits"),
+        Lack("nodes", at_s=grown.second.stored_s),
+    }
 
 
 def test_a_cause_of_another_job_is_looked_for_among_its_facts() -> None:

@@ -12,7 +12,9 @@ from services.cli.entry import Entry
 from tests.cli.causes.story import Growth
 
 
-def drawn(event: Entry, grown: Growth, width: int | None = None, most: int | None = None) -> list[str]:
+def drawn(
+    event: Entry, grown: Growth, width: int | None = None, most: int | None = None
+) -> list[str]:
     return [line.plain for line in table(chain(event, grown.log.known()), UTC, width, most)]
 
 
@@ -64,4 +66,7 @@ def test_at_a_terminal_it_keeps_within_it(width: int) -> None:
     grown = Growth()
 
     for event in grown.log.entries:
-        assert max(len(part) for line in drawn(event, grown, width) for part in line.splitlines()) <= width
+        assert (
+            max(len(part) for line in drawn(event, grown, width) for part in line.splitlines())
+            <= width
+        )

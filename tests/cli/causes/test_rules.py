@@ -1,4 +1,6 @@
-"""Each message's direct cause, in the story of a job that grows and in what can go wrong beside it."""
+"""Each message's direct cause, in the story of a job that grows and in what can go wrong beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_a_job_is_refused_because_it_was_asked_for() -> None:
     log = Log(orders=40)
     asked = log.say(request(job="x"))
 
-    assert led_to(log.say(JobRejected(job="x", uid=asked.sequence, reasons=("no",))), log) == [asked]
+    assert led_to(log.say(JobRejected(job="x", uid=asked.sequence, reasons=("no",))), log) == [
+        asked
+    ]
 
 
 def test_a_decision_names_its_cause_and_the_first_one_its_job_too(grown: Growth) -> None:
@@ -77,7 +81,9 @@ def test_training_goes_on_because_of_the_order_and_the_drained_checkpoint(grown:
     assert led_to(grown.trains1, grown.log) == [grown.began]
 
 
-def test_a_report_and_a_periodic_checkpoint_are_because_the_generation_trains(grown: Growth) -> None:
+def test_a_report_and_a_periodic_checkpoint_are_because_the_generation_trains(
+    grown: Growth,
+) -> None:
     assert led_to(grown.reports1[3], grown.log) == [grown.trains1]
     assert led_to(grown.job.saved(2, 90), grown.log) == [grown.trains2]
 
@@ -151,7 +157,10 @@ def test_no_checkpoint_for_a_hand_over_is_because_of_that(grown: Growth) -> None
 def test_a_stand_still_is_because_of_the_notice_before_it(grown: Growth) -> None:
     notice = grown.job.task(TaskLeaving, 2, "ps", 1, node="n1", why="Evicted")
 
-    assert led_to(grown.job.saved(2, 90, stood="a task leaves"), grown.log) == [grown.trains2, notice]
+    assert led_to(grown.job.saved(2, 90, stood="a task leaves"), grown.log) == [
+        grown.trains2,
+        notice,
+    ]
 
 
 def test_a_torn_checkpoint_is_found_in_a_hand_over(grown: Growth) -> None:
@@ -160,7 +169,9 @@ def test_a_torn_checkpoint_is_found_in_a_hand_over(grown: Growth) -> None:
     assert led_to(skipped, grown.log) == [grown.ordered]
 
 
-def test_a_node_changes_because_of_the_decision_that_put_a_pod_there_or_did_without_it(grown: Growth) -> None:
+def test_a_node_changes_because_of_the_decision_that_put_a_pod_there_or_did_without_it(
+    grown: Growth,
+) -> None:
     came = grown.log.say(node("one", "digits-worker-3"))
     third = grown.job.decided(3, SMALL, "-")
     went = grown.log.say(node("none"))
@@ -185,5 +196,10 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
     facts_of_the_world = {QuotaChanged, ClaimsChanged, TaskLeaving, ServiceTroubled}
-    assert set(MESSAGES) - set(RULES) == {*BY_PERSONS, CancelRequested, ForgetRequested, *facts_of_the_world}
+    assert set(MESSAGES) - set(RULES) == {
+        *BY_PERSONS,
+        CancelRequested,
+        ForgetRequested,
+        *facts_of_the_world,
+    }
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

@@ -21,14 +21,24 @@ WHOLE = document()
 DRAFT = jsonschema.Draft7Validator
 KINDS = {kind.__name__: kind for kind in (*MESSAGES, DeadLetter)}
 FIELDS = {
-    "": {"asyncapi", "info", "defaultContentType", "servers", "channels", "operations", "components"},
+    "": {
+        "asyncapi",
+        "info",
+        "defaultContentType",
+        "servers",
+        "channels",
+        "operations",
+        "components",
+    },
     "channels": {"address", "title", "summary", "messages", "parameters", "x-stream"},
     "operations": {"action", "channel", "messages", "tags"},
     "components/messages": {"name", "title", "summary", "contentType", "payload", "traits"},
     "components/parameters": {"description"},
     "components/messageTraits": {"headers"},
 }
-"""Of AsyncAPI 3.0's fields for each kind of object those that are used; others it would refuse, but for `x-`."""
+"""Of AsyncAPI 3.0's fields for each kind of object those that are used; others it would refuse, but
+for `x-`.
+"""
 
 
 def at(path: str) -> Any:
@@ -70,7 +80,11 @@ def test_every_reference_leads_somewhere() -> None:
 def test_it_is_asyncapi_3_and_says_what_must_be_said() -> None:
     assert WHOLE["asyncapi"] == "3.0.0" and {"title", "version"} <= set(WHOLE["info"])
     assert {"host", "protocol"} <= set(WHOLE["servers"]["bus"])
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for part in WHOLE["components"].values() for name in part)
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        for part in WHOLE["components"].values()
+        for name in part
+    )
 
 
 def test_every_subject_is_a_channel_with_its_names_declared() -> None:
@@ -100,7 +114,9 @@ def test_who_says_and_hears_what_is_as_the_permissions_have_it() -> None:
             assert tuple(tag["name"] for tag in operation["tags"]) == table[kind]
             assert at(operation["channel"]["$ref"])["title"] == kind.__name__
     assert len(WHOLE["operations"]) == 2 * len(MESSAGES)
-    assert {user for users in (*SAID_BY.values(), *HEARD_BY.values()) for user in users} <= set(USERS)
+    assert {user for users in (*SAID_BY.values(), *HEARD_BY.values()) for user in users} <= set(
+        USERS
+    )
 
 
 def test_an_operations_message_is_one_of_its_channel() -> None:
@@ -111,7 +127,9 @@ def test_an_operations_message_is_one_of_its_channel() -> None:
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
 def test_a_message_is_as_its_schema_says(said: Message) -> None:
-    jsonschema.validate(body_of(said), {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}, DRAFT)
+    jsonschema.validate(
+        body_of(said), {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}, DRAFT
+    )
 
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
@@ -134,7 +152,9 @@ def test_the_headers_are_those_that_are_sent() -> None:
     said = one_of_each()[0]
     sent = headers_of(said, subject_of(said), "x")
 
-    assert set(WHOLE["components"]["messageTraits"]["CloudEvent"]["headers"]["properties"]) == set(sent)
+    assert set(WHOLE["components"]["messageTraits"]["CloudEvent"]["headers"]["properties"]) == set(
+        sent
+    )
     assert sent["ce-type"].endswith(f".v{VERSION}")
 
 

@@ -30,7 +30,9 @@ def test_every_message_has_its_subject_and_every_field(kind: type) -> None:
 
 
 def test_every_link_leads_to_a_heading() -> None:
-    headings = {line.removeprefix("### ").lower() for line in SAID.splitlines() if line.startswith("### ")}
+    headings = {
+        line.removeprefix("### ").lower() for line in SAID.splitlines() if line.startswith("### ")
+    }
     linked = {part.partition(")")[0] for part in SAID.split("](#")[1:]}
 
     assert linked and linked <= headings

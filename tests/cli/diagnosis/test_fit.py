@@ -1,4 +1,6 @@
-"""A program beside its job: whether its variables and batches fit the tasks that the job asks for."""
+"""A program beside its job: whether its variables and batches fit the tasks that the job asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,33 @@ from services.trainer.examined import Examined, Held
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import request, span
 
-ROOMY = RoleResources(chief=Resources(memory_gib=9), ps=Resources(memory_gib=9), worker=Resources(memory_gib=9))
+ROOMY = RoleResources(
+    chief=Resources(memory_gib=9), ps=Resources(memory_gib=9), worker=Resources(memory_gib=9)
+)
 
 
 def variables(*gib: float) -> tuple[Held, ...]:
-    return tuple(Held(name=f"table-{n}", shape=(1,), bytes=round(each * GIB)) for n, each in enumerate(gib))
+    return tuple(
+        Held(name=f"table-{n}", shape=(1,), bytes=round(each * GIB)) for n, each in enumerate(gib)
+    )
 
 
 def memory(role: str, gib: float) -> RoleResources:
     return RoleResources(
-        **{**{f: getattr(ROOMY, f) for f in ("chief", "ps", "worker")}, role: Resources(memory_gib=gib)}
+        **{
+            **{f: getattr(ROOMY, f) for f in ("chief", "ps", "worker")},
+            role: Resources(memory_gib=gib),
+        }
     )
 
 
 def found(seen: Examined, **fields: Any) -> list[Finding]:
-    usual: dict[str, Any] = {"ps": span(1), "workers": span(1), "batch": span(32), "resources": ROOMY}
+    usual: dict[str, Any] = {
+        "ps": span(1),
+        "workers": span(1),
+        "batch": span(32),
+        "resources": ROOMY,
+    }
     return list(of_job(seen, request(**(usual | fields))))
 
 
@@ -52,7 +66,10 @@ def test_a_small_model_fits() -> None:
 def test_a_batch_beyond_an_epoch_is_told() -> None:
     told = ill(Examined(examples=353), batch=span(16, most=512))
 
-    assert told.what == "batch may grow to 512, and an epoch has 353 examples" and "at most 353" in told.remedy
+    assert (
+        told.what == "batch may grow to 512, and an epoch has 353 examples"
+        and "at most 353" in told.remedy
+    )
 
 
 def test_workers_without_a_batch_are_told() -> None:
@@ -66,17 +83,24 @@ def test_workers_without_a_batch_are_told() -> None:
 
 
 def test_ps_that_cannot_help_are_told() -> None:
-    """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing smaller."""
+    """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing
+    smaller.
+    """
     told = ill(Examined(variables=variables(1.0, 0.2, 0.2)), ps=span(1, most=4))
 
     assert (
-        told.weight == "advice" and told.what == "ps.max is 4, and with more than 2 the fullest ps would hold no less"
+        told.weight == "advice"
+        and told.what == "ps.max is 4, and with more than 2 the fullest ps would hold no less"
     )
     assert told.remedy.startswith("ps.max of 2: ") and "table-0 has 1.07 GB" in told.remedy
-    assert [f.weight for f in found(Examined(variables=variables(1, 1, 1, 1)), ps=span(1, most=4))] == ["fine"]
+    assert [
+        f.weight for f in found(Examined(variables=variables(1, 1, 1, 1)), ps=span(1, most=4))
+    ] == ["fine"]
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 2))
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 2)
+)
 def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, copies: int) -> None:
     held = tuple(Held(name="-", shape=(), bytes=each) for each in sizes)
     slots = copies * sum(sizes)
@@ -90,20 +114,31 @@ def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, cop
 
 
 def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
-    told = ill(Examined(variables=variables(1.0, 0.2)), ps=span(2, least=2), resources=memory("ps", 1.25))
+    told = ill(
+        Examined(variables=variables(1.0, 0.2)), ps=span(2, least=2), resources=memory("ps", 1.25)
+    )
 
-    assert told.weight == "wrong" and told.what == f"table-0 alone needs {PS_GIB + 1:.2f} GiB on a ps, which has 1.25"
+    assert (
+        told.weight == "wrong"
+        and told.what == f"table-0 alone needs {PS_GIB + 1:.2f} GiB on a ps, which has 1.25"
+    )
     assert "several smaller tables" in told.remedy
 
 
 def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
     seen = Examined(variables=variables(0.3), slots=round(0.6 * GIB))
 
-    assert ill(seen, resources=memory("ps", 1.0)).what.startswith(f"table-0 alone needs {PS_GIB + 0.9:.2f} GiB")
+    assert ill(seen, resources=memory("ps", 1.0)).what.startswith(
+        f"table-0 alone needs {PS_GIB + 0.9:.2f} GiB"
+    )
 
 
 def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
-    told = ill(Examined(variables=variables(0.5, 0.5, 0.5)), ps=span(1, most=3), resources=memory("ps", 1.0))
+    told = ill(
+        Examined(variables=variables(0.5, 0.5, 0.5)),
+        ps=span(1, most=3),
+        resources=memory("ps", 1.0),
+    )
 
     assert told.weight == "wrong" and "of 1 ps the fullest holds 1.50 GiB" in told.what
     assert told.remedy == f"{PS_GIB + 1.5:.2f} GiB for ps, or ps.min of 3"
@@ -112,7 +147,9 @@ def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
 def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
     told = ill(Examined(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
 
-    assert told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
+    assert (
+        told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
+    )
     assert told.remedy.startswith(f"{PS_GIB + 0.8:.2f} GiB; with less every change of size stops")
 
 
@@ -120,7 +157,9 @@ def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
     told = ill(Examined(variables=variables(0.25)), resources=memory("ps", 1.0))
 
     assert told.weight == "advice" and ": its 1 GiB may be too little while it starts" in told.what
-    assert told.remedy.startswith(f"{PS_GIB + 0.75:.2f} GiB, or first values that are made in one tf.function")
+    assert told.remedy.startswith(
+        f"{PS_GIB + 0.75:.2f} GiB, or first values that are made in one tf.function"
+    )
 
 
 # ---------------------------------------------------------------- chief and workers
@@ -142,5 +181,7 @@ def test_data_that_the_import_loads_is_in_every_worker() -> None:
         f"a worker needs {WORKER_GIB + 1:.2f} GiB"
     )
     tight = ill(Examined(loaded_gib=1.0), resources=memory("worker", 2.0))
-    assert tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
+    assert (
+        tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
+    )
     assert found(Examined(loaded_gib=1.0), resources=memory("worker", 3.0)) == []

@@ -21,7 +21,11 @@ def loss(labels, outputs):
     [
         ((32,), (32, 1), "labels are (32,) and outputs (32, 1): take labels[:, None] in loss()"),
         ((32, 1), (32,), "labels are (32, 1) and outputs (32,): take outputs[:, None] in loss()"),
-        ((32, 7), (32, 7, 1), "labels are (32, 7) and outputs (32, 7, 1): take labels[:, :, None] in loss()"),
+        (
+            (32, 7),
+            (32, 7, 1),
+            "labels are (32, 7) and outputs (32, 7, 1): take labels[:, :, None] in loss()",
+        ),
         ((32, 10), (32, 5), "a label has 10 numbers and an output 5: give the last layer 10"),
         ((32,), (32, 10), ""),
         ((32, 10), (32, 10), ""),
@@ -35,7 +39,10 @@ def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape,
 @pytest.mark.parametrize(
     ("cause", "hint"),
     [
-        ("InvalidArgumentError: Received a label value of 9 which is outside the valid range of [0, 5).", "5 classes"),
+        (
+            "InvalidArgumentError: Received a label value of 9 which is outside the valid range of [0, 5).",
+            "5 classes",
+        ),
         (
             f"{KERAS} rank (ndim). Received: target.shape=(32,), output.shape=(32, 10)\n"
             "    return keras.losses.categorical_crossentropy(labels, outputs)",
@@ -46,7 +53,10 @@ def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape,
             "output.shape=(32, 10)",
             "keras.losses.categorical_crossentropy takes",
         ),
-        (f'{KERAS} rank (ndim). Received: ...\n  File "mine.py", line 9, in loss\n    return', "labels[:, None]"),
+        (
+            f'{KERAS} rank (ndim). Received: ...\n  File "mine.py", line 9, in loss\n    return',
+            "labels[:, None]",
+        ),
         (f'{KERAS} rank (ndim). Received: ...\n  File "mine.py", line 9, in model\n    return', ""),
         ("ZeroDivisionError: division by zero\n  File 'mine.py', line 9, in loss\n", ""),
     ],
@@ -69,7 +79,10 @@ def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: st
     tree = ast.parse(PROGRAM.format(call))
     (told,) = of_probabilities(tree, "mine.py", Examined(span=(-1.25, 3.5)))
 
-    assert told.what == "mine.py:3: loss() takes outputs for probabilities, and they go from -1.25 to 3.5"
+    assert (
+        told.what
+        == "mine.py:3: loss() takes outputs for probabilities, and they go from -1.25 to 3.5"
+    )
     assert not list(of_probabilities(tree, "mine.py", Examined(span=(0.0, 1.0))))
     assert not list(of_probabilities(tree, "mine.py", Examined()))
 

@@ -45,7 +45,10 @@ def ill(there: Examined = READER, **fields: Any) -> Finding:
 def test_a_program_that_is_well_is_told_so_with_what_was_measured() -> None:
     assert [(f.weight, f.what) for f in found()] == [
         ("fine", "it is imported in 1.5 s, and has 1,437 examples"),
-        ("fine", "the same example for the same number, in a batch, alone, and in another process (3 of 1,437 tried)"),
+        (
+            "fine",
+            "the same example for the same number, in a batch, alone, and in another process (3 of 1,437 tried)",
+        ),
         ("fine", "the model has 3 variables with 4.04 kB, of which net/kernel has 4 kB"),
         ("fine", "an update takes 12 ms here, at a loss of 2.303"),
         ("fine", "evaluation() and metrics() work"),
@@ -63,7 +66,9 @@ def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
 def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
     told = ill(Examined(together=TRIED | {0: "x"}, read_s=0.1, done=True))
 
-    assert told.weight == "wrong" and told.what.startswith("example 0 is another one in another process")
+    assert told.weight == "wrong" and told.what.startswith(
+        "example 0 is another one in another process"
+    )
     assert "hash()" in told.remedy
 
 
@@ -83,11 +88,21 @@ def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> Non
         ({"scheduled": True}, "advice", "the learning rate is a schedule"),
         ({"ordered": True}, "advice", "the labels are sorted, and nothing shuffles examples"),
         ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
-        ({"mixed": True} | ONE_AXIS, "wrong", "each example with each: the mean of (32,) and (32, 1)"),
-        ({"lossy": (32, 32)} | ONE_AXIS, "wrong", "example with each: (32, 32) of (32,) and (32, 1)"),
+        (
+            {"mixed": True} | ONE_AXIS,
+            "wrong",
+            "each example with each: the mean of (32,) and (32, 1)",
+        ),
+        (
+            {"lossy": (32, 32)} | ONE_AXIS,
+            "wrong",
+            "example with each: (32, 32) of (32,) and (32, 1)",
+        ),
     ],
 )
-def test_what_is_wrong_is_told_with_a_way_out(fields: dict[str, Any], weight: str, what: str) -> None:
+def test_what_is_wrong_is_told_with_a_way_out(
+    fields: dict[str, Any], weight: str, what: str
+) -> None:
     told = ill(**fields)
 
     assert told.weight == weight and what in told.what and told.remedy
@@ -106,19 +121,37 @@ def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> 
 @pytest.mark.parametrize(
     ("cause", "remedy"),
     [
-        ("mine.py:1: ModuleNotFoundError: No module named 'pandas'", "install pandas here and in the job's image"),
+        (
+            "mine.py:1: ModuleNotFoundError: No module named 'pandas'",
+            "install pandas here and in the job's image",
+        ),
         ("mine.py:9: FileNotFoundError: [Errno 2] 'x.csv'", "read data from a volume"),
-        ("dataset(0, 32) gave 2 examples instead of 32: is it batched already?", "take .batch(...) out"),
+        (
+            "dataset(0, 32) gave 2 examples instead of 32: is it batched already?",
+            "take .batch(...) out",
+        ),
         ("its process ended with SIGKILL, and says no more\n", "more memory"),
-        ("mine.py:4: ZeroDivisionError: division by zero", "mend it: a job would end with this as its cause"),
+        (
+            "mine.py:4: ZeroDivisionError: division by zero",
+            "mend it: a job would end with this as its cause",
+        ),
     ],
 )
 def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -> None:
     told = list(of_program(Examined(failed=f"{cause}\nTraceback (most recent call last):"), READER))
 
-    assert len(told) == 1 and told[0].what == cause.strip().splitlines()[0] and remedy in told[0].remedy
+    assert (
+        len(told) == 1
+        and told[0].what == cause.strip().splitlines()[0]
+        and remedy in told[0].remedy
+    )
     assert told[0].more.endswith("Traceback (most recent call last):")
 
 
 def test_bytes_are_told_in_the_largest_unit_that_fits() -> None:
-    assert [size(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == ["12 bytes", "4.04 kB", "64 MB", "1.48 GB"]
+    assert [size(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == [
+        "12 bytes",
+        "4.04 kB",
+        "64 MB",
+        "1.48 GB",
+    ]

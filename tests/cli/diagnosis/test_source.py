@@ -25,16 +25,24 @@ def test_what_is_imported_is_named_without_pythons_own() -> None:
 
 
 def test_a_module_that_lies_beside_it_does_not_travel() -> None:
-    (told,) = found("import keras\nfrom helpers import clean\nimport helpers.more\n", ("helpers", "other"))
+    (told,) = found(
+        "import keras\nfrom helpers import clean\nimport helpers.more\n", ("helpers", "other")
+    )
 
-    assert (told.weight, told.what) == ("wrong", "mine.py:2: it imports helpers, which lies beside it")
+    assert (told.weight, told.what) == (
+        "wrong",
+        "mine.py:2: it imports helpers, which lies beside it",
+    )
     assert told.remedy == "only mine.py is uploaded: put what it needs of helpers into it"
 
 
 def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() -> None:
     (told,) = found("import pandas, keras, polars\n")
 
-    assert told.weight == "advice" and told.what == "it imports pandas, polars, which Weir's trainer image lacks"
+    assert (
+        told.weight == "advice"
+        and told.what == "it imports pandas, polars, which Weir's trainer image lacks"
+    )
     assert found("import pandas\n", image="registry/mine:1") == []
 
 
@@ -51,9 +59,15 @@ def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
         ("s = MirroredStrategy()", "it uses MirroredStrategy"),
         ("c = os.environ['TF_CONFIG']", "it uses TF_CONFIG"),
         ("c = coordinator.ClusterCoordinator(s)", "it uses ClusterCoordinator"),
-        ("p = tf.distribute.experimental.partitioners.MinSizePartitioner()", "it uses MinSizePartitioner"),
+        (
+            "p = tf.distribute.experimental.partitioners.MinSizePartitioner()",
+            "it uses MinSizePartitioner",
+        ),
         ("s = make(variable_partitioner=p)", "it uses variable_partitioner"),
-        ("h = [hash(word) % 100 for word in words]", "it uses hash(), which differs between processes for texts"),
+        (
+            "h = [hash(word) % 100 for word in words]",
+            "it uses hash(), which differs between processes for texts",
+        ),
         ("f = Path(__file__).parent", "it uses __file__"),
         ("x = np.load('data/x.npy')", "it reads 'data/x.npy', a path from where it runs"),
         ("x = open('words.txt').read()", "it reads 'words.txt', a path from where it runs"),
@@ -80,10 +94,15 @@ def test_what_is_no_trap_is_let_be(line: str) -> None:
     assert found(line) == []
 
 
-@pytest.mark.parametrize("program", sorted((ROOT / "deploy" / "jobs").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "deploy" / "jobs").glob("*.py")), ids=lambda p: p.name
+)
 def test_nothing_is_found_in_the_programs_that_weir_brings(program: Path) -> None:
     assert found(program.read_text()) == []
 
 
 def test_weights_are_words_that_a_reader_knows_without_colours() -> None:
-    assert all(re.fullmatch("wrong|advice", told.weight) for told in found("import helpers, pandas", ("helpers",)))
+    assert all(
+        re.fullmatch("wrong|advice", told.weight)
+        for told in found("import helpers, pandas", ("helpers",))
+    )

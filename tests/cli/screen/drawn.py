@@ -21,7 +21,9 @@ def shown(picture: RenderableType, width: int, height: int = 40) -> list[str]:
 
 def svg(picture: RenderableType, width: int, title: str, folder: Path) -> Path:
     """Its path. As Rich draws a terminal."""
-    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
+    console = Console(
+        width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor"
+    )
     console.print(picture)
     file = Path(os.environ.get(PICTURES) or folder) / f"{title}.svg"
     file.parent.mkdir(parents=True, exist_ok=True)

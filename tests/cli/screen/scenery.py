@@ -1,4 +1,6 @@
-"""A board to look at: six nodes, three jobs that train, one that waits, one that is over; all told by messages."""
+"""A board to look at: six nodes, three jobs that train, one that waits, one that is over; all told
+by messages.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,13 @@ class Scenery:
         return {**about, "request": asked}
 
     def decides(
-        self, about: dict[str, Any], generation: int, ps: int, nodes: Sequence[str], reason: str, **more: Any
+        self,
+        about: dict[str, Any],
+        generation: int,
+        ps: int,
+        nodes: Sequence[str],
+        reason: str,
+        **more: Any,
     ) -> None:
         """One ps a place, then one worker a node."""
         roles: list[tuple[Role, str]] = [
@@ -68,17 +76,35 @@ class Scenery:
             *[("worker", n) for n in nodes],
         ]
         tasks = tuple(
-            TaskPlan(role=role, index=i, serial=i, node=node, resources=CORE) for i, (role, node) in enumerate(roles)
+            TaskPlan(role=role, index=i, serial=i, node=node, resources=CORE)
+            for i, (role, node) in enumerate(roles)
         )
-        said = {"revision": generation, "generation": generation, "tasks": tasks, "batch": 128, "reason": reason}
+        said = {
+            "revision": generation,
+            "generation": generation,
+            "tasks": tasks,
+            "batch": 128,
+            "reason": reason,
+        }
         self.say(AllocationDecided(**{**about, **said, "decided_s": self.now_s, **more}))
 
-    def trains(self, about: dict[str, Any], generation: int, samples: int = 0, pause_s: float | None = None) -> None:
+    def trains(
+        self, about: dict[str, Any], generation: int, samples: int = 0, pause_s: float | None = None
+    ) -> None:
         who = without_request(about)
-        self.say(TrainingResumed(**who, generation=generation, step=samples // 128, samples=samples, pause_s=pause_s))
+        self.say(
+            TrainingResumed(
+                **who, generation=generation, step=samples // 128, samples=samples, pause_s=pause_s
+            )
+        )
 
     def reports(
-        self, about: dict[str, Any], generation: int, losses: Sequence[float], from_samples: int, pace: float
+        self,
+        about: dict[str, Any],
+        generation: int,
+        losses: Sequence[float],
+        from_samples: int,
+        pace: float,
     ) -> None:
         for number, loss in enumerate(losses):
             samples = from_samples + round(pace * 10 * (number + 1))
@@ -91,22 +117,38 @@ class Scenery:
             usage = (TaskUsage(task="worker-1", cpu=2.5, memory_gib=1.0),)
             step = {"step": samples // 128, "generation": generation}
             self.say(
-                ProgressReported(**without_request(about), **figures, **step, loss=loss, usage=usage), after_s=10.0
+                ProgressReported(
+                    **without_request(about), **figures, **step, loss=loss, usage=usage
+                ),
+                after_s=10.0,
             )
 
     def node(
-        self, name: str, ours: Sequence[tuple[dict[str, Any], int]] = (), others: float = 0.0, **more: Any
+        self,
+        name: str,
+        ours: Sequence[tuple[dict[str, Any], int]] = (),
+        others: float = 0.0,
+        **more: Any,
     ) -> None:
         """Eight cores; `ours`: pods of a core by job."""
         own = tuple(
-            OwnPod(namespace=about["namespace"], job=about["job"], pod=f"{about['job']}-worker-{i}", resources=CORE)
+            OwnPod(
+                namespace=about["namespace"],
+                job=about["job"],
+                pod=f"{about['job']}-worker-{i}",
+                resources=CORE,
+            )
             for about, count in ours
             for i in range(count)
         )
         free = Resources(cpu=8.0 - len(own) - others, memory_gib=32.0)
         size = Resources(cpu=8.0, memory_gib=64.0)
         seen = f"{len(own)}-{others}-{sorted(more.items())}"
-        self.say(CapacityChanged(node=name, node_uid=name, seen=seen, allocatable=size, free=free, own=own, **more))
+        self.say(
+            CapacityChanged(
+                node=name, node_uid=name, seen=seen, allocatable=size, free=free, own=own, **more
+            )
+        )
 
 
 def without_request(about: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +160,11 @@ def scenery() -> Scenery:
     for number in range(1, 7):
         s.node(f"node-{number}", others=4.0 if number == 5 else 0.0)
     over = s.asks("warm-up")
-    s.say(JobFinished(**without_request(over), outcome="succeeded", samples=60_000, finished_s=s.now_s))
+    s.say(
+        JobFinished(
+            **without_request(over), outcome="succeeded", samples=60_000, finished_s=s.now_s
+        )
+    )
     digits, clicks, text = s.asks("digits"), s.asks("clicks"), s.asks("sentiment", "team-a")
     s.decides(digits, 1, 1, ["node-1", "node-2"], "it is new, and there is room")
     s.decides(clicks, 1, 2, ["node-2", "node-3"], "it is new, and there is room")
@@ -127,13 +173,29 @@ def scenery() -> Scenery:
     s.reports(digits, 1, [2.31, 2.02, 1.71, 1.5, 1.32, 1.18], 0, 3_150.0)
     s.reports(clicks, 1, [0.69, 0.61, 0.58, 0.55, 0.56, 0.52, 0.51, 0.49], 0, 812.5)
     s.decides(text, 1, 1, ["node-4", "node-5"], "it is new, and there is room")
-    s.decides(digits, 2, 2, ["node-1", "node-2", "node-6"], "37 % faster with 2 more workers", gain_s=74.0, cost_s=1.1)
+    s.decides(
+        digits,
+        2,
+        2,
+        ["node-1", "node-2", "node-6"],
+        "37 % faster with 2 more workers",
+        gain_s=74.0,
+        cost_s=1.1,
+    )
     s.trains(digits, 2, 189_000, 0.84)
     s.reports(digits, 2, [1.01, 0.88, 0.79, 0.7, 0.62, 0.57, 0.55], 189_000, 4_620.0)
     s.trains(text, 1)
     s.reports(text, 1, [0.71, 0.66, 0.6], 0, 95.25)
     waiting = s.asks("click-rate-of-the-second-season", "team-a")
-    s.decides(clicks, 2, 2, ["node-2", "node-3", "node-6"], "21 % faster with 1 more worker", gain_s=210.0, cost_s=0.9)
+    s.decides(
+        clicks,
+        2,
+        2,
+        ["node-2", "node-3", "node-6"],
+        "21 % faster with 1 more worker",
+        gain_s=210.0,
+        cost_s=0.9,
+    )
     s.node("node-1", [(digits, 5)])
     s.node("node-2", [(digits, 2), (clicks, 4)])
     s.node("node-3", [(clicks, 3)], others=2.5)

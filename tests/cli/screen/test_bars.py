@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 
 from services.cli.screen.bars import Part, bar, curve, progress
 
-AMOUNTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(lambda amounts: sum(amounts) > 0)
+AMOUNTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(
+    lambda amounts: sum(amounts) > 0
+)
 
 
 @given(AMOUNTS, st.integers(1, 120))
-def test_a_bar_is_as_wide_as_it_is_told_and_each_part_as_its_share(amounts: list[float], width: int) -> None:
+def test_a_bar_is_as_wide_as_it_is_told_and_each_part_as_its_share(
+    amounts: list[float], width: int
+) -> None:
     drawn = bar([Part(amount, chr(65 + at)) for at, amount in enumerate(amounts)], width).plain
 
     assert len(drawn) == width
@@ -29,4 +33,6 @@ def test_a_curve_goes_from_the_least_to_the_most_of_what_it_shows() -> None:
 
 
 def test_progress_is_a_share_of_its_width() -> None:
-    assert progress(0.5, 10) == "█████─────" and progress(1.2, 4) == "████" and progress(None, 4) == ""
+    assert (
+        progress(0.5, 10) == "█████─────" and progress(1.2, 4) == "████" and progress(None, 4) == ""
+    )

@@ -36,7 +36,10 @@ def test_a_long_name_is_folded_and_no_heading_is_cut(done: Run, width: int, name
     column = heading.index("MEAN s")
 
     assert "".join(row[:column].strip() for row in rows) == name and "6 of 6" in rows[0]
-    assert all(each in heading for each in SHOWN.values() if each not in YIELDING) and "…" not in heading + rows[0]
+    assert (
+        all(each in heading for each in SHOWN.values() if each not in YIELDING)
+        and "…" not in heading + rows[0]
+    )
     assert max(map(len, (heading, *rows))) <= width
     assert width < 110 or all(each in heading for each in SHOWN.values())
 
@@ -49,11 +52,16 @@ def without(run: Run, *jobs: str) -> Run:
 
 
 def test_where_rows_completed_other_jobs_the_mean_of_those_that_all_did_is_told(done: Run) -> None:
-    assert differing([]) == differing([done]) == differing([done, replace(done, policy="weir")]) == ""
+    assert (
+        differing([]) == differing([done]) == differing([done, replace(done, policy="weir")]) == ""
+    )
     first, *rest = done.records
     most = [record.completion_s or 0.0 for record in rest]
     said = differing([without(done, first.work.job), done])
 
     mean = f"{fmean(most):,.0f}"
-    assert said == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static {mean}"
+    assert (
+        said
+        == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static {mean}"
+    )
     assert differing([without(done, *(record.work.job for record in done.records)), done]) == UNLIKE

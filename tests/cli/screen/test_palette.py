@@ -26,7 +26,9 @@ def luminance(colour: str) -> float:
     """As the Web Content Accessibility Guidelines define it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return sum(
+        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
 
 
 def test_every_letter_stands_out_from_its_ground() -> None:

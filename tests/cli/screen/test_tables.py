@@ -15,7 +15,9 @@ from tests.cli.screen.scenery import Scenery, large, scenery
 def test_nodes_are_in_the_order_in_which_people_count() -> None:
     nodes = large(12, 1).nodes.values()
 
-    assert [node.name for node in shown_first(nodes, 99)] == [f"node-{number}" for number in range(12)]
+    assert [node.name for node in shown_first(nodes, 99)] == [
+        f"node-{number}" for number in range(12)
+    ]
 
 
 def test_of_too_many_nodes_those_are_shown_on_which_our_jobs_hold_most() -> None:
@@ -34,20 +36,38 @@ def test_jobs_that_go_on_come_before_those_that_are_over() -> None:
 
 
 def test_more_room_shows_more() -> None:
-    assert list(columns(80)) == ["PHASE", "PS", "WORKERS", "EXAMPLES/S", "LOSS", "CURVE", "DONE", "LEFT"]
-    assert set(columns(80)) < set(columns(120)) < set(columns(160)) and list(columns(160))[-1] == "WHY"
+    assert list(columns(80)) == [
+        "PHASE",
+        "PS",
+        "WORKERS",
+        "EXAMPLES/S",
+        "LOSS",
+        "CURVE",
+        "DONE",
+        "LEFT",
+    ]
+    assert (
+        set(columns(80)) < set(columns(120)) < set(columns(160)) and list(columns(160))[-1] == "WHY"
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 104, 120, 140])
 @pytest.mark.parametrize("value", [0.55, 0.003999, 0.0001234, -0.0001234])
 @pytest.mark.parametrize("wanted_ps", [1, 2, 12])
-def test_the_longest_numbers_leave_the_right_edge_whole(width: int, value: float, wanted_ps: int) -> None:
+def test_the_longest_numbers_leave_the_right_edge_whole(
+    width: int, value: float, wanted_ps: int
+) -> None:
     job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
     told = {"loss": value, "ps": 1, "wanted_ps": wanted_ps, "mean_samples_per_second": 270.0}
-    heading, line = shown(job_table([replace(job, view=replace(job.view, **told))], {}, width), width)
+    heading, line = shown(
+        job_table([replace(job, view=replace(job.view, **told))], {}, width), width
+    )
 
     assert "…" not in heading + line[:-1] and "digits" in line and "5 min 24 s" in line
-    assert heading.split()[-1] == ("WHY" if width >= 140 else "LEFT") and max(len(heading), len(line)) <= width
+    assert (
+        heading.split()[-1] == ("WHY" if width >= 140 else "LEFT")
+        and max(len(heading), len(line)) <= width
+    )
     assert f" {value:.4g} " in line or width < 80
 
 

@@ -54,7 +54,13 @@ def test_what_only_the_bus_knows_is_asked_for_where_it_may_stand() -> None:
     about_a_job = {"cancel", "change", "explain", "forget", "logs", "report", "resume", "suspend"}
     assert {name for name, command in read.items() if command.asks == "jobs"} == about_a_job
     asked = {name: option for option in read["events"].options for name in option.names}
-    assert (asked["--job"].asks, asked["--namespace"].asks, asked["--kind"].asks) == ("jobs", "namespaces", "")
+    assert (asked["--job"].asks, asked["--namespace"].asks, asked["--kind"].asks) == (
+        "jobs",
+        "namespaces",
+        "",
+    )
     assert {"job", "job.accepted", "capacity.changed"} <= {*asked["--kind"].values}
-    (policies,) = (option.values for option in read["simulate"].options if "--policies" in option.names)
+    (policies,) = (
+        option.values for option in read["simulate"].options if "--policies" in option.names
+    )
     assert policies == tuple(sorted(POLICIES))

@@ -1,4 +1,6 @@
-"""A very small Kubernetes API server over real HTTP: lists, watches, preconditions, and the faults of a real one."""
+"""A very small Kubernetes API server over real HTTP: lists, watches, preconditions, and the faults
+of a real one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ Body = dict[str, Any]
 GROUP = "/{group:api/v1|apis/networking.k8s.io/v1}"
 Key = tuple[str, str, str]  # kind, namespace, name
 Queue = asyncio.Queue[Body | bytes | None]
-EXPIRED = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+EXPIRED = {
+    "kind": "Status",
+    "code": 410,
+    "reason": "Expired",
+    "message": "too old resource version",
+}
 PAGE = 2  # objects in a page, where one is asked for in pages
 
 
@@ -29,8 +36,9 @@ class Cut(Exception):
 
 
 class ApiServer:
-    """`trouble`: answers this status so many times. `node_runs`: pods run as soon as they are made. `refused_kinds`: of
-    which nothing may be made."""
+    """`trouble`: answers this status so many times. `node_runs`: pods run as soon as they are made.
+    `refused_kinds`: of which nothing may be made.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Body] = {}
@@ -110,7 +118,9 @@ class ApiServer:
     @web.middleware
     async def meet(self, request: web.Request, handler: Any) -> web.StreamResponse:
         watching = "watch" in request.query
-        self.calls.append((request.method, request.path, await request.json() if request.can_read_body else {}))
+        self.calls.append(
+            (request.method, request.path, await request.json() if request.can_read_body else {})
+        )
         self.agents[request.headers.get("User-Agent", "")] += 1
         if self.trouble and not watching:
             return refusal(*self.trouble.pop(0))
@@ -169,7 +179,9 @@ class ApiServer:
     def since(self, version: int, kind: str) -> Iterator[Body]:
         if version < self.floor:
             yield {"type": "ERROR", "object": EXPIRED}
-        yield from (event for at, of, event in self.history if of == kind and at > max(version, self.floor))
+        yield from (
+            event for at, of, event in self.history if of == kind and at > max(version, self.floor)
+        )
 
     async def write(self, stream: web.StreamResponse, event: Body | bytes) -> None:
         line = event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n"
@@ -178,7 +190,11 @@ class ApiServer:
         await stream.write(line[half:])
 
     async def create(self, request: web.Request) -> web.Response:
-        kind, namespace, body = request.match_info["kind"], request.match_info["namespace"], await request.json()
+        kind, namespace, body = (
+            request.match_info["kind"],
+            request.match_info["namespace"],
+            await request.json(),
+        )
         if kind in self.refused_kinds:
             return refusal(403, "Forbidden")
         if (kind, namespace, body["metadata"]["name"]) in self.objects:
@@ -186,7 +202,10 @@ class ApiServer:
         self.born += 1
         body["metadata"]["uid"] = f"uid-{self.born}"
         if kind == "pods" and self.node_runs:
-            body["spec"]["nodeName"], body["status"] = "node-0", {"phase": "Running", "podIP": "10.0.0.1"}
+            body["spec"]["nodeName"], body["status"] = (
+                "node-0",
+                {"phase": "Running", "podIP": "10.0.0.1"},
+            )
         return web.json_response(self.put(kind, body, "ADDED"), status=201)
 
     async def read(self, request: web.Request) -> web.Response:
@@ -214,7 +233,9 @@ class ApiServer:
 
     async def resize(self, request: web.Request) -> web.Response:
         assert request.content_type == "application/strategic-merge-patch+json"
-        body = self.objects.get(("pods", request.match_info["namespace"], request.match_info["name"]))
+        body = self.objects.get(
+            ("pods", request.match_info["namespace"], request.match_info["name"])
+        )
         if body is None:
             return refusal(404, "NotFound")
         patch = await request.json()

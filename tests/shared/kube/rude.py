@@ -1,4 +1,6 @@
-"""An API server that does by chance whatever a real one does on a bad day, until it is told to behave."""
+"""An API server that does by chance whatever a real one does on a bad day, until it is told to
+behave.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from aiohttp import web
 
 from tests.shared.kube.api_server import EXPIRED, ApiServer, Body, Cut, Ended, refusal
 
-PATIENCE_S, LATE_S = 0.2, 0.4  # of those who ask here, and how late an answer may be: what are 30 s and more elsewhere
+PATIENCE_S, LATE_S = (
+    0.2,
+    0.4,
+)  # of those who ask here, and how late an answer may be: what are 30 s and more elsewhere
 BEFORE = ("500", "503", "429", "reset", "late")  # nothing is done
 READING, WRITING = (*BEFORE, "410"), (*BEFORE, "409")
 AFTER = ("lost", "late answer")  # it is done, and not told
@@ -19,17 +24,26 @@ AMID = ("cut", "half", "end", "expired", "broken", "bookmark", "slow")
 
 
 class RudeServer(ApiServer):
-    """`rude`: the share of requests, and of lines, that meet with something. `met`: with what they have met so far."""
+    """`rude`: the share of requests, and of lines, that meet with something. `met`: with what they
+    have met so far.
+    """
 
     def __init__(self, seed: int, rude: float = 0.2) -> None:
         super().__init__()
-        self.chance, self.rude, self.met, self.is_away = random.Random(seed), rude, set[str](), False
+        self.chance, self.rude, self.met, self.is_away = (
+            random.Random(seed),
+            rude,
+            set[str](),
+            False,
+        )
 
     def behave(self) -> None:
         self.rude = 0.0
 
     async def restart(self, seconds: float) -> None:
-        """Every stream breaks, nobody is answered for a while, and what happened before is forgotten."""
+        """Every stream breaks, nobody is answered for a while, and what happened before is
+        forgotten.
+        """
         self.is_away = True
         self.hang_up()
         await asyncio.sleep(seconds)
@@ -45,7 +59,9 @@ class RudeServer(ApiServer):
 
     @web.middleware
     async def meet(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        fate = "reset" if self.is_away else self.fate(READING if request.method == "GET" else WRITING)
+        fate = (
+            "reset" if self.is_away else self.fate(READING if request.method == "GET" else WRITING)
+        )
         if fate:
             return await self.refuse(request, fate)
         answer: web.StreamResponse = await super().meet(request, handler)
@@ -88,7 +104,12 @@ def beside(fate: str, event: Body) -> list[Body]:
     if fate == "expired":
         return [{"type": "ERROR", "object": EXPIRED}]
     if fate == "broken":
-        return [{"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd is being moved"}}]
+        return [
+            {
+                "type": "ERROR",
+                "object": {"kind": "Status", "code": 500, "message": "etcd is being moved"},
+            }
+        ]
     if fate == "bookmark" and event["type"] != "ERROR":
         before = int(event["object"]["metadata"]["resourceVersion"]) - 1
         return [{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(before)}}}]

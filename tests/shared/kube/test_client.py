@@ -25,7 +25,9 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    made = await connect(KubeSettings(kube_url=server.url, kube_report_s=0.05), "weir-test", random.Random(1).random)
+    made = await connect(
+        KubeSettings(kube_url=server.url, kube_report_s=0.05), "weir-test", random.Random(1).random
+    )
     yield made
     await made.close()
 
@@ -80,18 +82,24 @@ class Doorkeeper(ApiServer):
 
 
 @pytest.mark.parametrize("user", ["", "somebody:secret@"])
-async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(tmp_path: Path, user: str) -> None:
+async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
+    tmp_path: Path, user: str
+) -> None:
     async with serving(Doorkeeper()) as server:
         file = tmp_path / "kubeconfig"
         file.write_text(KUBECONFIG % server.url.replace("://", f"://{user}"))
-        api = await connect(KubeSettings(kubeconfig=str(file)), "weir-test", random.Random(1).random)
+        api = await connect(
+            KubeSettings(kubeconfig=str(file)), "weir-test", random.Random(1).random
+        )
         await api.page("/api/v1/nodes", {})
         assert api.requests.counts == {"list 200": 1}
         await api.close()
 
 
 async def test_where_nobody_answers_that_is_counted_too() -> None:
-    api = await connect(KubeSettings(kube_url="http://127.0.0.1:9"), "weir-test", random.Random(1).random)
+    api = await connect(
+        KubeSettings(kube_url="http://127.0.0.1:9"), "weir-test", random.Random(1).random
+    )
     with pytest.raises(client.WIRE):
         await api.call("GET", "/api/v1/nodes")
     assert api.requests.counts == {"get 0": 1}
@@ -108,7 +116,11 @@ class Mute(ApiServer):
 
 async def test_a_watch_that_does_not_begin_is_given_up_long_before_its_time_is_over() -> None:
     async with serving(Mute()) as server:
-        api = await connect(KubeSettings(kube_url=server.url, kube_timeout_s=0.1), "weir-test", random.Random(1).random)
+        api = await connect(
+            KubeSettings(kube_url=server.url, kube_timeout_s=0.1),
+            "weir-test",
+            random.Random(1).random,
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60):
                 await anext(api.lines("/api/v1/nodes", {"watch": "true"}, 300))
@@ -141,7 +153,9 @@ async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() 
     assert busy.arrived[1] - busy.arrived[0] >= 1.0 and len(busy.arrived) == 3
 
 
-async def test_what_was_asked_is_logged_now_and_then(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_was_asked_is_logged_now_and_then(
+    api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
     reporting = asyncio.create_task(api.report())
     await asyncio.sleep(0.02)
     await api.page("/api/v1/nodes", {})

@@ -11,7 +11,9 @@ def test_requests_are_counted_by_verb_and_status() -> None:
     requests = Requests()
     for verb, status in (("list", 200), ("watch", 410), ("list", 200), ("create", 0)):
         requests = counted(requests, verb, status)
-    assert requests.counts == {"list 200": 2, "watch 410": 1, "create 0": 1} and requests.total() == 4
+    assert (
+        requests.counts == {"list 200": 2, "watch 410": 1, "create 0": 1} and requests.total() == 4
+    )
 
 
 def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
@@ -22,7 +24,9 @@ def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
 
 
 def test_what_was_asked_is_told_by_verb_and_status() -> None:
-    requests = waited(counted(counted(counted(Requests(), "list", 200), "list", 200), "watch", 0), 1.5)
+    requests = waited(
+        counted(counted(counted(Requests(), "list", 200), "list", 200), "watch", 0), 1.5
+    )
     asked, waiting = measures(requests)
 
     assert asked.series == {("list", "200"): 2, ("watch", "0"): 1}

@@ -17,7 +17,9 @@ COUNTS, CHANCES = st.integers(1, 10_000), st.floats(0, 1, exclude_max=True)
 
 
 @given(COUNTS, CHANCES)
-def test_a_wait_is_between_half_of_what_the_doubling_says_and_all_of_it(count: int, chance: float) -> None:
+def test_a_wait_is_between_half_of_what_the_doubling_says_and_all_of_it(
+    count: int, chance: float
+) -> None:
     whole = min(15.0, 0.5 * 2 ** min(count - 1, 40))
     assert whole / 2 <= wait_s(count, 0.5, 15.0, chance) <= whole
 
@@ -67,7 +69,9 @@ class Arrivals:
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(100.0, 10), (100.0, 100), (50.0, 20), (200.0, 7)])
-async def test_however_long_each_is_on_its_way_no_more_arrive_than_the_limit_allows(rate: float, burst: int) -> None:
+async def test_however_long_each_is_on_its_way_no_more_arrive_than_the_limit_allows(
+    rate: float, burst: int
+) -> None:
     arrivals = Arrivals(rate, burst)
     await arrivals.many(120)
     assert arrivals.most_in(1.0) <= most_in_a_second(rate, burst) == burst * math.ceil(rate / burst)
@@ -81,7 +85,9 @@ async def test_a_burst_waits_for_nobody() -> None:
 
 async def test_while_the_server_wants_silence_nobody_asks_and_afterwards_not_all_at_once() -> None:
     apart_s = [await apart_behind_silence_s(seed) for seed in range(3)]
-    assert max(apart_s) > 0.05, "a machine that stands still brings them together now and then, and not each time"
+    assert max(apart_s) > 0.05, (
+        "a machine that stands still brings them together now and then, and not each time"
+    )
 
 
 async def apart_behind_silence_s(seed: int) -> float:

@@ -1,4 +1,6 @@
-"""Listing and watching over real HTTP: on good days, on each kind of bad one, and on bad days by chance."""
+"""Listing and watching over real HTTP: on good days, on each kind of bad one, and on bad days by
+chance.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ class Picture:
             self.there[event.fact[0]] = event.fact[1]
 
     def told(self) -> list[Any]:
-        return [sorted(n for n, _ in e.facts) if isinstance(e, Listed) else (type(e), e.fact[0]) for e in self.events]
+        return [
+            sorted(n for n, _ in e.facts) if isinstance(e, Listed) else (type(e), e.fact[0])
+            for e in self.events
+        ]
 
     async def until(self, true: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
@@ -69,7 +74,13 @@ class Picture:
 
 @asynccontextmanager
 async def pictured(server: ApiServer, picture: Picture, **settings: Any) -> AsyncIterator[Picture]:
-    quick = {"kube_retry_s": 0.005, "kube_retry_max_s": 0.04, "kube_rate": 1e4, "kube_burst": 100, **settings}
+    quick = {
+        "kube_retry_s": 0.005,
+        "kube_retry_max_s": 0.04,
+        "kube_rate": 1e4,
+        "kube_burst": 100,
+        **settings,
+    }
     api = await connect(KubeSettings(kube_url=server.url, **quick), "test", random.Random(1).random)
     task = asyncio.create_task(picture.follow(Reader(api, "/api/v1/nodes", version)))
     try:
@@ -109,7 +120,9 @@ async def test_a_long_list_comes_in_pages(seen: Picture) -> None:
 
 
 @pytest.mark.parametrize("how", ["expire", "forget"])
-async def test_where_what_happened_is_forgotten_all_is_listed_again(seen: Picture, how: str) -> None:
+async def test_where_what_happened_is_forgotten_all_is_listed_again(
+    seen: Picture, how: str
+) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     calls = len(seen.server.calls)
     if how == "expire":
@@ -148,7 +161,9 @@ async def test_a_watch_that_is_refused_as_expired_is_listed_again() -> None:
         assert picture.there.keys() == {"a", "b"}
 
 
-async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(seen: Picture) -> None:
+async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(
+    seen: Picture,
+) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     seen.server.say(b'{"type":"ADDED","object":{"metadata":{"name":"half')
     seen.server.hang_up()
@@ -158,7 +173,9 @@ async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(se
 
 async def test_a_bookmark_is_no_change_but_a_place_to_go_on_from(seen: Picture) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
-    seen.server.say({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen.server.version)}}})
+    seen.server.say(
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen.server.version)}}}
+    )
     seen.server.hang_up()
     await seen.until(lambda: len(seen.server.calls) >= 3)
     seen.server.node("b")
@@ -185,7 +202,9 @@ async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_a
     said: list[str] = []
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
-        api = await connect(KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random)
+        api = await connect(
+            KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random
+        )
         api.on_away, api.on_back = said.append, lambda: said.append("back")
         reader = Reader(api, "/api/v1/nodes", version)
         async with asyncio.timeout(30), aclosing(reader.follow()) as events:
@@ -202,18 +221,31 @@ async def test_as_a_trouble_a_server_that_is_away_begins_once_and_ends_with_its_
     told: asyncio.Queue[ServiceTroubled] = asyncio.Queue()
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
-        api = await connect(KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random)
+        api = await connect(
+            KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random
+        )
         troubles = Troubles("test")
         api.tells(troubles)
         telling = asyncio.ensure_future(troubles.tell(told.put))
-        async with asyncio.timeout(60), aclosing(Reader(api, "/api/v1/nodes", version).follow()) as events:
+        async with (
+            asyncio.timeout(60),
+            aclosing(Reader(api, "/api/v1/nodes", version).follow()) as events,
+        ):
             assert isinstance(await anext(events), Listed)
             begun, ended = await told.get(), await told.get()
         await end(telling)
         await api.close()
 
-    assert begun.what == ended.what == "kubernetes away" and begun.cause == ended.cause and told.empty()
-    assert begun.seconds is None and ended.seconds is not None and "could not be read 3 times" in begun.cause
+    assert (
+        begun.what == ended.what == "kubernetes away"
+        and begun.cause == ended.cause
+        and told.empty()
+    )
+    assert (
+        begun.seconds is None
+        and ended.seconds is not None
+        and "could not be read 3 times" in begun.cause
+    )
 
 
 async def test_pages_that_are_forgotten_before_they_are_read_are_asked_for_in_one_piece() -> None:
@@ -240,7 +272,9 @@ async def test_an_object_that_cannot_be_read_is_left_out_but_never_missed(seen: 
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'{"type":"ERROR","object":{"code":"x"}}\n'])
-async def test_where_a_line_cannot_be_read_it_may_have_said_anything(seen: Picture, line: bytes) -> None:
+async def test_where_a_line_cannot_be_read_it_may_have_said_anything(
+    seen: Picture, line: bytes
+) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     seen.server.say(line)
     await seen.watching(lists=2)
@@ -263,12 +297,15 @@ class Hasty(ApiServer):
 
 
 @pytest.mark.parametrize("peace", [True, False])
-async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(peace: bool) -> None:
+async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(
+    peace: bool,
+) -> None:
     server = Hasty(peace)
     async with serving(server), pictured(server, Picture(server)) as picture:
         await picture.until(lambda: len(server.watched_s) > 16)
-    # From the fourth on each wait is 20 to 40 ms. The client itself repeats a request once, at once, when its
-    # connection breaks: so at least every second of these ten watches had such a wait before it.
+    # From the fourth on each wait is 20 to 40 ms. The client itself repeats a request once, at
+    # once, when its connection breaks: so at least every second of these ten watches had such a
+    # wait before it.
     assert server.watched_s[16] - server.watched_s[6] >= 0.1
 
 
@@ -281,7 +318,9 @@ class Witness(Picture):
     def on_event(self, event: Event[Version]) -> None:
         if isinstance(event, Listed):
             assert dict(event.facts) == self.so_at(int(event.revision)), "a list that was never so"
-            assert all(event_at >= self.there.get(name, 0) for name, event_at in event.facts), "back in time"
+            assert all(event_at >= self.there.get(name, 0) for name, event_at in event.facts), (
+                "back in time"
+            )
         else:
             self.is_next(event)
         super().on_event(event)
@@ -326,7 +365,10 @@ async def live(server: RudeServer, steps: int) -> None:
 async def a_bad_day(seed: int) -> set[str]:
     """Returns what was met with."""
     patience = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1}
-    async with serving(RudeServer(seed)) as server, pictured(server, Witness(server), **patience) as picture:
+    async with (
+        serving(RudeServer(seed)) as server,
+        pictured(server, Witness(server), **patience) as picture,
+    ):
         await live(server, steps=150)
         server.behave()
         server.node("last")
@@ -338,5 +380,7 @@ async def a_bad_day(seed: int) -> set[str]:
 async def test_through_bad_days_nothing_is_missed_and_nothing_invented(seed: int) -> None:
     met = set[str]()
     while not met >= {*READING, *AMID}:  # a machine that stands still sees less of a day
-        met |= set[str]().union(*await asyncio.gather(*(a_bad_day(seed * 8 + day) for day in range(8))))
+        met |= set[str]().union(
+            *await asyncio.gather(*(a_bad_day(seed * 8 + day) for day in range(8)))
+        )
     assert LATE_S > PATIENCE_S

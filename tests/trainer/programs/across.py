@@ -1,7 +1,9 @@
-"""`python across.py PS FROM TO`: restore FROM (or "-") under PS parameter servers, train a little, write TO.
+"""`python across.py PS FROM TO`: restore FROM (or "-") under PS parameter servers, train a little,
+write TO.
 
-Prints, as JSON: the bytes of every variable (hashed) as restored and as written, and the ps where each lies. All
-servers live in this process, and each number of ps has a process, because one can connect to one cluster only.
+Prints, as JSON: the bytes of every variable (hashed) as restored and as written, and the ps where
+each lies. All servers live in this process, and each number of ps has a process, because one can
+connect to one cluster only.
 """
 
 import json
@@ -34,4 +36,6 @@ for _ in range(3):
 path = f"{TO}/ckpt-{int(built.meter.step)}"
 whole.write(path, ledger)
 said = {"restored": restored, "written": hashes(built), "places": places(built), "path": path}
-print(json.dumps({**said, "applied": ledger.applied, "meter": int(built.meter.applied)}), flush=True)
+print(
+    json.dumps({**said, "applied": ledger.applied, "meter": int(built.meter.applied)}), flush=True
+)

@@ -1,8 +1,9 @@
-"""`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one process.
+"""`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one
+process.
 
-Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON, for each case how
-far weights and optimizer state are from those of `Model.fit` after the same batches in the same order, and for some
-the accuracy with two asynchronous workers.
+Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON,
+for each case how far weights and optimizer state are from those of `Model.fit` after the same
+batches in the same order, and for some the accuracy with two asynchronous workers.
 """
 
 import json
@@ -37,19 +38,25 @@ fed = []
 
 def net():
     layers = keras.layers
-    return keras.Sequential([layers.Input((64,)), layers.Dense(32, activation="relu"), layers.Dense(10)])
+    return keras.Sequential(
+        [layers.Input((64,)), layers.Dense(32, activation="relu"), layers.Dense(10)]
+    )
 
 
 def normalised():
     layers = keras.layers
     regularizer = keras.regularizers.L2(1e-3)
     dense = layers.Dense(32, activation="relu", kernel_regularizer=regularizer)
-    return keras.Sequential([layers.Input((64,)), dense, layers.BatchNormalization(), layers.Dense(10)])
+    return keras.Sequential(
+        [layers.Input((64,)), dense, layers.BatchNormalization(), layers.Dense(10)]
+    )
 
 
 def embedded():
     layers = keras.layers
-    return keras.Sequential([layers.Input((12,)), layers.Embedding(17, 8), layers.Flatten(), layers.Dense(10)])
+    return keras.Sequential(
+        [layers.Input((12,)), layers.Embedding(17, 8), layers.Flatten(), layers.Dense(10)]
+    )
 
 
 def halved():
@@ -92,7 +99,11 @@ def placed():
         for variable in part.variables:
             task = tf.DeviceSpec.from_string(variable.value.device).task
             held[name][task] += 4 * int(np.prod(variable.shape))
-    return {**held, "sizes": [4 * int(np.prod(v.shape)) for v in built.model.variables], "made": Crossed.made}
+    return {
+        **held,
+        "sizes": [4 * int(np.prod(v.shape)) for v in built.model.variables],
+        "made": Crossed.made,
+    }
 
 
 def decaying(rate):
@@ -107,12 +118,19 @@ def program_of(case):
         return tf.data.Dataset.from_tensor_slices((inputs[start:stop], labels[start:stop]))
 
     def loss(labels, outputs):
-        if tf.reduce_any(labels < 0):  # as a program may have it: TensorFlow has to rewrite this function
+        if tf.reduce_any(
+            labels < 0
+        ):  # as a program may have it: TensorFlow has to rewrite this function
             outputs = outputs * 0.0
         return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
     return SimpleNamespace(
-        __file__=__file__, model=case.model, optimizer=case.optimizer, loss=loss, dataset=dataset, examples=None
+        __file__=__file__,
+        model=case.model,
+        optimizer=case.optimizer,
+        loss=loss,
+        dataset=dataset,
+        examples=None,
     )
 
 
@@ -159,14 +177,21 @@ def fitted(case):
     model = case.model()
     model.compile(case.fits(), entropy)
     before = model.get_weights()
-    model.fit(case.inputs[:EXAMPLES], labels[:EXAMPLES], BATCH, case.epochs, shuffle=False, verbose=0)
+    model.fit(
+        case.inputs[:EXAMPLES], labels[:EXAMPLES], BATCH, case.epochs, shuffle=False, verbose=0
+    )
     return model, before
 
 
 def apart(ours, theirs):
-    """The greatest difference of two lists of variables, relative to the greatest of their numbers."""
+    """The greatest difference of two lists of variables, relative to the greatest of their
+    numbers.
+    """
     assert [v.shape for v in ours] == [v.shape for v in theirs]
-    pairs = [(np.asarray(o, "float64"), np.asarray(t, "float64")) for o, t in zip(ours, theirs, strict=True)]
+    pairs = [
+        (np.asarray(o, "float64"), np.asarray(t, "float64"))
+        for o, t in zip(ours, theirs, strict=True)
+    ]
     return max(float(np.abs(o - t).max() / max(np.abs(t).max(), 1e-6)) for o, t in pairs if t.size)
 
 
@@ -181,8 +206,13 @@ def compared(case):
     moved = apart([v.numpy() for v in model.variables], before)
     scale = getattr(built.optimizer, "dynamic_scale", None)
     return {
-        "weights": apart([v.numpy() for v in built.model.variables], [v.numpy() for v in model.variables]),
-        "state": apart([v.numpy() for v in built.optimizer.variables], [v.numpy() for v in model.optimizer.variables]),
+        "weights": apart(
+            [v.numpy() for v in built.model.variables], [v.numpy() for v in model.variables]
+        ),
+        "state": apart(
+            [v.numpy() for v in built.optimizer.variables],
+            [v.numpy() for v in model.optimizer.variables],
+        ),
         "moved": moved,
         "updates": lanes.steps,
         "counted": [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied],
@@ -217,10 +247,16 @@ EXACT = {
     "not-finite": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1)), inputs=spoilt),
     "ema": case_of(lambda: o.Adam(1e-2, use_ema=True, ema_momentum=0.9)),
     "accumulation": case_of(lambda: o.Adam(decaying(1e-2), gradient_accumulation_steps=4)),
-    "accumulation-ema": case_of(lambda: o.SGD(0.2, 0.9, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=4)),
-    "accumulated-rows": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), embedded, words),
+    "accumulation-ema": case_of(
+        lambda: o.SGD(0.2, 0.9, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=4)
+    ),
+    "accumulated-rows": case_of(
+        lambda: o.Adam(1e-2, gradient_accumulation_steps=2), embedded, words
+    ),
     "accumulation-scaled": case_of(
-        lambda: o.LossScaleOptimizer(o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20)
+        lambda: o.LossScaleOptimizer(
+            o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20
+        )
     ),
     "device-rows": case_of(lambda: o.SGD(0.5), embedded, words, most=12),
     "regularized": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), normalised),
@@ -228,7 +264,9 @@ EXACT = {
     "weight-decay-accumulated": case_of(
         lambda: o.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.05, gradient_accumulation_steps=4)
     ),
-    "schedule": case_of(lambda: o.SGD(decaying(0.4), 0.9), share=0.25, fits=lambda: o.SGD(decaying(0.1), 0.9)),
+    "schedule": case_of(
+        lambda: o.SGD(decaying(0.4), 0.9), share=0.25, fits=lambda: o.SGD(decaying(0.1), 0.9)
+    ),
     "several-optimizers": case_of(
         lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD(0.4), {"dense.*": o.Adam(4e-2)})),
         share=0.25,
@@ -238,7 +276,9 @@ EXACT = {
 TOGETHER = {
     "loss-scale": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1)), epochs=12),
     "ema": case_of(lambda: o.Adam(5e-3, use_ema=True, ema_momentum=0.95), epochs=8),
-    "accumulation": case_of(lambda: o.Adam(5e-3, gradient_accumulation_steps=4), epochs=12, most=20),
+    "accumulation": case_of(
+        lambda: o.Adam(5e-3, gradient_accumulation_steps=4), epochs=12, most=20
+    ),
 }
 
 if __name__ == "__main__":
@@ -247,5 +287,7 @@ if __name__ == "__main__":
     for kind, cases, look in (("exact", EXACT, compared), ("together", TOGETHER, together)):
         for name, case in cases.items():
             said[kind][name] = look(case)
-            print(kind, name, said[kind][name], file=sys.stderr, flush=True)  # how far it came, if it comes no further
+            print(
+                kind, name, said[kind][name], file=sys.stderr, flush=True
+            )  # how far it came, if it comes no further
     print(json.dumps(said), flush=True)

@@ -1,6 +1,8 @@
-"""A training program that counts, on a ps and in the same step as the gradient, how often each example is applied.
+"""A training program that counts, on a ps and in the same step as the gradient, how often each
+example is applied.
 
-The worker waits COUNTING_PACE's content in seconds before each batch (a file, so that a test may change its mind).
+The worker waits COUNTING_PACE's content in seconds before each batch (a file, so that a test may
+change its mind).
 """
 
 import os
@@ -28,7 +30,9 @@ class Counting(keras.layers.Layer):
         numbers, features = inputs
         if training:
             ones = tf.ones_like(numbers)
-            tf.raw_ops.ResourceScatterAdd(resource=self.counts.value.handle, indices=numbers, updates=ones)
+            tf.raw_ops.ResourceScatterAdd(
+                resource=self.counts.value.handle, indices=numbers, updates=ones
+            )
         return features
 
 

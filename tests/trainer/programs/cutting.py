@@ -97,7 +97,10 @@ files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest=named, samples=144))
 files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest="another"))
 files.mark_committed(f"{TO}/gen-2/ckpt-8", Committed(digest="of one that is gone"))
 said["marked"] = files.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
-said["marks"] = [files.wrong(f"{TO}/gen-2/ckpt-9", named), gfile.exists(f"{TO}/gen-2/ckpt-8.committed")]
+said["marks"] = [
+    files.wrong(f"{TO}/gen-2/ckpt-9", named),
+    gfile.exists(f"{TO}/gen-2/ckpt-8.committed"),
+]
 with gfile.GFile(f"{TO}/gen-2/ckpt-10.committed", "wb") as file:
     file.write(b'{"digest": "sha')
 said["torn mark"] = len(files.committed_in(TO))

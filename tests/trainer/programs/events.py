@@ -1,6 +1,8 @@
-"""`python events.py FOLDER`: what TensorBoard's event files in a folder say, in the order of their names, as JSON.
+"""`python events.py FOLDER`: what TensorBoard's event files in a folder say, in the order of their
+names, as JSON.
 
-Behind `write` a story is written first, by two generations, the second of which begins from an older checkpoint.
+Behind `write` a story is written first, by two generations, the second of which begins from an
+older checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def read(folder: str) -> list[dict[str, Any]]:
 
 
 def told(event: Any) -> dict[str, Any]:
-    values = {value.tag: plain(tf.make_ndarray(value.tensor).item()) for value in event.summary.value}
+    values = {
+        value.tag: plain(tf.make_ndarray(value.tensor).item()) for value in event.summary.value
+    }
     plugins = {value.metadata.plugin_data.plugin_name for value in event.summary.value}
     started = event.HasField("session_log") and event.session_log.status == event.session_log.START
     return {
@@ -44,14 +48,30 @@ def plain(value: Any) -> Any:
 
 
 def write(folder: str, complaints: list[str]) -> None:
-    """Generation 1 applies 96 examples, of which only 64 were saved; generation 2 goes on from those."""
+    """Generation 1 applies 96 examples, of which only 64 were saved; generation 2 goes on from
+    those.
+    """
     for generation, restored, reports in ((1, 0, (32, 64, 96)), (2, 64, (80, 128))):
         chief = Summaries(folder, Size(generation, 1, generation, 16), complaints.append)
         pause_s = 0.5 if generation > 1 else None
-        chief.begin(restored, Resumed(step=1, samples=restored + 16, pause_s=pause_s, restore_s=0.2, first_step_s=0.1))
+        chief.begin(
+            restored,
+            Resumed(
+                step=1, samples=restored + 16, pause_s=pause_s, restore_s=0.2, first_step_s=0.1
+            ),
+        )
         for samples in reports:
             step = samples // 16
-            chief.report(Progress(step=step, epoch=0, samples=samples, total_samples=500, samples_per_second=9, loss=2))
+            chief.report(
+                Progress(
+                    step=step,
+                    epoch=0,
+                    samples=samples,
+                    total_samples=500,
+                    samples_per_second=9,
+                    loss=2,
+                )
+            )
             chief.flush()
         chief.close()
 

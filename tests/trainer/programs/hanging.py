@@ -1,6 +1,8 @@
-"""A training program that never returns from one of its functions: the one that the file `hang` names, when called.
+"""A training program that never returns from one of its functions: the one that the file `hang`
+names, when called.
 
-`gil` is a regular expression that takes for ever and lets no other thread run; `step` a loop inside TensorFlow.
+`gil` is a regular expression that takes for ever and lets no other thread run; `step` a loop inside
+TensorFlow.
 """
 
 import os

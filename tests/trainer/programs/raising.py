@@ -23,4 +23,6 @@ def examples():
 def dataset(start, stop):
     if start >= 32:
         raise LookupError("the second half of the library has burnt down")
-    return tf.data.Dataset.from_tensor_slices((tf.ones((stop - start, 1)), tf.ones((stop - start, 1))))
+    return tf.data.Dataset.from_tensor_slices(
+        (tf.ones((stop - start, 1)), tf.ones((stop - start, 1)))
+    )

@@ -1,4 +1,6 @@
-"""`python read_counts.py CHECKPOINT`: prints how often each example was applied, and the meter's number, as JSON."""
+"""`python read_counts.py CHECKPOINT`: prints how often each example was applied, and the meter's
+number, as JSON.
+"""
 
 import json
 import sys
@@ -12,4 +14,8 @@ reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
 names = reader.get_variable_to_shape_map()
 counts = next(name for name in names if "counts" in name.split("/"))
 applied = next(name for name in names if name.startswith("meter/applied"))
-print(json.dumps({"counts": reader.get_tensor(counts).tolist(), "applied": int(reader.get_tensor(applied))}))
+print(
+    json.dumps(
+        {"counts": reader.get_tensor(counts).tolist(), "applied": int(reader.get_tensor(applied))}
+    )
+)

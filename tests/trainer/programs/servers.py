@@ -14,14 +14,20 @@ def addresses(count):
 
 
 def started(ps, workers=1):
-    """A strategy over so many ps and workers, and the servers, which live as long as they are held."""
+    """A strategy over so many ps and workers, and the servers, which live as long as they are
+    held.
+    """
     tf.config.threading.set_inter_op_parallelism_threads(workers + 4)
     free = addresses(1 + ps + workers)
-    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1 : 1 + workers], "ps": free[1 + workers :]})
+    spec = tf.train.ClusterSpec(
+        {"chief": free[:1], "worker": free[1 : 1 + workers], "ps": free[1 + workers :]}
+    )
     # with fewer threads, tasks of one process wait for each other for ever
     threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=workers + 4)
     tasks = [("ps", n) for n in range(ps)] + [("worker", n) for n in range(workers)]
-    servers = [tf.distribute.Server(spec, job_name=job, task_index=n, config=threads) for job, n in tasks]
+    servers = [
+        tf.distribute.Server(spec, job_name=job, task_index=n, config=threads) for job, n in tasks
+    ]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0, rpc_layer="grpc"
     )
@@ -36,11 +42,18 @@ def module_of(name):
 def named(built):
     weights = [(f"model/{n}", v.value) for n, v in enumerate(built.model.variables)]
     slots = [(f"optimizer/{n}/{v.path}", v.value) for n, v in enumerate(built.optimizer.variables)]
-    return [*weights, *slots, ("meter/applied", built.meter.applied), ("meter/step", built.meter.step)]
+    return [
+        *weights,
+        *slots,
+        ("meter/applied", built.meter.applied),
+        ("meter/step", built.meter.step),
+    ]
 
 
 def hashes(built):
-    return {name: hashlib.sha256(value.numpy().tobytes()).hexdigest() for name, value in named(built)}
+    return {
+        name: hashlib.sha256(value.numpy().tobytes()).hexdigest() for name, value in named(built)
+    }
 
 
 def places(built):

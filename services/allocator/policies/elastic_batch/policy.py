@@ -369,8 +369,8 @@ def _want_to_stay(choices: Choices, workers: int) -> Want:
 
 
 class ScaleModel(msgspec.Struct, frozen=True):
-    """The fitted timing of a job and its table, as bytes: float64 scales and int64 batches, for 1 up
-    to the most workers that it may have.
+    """The fitted timing of a job and its table, as bytes: float64 scales and int64 batches, for 1
+    up to the most workers that it may have.
     """
 
     timing: Timing

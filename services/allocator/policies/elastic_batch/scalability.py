@@ -48,7 +48,9 @@ DRAWN = 0.1
 """A term that differs from the prior by a whole step at the reference batch counts like a speed
 missed by so much.
 """
-OVERHEAD, RING, HOP = 0.1, 0.1, 0.01
+OVERHEAD = 0.1
+RING = 0.1
+HOP = 0.01
 """The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch.
 Guessed, ours.
 """

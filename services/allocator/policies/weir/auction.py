@@ -28,9 +28,10 @@ class Stairs:
     """Staircases side by side, arrays [jobs, steps]; past a staircase's end all is 0.
 
     `steps` [all steps, 10]: of one job after the other, as `hull.Config`; `starts` [jobs]: where
-    each job's begin. `there`: whether a job has such a step. `upto` [resources, jobs, steps]: cores,
-    GiB and devices of each step with those below it, and the same three again for each purse, a room
-    that only some jobs may take from; `takes`: what each step takes more than the one before.
+    each job's begin. `there`: whether a job has such a step. `upto` [resources, jobs, steps]:
+    cores, GiB and devices of each step with those below it, and the same three again for each
+    purse, a room that only some jobs may take from; `takes`: what each step takes more than the one
+    before.
     """
 
     def __init__(self, steps: Array, counts: Ints, purses: Sequence[int] = ()) -> None:

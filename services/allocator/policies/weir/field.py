@@ -295,7 +295,9 @@ class Field:
     # ------------------------------------------------------------ offers
 
     def offers(self, now: float) -> Array:
-        """Return the worth of each step; a job that has just paused offers none beyond what it has."""
+        """Return the worth of each step; a job that has just paused offers none beyond what it
+        has.
+        """
         settling = (now < self.settles_s)[:, None]
         worth = np.maximum(self.values, self._held_worth(now))
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
@@ -355,9 +357,9 @@ class Field:
         return Leaves(grows & self._members(self._coming(now))[:, None], self.spare)
 
     def rest(self, rooms: Array, given: Ints, now: float) -> Array:
-        """Return what is left to each job alone [jobs, 3], of all room and of its quota, and is free
-        for long: nothing while jobs come to a busy queue, and less what a job that grows leaves
-        while they come to another.
+        """Return what is left to each job alone [jobs, 3], of all room and of its quota, and is
+        free for long: nothing while jobs come to a busy queue, and less what a job that grows
+        leaves while they come to another.
 
         `rooms`, `given`: as in `granted`; a job that runs and was given nothing has its least.
         """
@@ -408,8 +410,8 @@ def build_arrays(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> PolicyArray
 
 
 def pays_from(pause_s: Array, speed: Array, left: Array) -> Array:
-    """Return the speed from which on a job gains enough by a pause to be given more. Else room would
-    wait for it in vain.
+    """Return the speed from which on a job gains enough by a pause to be given more. Else room
+    would wait for it in vain.
 
     All [jobs]: `speed` now; `left`: examples, nan where nobody knows.
     """
@@ -432,8 +434,8 @@ def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
 
 
 def elasticity(stairs: Stairs, members: Ints) -> float:
-    """Return p of a speed-up k^p, from the first to the last step of each staircase; the median over
-    jobs.
+    """Return p of a speed-up k^p, from the first to the last step of each staircase; the median
+    over jobs.
     """
     last = stairs.there[members].sum(axis=1) - 1
     mine = members[last > 0]

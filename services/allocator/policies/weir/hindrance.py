@@ -19,14 +19,19 @@ from services.allocator.policies.weir.auction import NONE, ROUNDING, Ints, Stair
 
 Cause = Literal["pause", "next", "room", "quota", "others"]
 CAUSES: tuple[Cause, ...] = ("pause", "next", "room", "quota", "others")
-ROOM, QUOTA, OTHERS, NOTHING = 2, 3, 4, 5
+ROOM = 2
+QUOTA = 3
+OTHERS = 4
+NOTHING = 5
 """Places among them; and beyond."""
 FINE = 100
 """What is short is told in so many parts of a core, or of a GiB."""
 
 
 class Hindrance(NamedTuple):
-    """`short`: cores, GiB, devices, of all nodes or of the quota; 0 where others gain more by them."""
+    """`short`: cores, GiB, devices, of all nodes or of the quota; 0 where others gain more by
+    them.
+    """
 
     cause: Cause
     short: tuple[float, float, float] = (0.0, 0.0, 0.0)

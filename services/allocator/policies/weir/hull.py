@@ -72,11 +72,9 @@ def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
     fastest = np.concatenate([base[:, 1:], np.maximum(fastest, base[:, 1:])], axis=1)
     jobs, at = np.nonzero(np.diff(fastest, axis=1) > 0.0)
     rising = order[jobs, at]
-    costs, speeds, points = (
-        cost[jobs, rising].tolist(),
-        speed[jobs, rising].tolist(),
-        rising.tolist(),
-    )
+    costs = cost[jobs, rising].tolist()
+    speeds = speed[jobs, rising].tolist()
+    points = rising.tolist()
     ends = np.searchsorted(jobs, np.arange(len(cost) + 1)).tolist()
     found = []
     for (cost_0, speed_0), start, end in zip(base.tolist(), ends, ends[1:], strict=False):

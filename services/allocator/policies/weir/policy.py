@@ -1,4 +1,5 @@
-"""Weir's own policy, the default: the smallest mean completion time that restarts leave worth having.
+"""Weir's own policy, the default: the smallest mean completion time that restarts leave worth
+having.
 
     1. Each job's staircase: its speeds by size and batch, by the model fitted to all jobs of its
        program, on their concave hull over cost (`staircase.py`, `rows.py`).

@@ -43,10 +43,10 @@ class Numbers(NamedTuple):
 
     `waits`, `busy`, `heard`: 0 or 1; `heard`: the speed at its size has been reported. `best`:
     examples/s for the whole cluster's cost, at the best use. `speed`, `cost`: of what it has.
-    `left`: examples that remain; `epochs`: that were asked for; `epoch`: examples of one;
-    `kin_*`: as jobs of the program that are over have shown. `fills`: 1
-    if the cluster has no room for another task that it may have, even if no other job had any of it.
-    `spare_*`: what it leaves when it grows; `held_*`: what all its tasks have.
+    `left`: examples that remain; `epochs`: that were asked for; `epoch`: examples of one; `kin_*`:
+    as jobs of the program that are over have shown. `fills`: 1 if the cluster has no room for
+    another task that it may have, even if no other job had any of it. `spare_*`: what it leaves
+    when it grows; `held_*`: what all its tasks have.
     """
 
     waits: float

@@ -57,7 +57,8 @@ def counts(span: Span, seen: int) -> tuple[int, ...]:
 
 
 def even(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
-    """Return the least of `numbers` (of devices), and those within them that fill nodes without a rest.
+    """Return the least of `numbers` (of devices), and those within them that fill nodes without a
+    rest.
 
     What is left of a node is of use to no job that wants more devices side by side.
     """
@@ -183,7 +184,9 @@ def _few(numbers: Sequence[int]) -> Sequence[int]:
 
 
 def _lots(axes: Sequence[Axes]) -> Iterator[list[int]]:
-    """Yield the jobs of each pass: jobs with axes of about one length, for shorter ones are filled."""
+    """Yield the jobs of each pass: jobs with axes of about one length, for shorter ones are
+    filled.
+    """
     shapes = [(len(ps), len(workers), len(batch)) for ps, workers, batch in axes]
     lot: list[int] = []
     widest = (0, 0, 0)

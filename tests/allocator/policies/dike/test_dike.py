@@ -41,7 +41,9 @@ def asked(ps: int = 8, workers: int = 12) -> Any:
     return request(ps=span(1, most=ps), workers=span(1, most=workers), batch=span(BATCH))
 
 
-def progress(samples: int = 0, total: int = LONG, profile: ModelProfile | None = None) -> ProgressReported:
+def progress(
+    samples: int = 0, total: int = LONG, profile: ModelProfile | None = None
+) -> ProgressReported:
     return ProgressReported(
         job="mnist",
         uid=1,
@@ -80,7 +82,9 @@ def only(wants: list[Want]) -> Want:
 class Run:
     """A job that does what the policy says, and tells its speed at each report."""
 
-    def __init__(self, speed: Speed, cluster: list[Node] = ROOMY, noise: float = 0.03, seed: int = 0) -> None:
+    def __init__(
+        self, speed: Speed, cluster: list[Node] = ROOMY, noise: float = 0.03, seed: int = 0
+    ) -> None:
         self.speed, self.cluster, self.noise = speed, cluster, noise
         self.chance = np.random.default_rng(seed)
         self.job = running(Size(1, 1))
@@ -99,7 +103,11 @@ class Run:
         size = self.job.size
         assert size is not None
         now = self.speed(size) * (1.0 + self.noise * float(self.chance.standard_normal()))
-        before = [o.samples_per_second for o in self.job.observed if (o.ps, o.workers) == (size.ps, size.workers)]
+        before = [
+            o.samples_per_second
+            for o in self.job.observed
+            if (o.ps, o.workers) == (size.ps, size.workers)
+        ]
         others = tuple(o for o in self.job.observed if (o.ps, o.workers) != (size.ps, size.workers))
         mean = (before[0] + now) / 2 if before else now
         reading = Reading(
@@ -111,7 +119,9 @@ class Run:
             workers=size.workers,
             batch=BATCH,
         )
-        self.job = replace(self.job, observed=(*others, seen_at(size, mean)), recent=(*self.job.recent, reading))
+        self.job = replace(
+            self.job, observed=(*others, seen_at(size, mean)), recent=(*self.job.recent, reading)
+        )
 
 
 # ---------------------------------------------------------------- one job, from its first size to its last
@@ -146,7 +156,10 @@ def test_the_probe_says_what_it_expects_and_what_is_given_up():
 
 
 def test_an_offer_that_grew_is_used_after_all_probes_where_it_is_surely_better():
-    small, large = [Node("n", Resources(cpu=6, memory_gib=99))], [Node("n", Resources(cpu=64, memory_gib=999))]
+    small, large = (
+        [Node("n", Resources(cpu=6, memory_gib=99))],
+        [Node("n", Resources(cpu=64, memory_gib=999))],
+    )
     run = Run(computes, small, noise=0.0).reports(20)
     before = run.sizes[-1]
     run.cluster = large
@@ -171,7 +184,9 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
 
 def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
     other_batch = Observed(1, 1, 2 * BATCH, 50.0)
-    none, some = fit_jobs([running(Size(1, 1), other_batch), running(Size(1, 1), seen_at(Size(1, 1), 50.0))])
+    none, some = fit_jobs(
+        [running(Size(1, 1), other_batch), running(Size(1, 1), seen_at(Size(1, 1), 50.0))]
+    )
     assert none == DikeModel() and some.fit is not None
 
 
@@ -216,12 +231,16 @@ def test_what_computes_gets_all_workers_and_few_ps():
 
 
 def test_what_transfers_gets_a_ps_for_each_worker_as_far_as_computing_keeps_up():
-    size = by_kind("communication-bound", fitted_to(0.7, 0.0, 0.0, 0.28, 0.01, 0.01, 0.0), OFFER, BATCH)
+    size = by_kind(
+        "communication-bound", fitted_to(0.7, 0.0, 0.0, 0.28, 0.01, 0.01, 0.0), OFFER, BATCH
+    )
     assert size is not None and size.ps == size.workers == 2
 
 
 def test_what_only_transfers_gets_one_worker_and_all_ps():
-    size = by_kind("communication-bound", fitted_to(0.01, 0.0, 0.0, 0.97, 0.02, 0.0, 0.0), OFFER, BATCH)
+    size = by_kind(
+        "communication-bound", fitted_to(0.01, 0.0, 0.0, 0.97, 0.02, 0.0, 0.0), OFFER, BATCH
+    )
     assert size == Size(6, 1)
 
 
@@ -256,7 +275,9 @@ def test_the_second_size_follows_the_profile():
 def test_the_size_stays_within_its_bounds_and_the_nodes(cpus, size, observed, pause_s, total):
     cluster = [Node(f"n{i}", Resources(cpu=c, memory_gib=100)) for i, c in enumerate(cpus)]
     task = TaskPlan(role="worker", index=0, serial=0, node="gone", resources=EVEN.worker)
-    job = running(size, *observed, pause_s=pause_s, tasks=(task,), progress=progress(total=total * LONG))
+    job = running(
+        size, *observed, pause_s=pause_s, tasks=(task,), progress=progress(total=total * LONG)
+    )
     want = only(dike(cluster, [job], 0.0))
     assert want.reason and 1 <= want.ps <= 8 and 1 <= want.workers <= 12
     if want.size != size:
@@ -267,16 +288,28 @@ def test_the_size_stays_within_its_bounds_and_the_nodes(cpus, size, observed, pa
 
 
 def trained(policy: str, samples: int) -> Record:
-    """A job of whose speed nothing is known, on one large node; each change stops it for ten seconds."""
-    speeds = Surface(Measured(p, w, BATCH, transfers(Size(p, w))) for p in range(1, 9) for w in range(1, 13))
-    one = work(model="transfers", samples=samples, batch=span(BATCH), ps=span(1, most=8), workers=span(1, most=12))
+    """A job of whose speed nothing is known, on one large node; each change stops it for ten
+    seconds.
+    """
+    speeds = Surface(
+        Measured(p, w, BATCH, transfers(Size(p, w))) for p in range(1, 9) for w in range(1, 13)
+    )
+    one = work(
+        model="transfers",
+        samples=samples,
+        batch=span(BATCH),
+        ps=span(1, most=8),
+        workers=span(1, most=12),
+    )
     world = scenario(one, surfaces={"transfers": speeds}, cluster=cluster(cpu=24), noise=0.03)
     (record,) = simulated(world, policy).records
     return record
 
 
 def test_a_long_job_is_probed_and_ends_in_a_fraction_of_the_time():
-    """With one ps and one worker it trains 32 / 0.81 = 40 samples a second; with eight and two, the best size, 74."""
+    """With one ps and one worker it trains 32 / 0.81 = 40 samples a second; with eight and two, the
+    best size, 74.
+    """
     before, after = trained("static", 200_000), trained("dike", 200_000)
     tried = {(ps, workers) for _, ps, workers, _ in after.sizes if workers}
     assert before.completed and after.completed and 1 < len(tried) <= PROBES

@@ -18,7 +18,9 @@ def nodes(*cpus: float, **fields: Any) -> list[Node]:
     return [Node(f"n{i}", Resources(cpu=c, memory_gib=100), **fields) for i, c in enumerate(cpus)]
 
 
-def job(ps: int = 4, workers: int = 6, sizes: RoleResources = EVEN, tasks: tuple[TaskPlan, ...] = ()) -> JobSeen:
+def job(
+    ps: int = 4, workers: int = 6, sizes: RoleResources = EVEN, tasks: tuple[TaskPlan, ...] = ()
+) -> JobSeen:
     asked = request(ps=span(1, most=ps), workers=span(1, most=workers))
     return JobSeen(key="default.mnist", request=asked, sizes=sizes, submitted_s=0.0, tasks=tasks)
 
@@ -45,7 +47,9 @@ def test_what_a_job_holds_is_free_to_it_even_on_a_node_that_is_closed():
 def test_ps_leave_devices_to_the_workers():
     plain = Node("plain", Resources(cpu=4, memory_gib=64))
     rich = Node("rich", Resources(cpu=2, memory_gib=64, gpu=2))
-    wants = RoleResources(chief=Resources(), ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1))
+    wants = RoleResources(
+        chief=Resources(), ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1)
+    )
     assert Size(4, 2) in offered(FreeNodes([plain, rich]), job(sizes=wants))
     assert max(s.workers for s in offered(FreeNodes([plain, rich]), job(sizes=wants))) == 2
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from services.allocator.placing.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
-from services.allocator.policies.dlrover.bidding import LEAST_ELASTICITY, REACH, Bid, front, greedy, in_reach
+from services.allocator.policies.dlrover.bidding import (
+    LEAST_ELASTICITY,
+    REACH,
+    Bid,
+    front,
+    greedy,
+    in_reach,
+)
 
 LEAST, MOST = Size(1, 1), Size(15, 60)
 
@@ -17,7 +24,15 @@ def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> B
     """Candidates as (cost, throughput); a core is all that costs."""
     cost, speed = np.array(steps, dtype=float).T
     plans = np.ones((len(steps), 4))
-    return Bid(plans=plans, speed=speed, cost=cost, cpu=cost, gib=gib * cost, weight=weight, now=(speed[0], cost[0]))
+    return Bid(
+        plans=plans,
+        speed=speed,
+        cost=cost,
+        cpu=cost,
+        gib=gib * cost,
+        weight=weight,
+        now=(speed[0], cost[0]),
+    )
 
 
 # ---------------------------------------------------------------- what is in reach
@@ -30,11 +45,19 @@ def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32))
+@given(
+    st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32)
+)
 def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, worker_cpu, node_cpu):
     plans = in_reach(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST).on_nodes(node_cpu).plans()
-    assert (plans[:, :2] >= 1).all() and (plans[:, 0] <= MOST.ps).all() and (plans[:, 1] <= MOST.workers).all()
-    assert (plans[:, :2] == np.round(plans[:, :2])).all() and (plans[:, :2] <= REACH * np.array([ps, workers])).all()
+    assert (
+        (plans[:, :2] >= 1).all()
+        and (plans[:, 0] <= MOST.ps).all()
+        and (plans[:, 1] <= MOST.workers).all()
+    )
+    assert (plans[:, :2] == np.round(plans[:, :2])).all() and (
+        plans[:, :2] <= REACH * np.array([ps, workers])
+    ).all()
     assert (plans[:, 2:] > 0).all() and (plans[:, 2:] <= node_cpu + ROUNDING).all()
 
 
@@ -67,7 +90,9 @@ def test_capacity_goes_where_it_gains_most():
 
 
 def test_gain_is_relative_to_the_job_s_own_throughput():
-    """A job of a model that is a thousand times as fast to train is not a thousand times as deserving."""
+    """A job of a model that is a thousand times as fast to train is not a thousand times as
+    deserving.
+    """
     fast, slow = bid((2, 100_000), (4, 150_000)), bid((2, 100), (4, 190))
     assert greedy({"fast": fast, "slow": slow}, cpu=2, gib=0) == {"fast": 0, "slow": 1}
 
@@ -99,7 +124,9 @@ def test_who_cannot_have_the_best_step_gets_one_that_fits():
 def test_no_more_is_given_than_there_is(rises, cpu, gib, seed):
     chance = np.random.default_rng(seed)
     bids = {
-        f"{n}": bid(*zip(np.cumsum(rise), np.cumsum(chance.uniform(1, 50, len(rise))), strict=True), gib=0.5)
+        f"{n}": bid(
+            *zip(np.cumsum(rise), np.cumsum(chance.uniform(1, 50, len(rise))), strict=True), gib=0.5
+        )
         for n, rise in enumerate(rises)
     }
     at = greedy(bids, cpu, gib)

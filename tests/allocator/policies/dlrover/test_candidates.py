@@ -31,7 +31,13 @@ BATCH, SPEED, LONG = 32, 100.0, 10_000_000
 
 
 def reading(samples: int = 0, ps: int = 2, **fields: Any) -> Reading:
-    usual: dict[str, Any] = {"at_s": 0.0, "loss": None, "samples_per_second": SPEED, "workers": 4, "batch": BATCH}
+    usual: dict[str, Any] = {
+        "at_s": 0.0,
+        "loss": None,
+        "samples_per_second": SPEED,
+        "workers": 4,
+        "batch": BATCH,
+    }
     return Reading(samples=samples, ps=ps, **(usual | fields))
 
 
@@ -50,7 +56,9 @@ def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> Jo
         samples=0,
         total_samples=LONG,
         samples_per_second=SPEED,
-        usage=tuple(TaskUsage(task=f"ps-{i}", cpu=cpu, memory_gib=1.0) for i, cpu in enumerate(used)),
+        usage=tuple(
+            TaskUsage(task=f"ps-{i}", cpu=cpu, memory_gib=1.0) for i, cpu in enumerate(used)
+        ),
     )
     job = JobSeen(
         key="default.mnist",
@@ -59,7 +67,10 @@ def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> Jo
         submitted_s=0.0,
         size=Size(2, 4),
         batch=BATCH,
-        tasks=tuple(TaskPlan(role=r, index=i, serial=i, node="n", resources=has[r]) for i, r in enumerate(roles)),
+        tasks=tuple(
+            TaskPlan(role=r, index=i, serial=i, node="n", resources=has[r])
+            for i, r in enumerate(roles)
+        ),
         progress=told,
         tried=(Observed(2, 4, BATCH, SPEED, 2.0, 4.0),),
         recent=recent,
@@ -84,9 +95,9 @@ def due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | None:
 def test_candidates_cost_more_only_where_they_are_faster():
     bid = bid_of(running())
     assert len(bid.plans) > 3 and (np.diff(bid.cost) > 0).all() and (np.diff(bid.speed) > 0).all()
-    assert bid.cpu == pytest.approx(bid.plans[:, 0] * bid.plans[:, 2] + bid.plans[:, 1] * bid.plans[:, 3]) and bid.now[
-        0
-    ] == pytest.approx(SPEED, rel=0.05)
+    assert bid.cpu == pytest.approx(
+        bid.plans[:, 0] * bid.plans[:, 2] + bid.plans[:, 1] * bid.plans[:, 3]
+    ) and bid.now[0] == pytest.approx(SPEED, rel=0.05)
 
 
 def test_cores_that_nobody_uses_are_given_back():
@@ -98,7 +109,9 @@ def test_cores_that_nobody_uses_are_given_back():
 
 def test_the_use_of_cores_tells_nothing_of_a_job_without_ps():
     job = running(reading(ps=0, worker_cpu=3.0))
-    alone = replace(job, size=Size(0, 4), tasks=tuple(task for task in job.tasks if task.role != "ps"))
+    alone = replace(
+        job, size=Size(0, 4), tasks=tuple(task for task in job.tasks if task.role != "ps")
+    )
     assert case_of(alone).shares is None
 
 
@@ -120,7 +133,9 @@ def test_bounds_that_the_candidates_do_not_need_change_nothing_and_narrower_ones
     needs = needed_bounds(tasks, found)
     assert bid_of(job, needs).plans.tolist() == found.bid.plans.tolist()
     narrow = bid_of(job, needs._replace(worker_cpu=needs.worker_cpu / 2)).plans
-    assert narrow[:, 3].max() <= needs.worker_cpu / 2 and narrow.tolist() != found.bid.plans.tolist()
+    assert (
+        narrow[:, 3].max() <= needs.worker_cpu / 2 and narrow.tolist() != found.bid.plans.tolist()
+    )
 
 
 def test_by_numbers_alone_the_cores_of_a_task_stay():
@@ -147,10 +162,13 @@ def test_speeds_are_seen_as_iterations_and_standing_still_is_not_a_speed():
 
 
 def test_memory_seen_on_few_ps_tells_of_many():
-    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed on the way. A task
-    has to hold two generations.
+    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed
+    on the way. A task has to hold two generations.
     """
-    grown = [reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5) for i, p in enumerate([2, 2, 2, 2, 4, 4])]
+    grown = [
+        reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5)
+        for i, p in enumerate([2, 2, 2, 2, 4, 4])
+    ]
     ahead = SPEED * AHEAD_S / 1000
     job = running(*grown)
     assert due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + ahead)

@@ -12,14 +12,42 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Quota, Size, Want
+from services.allocator.policies.contract import (
+    JobSeen,
+    Kin,
+    Node,
+    Observed,
+    Past,
+    Plan,
+    Quota,
+    Size,
+    Want,
+)
 from services.allocator.policies.dlrover.model import DlroverModel, fit_jobs
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, SETTLE_S, dlrover
 from services.allocator.policies.registry import POLICIES
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
-from shared.messages import JobFinished, ProgressReported, Resources, RoleResources, TaskPlan, TaskUsage
-from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, node, request, resumed, size, span, tasks
+from shared.messages import (
+    JobFinished,
+    ProgressReported,
+    Resources,
+    RoleResources,
+    TaskPlan,
+    TaskUsage,
+)
+from tests.allocator.builders import (
+    AT_ONCE,
+    EVEN,
+    Story,
+    accepted,
+    node,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
 from tests.allocator.simulator.worlds import cluster, growing, scenario, work
 from tests.allocator.simulator.worlds import run as simulated
 
@@ -46,10 +74,15 @@ def transfers(ps: int, workers: int) -> float:
 
 
 def asked(name: str = "mnist", **fields: Any) -> Any:
-    return request(name, **({"ps": span(1, most=8), "workers": span(1, most=12), "batch": span(BATCH)} | fields))
+    return request(
+        name,
+        **({"ps": span(1, most=8), "workers": span(1, most=12), "batch": span(BATCH)} | fields),
+    )
 
 
-def running(speed: Speed, *sizes: tuple[int, int], samples: int = 0, name: str = "mnist", **fields: Any) -> JobSeen:
+def running(
+    speed: Speed, *sizes: tuple[int, int], samples: int = 0, name: str = "mnist", **fields: Any
+) -> JobSeen:
     """A job that has had these sizes, and has the last of them."""
     ps, workers = sizes[-1]
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
@@ -118,10 +151,15 @@ def test_a_job_starts_as_those_like_it_ended():
 
 def test_a_job_that_has_run_before_does_not_start_again_with_less_memory():
     """It may have run out of what its like once used."""
-    raised = replace(EVEN, ps=Resources(cpu=1, memory_gib=50), worker=Resources(cpu=1, memory_gib=30))
+    raised = replace(
+        EVEN, ps=Resources(cpu=1, memory_gib=50), worker=Resources(cpu=1, memory_gib=30)
+    )
     again = replace(after(past(4, 8)), sizes=raised, progress=running(computes, (1, 1)).progress)
     want = only(dlrover(ROOMY, [again], 0.0, AS_PUBLISHED))
-    assert want.sizes is not None and (want.sizes.ps.memory_gib, want.sizes.worker.memory_gib) == (50, 30)
+    assert want.sizes is not None and (want.sizes.ps.memory_gib, want.sizes.worker.memory_gib) == (
+        50,
+        30,
+    )
 
 
 def test_history_does_not_lead_out_of_the_bounds():
@@ -152,7 +190,10 @@ def test_a_job_that_is_nearly_done_is_not_stopped_for_more():
 def test_of_two_jobs_the_more_urgent_one_gets_the_room():
     tight = one_node(3)
     jobs = [running(computes, (1, 1), name=name) for name in ("one", "two")]
-    jobs = [replace(job, request=replace(job.request, priority=p)) for job, p in zip(jobs, (0, 3), strict=True)]
+    jobs = [
+        replace(job, request=replace(job.request, priority=p))
+        for job, p in zip(jobs, (0, 3), strict=True)
+    ]
     one, two = dlrover(tight, jobs, NOW)
     assert two.ps + two.workers > one.ps + one.workers
 
@@ -161,7 +202,9 @@ def test_a_job_that_waits_is_left_room_for():
     tight = one_node(4)
     alone = only(dlrover(tight, [running(computes, (1, 1))], NOW))
     other = replace(waiting(), key="default.other")
-    beside = next(w for w in dlrover(tight, [running(computes, (1, 1)), other], NOW) if w.job != other.key)
+    beside = next(
+        w for w in dlrover(tight, [running(computes, (1, 1)), other], NOW) if w.job != other.key
+    )
     assert beside.ps + beside.workers < alone.ps + alone.workers
 
 
@@ -185,12 +228,16 @@ def test_sizes_are_chosen_where_they_were_left_open_and_stay_where_they_were_giv
 def test_a_task_holds_two_generations_where_one_is_made_before_the_other_breaks():
     twice, once = after(past(4, 8)), after(past(4, 8))
     once = replace(once, request=replace(once.request, handover="restart"))
-    gib = [only(dlrover(ROOMY, [job], 0.0, AS_PUBLISHED)).sizes.ps.memory_gib for job in (twice, once)]  # type: ignore[union-attr]
+    gib = [
+        only(dlrover(ROOMY, [job], 0.0, AS_PUBLISHED)).sizes.ps.memory_gib for job in (twice, once)
+    ]  # type: ignore[union-attr]
     assert gib[0] == pytest.approx(2 * gib[1], rel=0.05)
 
 
 def test_no_plan_asks_for_cores_that_the_nodes_of_its_tasks_do_not_have():
-    """Half a core is free beside seven tasks; elsewhere there is plenty, where no pod can move to."""
+    """Half a core is free beside seven tasks; elsewhere there is plenty, where no pod can move
+    to.
+    """
     job = running(computes, (1, 1), (2, 4))
     job = replace(job, request=replace(job.request, resources=None))
     elsewhere = Node("m", Resources(cpu=64, memory_gib=1000), Resources(cpu=64, memory_gib=1000))
@@ -211,14 +258,19 @@ def test_no_plan_goes_beyond_what_others_leave_of_the_quota():
 
 
 @pytest.mark.parametrize("resources", [EVEN, None])
-def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(resources: RoleResources | None) -> None:
+def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(
+    resources: RoleResources | None,
+) -> None:
     jobs = [
         running(computes, (1, 1), (1, 2), (2, 2)),
         running(transfers, (1, 1), (2, 4), name="other"),
         replace(after(past(4, 8)), key="default.first"),
     ]
     jobs = [replace(job, request=replace(job.request, resources=resources)) for job in jobs]
-    models = [msgspec.json.decode(msgspec.json.encode(model), type=DlroverModel) for model in fit_jobs(jobs)]
+    models = [
+        msgspec.json.decode(msgspec.json.encode(model), type=DlroverModel)
+        for model in fit_jobs(jobs)
+    ]
     assert models == fit_jobs(jobs)
     fitted = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     for nodes in (ROOMY, one_node(0.3), one_node(3)):
@@ -244,7 +296,9 @@ def test_a_job_with_a_decision_in_flight_is_left_alone():
 @example([(1, 1)], [2.6e-304] * 6, 30.0, 10.0)
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 12)), min_size=1, max_size=6),
-    st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(1, 1000), min_size=6, max_size=6),
+    st.lists(
+        st.floats(allow_nan=True, allow_infinity=True) | st.floats(1, 1000), min_size=6, max_size=6
+    ),
     st.sampled_from([None, 0.0, 30.0]),
     st.floats(0, 20),
 )
@@ -260,8 +314,16 @@ def test_whatever_was_reported_the_size_stays_within_its_bounds(sizes, speeds, p
 
 def trained(policy: str, speed: Speed) -> Record:
     surface = Surface(Measured(p, w, BATCH, speed(p, w)) for p in range(1, 9) for w in range(1, 13))
-    one = growing(model="net", samples=200_000, batch=span(BATCH), ps=span(1, most=8), workers=span(1, most=12))
-    (record,) = simulated(scenario(one, surfaces={"net": surface}, cluster=cluster(cpu=24), noise=0.02), policy).records
+    one = growing(
+        model="net",
+        samples=200_000,
+        batch=span(BATCH),
+        ps=span(1, most=8),
+        workers=span(1, most=12),
+    )
+    (record,) = simulated(
+        scenario(one, surfaces={"net": surface}, cluster=cluster(cpu=24), noise=0.02), policy
+    ).records
     return record
 
 
@@ -287,7 +349,8 @@ def reported(story: Story, generation: int, step: int, uid: int, name: str) -> S
     job = story.state.jobs[f"default.{name}"]
     tasks = job.runs.tasks if job.runs else ()
     used = tuple(
-        TaskUsage(task=t.name(), cpu=t.resources.cpu / (3 if t.role == "ps" else 1), memory_gib=0.3) for t in tasks
+        TaskUsage(task=t.name(), cpu=t.resources.cpu / (3 if t.role == "ps" else 1), memory_gib=0.3)
+        for t in tasks
     )
     said = ProgressReported(
         job=name,
@@ -306,7 +369,9 @@ def reported(story: Story, generation: int, step: int, uid: int, name: str) -> S
 def trained_live() -> Story:
     """A job that left its sizes open, watched for some minutes."""
     story = Story(replace(AT_ONCE, policy="dlrover"))
-    first = request(resources=RoleResources(), ps=span(1, most=4), workers=span(1, most=8), handover="restart")
+    first = request(
+        resources=RoleResources(), ps=span(1, most=4), workers=span(1, most=8), handover="restart"
+    )
     story.hear(node(cpu=16), accepted(first)).decided()
     story.hear(resumed(1))
     for step in range(1, 5):

@@ -6,7 +6,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Reading, Size, Want
+from services.allocator.policies.contract import (
+    JobSeen,
+    Kin,
+    Node,
+    Observed,
+    Past,
+    Plan,
+    Reading,
+    Size,
+    Want,
+)
 from services.allocator.policies.dlrover.heuristic import PENDING_S, PS_S, dlrover_heuristic
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
@@ -21,11 +31,17 @@ def room(cpu: float, each: float = 64.0) -> list[Node]:
 
 def waiting(sizes: RoleResources | None = None, **fields: Any) -> JobSeen:
     asked = request(resources=sizes, ps=span(1, most=8), workers=span(2, most=12))
-    return replace(JobSeen(key="default.mnist", request=asked, sizes=sizes or OPEN, submitted_s=NOW), **fields)
+    return replace(
+        JobSeen(key="default.mnist", request=asked, sizes=sizes or OPEN, submitted_s=NOW), **fields
+    )
 
 
 def running(
-    ps_used: float, worker_used: float, size: tuple[int, int] = (1, 1), sizes: RoleResources = EVEN, **fields: Any
+    ps_used: float,
+    worker_used: float,
+    size: tuple[int, int] = (1, 1),
+    sizes: RoleResources = EVEN,
+    **fields: Any,
 ) -> JobSeen:
     """Its ps, and its workers, each use so many cores; so it was reported at its last size."""
     ps, workers = size
@@ -49,7 +65,9 @@ def running(
         worker_had=sizes.worker.cpu,
     )
     seen = (Observed(ps, workers, 32, 10.0 * workers),)
-    job = waiting(sizes, size=Size(ps, workers), batch=32, tasks=tasks, recent=(report,), observed=seen)
+    job = waiting(
+        sizes, size=Size(ps, workers), batch=32, tasks=tasks, recent=(report,), observed=seen
+    )
     return replace(job, **fields)
 
 
@@ -68,7 +86,10 @@ def decided(job: JobSeen, cpu: float = 60.0, now: float = NOW) -> Want:
 def test_a_job_whose_sizes_were_left_open_begins_with_one_ps_and_one_worker_of_a_fifth():
     want = decided(waiting(), cpu=15)
     assert want.size == Size(1, 1) and want.sizes is not None
-    assert (want.sizes.ps.cpu, want.sizes.worker.cpu) == (3.0, 3.0) and want.sizes.chief == OPEN.chief
+    assert (want.sizes.ps.cpu, want.sizes.worker.cpu) == (
+        3.0,
+        3.0,
+    ) and want.sizes.chief == OPEN.chief
 
 
 def test_where_sizes_were_given_it_begins_as_it_was_asked_for():
@@ -78,7 +99,9 @@ def test_where_sizes_were_given_it_begins_as_it_was_asked_for():
 def test_a_job_begins_as_those_like_it_ended_within_its_bounds():
     past = Past(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
     want = decided(waiting(kin=Kin(past=(past,))))
-    assert want.size == Size(3, 1) and want.sizes is not None and want.reason == "as 1 like it ended"
+    assert (
+        want.size == Size(3, 1) and want.sizes is not None and want.reason == "as 1 like it ended"
+    )
     assert (want.sizes.ps.cpu, want.sizes.worker) == (2.0, Resources(cpu=4.0, memory_gib=3.0))
 
 
@@ -89,7 +112,10 @@ def test_who_is_pending_for_long_asks_for_half():
 
 
 def test_no_task_is_larger_than_the_largest_node_nor_smaller_than_usual():
-    many = [Node(f"n{i}", Resources(cpu=1, memory_gib=4), Resources(cpu=1, memory_gib=4)) for i in range(40)]
+    many = [
+        Node(f"n{i}", Resources(cpu=1, memory_gib=4), Resources(cpu=1, memory_gib=4))
+        for i in range(40)
+    ]
     (want,) = dlrover_heuristic(many, [waiting()], NOW)
     assert want.sizes is not None and want.sizes.ps == Resources(cpu=1, memory_gib=4)
     (none,) = dlrover_heuristic(room(0.0), [waiting()], NOW)
@@ -118,7 +144,9 @@ def test_where_the_last_workers_brought_little_no_more_come():
 
 
 def test_once_workers_have_been_tried_there_are_ps_for_all_that_may_come():
-    """Half a core on the ps and one on the worker a process: 42 fit into 63 cores, whose ps need 21, at most 8."""
+    """Half a core on the ps and one on the worker a process: 42 fit into 63 cores, whose ps need
+    21, at most 8.
+    """
     tried = running(0.9, 0.9, (1, 2), observed=(Observed(1, 1, 32, 10.0), Observed(1, 2, 32, 20.0)))
     assert decided(tried).size == Size(8, 2)
 
@@ -155,7 +183,9 @@ def test_nothing_changes_before_it_was_watched_or_without_a_word_of_use():
     fresh = running(0.3, 0.9, since_s=NOW - 100)
     assert decided(fresh).size == Size(1, 1) and "watches" in decided(fresh).reason
     silent = running(0.3, 0.9)
-    assert decided(replace(silent, recent=(replace(silent.recent[0], ps_cpu=None),))).size == Size(1, 1)
+    assert decided(replace(silent, recent=(replace(silent.recent[0], ps_cpu=None),))).size == Size(
+        1, 1
+    )
 
 
 def test_who_is_in_flight_or_has_no_ps_is_not_spoken_of():

@@ -33,7 +33,12 @@ UNSEEN = grid([Plan(p, w, 2.0, 3.0) for p in (1, 3, 9) for w in (2, 7, 30)])
 def some_plans(count: int, seed: int = 0) -> list[Plan]:
     chance = np.random.default_rng(seed)
     return [
-        Plan(int(chance.integers(1, 17)), int(chance.integers(1, 33)), chance.uniform(1, 8), chance.uniform(1, 16))
+        Plan(
+            int(chance.integers(1, 17)),
+            int(chance.integers(1, 33)),
+            chance.uniform(1, 8),
+            chance.uniform(1, 16),
+        )
         for _ in range(count)
     ]
 
@@ -46,7 +51,9 @@ def timed(plans: list[Plan], model: Model, noise: float = 0.0, seed: int = 1) ->
 
 def apart(found: Model, truth: Model) -> float:
     """The largest relative error on plans that were not shown."""
-    return float(np.abs(iteration_s(UNSEEN, BATCH, found) / iteration_s(UNSEEN, BATCH, truth) - 1).max())
+    return float(
+        np.abs(iteration_s(UNSEEN, BATCH, found) / iteration_s(UNSEEN, BATCH, truth) - 1).max()
+    )
 
 
 def test_an_iteration_is_the_sum_of_its_five_terms():
@@ -64,7 +71,9 @@ def test_planted_coefficients_are_recovered():
     exact = fitted(timed(some_plans(12), truth))
     assert exact.coefficients == pytest.approx(PLANTED, rel=1e-4)
     noisy = fitted(timed(some_plans(60), truth, noise=0.03))
-    assert noisy.coefficients[0] == pytest.approx(PLANTED[0], rel=0.1) and apart(noisy, truth) < 0.05
+    assert (
+        noisy.coefficients[0] == pytest.approx(PLANTED[0], rel=0.1) and apart(noisy, truth) < 0.05
+    )
 
 
 @pytest.mark.parametrize("column, cores", [(WORKER_CPU, 4.0), (PS_CPU, 2.0)])
@@ -72,7 +81,12 @@ def test_cores_that_a_task_cannot_use_are_found_out(column, cores):
     """Of the numbers that were tried, the bound is the one that was planted."""
     heavy = np.array([8e-4, 0.2, 0.0, 0.0, 0.001])
     truth = Model(heavy, np.where(np.arange(4) == column, cores, FREE))
-    shown = [Plan(p, w, a, b) for p, w in ((1, 4), (4, 8)) for a in (1.0, 2.0, 4.0, 8.0) for b in (2.0, 4.0, 8.0, 16.0)]
+    shown = [
+        Plan(p, w, a, b)
+        for p, w in ((1, 4), (4, 8))
+        for a in (1.0, 2.0, 4.0, 8.0)
+        for b in (2.0, 4.0, 8.0, 16.0)
+    ]
     assert fitted(timed(shown, truth, noise=0.01)).bounds.tolist() == truth.bounds.tolist()
     assert fitted(timed(shown, Model(heavy, FREE), noise=0.01)).bounds.tolist() == FREE.tolist()
 
@@ -80,7 +94,11 @@ def test_cores_that_a_task_cannot_use_are_found_out(column, cores):
 def test_one_observation_says_nothing_of_other_plans_and_similar_jobs_do():
     truth, other = Model(PLANTED, FREE), Model(1.1 * PLANTED, FREE)
     own = timed([Plan(1, 1, 2.0, 4.0)], truth)
-    assert apart(fitted(own, similar=timed(some_plans(20), other)), truth) < 0.15 < apart(fitted(own), truth)
+    assert (
+        apart(fitted(own, similar=timed(some_plans(20), other)), truth)
+        < 0.15
+        < apart(fitted(own), truth)
+    )
 
 
 def test_busy_workers_mean_that_more_cores_help_and_idle_ones_that_they_do_not():
@@ -102,7 +120,13 @@ def test_the_shares_of_an_iteration_are_parts_of_a_whole(workers, ps):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 32), st.floats(1e-6, 1e4)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 16), st.integers(1, 32), st.floats(1e-6, 1e4)),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_whatever_was_timed_no_coefficient_is_negative_and_every_iteration_takes_time(rows):
     seen = [Timed(Plan(p, w, 1.0 + p % 3, 2.0 + w % 5), BATCH, s) for p, w, s in rows]
     found = fitted(seen)
@@ -111,6 +135,10 @@ def test_whatever_was_timed_no_coefficient_is_negative_and_every_iteration_takes
 
 def test_what_cannot_be_is_not_used():
     plan = Plan(1, 1, 1.0, 1.0)
-    wrong = [Timed(plan, 0, 1.0), Timed(Plan(1, 1, 0.0, 1.0), 8, 1.0), Timed(Plan(1, 0, 1.0, 1.0), 8, 1.0)]
+    wrong = [
+        Timed(plan, 0, 1.0),
+        Timed(Plan(1, 1, 0.0, 1.0), 8, 1.0),
+        Timed(Plan(1, 0, 1.0, 1.0), 8, 1.0),
+    ]
     wrong += [Timed(plan, 8, s) for s in (0.0, -1.0, math.inf, math.nan)]
     assert usable([*wrong, Timed(plan, 8, 1.0)]) == [Timed(plan, 8, 1.0)]

@@ -22,15 +22,20 @@ from shared.messages import Resources
 from tests.allocator.builders import request
 
 
-def use(ps_cpu: float = 2.0, hottest: float = 2.0, worker_cpu: float = 3.0, worker_gib: float = 4.0) -> Use:
+def use(
+    ps_cpu: float = 2.0, hottest: float = 2.0, worker_cpu: float = 3.0, worker_gib: float = 4.0
+) -> Use:
     return Use(ps_cpu, hottest, worker_cpu, worker_gib)
 
 
 @pytest.mark.parametrize(
-    ("limit", "task"), [((12, 30), (3, 6)), ((200, 400), (16, 8)), ((2, 4), (0.4, 0.8)), ((0, 0), (0, 0))]
+    ("limit", "task"),
+    [((12, 30), (3, 6)), ((200, 400), (16, 8)), ((2, 4), (0.4, 0.8)), ((0, 0), (0, 0))],
 )
 def test_a_first_task_is_a_fifth_of_the_limit_and_never_more_than_its_bounds(limit, task):
-    assert created(Resources(cpu=limit[0], memory_gib=limit[1])) == Resources(cpu=task[0], memory_gib=task[1])
+    assert created(Resources(cpu=limit[0], memory_gib=limit[1])) == Resources(
+        cpu=task[0], memory_gib=task[1]
+    )
 
 
 def test_a_job_inherits_the_mean_of_all_ps_cores_and_the_most_of_everything_else():
@@ -59,15 +64,30 @@ def test_a_hot_ps_gets_cores_for_the_workers_to_come_and_no_more_than_a_node_has
 
 @pytest.mark.parametrize(
     ("utilisation", "ratio", "workers"),
-    [(0.3, 1.0, 12), (0.9, 1.0, 4), (0.96, 1.0, 4), (0.3, 0.19, 4), (0.3, 0.2, 12), (0.01, 1.0, 60), (0.0, 1.0, 4)],
+    [
+        (0.3, 1.0, 12),
+        (0.9, 1.0, 4),
+        (0.96, 1.0, 4),
+        (0.3, 0.19, 4),
+        (0.3, 0.2, 12),
+        (0.01, 1.0, 60),
+        (0.0, 1.0, 4),
+    ],
 )
-def test_workers_come_until_the_busiest_ps_is_at_its_threshold_or_speed_no_longer_rises(utilisation, ratio, workers):
+def test_workers_come_until_the_busiest_ps_is_at_its_threshold_or_speed_no_longer_rises(
+    utilisation, ratio, workers
+):
     assert more_workers(4, utilisation, ratio) == workers
 
 
 def test_the_last_workers_are_measured_by_those_before_them():
     assert speed_ratio({1: 10.0, 2: 19.0, 4: 21.0}, 4) == pytest.approx(1.0 / 9.5)
-    assert speed_ratio({2: 19.0}, 2) == speed_ratio({1: 10.0}, 2) == speed_ratio({1: 0.0, 2: 5.0}, 2) == 1.0
+    assert (
+        speed_ratio({2: 19.0}, 2)
+        == speed_ratio({1: 10.0}, 2)
+        == speed_ratio({1: 0.0, 2: 5.0}, 2)
+        == 1.0
+    )
 
 
 @given(st.dictionaries(st.integers(1, 9), st.floats(), max_size=5), st.integers(1, 9))

@@ -28,7 +28,18 @@ from services.allocator.policies.elastic_batch.policy import (
 )
 from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, scale_table
 from shared.messages import Resources, RoleResources, Span, TaskPlan
-from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, size, span
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    size,
+    span,
+)
 
 NONE = -math.inf
 SCALES = st.one_of(st.just(NONE), st.floats(-2.0, 9.0), st.integers(0, 3).map(float))
@@ -44,7 +55,10 @@ def literal(tables: Sequence[Sequence[float]], devices: int) -> float:
     best = [0.0] * (devices + 1)
     for scales in tables:
         last = range(len(scales))
-        best = [max([NONE, *(scales[g] + best[k - g - 1] for g in last if g < k)]) for k in range(devices + 1)]
+        best = [
+            max([NONE, *(scales[g] + best[k - g - 1] for g in last if g < k)])
+            for k in range(devices + 1)
+        ]
     return best[devices]
 
 
@@ -52,7 +66,9 @@ def brute(tables: Sequence[Sequence[float]], devices: int) -> float:
     """Every combination there is."""
     picks = itertools.product(*(range(len(scales)) for scales in tables))
     fitting = (p for p in picks if sum(p) + len(p) <= devices)
-    return max((sum(scales[g] for scales, g in zip(tables, p, strict=True)) for p in fitting), default=NONE)
+    return max(
+        (sum(scales[g] for scales, g in zip(tables, p, strict=True)) for p in fitting), default=NONE
+    )
 
 
 # ---------------------------------------------------------------- the algorithm
@@ -67,7 +83,11 @@ def test_the_programme_finds_what_trying_everything_finds(tables, devices):
     assert sum(p.devices for p in picks) <= devices
     found = sum(scales[p.devices - 1] for scales, p in zip(kept, picks, strict=True))
     close = EQUAL * (1 + len(kept))  # sums that differ by less are equal to it
-    assert found == pytest.approx(brute(kept, devices), abs=close) == pytest.approx(literal(kept, devices), abs=close)
+    assert (
+        found
+        == pytest.approx(brute(kept, devices), abs=close)
+        == pytest.approx(literal(kept, devices), abs=close)
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -112,7 +132,9 @@ def test_what_does_not_fit_together_is_an_error_and_not_an_answer():
 
 def test_under_load_few_devices_and_small_batches_and_when_they_are_free_many_and_large():
     timing = Timing(step_s=0.1, sample_s=0.01, ring_s=0.2, hop_s=0.001)
-    one = scale_table(timing.rate, Limits(batch_min=32, batch_max=512, device_batch_max=32, devices_max=16))
+    one = scale_table(
+        timing.rate, Limits(batch_min=32, batch_max=512, device_batch_max=32, devices_max=16)
+    )
     assert autoscale([one], 16) == [Pick(16, 512)]
     assert autoscale([one] * 16, 16) == [Pick(1, 32)] * 16
 
@@ -124,7 +146,11 @@ GPU = Resources(cpu=1, gpu=1)
 
 def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
     """A job without ps, on devices."""
-    usual = {"batch": Span(start=32, min=32, max=512), "device_batch_max": 32, "workers": span(1, most=16)}
+    usual = {
+        "batch": Span(start=32, min=32, max=512),
+        "device_batch_max": 32,
+        "workers": span(1, most=16),
+    }
     asked = replace(request(job, **(usual | fields)), ps=Span(start=0, min=0, max=0))
     sizes = RoleResources(chief=Resources(), ps=Resources(), worker=GPU)
     return JobSeen(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
@@ -157,18 +183,27 @@ def wanted(wants: Sequence[Want]) -> dict[str, tuple[int, int, int]]:
 
 def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
     seen = tuple(Observed(1, k, 32, 32.0 * k / (0.4 + 0.1 * k)) for k in (1, 2, 4))
-    jobs = [running(served("a"), 2, 32, observed=seen), served("b"), running(ringed("c"), 1, 32, observed=seen[:1])]
+    jobs = [
+        running(served("a"), 2, 32, observed=seen),
+        served("b"),
+        running(ringed("c"), 1, 32, observed=seen[:1]),
+    ]
     models = fit_jobs(jobs)
     assert msgspec.json.decode(msgspec.json.encode(models), type=list[ScaleModel]) == models
     carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     there = nodes(cpu=20, gpu=4)
-    assert elastic_batch(there, [carrying[0], jobs[1], carrying[2]], 0.0) == elastic_batch(there, jobs, 0.0)
+    assert elastic_batch(there, [carrying[0], jobs[1], carrying[2]], 0.0) == elastic_batch(
+        there, jobs, 0.0
+    )
 
 
 def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_theirs():
     (model,) = fit_jobs([served("broken")])
     unknown = np.full(len(model.table.scales), math.nan)
-    broken = replace(served("broken"), model=ScaleModel(Timing(*[math.nan] * 4), unknown.tobytes(), model.batches))
+    broken = replace(
+        served("broken"),
+        model=ScaleModel(Timing(*[math.nan] * 4), unknown.tobytes(), model.batches),
+    )
     told = wanted(elastic_batch(nodes(cpu=20), [broken, served("b", at=1)], 0.0))
     assert told == wanted(elastic_batch(nodes(cpu=20), [served("b", at=1)], 0.0))
 
@@ -176,14 +211,18 @@ def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_their
 def test_of_batches_that_are_equally_fast_the_smallest_is_chosen_whatever_rounding_says():
     """Without any cost of a step all batches are."""
     timing = Timing(step_s=0.0, sample_s=0.1 / 3, ring_s=0.0, hop_s=0.0)
-    table = scale_table(timing.rate, Limits(batch_min=10, batch_max=512, device_batch_max=512, devices_max=4))
+    table = scale_table(
+        timing.rate, Limits(batch_min=10, batch_max=512, device_batch_max=512, devices_max=4)
+    )
     assert table.batches.tolist() == [10, 10, 12, 12]
 
 
 def test_one_job_gets_all_devices_and_a_crowd_one_each():
     assert wanted(elastic_batch(nodes(gpu=4, count=4), [ringed()], 0.0)) == {"a": (0, 16, 512)}
     crowd = [ringed(f"j{i}", at=i) for i in range(20)]
-    assert wanted(elastic_batch(nodes(gpu=4, count=4), crowd, 0.0)) == {f"j{i}": (0, 1, 32) for i in range(16)}
+    assert wanted(elastic_batch(nodes(gpu=4, count=4), crowd, 0.0)) == {
+        f"j{i}": (0, 1, 32) for i in range(16)
+    }
 
 
 def test_who_runs_makes_room_for_who_arrives():
@@ -194,7 +233,9 @@ def test_who_runs_makes_room_for_who_arrives():
 
 def test_a_job_in_flight_keeps_its_devices_and_is_not_told_anything():
     flying = running(ringed(), workers=12, batch=384, busy=True)
-    assert wanted(elastic_batch(nodes(gpu=4), [flying, ringed("b", at=1)], 0.0)) == {"b": (0, 4, 128)}
+    assert wanted(elastic_batch(nodes(gpu=4), [flying, ringed("b", at=1)], 0.0)) == {
+        "b": (0, 4, 128)
+    }
 
 
 def test_ps_follow_the_workers_in_the_ratio_of_the_start_and_are_paid_for():
@@ -207,7 +248,9 @@ def test_beside_ps_a_batch_starts_as_asked_and_changes_once_a_speed_tells_what_t
     assert wanted(elastic_batch(nodes(cpu=13.5), [asked], 0.0)) == {"a": (3, 5, 32)}
     unheard = running(asked, workers=5, batch=32)
     assert wanted(elastic_batch(nodes(), [unheard], 0.0))["a"][2] == 32
-    (want,) = elastic_batch(nodes(cpu=0), [replace(unheard, observed=(Observed(3, 5, 32, 1000.0),))], 0.0)
+    (want,) = elastic_batch(
+        nodes(cpu=0), [replace(unheard, observed=(Observed(3, 5, 32, 1000.0),))], 0.0
+    )
     assert (want.workers, want.batch) == (5, 64) and want.faster is not None and want.faster > 1.05
 
 
@@ -220,12 +263,18 @@ def test_little_gain_is_no_reason_to_stop_anybody():
 
 def test_devices_that_slow_a_job_down_are_given_back():
     slow = tuple(Observed(0, k, 32 * k, 3200.0 / k) for k in (1, 2, 4, 8))
-    (want,) = elastic_batch(nodes(gpu=8), [running(ringed(), workers=8, batch=256, observed=slow)], 0.0)
+    (want,) = elastic_batch(
+        nodes(gpu=8), [running(ringed(), workers=8, batch=256, observed=slow)], 0.0
+    )
     assert want.workers == 1
 
 
 def test_priority_comes_before_arrival_and_both_after_what_runs():
-    jobs = [ringed("late", at=5, priority=1), ringed("early", at=1), running(ringed("old", at=9), 1, 32)]
+    jobs = [
+        ringed("late", at=5, priority=1),
+        ringed("early", at=1),
+        running(ringed("old", at=9), 1, 32),
+    ]
     assert set(wanted(elastic_batch(nodes(gpu=1), jobs, 0.0))) == {"old", "late"}
 
 
@@ -236,7 +285,11 @@ def test_closed_nodes_give_nothing_new():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=8), st.integers(0, 12), st.integers(0, 40))
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=8),
+    st.integers(0, 12),
+    st.integers(0, 40),
+)
 def test_no_more_is_promised_than_there_is_and_bounds_hold(kinds, gpus, cores):
     jobs = []
     for i, (on_gpu, workers) in enumerate(kinds):
@@ -244,7 +297,9 @@ def test_no_more_is_promised_than_there_is_and_bounds_hold(kinds, gpus, cores):
         jobs.append(running(job, workers, 32 * workers if on_gpu else 32) if workers else job)
     cluster = [Node("n0", Resources(cpu=cores, gpu=gpus))]
     wants = {w.job: w for w in elastic_batch(cluster, jobs, 0.0)}
-    gpu = sum(w.workers for key, w in wants.items() for j in jobs if j.key == key and j.start.ps == 0)
+    gpu = sum(
+        w.workers for key, w in wants.items() for j in jobs if j.key == key and j.start.ps == 0
+    )
     assert gpu <= gpus + sum(t.resources.gpu for j in jobs for t in j.tasks)
     assert all(j.key in wants for j in jobs if j.size)
     assert all(1 <= w.workers <= 16 for w in wants.values())
@@ -267,7 +322,9 @@ def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_ano
 
 def test_a_change_of_nothing_but_the_batch_is_a_generation_of_the_same_tasks():
     asked = request(policy="elastic-batch", batch=span(32, most=64), ps=span(1), workers=span(1))
-    story = Story(replace(AT_ONCE, window_s=2.0, max_delay_s=30.0)).hear(node(cpu=3), accepted(asked))
+    story = Story(replace(AT_ONCE, window_s=2.0, max_delay_s=30.0)).hear(
+        node(cpu=3), accepted(asked)
+    )
     first = story.decided()
     assert (size(first), first.batch) == ((1, 1), 32)
     story.hear(node(cpu=3, free=0, own=own("mnist", *first.tasks)), resumed(1))

@@ -7,7 +7,9 @@ from services.allocator.policies.elastic_batch.pool import core_pool, cores, dev
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import request, span
 
-SIZES = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.5, gpu=2))
+SIZES = RoleResources(
+    chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.5, gpu=2)
+)
 
 
 def job(**fields: object) -> JobSeen:
@@ -24,7 +26,9 @@ def test_a_price_has_the_chief_and_the_ps_in_it():
 
 
 def test_a_unit_divides_every_task_and_what_a_node_has_beside_it_is_lost():
-    pool = core_pool([Node("a", Resources(cpu=0.9)), Node("b", Resources(cpu=0.6))], [job()], taken=0)
+    pool = core_pool(
+        [Node("a", Resources(cpu=0.9)), Node("b", Resources(cpu=0.6))], [job()], taken=0
+    )
     assert (pool.units, pool.unit) == (3 + 2, 250)
     assert pool.cost(job(), 4) == 1 + 2 + 8
     assert core_pool([Node("a", Resources(cpu=0.9))], [job()], taken=300).units == 3 - 2
@@ -36,5 +40,7 @@ def test_a_large_cluster_is_counted_in_coarser_units():
 
 
 def test_devices_are_counted_one_by_one():
-    pool = device_pool([Node("a", Resources(gpu=4)), Node("b", Resources(gpu=4), open=False)], [job()])
+    pool = device_pool(
+        [Node("a", Resources(gpu=4)), Node("b", Resources(gpu=4), open=False)], [job()]
+    )
     assert (pool.units, pool.cost(job(), 3)) == (4, 6)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies.elastic_batch.scalability import Limits, Speed, Timing, fitted, prior, scale_table
+from services.allocator.policies.elastic_batch.scalability import (
+    Limits,
+    Speed,
+    Timing,
+    fitted,
+    prior,
+    scale_table,
+)
 
 TRUE = Timing(step_s=0.05, sample_s=0.002, ring_s=0.08, hop_s=0.001)
 WIDE = Limits(batch_min=16, batch_max=512, device_batch_max=64, devices_max=16)
@@ -14,11 +21,16 @@ WIDE = Limits(batch_min=16, batch_max=512, device_batch_max=64, devices_max=16)
 
 def seen(timing: Timing, *pairs: tuple[int, int], noise: float = 0.0) -> list[Speed]:
     rng = np.random.default_rng(1)
-    return [Speed(each, k, float(timing.rate(each, k)) * (1 + noise * rng.normal())) for each, k in pairs]
+    return [
+        Speed(each, k, float(timing.rate(each, k)) * (1 + noise * rng.normal()))
+        for each, k in pairs
+    ]
 
 
 def test_every_batch_of_the_table_is_feasible_and_what_is_infeasible_has_none():
-    table = scale_table(TRUE.rate, Limits(batch_min=100, batch_max=120, device_batch_max=32, devices_max=64))
+    table = scale_table(
+        TRUE.rate, Limits(batch_min=100, batch_max=120, device_batch_max=32, devices_max=64)
+    )
     for k, (scale, batch) in enumerate(zip(*table, strict=True), start=1):
         there = [b * k for b in range(1, 33) if 100 <= b * k <= 120]
         assert np.isfinite(scale) == bool(there)
@@ -29,7 +41,9 @@ def test_the_batch_is_the_best_of_all_even_where_more_is_slower():
     def humped(each, k):
         return np.asarray(each * k / (1.0 + (each - 5) ** 2), dtype=float)
 
-    table = scale_table(humped, Limits(batch_min=1, batch_max=100, device_batch_max=8, devices_max=10))
+    table = scale_table(
+        humped, Limits(batch_min=1, batch_max=100, device_batch_max=8, devices_max=10)
+    )
     for k in range(1, 11):
         best = max((float(humped(b, k)) for b in range(1, 9) if 1 <= b * k <= 100), default=0.0)
         assert table.scales[k - 1] == pytest.approx(best / float(humped(8, 1)))
@@ -42,18 +56,26 @@ def test_one_device_with_its_largest_batch_is_the_measure_of_all():
 
 
 def test_with_ps_a_batch_is_one_workers_own():
-    table = scale_table(TRUE.rate, Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False))
+    table = scale_table(
+        TRUE.rate,
+        Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False),
+    )
     assert table.batches.tolist() == [48, 48, 48, 48]
 
 
 def test_with_ps_the_first_batch_is_the_only_one_while_nothing_was_seen():
-    first = Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False, first=32)
+    first = Limits(
+        batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False, first=32
+    )
     assert scale_table(TRUE.rate, first).batches.tolist() == [32, 32, 32, 32]
     assert scale_table(TRUE.rate, replace(first, first=64)).batches.tolist() == [48, 48, 48, 48]
 
 
 def test_a_gang_floor_leaves_fewer_devices_out():
-    table = scale_table(TRUE.rate, Limits(batch_min=1, batch_max=64, device_batch_max=64, devices_max=4, devices_min=3))
+    table = scale_table(
+        TRUE.rate,
+        Limits(batch_min=1, batch_max=64, device_batch_max=64, devices_max=4, devices_min=3),
+    )
     assert np.isfinite(table.scales).tolist() == [False, False, True, True]
 
 
@@ -77,7 +99,12 @@ def test_one_speed_moves_the_scale_of_time_and_not_the_shape():
 
 
 def test_speeds_that_are_no_numbers_above_zero_are_passed_over():
-    nonsense = [Speed(64, 1, float("nan")), Speed(64, 2, -3.0), Speed(64, 2, float("inf")), Speed(0, 1, 5.0)]
+    nonsense = [
+        Speed(64, 1, float("nan")),
+        Speed(64, 2, -3.0),
+        Speed(64, 2, float("inf")),
+        Speed(0, 1, 5.0),
+    ]
     assert fitted(nonsense, reference=64) == prior(64)
 
 

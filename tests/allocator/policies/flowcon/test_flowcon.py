@@ -20,24 +20,39 @@ from tests.allocator.builders import node as told_node
 
 def tasks(*where: str, cpu: float = 2.0) -> tuple[TaskPlan, ...]:
     """A chief and a ps on the first node, and a worker on each."""
-    roles = [("chief", 0, where[0]), ("ps", 0, where[0]), *(("worker", i, node) for i, node in enumerate(where))]
+    roles = [
+        ("chief", 0, where[0]),
+        ("ps", 0, where[0]),
+        *(("worker", i, node) for i, node in enumerate(where)),
+    ]
     return tuple(
         TaskPlan(role=r, index=i, serial=s, node=n, resources=Resources(cpu=cpu, memory_gib=1))  # type: ignore[arg-type]
         for s, (r, i, n) in enumerate(roles)
     )
 
 
-def readings(*losses: float | None, since: float = 0.0, cpu: float | None = None) -> tuple[Reading, ...]:
+def readings(
+    *losses: float | None, since: float = 0.0, cpu: float | None = None
+) -> tuple[Reading, ...]:
     """One a second."""
     return tuple(
         Reading(
-            at_s=since + i + 1, samples=i, loss=loss, samples_per_second=1, ps=1, workers=1, batch=32, worker_cpu=cpu
+            at_s=since + i + 1,
+            samples=i,
+            loss=loss,
+            samples_per_second=1,
+            ps=1,
+            workers=1,
+            batch=32,
+            worker_cpu=cpu,
         )
         for i, loss in enumerate(losses)
     )
 
 
-def job(name: str, *losses: float | None, where: tuple[str, ...] = ("n1",), **fields: Any) -> JobSeen:
+def job(
+    name: str, *losses: float | None, where: tuple[str, ...] = ("n1",), **fields: Any
+) -> JobSeen:
     usual: dict[str, Any] = {
         "request": request(name),
         "sizes": EVEN,
@@ -80,24 +95,37 @@ def test_cores_go_from_a_flat_job_to_a_learning_one_without_any_new_task():
 
 def _whole(wants: dict[str, Want]) -> dict[str, float]:
     """Cores of each job of one ps and one worker that changes."""
-    return {name: s.chief.cpu + s.ps.cpu + s.worker.cpu for name, want in wants.items() if (s := want.sizes)}
+    return {
+        name: s.chief.cpu + s.ps.cpu + s.worker.cpu
+        for name, want in wants.items()
+        if (s := want.sizes)
+    }
 
 
 def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_floor():
-    asked = replace(EVEN, chief=Resources(cpu=0.5), ps=Resources(cpu=1.0), worker=Resources(cpu=4.5))
+    asked = replace(
+        EVEN, chief=Resources(cpu=0.5), ps=Resources(cpu=1.0), worker=Resources(cpu=4.5)
+    )
     flat = job("flat", *FLAT, sizes=asked)
     sizes = by_job(flowcon([node()], [job("fast", *FAST), flat], 48.0, TWELVE))["flat"].sizes
     assert sizes
     above = [task.cpu - TWELVE.floor_cpu for task in (sizes.chief, sizes.ps, sizes.worker)]
-    assert above[1] / above[0] == pytest.approx(2.0, abs=0.1) and above[2] / above[1] == pytest.approx(4.5, abs=0.1)
+    assert above[1] / above[0] == pytest.approx(2.0, abs=0.1) and above[2] / above[
+        1
+    ] == pytest.approx(4.5, abs=0.1)
     starved = job("flat", *FLAT, sizes=replace(asked, ps=Resources(cpu=1e-6)))
     sizes = by_job(flowcon([node()], [job("fast", *FAST), starved], 48.0, TWELVE))["flat"].sizes
     assert sizes and sizes.ps.cpu == TWELVE.floor_cpu
 
 
 def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
-    free = [job(name, *losses, sizes=replace(EVEN, chief=Resources())) for name, losses in (("a", FAST), ("b", FLAT))]
-    assert [want.sizes.chief.cpu for want in flowcon([node()], free, 48.0, TWELVE) if want.sizes] == [0.0, 0.0]
+    free = [
+        job(name, *losses, sizes=replace(EVEN, chief=Resources()))
+        for name, losses in (("a", FAST), ("b", FLAT))
+    ]
+    assert [
+        want.sizes.chief.cpu for want in flowcon([node()], free, 48.0, TWELVE) if want.sizes
+    ] == [0.0, 0.0]
 
 
 def test_between_two_boundaries_the_answer_does_not_change():
@@ -111,7 +139,9 @@ def taken(seen: JobSeen, wants: dict[str, Want]) -> JobSeen:
     """The job, once it has what was wanted for it."""
     sizes = wants[seen.request.job].sizes
     assert sizes
-    return replace(seen, tasks=tuple(replace(task, resources=getattr(sizes, task.role)) for task in seen.tasks))
+    return replace(
+        seen, tasks=tuple(replace(task, resources=getattr(sizes, task.role)) for task in seen.tasks)
+    )
 
 
 def test_when_its_advice_was_taken_it_has_nothing_more_to_say():
@@ -130,7 +160,9 @@ def test_what_pods_are_still_to_give_up_counts_as_there():
 def test_a_new_job_is_taken_to_learn_fast_until_it_has_told_of_two_intervals():
     def cores_at(now: float) -> dict[str, float]:
         old = [job("fast", *falling(72, 1.0)), job("flat", *[5.0] * 72)]
-        return _whole(by_job(flowcon([node()], [*old, job("new", *[5.0] * 48, since_s=24.0)], now, TWELVE)))
+        return _whole(
+            by_job(flowcon([node()], [*old, job("new", *[5.0] * 48, since_s=24.0)], now, TWELVE))
+        )
 
     early = cores_at(36.0)
     assert early["new"] > 2 * max(early["fast"], early["flat"])
@@ -139,23 +171,42 @@ def test_a_new_job_is_taken_to_learn_fast_until_it_has_told_of_two_intervals():
 
 
 def test_when_all_are_flat_everybody_gets_an_equal_share():
-    jobs = [job("a", *[5.0] * 64, tasks=tasks("n1", cpu=3.0)), job("b", *[3.0] * 64, tasks=tasks("n1", cpu=1.0))]
+    jobs = [
+        job("a", *[5.0] * 64, tasks=tasks("n1", cpu=3.0)),
+        job("b", *[3.0] * 64, tasks=tasks("n1", cpu=1.0)),
+    ]
     wants = by_job(flowcon([node()], jobs, 60.0, TWELVE))
     sizes = [want.sizes for want in wants.values()]
-    assert sizes[0] and sizes[0] == sizes[1] and sizes[0].worker.cpu == 2.0 and "limit 100%" in wants["a"].reason
+    assert (
+        sizes[0]
+        and sizes[0] == sizes[1]
+        and sizes[0].worker.cpu == 2.0
+        and "limit 100%" in wants["a"].reason
+    )
 
 
-NEXT = job("next", size=None, tasks=(), sizes=replace(EVEN, ps=Resources(cpu=4.0), worker=Resources(cpu=8.0)))
+NEXT = job(
+    "next",
+    size=None,
+    tasks=(),
+    sizes=replace(EVEN, ps=Resources(cpu=4.0), worker=Resources(cpu=8.0)),
+)
 
 
 def test_who_waits_starts_as_if_it_learnt_all_in_one_interval_and_the_others_make_room_for_it():
     fast = job("fast", *FAST, recent=readings(*FAST, cpu=6.0))
-    cores = _whole(wants := by_job(flowcon([node()], [fast, job("flat", *FLAT), NEXT], 48.0, TWELVE)))
+    cores = _whole(
+        wants := by_job(flowcon([node()], [fast, job("flat", *FLAT), NEXT], 48.0, TWELVE))
+    )
     assert wants["next"].size == Size(1, 1)
-    # 2 / 100 a second with half of the cores is a growth of 0.04; of who is new 1 / 12; flat has 1 / (beta n).
+    # 2 / 100 a second with half of the cores is a growth of 0.04; of who is new 1 / 12; flat has 1
+    # / (beta n).
     total = 0.04 + 1 / 12
     assert cores["next"] == pytest.approx(12 * (1 / 12 / total) / (1 + 1 / 4), abs=0.05)
-    assert cores["fast"] / cores["next"] == pytest.approx(0.04 * 12, rel=0.1) and sum(cores.values()) <= 12.0
+    assert (
+        cores["fast"] / cores["next"] == pytest.approx(0.04 * 12, rel=0.1)
+        and sum(cores.values()) <= 12.0
+    )
 
 
 def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
@@ -166,19 +217,33 @@ def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
 
 def test_who_waits_gets_in_where_its_share_leaves_less_than_the_floors_of_who_hardly_learns():
     hardly = [100.0 - 0.15 * i for i in range(48)]
-    small = replace(EVEN, chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6))
-    there = job("hardly", *hardly, sizes=small, tasks=tasks("n1", cpu=0.33), recent=readings(*hardly, cpu=0.9))
+    small = replace(
+        EVEN, chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6)
+    )
+    there = job(
+        "hardly",
+        *hardly,
+        sizes=small,
+        tasks=tasks("n1", cpu=0.33),
+        recent=readings(*hardly, cpu=0.9),
+    )
     waits = replace(NEXT, sizes=replace(small, worker=Resources(cpu=0.8)))
     wants = by_job(flowcon([node(free=0.01, cpu=1.0)], [there, waits], 48.0, TWELVE))
     cores = _whole(wants)
     assert wants["hardly"].reason.startswith("growing") and cores["next"] <= 0.85
-    assert cores["hardly"] == pytest.approx(3 * TWELVE.floor_cpu, abs=0.03) and 0.95 < sum(cores.values()) <= 1.0
+    assert (
+        cores["hardly"] == pytest.approx(3 * TWELVE.floor_cpu, abs=0.03)
+        and 0.95 < sum(cores.values()) <= 1.0
+    )
 
 
 def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
     fading = [100.0 - i for i in range(24)] + [76.0] * 24
     steep = [200.0 - 4 * i for i in range(48)]
-    jobs = [job(n, *told, recent=readings(*told, cpu=4.0)) for n, told in (("steep", steep), ("fading", fading))]
+    jobs = [
+        job(n, *told, recent=readings(*told, cpu=4.0))
+        for n, told in (("steep", steep), ("fading", fading))
+    ]
     first = by_job(flowcon([node()], [*jobs, NEXT], 48.0, TWELVE))
     made = [taken(each, first) for each in jobs]
     room = node(free=12.0 - sum(_cpu(None, task) for each in made for task in each.tasks))
@@ -190,7 +255,9 @@ def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
 
 def test_who_comes_at_once_with_others_gets_as_much_as_they():
     three = [replace(NEXT, key=f"default.j{i}", request=request(f"j{i}")) for i in range(3)]
-    assert {round(c, 1) for c in _whole(by_job(flowcon([node(free=12.0)], three, 0.0, TWELVE))).values()} == {4.0}
+    assert {
+        round(c, 1) for c in _whole(by_job(flowcon([node(free=12.0)], three, 0.0, TWELVE))).values()
+    } == {4.0}
 
 
 def test_who_waits_gets_no_more_than_was_asked_for():
@@ -271,7 +338,9 @@ def report(story: Story, uid: int, name: str, step: int, loss: float) -> None:
 
 
 WIDE = RoleResources(
-    chief=Resources(cpu=1, memory_gib=1), ps=Resources(cpu=1, memory_gib=1), worker=Resources(cpu=4, memory_gib=1)
+    chief=Resources(cpu=1, memory_gib=1),
+    ps=Resources(cpu=1, memory_gib=1),
+    worker=Resources(cpu=4, memory_gib=1),
 )
 
 

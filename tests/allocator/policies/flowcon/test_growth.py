@@ -1,4 +1,6 @@
-"""Growth efficiency, the three lists, limits, back-off: hand-made traces with the formulas' numbers."""
+"""Growth efficiency, the three lists, limits, back-off: hand-made traces with the formulas'
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,26 @@ def samples(*losses: float | None, every_s: float = 5.0, share: float = 0.5) -> 
 
 
 def test_growth_is_the_change_of_the_normalised_mean_loss_by_second_and_cpu_share():
-    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10) == pytest.approx((3 - 1) / 4 / 10 / 0.5)
+    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10) == pytest.approx(
+        (3 - 1) / 4 / 10 / 0.5
+    )
 
 
 def test_a_rising_loss_counts_as_progress_too():
-    assert growth(samples(1.0, 1.0, 2.0, 2.0), now=20, interval_s=10) == pytest.approx(0.5 / 10 / 0.5)
+    assert growth(samples(1.0, 1.0, 2.0, 2.0), now=20, interval_s=10) == pytest.approx(
+        0.5 / 10 / 0.5
+    )
 
 
 def test_the_largest_loss_seen_before_the_samples_normalises_as_well():
-    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10, largest=8.0) == pytest.approx(2 / 8 / 10 / 0.5)
+    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10, largest=8.0) == pytest.approx(
+        2 / 8 / 10 / 0.5
+    )
 
 
-@pytest.mark.parametrize("losses", [(), (1.0,), (None, None, 1.0, 1.0), (1.0, 1.0, math.nan, math.inf), (0.0,) * 4])
+@pytest.mark.parametrize(
+    "losses", [(), (1.0,), (None, None, 1.0, 1.0), (1.0, 1.0, math.nan, math.inf), (0.0,) * 4]
+)
 def test_without_two_intervals_of_usable_losses_there_is_no_growth(losses):
     assert growth(samples(*losses), now=20, interval_s=10) == 0.0
 
@@ -61,8 +71,12 @@ def test_growth_is_a_finite_number_whatever_is_read(losses, share, now):
 # ---------------------------------------------------------------- Algorithm 1
 
 
-def container(name: str = "a", growth: float = 0.0, limit: float = CORES, list_: str = "NL") -> Container:
-    return Container(name=name, limit=limit, growth=growth, watching=list_ == "WL", completing=list_ == "CL")
+def container(
+    name: str = "a", growth: float = 0.0, limit: float = CORES, list_: str = "NL"
+) -> Container:
+    return Container(
+        name=name, limit=limit, growth=growth, watching=list_ == "WL", completing=list_ == "CL"
+    )
 
 
 def lists(containers: tuple[Container, ...]) -> list[str]:
@@ -84,13 +98,21 @@ def limits(containers: tuple[Container, ...]) -> list[float]:
         (0.03, "CL", "NL"),
     ],
 )
-def test_a_low_reading_moves_a_container_one_list_on_and_another_brings_it_back(growth, before, after):
+def test_a_low_reading_moves_a_container_one_list_on_and_another_brings_it_back(
+    growth, before, after
+):
     others = container("b", 0.05)
-    assert lists(pass_([container("a", growth, list_=before), others], CORES, RULES)) == [after, "NL"]
+    assert lists(pass_([container("a", growth, list_=before), others], CORES, RULES)) == [
+        after,
+        "NL",
+    ]
 
 
 def test_growing_containers_share_the_cores_by_their_growth():
-    assert limits(pass_([container("a", 0.06), container("b", 0.03)], CORES, RULES)) == [5.3333, 2.6667]
+    assert limits(pass_([container("a", 0.06), container("b", 0.03)], CORES, RULES)) == [
+        5.3333,
+        2.6667,
+    ]
 
 
 def test_a_watched_one_keeps_its_limit_but_its_growth_counts_in_the_sum():
@@ -99,18 +121,27 @@ def test_a_watched_one_keeps_its_limit_but_its_growth_counts_in_the_sum():
 
 
 def test_a_completing_one_keeps_one_part_of_n_plus_one():
-    judged = pass_([container("a", 0.001, list_="WL"), container("b", 0.05), container("c", 0.05)], CORES, RULES)
+    judged = pass_(
+        [container("a", 0.001, list_="WL"), container("b", 0.05), container("c", 0.05)],
+        CORES,
+        RULES,
+    )
     assert lists(judged) == ["CL", "NL", "NL"]
     assert limits(judged)[0] == CORES / 4  # 1 / (beta n), beta = 1 + 1/3
     assert sum(limits(judged)) > CORES  # soft limits, no partition
 
 
 def test_limits_are_fractions_of_a_core_with_a_floor():
-    assert limits(pass_([container("a", 0.04), container("b", 90.0)], CORES, RULES))[0] == RULES.floor_cpu
+    assert (
+        limits(pass_([container("a", 0.04), container("b", 90.0)], CORES, RULES))[0]
+        == RULES.floor_cpu
+    )
 
 
 def test_where_nobody_grows_no_limit_changes():
-    judged = pass_([container("a", limit=3.0, list_="WL"), container("b", limit=5.0, list_="CL")], CORES, RULES)
+    judged = pass_(
+        [container("a", limit=3.0, list_="WL"), container("b", limit=5.0, list_="CL")], CORES, RULES
+    )
     assert limits(judged) == [3.0, 5.0]
 
 
@@ -124,7 +155,10 @@ def test_limits_are_lifted_in_the_pass_after_the_last_one_is_completing():
 
 
 def test_the_interval_doubles_with_each_pass_in_which_all_are_completing():
-    timing, flat = Timing(interval_s=10, due_s=0, names=frozenset("ab")), [container("a", list_="CL")]
+    timing, flat = (
+        Timing(interval_s=10, due_s=0, names=frozenset("ab")),
+        [container("a", list_="CL")],
+    )
     for now, interval in ((0, 20), (20, 40), (60, 80)):
         timing = after_pass(timing, flat, now, RULES)
         assert (timing.interval_s, timing.due_s) == (interval, now + interval)
@@ -135,4 +169,6 @@ def test_the_interval_doubles_with_each_pass_in_which_all_are_completing():
 def test_who_comes_or_goes_ends_the_back_off_and_calls_a_pass_at_once(names):
     resting = Timing(interval_s=80, due_s=500, names=frozenset("ab"))
     assert heard(resting, frozenset("ab"), 105, RULES) == resting
-    assert heard(resting, frozenset(names), 105, RULES) == Timing(interval_s=10, due_s=105, names=frozenset(names))
+    assert heard(resting, frozenset(names), 105, RULES) == Timing(
+        interval_s=10, due_s=105, names=frozenset(names)
+    )

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from services.allocator.policies.contract import Size
-from services.allocator.policies.optimus.fits import Quiet, converged_epoch, loss_fit, speed_model, speed_models
+from services.allocator.policies.optimus.fits import (
+    Quiet,
+    converged_epoch,
+    loss_fit,
+    speed_model,
+    speed_models,
+)
 
 EIGHT = [Size(n, n) for n in (1, 2, 3, 4, 6, 7, 9, 10)]
 OTHERS = [Size(1, 5), Size(4, 8), Size(8, 3), Size(2, 12)]
@@ -27,7 +33,9 @@ def asynchronous(size: Size, batch: int = 64) -> float:
 def test_planted_speeds_are_recovered_whichever_kind_the_job_is(true):
     off_the_diagonal = [Size(1, 4), Size(6, 2)]
     rate = speed_model({size: true(size) for size in [*EIGHT, *off_the_diagonal]}, batch=64)
-    assert [rate(size) for size in OTHERS] == pytest.approx([true(size) for size in OTHERS], rel=0.02)
+    assert [rate(size) for size in OTHERS] == pytest.approx(
+        [true(size) for size in OTHERS], rel=0.02
+    )
 
 
 def test_a_measured_speed_goes_before_the_fitted_one():
@@ -50,7 +58,9 @@ def test_nothing_measured_nothing_told():
 
 def test_devices_without_ps_are_fitted_in_workers_alone():
     points = {Size(0, w): 64 / (0.64 / w + 0.02 + 0.001 * w) for w in (1, 2, 4, 8, 16)}
-    assert speed_model(points, batch=64)(Size(0, 12)) == pytest.approx(64 / (0.64 / 12 + 0.02 + 0.012), rel=1e-3)
+    assert speed_model(points, batch=64)(Size(0, 12)) == pytest.approx(
+        64 / (0.64 / 12 + 0.02 + 0.012), rel=1e-3
+    )
 
 
 def test_a_planted_loss_curve_is_recovered_and_noise_bears_on_it_little():

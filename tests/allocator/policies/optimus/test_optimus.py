@@ -27,7 +27,10 @@ class Speed:
 
     def __init__(self, chance: random.Random) -> None:
         self.terms = [chance.uniform(0, x) for x in (1.0, 0.1, 0.2, 0.02, 0.02)]
-        self.mute = {Size(chance.randint(1, 6), chance.randint(1, 6)) for _ in range(chance.choice([0, 0, 0, 3]))}
+        self.mute = {
+            Size(chance.randint(1, 6), chance.randint(1, 6))
+            for _ in range(chance.choice([0, 0, 0, 3]))
+        }
 
     def __call__(self, size: Size) -> float:
         p, w = size.ps, size.workers
@@ -43,7 +46,9 @@ def world(seed: int) -> tuple[list[Candidate], list[Resources]]:
             remaining=chance.choice([0.0, chance.uniform(1, 1e5), chance.uniform(1, 1e3)]),
             rate=Speed(chance),
             ps=Resources(cpu=chance.randint(1, 4), memory_gib=chance.randint(1, 10)),
-            worker=Resources(cpu=chance.randint(1, 4), memory_gib=chance.randint(1, 10), gpu=chance.randint(0, 1)),
+            worker=Resources(
+                cpu=chance.randint(1, 4), memory_gib=chance.randint(1, 10), gpu=chance.randint(0, 1)
+            ),
             most=FAR,
         )
         for i in range(chance.randint(1, 8))
@@ -62,7 +67,12 @@ def slow_counts(jobs: Sequence[Candidate], cluster: Resources) -> dict[str, tupl
         if _within({**counts, job.key: (1, 1)}, jobs, cluster):
             counts[job.key] = (1, 1)
     while True:
-        offers = [offer for job in jobs if job.key in counts for offer in _offers(job, counts[job.key], cluster)]
+        offers = [
+            offer
+            for job in jobs
+            if job.key in counts
+            for offer in _offers(job, counts[job.key], cluster)
+        ]
         if not offers:
             return counts
         saved, job_key, after = max(offers, key=lambda offer: offer[0])  # the first of equals
@@ -71,7 +81,9 @@ def slow_counts(jobs: Sequence[Candidate], cluster: Resources) -> dict[str, tupl
         counts[job_key] = after
 
 
-def _within(counts: dict[str, tuple[int, int]], jobs: Sequence[Candidate], cluster: Resources) -> bool:
+def _within(
+    counts: dict[str, tuple[int, int]], jobs: Sequence[Candidate], cluster: Resources
+) -> bool:
     for kind in ("cpu", "memory_gib", "gpu"):
         used = 0.0
         for job in jobs:
@@ -82,7 +94,9 @@ def _within(counts: dict[str, tuple[int, int]], jobs: Sequence[Candidate], clust
     return True
 
 
-def _offers(job: Candidate, now: tuple[int, int], cluster: Resources) -> list[tuple[float, str, tuple[int, int]]]:
+def _offers(
+    job: Candidate, now: tuple[int, int], cluster: Resources
+) -> list[tuple[float, str, tuple[int, int]]]:
     more_ps, more_workers = (now[0] + 1, now[1]), (now[0], now[1] + 1)
     speeds = [job.rate(Size(*size)) for size in (now, more_ps, more_workers)]
     if any(speed <= 0 for speed in speeds):
@@ -90,7 +104,9 @@ def _offers(job: Candidate, now: tuple[int, int], cluster: Resources) -> list[tu
     seconds = [job.remaining / speed for speed in speeds]
     by_ps = (seconds[0] - seconds[1]) / _dominant(job.ps, cluster)
     by_worker = (seconds[0] - seconds[2]) / _dominant(job.worker, cluster)
-    return [(by_ps, job.key, more_ps)] if by_ps >= by_worker else [(by_worker, job.key, more_workers)]
+    return (
+        [(by_ps, job.key, more_ps)] if by_ps >= by_worker else [(by_worker, job.key, more_workers)]
+    )
 
 
 def _dominant(task: Resources, cluster: Resources) -> float:
@@ -103,7 +119,9 @@ def _dominant(task: Resources, cluster: Resources) -> float:
 def slow_nodes(
     jobs: Sequence[Candidate], counts: dict[str, tuple[int, int]], nodes: Sequence[Resources]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """Nodes by number, as the authors place: fewest used cores first, one node more at every failure."""
+    """Nodes by number, as the authors place: fewest used cores first, one node more at every
+    failure.
+    """
     used = [[0.0, 0.0, 0.0] for _ in nodes]
     placed: dict[str, tuple[list[int], list[int]]] = {}
     for job in sorted((j for j in jobs if j.key in counts), key=lambda j: sum(counts[j.key])):
@@ -135,7 +153,10 @@ def _slow_turns(
     at: tuple[list[int], list[int]] = ([], [])
     turn = 0
     for _ in range(ps + workers):
-        found = next((n for n in range(len(nodes)) if _sits(tried, nodes, n, (job.ps, job.worker)[turn])), None)
+        found = next(
+            (n for n in range(len(nodes)) if _sits(tried, nodes, n, (job.ps, job.worker)[turn])),
+            None,
+        )
         if found is None:
             break
         at[turn].append(found)
@@ -186,7 +207,10 @@ def test_a_gain_is_seconds_for_the_amount_of_the_dominant_resource():
 
 def test_a_bound_stops_one_kind_of_task_and_not_the_other():
     jobs, _ = world(7)
-    bounded = [replace(job, most=Size(2, 3), remaining=1e6, rate=lambda s: float(s.ps * s.workers)) for job in jobs]
+    bounded = [
+        replace(job, most=Size(2, 3), remaining=1e6, rate=lambda s: float(s.ps * s.workers))
+        for job in jobs
+    ]
     huge = Resources(cpu=10_000, memory_gib=10_000, gpu=10_000)
     assert set(allotted(bounded, huge, huge).values()) == {Size(2, 3)}
 
@@ -202,7 +226,9 @@ def true_speed(size: Size) -> float:
 
 def seen(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
     usual = {"ps": span(1, most=12), "workers": span(1, most=12)}
-    return JobSeen(key=f"default.{job}", request=request(job, **(usual | fields)), sizes=TASKS, submitted_s=at)
+    return JobSeen(
+        key=f"default.{job}", request=request(job, **(usual | fields)), sizes=TASKS, submitted_s=at
+    )
 
 
 def having(job: JobSeen, want: Want, now: float, done: int = 0) -> JobSeen:
@@ -214,7 +240,13 @@ def having(job: JobSeen, want: Want, now: float, done: int = 0) -> JobSeen:
     ]
     speed = Observed(want.ps, want.workers, 32, true_speed(want.size))
     told = ProgressReported(
-        job=job.request.job, uid=1, step=1, epoch=0, samples=done, total_samples=10**6, samples_per_second=1.0
+        job=job.request.job,
+        uid=1,
+        step=1,
+        epoch=0,
+        samples=done,
+        total_samples=10**6,
+        samples_per_second=1.0,
     )
     return replace(
         job,
@@ -222,17 +254,24 @@ def having(job: JobSeen, want: Want, now: float, done: int = 0) -> JobSeen:
         batch=32,
         tasks=tuple(plans),
         since_s=now if want.size != job.size else job.since_s,
-        observed=(*(o for o in job.observed if (o.ps, o.workers) != (want.ps, want.workers)), speed),
+        observed=(
+            *(o for o in job.observed if (o.ps, o.workers) != (want.ps, want.workers)),
+            speed,
+        ),
         progress=told,
     )
 
 
 def nodes(cpu: float, jobs: Sequence[JobSeen] = ()) -> list[Node]:
     used = sum(t.resources.cpu for job in jobs for t in job.tasks)
-    return [Node("n0", Resources(cpu=cpu - used, memory_gib=100), Resources(cpu=cpu, memory_gib=100))]
+    return [
+        Node("n0", Resources(cpu=cpu - used, memory_gib=100), Resources(cpu=cpu, memory_gib=100))
+    ]
 
 
-def story(job: JobSeen, cpu: float, upto_s: int, every_s: int = 60) -> tuple[JobSeen, list[tuple[int, Want]]]:
+def story(
+    job: JobSeen, cpu: float, upto_s: int, every_s: int = 60
+) -> tuple[JobSeen, list[tuple[int, Want]]]:
     """Ask the policy every so often; the changes it asked for, and when."""
     changes = []
     for now in range(0, upto_s, every_s):
@@ -283,7 +322,9 @@ def test_everybody_has_one_of_each_before_anybody_has_more():
 
 
 def test_a_job_in_flight_is_left_alone_and_its_room_too():
-    flying = replace(having(seen(), Want(job="default.a", ps=2, workers=2, batch=32, reason=""), 0.0), busy=True)
+    flying = replace(
+        having(seen(), Want(job="default.a", ps=2, workers=2, batch=32, reason=""), 0.0), busy=True
+    )
     wants = optimus(nodes(6, [flying]), [flying, seen("b", at=1)], 700.0)
     assert [(w.job, w.ps, w.workers) for w in wants] == [("default.b", 1, 1)]
 
@@ -311,7 +352,10 @@ def test_no_more_is_promised_than_there_is(cpu, sizes, now):
 
 def test_nonsense_moves_nobody():
     odd = (Observed(1, 1, 32, float("nan")), Observed(2, 2, 32, -5.0), Observed(3, 3, 32, math.inf))
-    job = replace(having(seen(), Want(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0), observed=odd)
+    job = replace(
+        having(seen(), Want(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0),
+        observed=odd,
+    )
     assert all(w.ps >= 1 and w.workers >= 1 for w in optimus(nodes(10, [job]), [job], 700.0))
     assert optimus([], [job], 700.0) == []
 
@@ -322,7 +366,10 @@ def test_the_allocator_goes_from_probe_to_probe():
     sizes = [size(story.decided())]
     for number in range(1, 5):
         ps, workers = sizes[-1]
-        story.hear(resumed(number), progress(number, 100 * number, 10**6, 100.0 * workers / ps, step=number))
+        story.hear(
+            resumed(number),
+            progress(number, 100 * number, 10**6, 100.0 * workers / ps, step=number),
+        )
         sizes.append(size(story.decided(after_s=180)))
     assert len(set(sizes)) == 5
     assert all(ps <= 4 and ps <= workers <= 8 for ps, workers in sizes)

@@ -16,7 +16,9 @@ POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 100)), min_size=1
 
 def stairs(*points: tuple[float, float]) -> list[Config]:
     """(cost, speed) of each step; the cost is in cores, too."""
-    return [Config(1, n + 1, 32, cost, 0.0, 0.0, cost, speed) for n, (cost, speed) in enumerate(points)]
+    return [
+        Config(1, n + 1, 32, cost, 0.0, 0.0, cost, speed) for n, (cost, speed) in enumerate(points)
+    ]
 
 
 def room(cpu: float) -> np.ndarray:
@@ -27,12 +29,18 @@ def slopes(stairs: Stairs) -> np.ndarray:
     return stairs.slopes(stairs.speeds)
 
 
-def sold(jobs: list[list[Config]], worth: list[float], cpu: float, first: tuple[int, ...] = ()) -> list[int]:
+def sold(
+    jobs: list[list[Config]], worth: list[float], cpu: float, first: tuple[int, ...] = ()
+) -> list[int]:
     side_by_side = Stairs.of(jobs)
-    return granted(side_by_side, slopes(side_by_side) * np.array(worth)[:, None], room(cpu), first).tolist()
+    return granted(
+        side_by_side, slopes(side_by_side) * np.array(worth)[:, None], room(cpu), first
+    ).tolist()
 
 
-@given(st.lists(POINTS, min_size=1, max_size=3), st.lists(st.integers(1, 9), min_size=3, max_size=3))
+@given(
+    st.lists(POINTS, min_size=1, max_size=3), st.lists(st.integers(1, 9), min_size=3, max_size=3)
+)
 def test_what_is_granted_is_within_one_step_of_the_best_there_is(jobs, worth):
     concave = []
     for points in jobs:
@@ -49,7 +57,9 @@ def test_what_is_granted_is_within_one_step_of_the_best_there_is(jobs, worth):
         for chosen in product(*([None, *steps] for steps in concave))
         if sum(c.cost for c in chosen if c) <= 40.0
     )
-    largest = max((w * c.speed for w, steps in zip(worth, concave, strict=False) for c in steps), default=0.0)
+    largest = max(
+        (w * c.speed for w, steps in zip(worth, concave, strict=False) for c in steps), default=0.0
+    )
     assert sum(w * c.speed for w, c in zip(worth, got, strict=False) if c) >= best - largest - 1e-6
 
 
@@ -70,7 +80,10 @@ def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
     side_by_side = Stairs.of([stairs((1, 10), (3, 20)), stairs((1, 1))])
     second = np.array([[False, True], [False, False]])
     leaves = Leaves(second, np.array([[1.0, 0.0, 0.0], [9.0, 9.0, 9.0]]))
-    got = [granted(side_by_side, slopes(side_by_side), room(cpu), (), leaves).tolist() for cpu in (3.0, 4.0, 5.0)]
+    got = [
+        granted(side_by_side, slopes(side_by_side), room(cpu), (), leaves).tolist()
+        for cpu in (3.0, 4.0, 5.0)
+    ]
     assert got == [[0, 0], [1, 0], [1, 0]]
 
 
@@ -85,7 +98,9 @@ def test_no_resource_is_given_twice():
 
 
 def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
-    """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the other."""
+    """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the
+    other.
+    """
     jobs = [stairs((1, 100), (3, 200)), stairs((1, 90)), stairs((1, 1))]
     side_by_side = Stairs.of(jobs, (0, 0, -1))
     rooms = np.concatenate([room(9.0), np.array([2.0, np.inf, np.inf])])

@@ -31,7 +31,12 @@ def job(name: str, size: Size | None = None, **fields: Any) -> JobSeen:
     own = Program(name=name, digest=f"sha256-{name.encode().hex():0>64}")
     fields = {"kin": PAUSED} | fields
     return JobSeen(
-        key=f"default.{name}", request=request(name, program=own), sizes=EVEN, submitted_s=5.0, size=size, **fields
+        key=f"default.{name}",
+        request=request(name, program=own),
+        sizes=EVEN,
+        submitted_s=5.0,
+        size=size,
+        **fields,
     )
 
 
@@ -89,10 +94,14 @@ def field(jobs: Sequence[JobSeen] = JOBS, lefts: Sequence[float] = LEFT, **field
 def test_how_long_each_takes_is_in_seconds_of_its_first_and_last_step() -> None:
     found = field()
     assert found.shortest_s.tolist() == [6.0, 0.0, 6.0, 6.0], "240 examples at 40 a second"
-    assert found.alone_s.tolist() == [26.0, 2.0, 24.0, 24.0], "at 10 a second, and the start of who waits"
+    assert found.alone_s.tolist() == [26.0, 2.0, 24.0, 24.0], (
+        "at 10 a second, and the start of who waits"
+    )
     assert found.start_s.tolist() == [0.25, 0.25, 0.5, 0.25]
     assert np.isnan(found.left_s).tolist() == [False, True, False, False]
-    assert found.left_s[[0, 2, 3]].tolist() == [3.0, 3.0, 3.0], "at 80 a second, of the whole cluster"
+    assert found.left_s[[0, 2, 3]].tolist() == [3.0, 3.0, 3.0], (
+        "at 80 a second, of the whole cluster"
+    )
 
 
 def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_median_one() -> None:
@@ -105,7 +114,12 @@ def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_median_one() ->
 
 def test_who_paused_grows_when_that_is_little_beside_what_it_gains() -> None:
     settles = field().settles_s
-    assert settles.tolist() == [-math.inf, -math.inf, pytest.approx(100.0 + 4.0 / (2 * 0.5)), -math.inf]
+    assert settles.tolist() == [
+        -math.inf,
+        -math.inf,
+        pytest.approx(100.0 + 4.0 / (2 * 0.5)),
+        -math.inf,
+    ]
     early, late = field().offers(103.0)[2], field().offers(105.0)[2]
     assert np.isneginf(early[2]) and not np.isneginf(late[2]) and not np.isneginf(early[:2]).any()
 
@@ -128,8 +142,12 @@ def test_growth_leaves_something_while_jobs_come() -> None:
     ],
     ids=["all repay", "none repays", "the largest alone repays", "nobody knows what is left"],
 )
-def test_steps_that_do_not_repay_a_pause_are_left_out_and_the_fastest_of_them_is_told(left, offered, unrepaid) -> None:
-    """It does 10 examples a second, and a pause takes 2 s: 30 examples take 3 s, and have to be done in 1."""
+def test_steps_that_do_not_repay_a_pause_are_left_out_and_the_fastest_of_them_is_told(
+    left, offered, unrepaid
+) -> None:
+    """It does 10 examples a second, and a pause takes 2 s: 30 examples take 3 s, and have to be
+    done in 1.
+    """
     found = field([job("one", Size(1, 1))], [left])
     assert found.stairs.speeds[0].tolist()[: len(offered)] == [speed for speed in offered if speed]
     assert found.last.tolist() == [np.count_nonzero(offered) - 1]
@@ -140,7 +158,9 @@ def test_a_job_that_waits_is_offered_all_its_steps_however_little_is_left_of_it(
     assert field([job("one")], [5.0]).last.tolist() == [2]
 
 
-def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_without_it() -> None:
+def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_without_it() -> (
+    None
+):
     jobs = (job("busy", Size(1, 1), busy=True), *JOBS)
     rows = [row(one, 240.0) for one in jobs]
     rows[1] = replace(rows[1], steps=b"")

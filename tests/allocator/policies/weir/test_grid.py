@@ -16,7 +16,13 @@ from services.allocator.policies.weir.grid import Grid, filled, log_speeds
 
 CORES = st.none() | st.sampled_from([0.5, 2.0])
 SEEN = st.builds(
-    Observed, st.integers(0, 9), st.integers(1, 9), st.sampled_from([32, 64]), st.floats(1.0, 1e4), CORES, CORES
+    Observed,
+    st.integers(0, 9),
+    st.integers(1, 9),
+    st.sampled_from([32, 64]),
+    st.floats(1.0, 1e4),
+    CORES,
+    CORES,
 )
 FITS = st.builds(
     lambda seen, form, device: fit(seen, Prior(form=form, device=device)),

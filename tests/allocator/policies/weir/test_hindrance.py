@@ -19,7 +19,11 @@ def stairs(*cores: float) -> list[Config]:
 
 
 def hindered(
-    jobs: list[list[Config]], worth: list[float], cpu: float, runs: tuple[int, ...] = (), spare: float = 0.0
+    jobs: list[list[Config]],
+    worth: list[float],
+    cpu: float,
+    runs: tuple[int, ...] = (),
+    spare: float = 0.0,
 ) -> list[Hindrance | None]:
     side_by_side, room = Stairs.of(jobs), np.array([cpu, 0.0, 0.0])
     offers = side_by_side.slopes(side_by_side.speeds) * np.array(worth)[:, None]
@@ -50,7 +54,9 @@ def test_the_least_of_those_that_run_is_nobody_elses():
 
 
 def test_what_would_start_might_have_waited():
-    assert hindered([stairs(1.0, 2.0), stairs(1.0)], [1.0, 2.0], 2.75, runs=(0,))[0] == Hindrance("others")
+    assert hindered([stairs(1.0, 2.0), stairs(1.0)], [1.0, 2.0], 2.75, runs=(0,))[0] == Hindrance(
+        "others"
+    )
 
 
 def test_what_is_there_and_not_to_be_had():
@@ -64,15 +70,18 @@ def test_who_has_just_paused_is_not_to_pause_again():
 
 
 def test_of_a_spent_quota_is_told_what_of_it_lacks():
-    side_by_side, room = Stairs.of([stairs(1.0, 2.0)], [0]), np.array([4.0, 0.0, 0.0, 1.75, 0.0, 0.0])
+    side_by_side, room = (
+        Stairs.of([stairs(1.0, 2.0)], [0]),
+        np.array([4.0, 0.0, 0.0, 1.75, 0.0, 0.0]),
+    )
     found = hindrances(side_by_side, np.ones((1, 2)), room, np.array([0]), [0])
     assert found == [Hindrance("quota", (0.25, 0.0, 0.0))]
 
 
 def test_who_waits_lacks_all_of_its_least_where_nothing_is_left():
-    assert hindrances(Stairs.of([stairs(1.0)]), np.ones((1, 1)), np.zeros(3), np.array([NONE]), []) == [
-        Hindrance("room", (1.0, 0.0, 0.0))
-    ]
+    assert hindrances(
+        Stairs.of([stairs(1.0)]), np.ones((1, 1)), np.zeros(3), np.array([NONE]), []
+    ) == [Hindrance("room", (1.0, 0.0, 0.0))]
 
 
 @given(st.lists(st.integers(1, 8), min_size=3, max_size=3), WORTH, st.integers(0, 20))
@@ -81,7 +90,9 @@ def test_with_so_much_more_as_lacks_somebody_gets_more(tops, worth, cpu):
     before = granted_in(jobs, worth, cpu)
     for lacks in filter(None, hindered(jobs, worth, float(cpu))):
         assert (lacks.short[0] > 0.0) == (lacks.cause == "room")
-        assert lacks.cause == "others" or sum(granted_in(jobs, worth, cpu + lacks.short[0])) > sum(before)
+        assert lacks.cause == "others" or sum(granted_in(jobs, worth, cpu + lacks.short[0])) > sum(
+            before
+        )
 
 
 def granted_in(jobs: list[list[Config]], worth: list[int], cpu: float) -> list[int]:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from services.allocator.models.speed import Array
-from services.allocator.policies.weir.patience import AGAIN, SHARE, Stays, everybody, through_s, urgent, usual_s
+from services.allocator.policies.weir.patience import (
+    AGAIN,
+    SHARE,
+    Stays,
+    everybody,
+    through_s,
+    urgent,
+    usual_s,
+)
 
 
 def waiting(asked_s: Array, work_s: Array, pause_s: float = 0.0) -> Stays:
@@ -21,7 +29,11 @@ def late(asked_s: list[float], work_s: list[float], now: float, pause_s: float =
 
 
 def test_first_come_first_served_makes_a_job_wait_for_those_before_it():
-    assert through_s(np.array([0.0, 1.0, 20.0]), np.array([4.0, 3.0, 2.0])).tolist() == [4.0, 6.0, 2.0]
+    assert through_s(np.array([0.0, 1.0, 20.0]), np.array([4.0, 3.0, 2.0])).tolist() == [
+        4.0,
+        6.0,
+        2.0,
+    ]
 
 
 def test_while_jobs_keep_coming_the_first_of_them_are_expected_once_more():

@@ -20,7 +20,9 @@ SECONDS = st.none() | st.floats(0.1, 300.0)
 
 def pauses_of(*jobs: Told) -> list[float]:
     own, over = (np.array([math.nan if job[n] is None else job[n] for job in jobs]) for n in (1, 2))
-    return [float(pause_s) for pause_s in pauses.pauses(own, np.array([job[0] for job in jobs]), over)]
+    return [
+        float(pause_s) for pause_s in pauses.pauses(own, np.array([job[0] for job in jobs]), over)
+    ]
 
 
 def test_what_was_measured_of_a_job_counts_for_it():

@@ -43,7 +43,10 @@ def flow_time(sizes, shares_of, p, cores):
     """Total completion time when cores are shared anew at each end, by event."""
     left, now, total = dict(enumerate(sizes)), 0.0, 0.0
     while left:
-        speed = {n: (s * cores) ** p for n, s in zip(left, shares_of(list(left.values()), p), strict=True)}
+        speed = {
+            n: (s * cores) ** p
+            for n, s in zip(left, shares_of(list(left.values()), p), strict=True)
+        }
         step = min(left[n] / speed[n] for n in left if speed[n] > 0)
         now += step
         left = {n: x - speed[n] * step for n, x in left.items()}
@@ -64,7 +67,9 @@ def by_price(sizes, p):
 def test_the_prices_tell_the_total_time_and_no_ordering_of_shares_does_better(p):
     sizes, cores = [9.0, 5.0, 2.0, 1.0], 16.0
     best = flow_time(sizes, by_price, p, cores)
-    assert best == pytest.approx(sum(x * price for x, price in zip(sizes, prices(sizes, p), strict=True)) / cores**p)
+    assert best == pytest.approx(
+        sum(x * price for x, price in zip(sizes, prices(sizes, p), strict=True)) / cores**p
+    )
     for order in permutations(range(4)):
 
         def shuffled(left, p, order=order):

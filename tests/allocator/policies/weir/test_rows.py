@@ -61,7 +61,13 @@ def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setitem(POLICIES, "weir", recorded)
     nodes, jobs = ((4, 12), (12, 8), (3, 30))[request.param % 3]
-    there = Cluster(nodes, jobs, request.param, alike=4, rules=with_quotas(nodes) if request.param > 2 else RULES)
+    there = Cluster(
+        nodes,
+        jobs,
+        request.param,
+        alike=4,
+        rules=with_quotas(nodes) if request.param > 2 else RULES,
+    )
     for first in range(0, jobs, 4):
         there.accept(first, first + 4)
         there.story.decide(after_s=60.0)
@@ -94,13 +100,19 @@ def test_rows_that_were_written_and_read_again_are_the_same(questions: list[Ques
         rows = asked.rows()
         read = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
         for one, other in zip(read, rows, strict=True):
-            assert (one.numbers, one.steps, one.untried) == (other.numbers, other.steps, other.untried)
+            assert (one.numbers, one.steps, one.untried) == (
+                other.numbers,
+                other.steps,
+                other.untried,
+            )
             assert (one.there, one.node, one.program) == (other.there, other.node, other.program)
         assert [*told(asked.with_rows(read))] == [*told(asked.without_rows())]
 
 
 def test_a_row_is_of_its_job_and_its_program_s_model_alone(questions: list[Question]) -> None:
-    """So a job's row is kept whatever becomes of the others; all that differs is the rounding of sums."""
+    """So a job's row is kept whatever becomes of the others; all that differs is the rounding of
+    sums.
+    """
     asked = questions[-1]
     there, node = asked.there(), largest(asked.cluster)
     fits = models(asked.jobs)
@@ -138,7 +150,8 @@ def running(name: str, workers: int, seen: tuple[Observed, ...] = SEEN) -> JobSe
     )
     roles = ("chief", SIZES.chief), ("ps", SIZES.ps), *[("worker", SIZES.worker)] * workers
     tasks = [
-        TaskPlan(role=role, index=0, serial=serial, node="n", resources=has) for serial, (role, has) in enumerate(roles)
+        TaskPlan(role=role, index=0, serial=serial, node="n", resources=has)
+        for serial, (role, has) in enumerate(roles)
     ]
     had = replace(waiting(name), size=Size(1, workers), batch=32, tasks=tuple(tasks), since_s=9.0)
     return replace(had, progress=report, observed=seen, pause_s=3.0)
@@ -148,8 +161,14 @@ def row(job: JobSeen, there: Resources = THERE) -> tuple[Numbers, list[Config], 
     """Its numbers, its staircase, and what it may try."""
     (found,) = fit_rows([job], there, NODE)
     numbers = np.frombuffer(found.numbers).tolist()
-    steps, untried = (np.frombuffer(table).reshape(-1, COLUMNS).tolist() for table in (found.steps, found.untried))
-    return Numbers(*numbers), [Config.of_row(step) for step in steps], [Config.of_row(size) for size in untried]
+    steps, untried = (
+        np.frombuffer(table).reshape(-1, COLUMNS).tolist() for table in (found.steps, found.untried)
+    )
+    return (
+        Numbers(*numbers),
+        [Config.of_row(step) for step in steps],
+        [Config.of_row(size) for size in untried],
+    )
 
 
 def test_a_row_holds_what_a_job_has_and_how_far_it_is() -> None:
@@ -159,7 +178,9 @@ def test_a_row_holds_what_a_job_has_and_how_far_it_is() -> None:
     assert (has.samples, has.left, has.epoch) == (1000, 7000, 2000), "of four epochs"
     assert (has.ps, has.workers, has.batch) == (1, 2, 32)
     assert (has.held_cpu, has.held_gib, has.held_gpu) == (5.5, 0.0, 0.0)
-    assert (has.spare_cpu, has.spare_gib, has.spare_gpu) == (2.0, 0.0, 0.0), "80 cores are 40 workers"
+    assert (has.spare_cpu, has.spare_gib, has.spare_gpu) == (2.0, 0.0, 0.0), (
+        "80 cores are 40 workers"
+    )
     assert (has.speed, has.cost) == (190.0, 5.5 / 80.0)
     assert has.best == max(step.speed / step.cost for step in steps)
     assert has.weight > row(replace(running("one", 2), request=request()))[0].weight
@@ -205,6 +226,10 @@ def test_a_speed_was_measured_where_it_stood_on_as_many_nodes_or_nobody_knows_on
     alone, apart, unknown = (
         Observed(1, 1, 32, speed, nodes=on) for speed, on in ((200.0, 1), (90.0, 2), (150.0, None))
     )
-    for seen, speed in (((alone, apart), 200.0), ((apart,), None), ((alone, unknown, apart), 150.0)):
+    for seen, speed in (
+        ((alone, apart), 200.0),
+        ((apart,), None),
+        ((alone, unknown, apart), 150.0),
+    ):
         assert measured(running("one", 1, seen), Size(1, 1)) == speed
     assert measured(running("one", 1, (alone,)), Size(1, 2)) is None

@@ -28,8 +28,13 @@ from tests.allocator.builders import request, span
 
 THERE = Resources(cpu=100.0, memory_gib=400.0, gpu=2)
 NODE = Resources(cpu=16.0, memory_gib=64.0, gpu=2)
-SIZES = RoleResources(chief=Resources(cpu=0.5), ps=Resources(cpu=1.0, memory_gib=1.0), worker=Resources(cpu=2.0))
-SPANS = st.builds(lambda least, more, most: span(least + more, least, least + more + most), *[st.integers(1, 12)] * 3)
+SIZES = RoleResources(
+    chief=Resources(cpu=0.5), ps=Resources(cpu=1.0, memory_gib=1.0), worker=Resources(cpu=2.0)
+)
+SPANS = st.builds(
+    lambda least, more, most: span(least + more, least, least + more + most),
+    *[st.integers(1, 12)] * 3,
+)
 SEEN = st.builds(Observed, st.integers(1, 9), st.integers(1, 9), st.just(32), st.floats(1.0, 1e3))
 FITS = st.lists(SEEN, max_size=4).map(lambda seen: fit(seen, Prior(batch=32)))
 
@@ -37,13 +42,28 @@ FITS = st.lists(SEEN, max_size=4).map(lambda seen: fit(seen, Prior(batch=32)))
 def job(ps, workers, batch=None, cpu=2.0, noise=None) -> JobSeen:
     asked = request(ps=ps, workers=workers, batch=batch or span(32))
     report = ProgressReported(
-        job="mnist", uid=1, step=1, epoch=0, samples=0, total_samples=9, samples_per_second=1.0, gradient_noise=noise
+        job="mnist",
+        uid=1,
+        step=1,
+        epoch=0,
+        samples=0,
+        total_samples=9,
+        samples_per_second=1.0,
+        gradient_noise=noise,
     )
     sizes = RoleResources(chief=SIZES.chief, ps=SIZES.ps, worker=Resources(cpu=cpu))
-    return JobSeen(key="default.mnist", request=asked, sizes=sizes, submitted_s=0.0, progress=report)
+    return JobSeen(
+        key="default.mnist", request=asked, sizes=sizes, submitted_s=0.0, progress=report
+    )
 
 
-JOBS = st.builds(job, SPANS, SPANS, st.sampled_from([span(32), span(32, 16, 64)]), st.sampled_from([0.5, 2.0, 20.0]))
+JOBS = st.builds(
+    job,
+    SPANS,
+    SPANS,
+    st.sampled_from([span(32), span(32, 16, 64)]),
+    st.sampled_from([0.5, 2.0, 20.0]),
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,7 +71,9 @@ JOBS = st.builds(job, SPANS, SPANS, st.sampled_from([span(32), span(32, 16, 64)]
 def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
     for (one, fitted), array in zip(jobs, staircases(jobs, THERE, NODE), strict=True):
         steps, alone = _configs(array), _alone(one, fitted)
-        assert [(c.size, c.batch, c.cpu) for c in steps] == [(c.size, c.batch, c.cpu) for c in alone]
+        assert [(c.size, c.batch, c.cpu) for c in steps] == [
+            (c.size, c.batch, c.cpu) for c in alone
+        ]
         assert [c.speed for c in steps] == pytest.approx([c.speed for c in alone])
 
 
@@ -72,7 +94,9 @@ def test_it_begins_at_the_gang_floor_and_each_step_gains_less_for_its_cost_or_al
         return
     assert steps[0].size == one.least
     assert all(c.cpu == pytest.approx(_cpu(one, c.size)) for c in steps)
-    assert steps[0].cost <= FLOOR_COST  # a floor that is a little larger than the rounded cluster may fit
+    assert (
+        steps[0].cost <= FLOOR_COST
+    )  # a floor that is a little larger than the rounded cluster may fit
     assert all(c.cost <= 1.0 + 1e-9 for c in steps[1:])
     slopes = [(b.speed - a.speed) / (b.cost - a.cost) for a, b in pairwise(steps)]
     assert all(later <= earlier * ALIKE for earlier, later in pairwise(slopes))
@@ -84,7 +108,10 @@ def _cpu(one: JobSeen, size: Size) -> float:
 
 
 def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
-    for one, total in ((job(span(1), span(1, 1, 8)), "cpu"), (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib")):
+    for one, total in (
+        (job(span(1), span(1, 1, 8)), "cpu"),
+        (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib"),
+    ):
         there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
         steps = _configs(staircases([(one, fit([]))], there, NODE)[0])
         assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
@@ -92,7 +119,9 @@ def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
 
 
 def test_noisy_gradients_make_large_batches_worth_more():
-    quiet, noisy = (job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6))
+    quiet, noisy = (
+        job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6)
+    )
     few, many = map(_configs, staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE))
     assert few[-1].batch < many[-1].batch
 
@@ -137,7 +166,13 @@ def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(leas
         (0.5, 25.0, [0.25, 0.5, 1.0]),
         (0.1, 5.0, [0.25, 0.5, 1.0]),
     ],
-    ids=["between two", "larger ones are no faster", "a smaller one is as fast", "is a step", "below the least"],
+    ids=[
+        "between two",
+        "larger ones are no faster",
+        "a smaller one is as fast",
+        "is a step",
+        "below the least",
+    ],
 )
 def test_what_a_job_has_becomes_a_step_where_it_is_of_use(cost, speed, costs):
     steps = np.array([Config(1, n, 32, 0.0, 0.0, 0.0, n / 4, 10.0 * n) for n in (1, 2, 4)])

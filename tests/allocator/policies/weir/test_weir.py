@@ -33,7 +33,9 @@ def waiting(name: str) -> JobSeen:
 def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
     """One worker did 100 examples/s, two did 190."""
     job = waiting(name)
-    report = ProgressReported(job=name, uid=1, step=1, epoch=0, samples=0, total_samples=left, samples_per_second=100.0)
+    report = ProgressReported(
+        job=name, uid=1, step=1, epoch=0, samples=0, total_samples=left, samples_per_second=100.0
+    )
     seen = (Observed(1, 1, 32, 100.0), Observed(1, 2, 32, 190.0))
     tasks = tuple(
         TaskPlan(role=role, index=0, serial=n, node="n", resources=Resources(cpu=0.5))
@@ -75,10 +77,16 @@ def test_a_job_that_has_just_paused_does_not_grow():
 
 
 @pytest.mark.parametrize(("stood_s", "keeps"), [(4.0, 2), (10_000.0, 1)])
-def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_their_pauses(stood_s, keeps):
-    """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will stand for long."""
+def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_their_pauses(
+    stood_s, keeps
+):
+    """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will
+    stand for long.
+    """
     had = running("long", 110_000, since_s=-stood_s)
-    two = replace(had, size=Size(1, 2), tasks=(*had.tasks, replace(had.tasks[1], index=1, serial=2)))
+    two = replace(
+        had, size=Size(1, 2), tasks=(*had.tasks, replace(had.tasks[1], index=1, serial=2))
+    )
     assert workers(weir([node(0.0)], [two, running("short", 100_000)], 0.0))["long"] == keeps
 
 
@@ -94,9 +102,14 @@ def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
 @pytest.mark.parametrize("said", [1e300, math.inf, math.nan, 1e-300])
 def test_a_speed_that_cannot_be_true_counts_as_the_one_that_the_model_expects(said):
     had = running("one", 10_000)
-    unheard, odd = (replace(had, observed=(*told, had.observed[1])) for told in ((), (Observed(1, 1, 32, said),)))
+    unheard, odd = (
+        replace(had, observed=(*told, had.observed[1]))
+        for told in ((), (Observed(1, 1, 32, said),))
+    )
     other = running("other", 20_000)
-    assert workers(weir([node(2.0)], [odd, other], 0.0)) == workers(weir([node(2.0)], [unheard, other], 0.0))
+    assert workers(weir([node(2.0)], [odd, other], 0.0)) == workers(
+        weir([node(2.0)], [unheard, other], 0.0)
+    )
 
 
 def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_does():
@@ -110,20 +123,30 @@ def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_d
 
 
 def gpus(name: str = "n", free: int = 0) -> Node:
-    return Node(name, Resources(cpu=64.0, memory_gib=64.0, gpu=free), Resources(cpu=64.0, memory_gib=64.0, gpu=4))
+    return Node(
+        name,
+        Resources(cpu=64.0, memory_gib=64.0, gpu=free),
+        Resources(cpu=64.0, memory_gib=64.0, gpu=4),
+    )
 
 
 def side_by_side(devices: int, nodes: int) -> JobSeen:
     """As fast as its number of devices says on one node, and half as fast on more."""
     sizes = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(gpu=1))
-    asked = replace(request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0))
+    asked = replace(
+        request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0)
+    )
     job = JobSeen(key="default.d", request=asked, sizes=sizes, submitted_s=0.0)
     tasks = tuple(
-        TaskPlan(role="worker", index=n, serial=n, node=f"n{n % nodes}", resources=sizes.worker) for n in range(devices)
+        TaskPlan(role="worker", index=n, serial=n, node=f"n{n % nodes}", resources=sizes.worker)
+        for n in range(devices)
     )
-    report = ProgressReported(job="d", uid=1, step=1, epoch=0, samples=0, total_samples=10**6, samples_per_second=100.0)
+    report = ProgressReported(
+        job="d", uid=1, step=1, epoch=0, samples=0, total_samples=10**6, samples_per_second=100.0
+    )
     seen = tuple(
-        Observed(0, n, 32, 100.0 * n if on == 1 else 50.0 * n, nodes=on) for n, on in ((1, 1), (2, 1), (2, 2), (4, 1))
+        Observed(0, n, 32, 100.0 * n if on == 1 else 50.0 * n, nodes=on)
+        for n, on in ((1, 1), (2, 1), (2, 2), (4, 1))
     )
     had = replace(job, size=Size(0, devices), batch=32, tasks=tasks, since_s=-1e6, observed=seen)
     return replace(had, progress=report, pause_s=1.0)
@@ -143,7 +166,9 @@ def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
 
 @pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
 def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
-    """On two nodes it is half as fast as on one, or was never seen; four devices of one node are faster."""
+    """On two nodes it is half as fast as on one, or was never seen; four devices of one node are
+    faster.
+    """
     had = side_by_side(2, 2)
     elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
     job = had if seen_there else replace(had, observed=elsewhere)
@@ -161,7 +186,9 @@ def test_before_anything_is_told_a_job_has_its_first_batch():
 def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
     had = running("one", 1_000_000)
     more = replace(had.tasks[1], index=1, serial=2)
-    wide = replace(had, size=Size(1, 2), tasks=(*had.tasks, more), request=replace(had.request, epochs=10_000))
+    wide = replace(
+        had, size=Size(1, 2), tasks=(*had.tasks, more), request=replace(had.request, epochs=10_000)
+    )
     less, first = weir([node(0.5)], [wide, waiting("new")], 0.0)
     assert workers([less, first]) == {"one": 1, "new": 1}
     given_up = "what it gives up is for who gains more by it"
@@ -176,7 +203,9 @@ def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
         (105.0, 180.0, 2, Size(2, 1), "now or when they come"),
     ],
 )
-def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(one_ps, one_worker, least, has, why):
+def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(
+    one_ps, one_worker, least, has, why
+):
     """Nothing, where there is none to give up."""
     had = running("one", 1_000_000)
     asked = replace(had.request, ps=span(2, least, 2), workers=span(2, 1, 2), epochs=10_000)
@@ -195,11 +224,15 @@ def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(
 
 def with_two(job: JobSeen) -> JobSeen:
     """It has a second worker."""
-    return replace(job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2)))
+    return replace(
+        job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2))
+    )
 
 
 @pytest.mark.parametrize(("pause_s", "more"), [(1.0, True), (250.0, False)])
-def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_shortly(pause_s, more):
+def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_shortly(
+    pause_s, more
+):
     """It has 53 s left."""
     one, beside = replace(with_two(running("one", 10_000)), pause_s=None), running("beside", 10_000)
     got = workers(weir([node(4.0)], [one, replace(beside, busy=True, pause_s=pause_s)], 0.0))
@@ -212,13 +245,17 @@ def field_of(jobs: list[JobSeen]) -> Field:
 
 
 def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
-    short, long = (field_of([replace(running("one", 100_000), pause_s=s)]).values[0] for s in (1.0, 100.0))
+    short, long = (
+        field_of([replace(running("one", 100_000), pause_s=s)]).values[0] for s in (1.0, 100.0)
+    )
     assert short[0] == long[0] and short[1] > long[1] > 0.0
 
 
 @pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
 def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
-    """The second worker of one that runs, the floor of the late one, and that of a shorter one that waits."""
+    """The second worker of one that runs, the floor of the late one, and that of a shorter one that
+    waits.
+    """
     short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
     jobs = [with_two(running("one", 100_000)), waiting("late"), short]
     field = field_of(jobs)
@@ -228,7 +265,9 @@ def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
 
 def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
     """There is room for 64 workers, of which two are a 32nd; of three there are none to spare."""
-    much = replace(running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64)))
+    much = replace(
+        running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64))
+    )
     seen = tuple(Observed(1, n, 32, 100.0 * n) for n in (1, 32, 62, 64))
     assert 50 < workers(weir([node(31.5)], [replace(much, observed=seen)], 0.0))["one"] <= 62
     assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
@@ -247,7 +286,10 @@ def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
     """The other one changes just now, and is not asked."""
     (waits,) = weir([node(0.75)], [replace(running("one", 10_000), busy=True), waiting("new")], 0.0)
     assert (waits.ps, waits.workers) == (0, 0)
-    assert waits.reason == "waits: a chief, 1 ps and 1 worker would take 0.25 cpu more than is left on the nodes"
+    assert (
+        waits.reason
+        == "waits: a chief, 1 ps and 1 worker would take 0.25 cpu more than is left on the nodes"
+    )
 
 
 def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
@@ -257,8 +299,14 @@ def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
 
     assert why(0.0) == "keeps what it has: another task would be more than there is on the nodes"
     busy = replace(with_two(running("busy", 10)), busy=True)
-    assert why(0.25, busy) == "keeps what it has: 1 ps and 2 workers would take 0.25 cpu more than is left on the nodes"
-    assert why(4.0, since_s=-0.2) == "keeps what it has: 1 ps and 2 workers would be another pause too soon"
+    assert (
+        why(0.25, busy)
+        == "keeps what it has: 1 ps and 2 workers would take 0.25 cpu more than is left on the nodes"
+    )
+    assert (
+        why(4.0, since_s=-0.2)
+        == "keeps what it has: 1 ps and 2 workers would be another pause too soon"
+    )
     short = why(0.5, running("short", 10_000))
     assert short.startswith(
         "keeps what it has: 1 ps and 2 workers would take more than is left on the nodes, and others"
@@ -285,13 +333,18 @@ def test_a_job_for_which_no_larger_size_gains_enough_is_told_how_much_one_would(
 
 def test_a_job_at_the_end_of_its_bounds_is_told_that_it_has_the_most_that_it_may_have():
     job = running("one", 100_000)
-    (want,) = weir([node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0)
+    (want,) = weir(
+        [node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0
+    )
     assert want.reason == "keeps what it has, which is the most that it may have"
 
 
 def test_a_job_that_would_not_be_faster_by_more_is_told_so():
     (want,) = weir([node(10.0)], [with_seen(running("one", 100_000), 2, (100.0, 60.0, 30.0))], 0.0)
-    assert want.reason == "keeps what it has: as far as is known, no larger size that it may have would be faster"
+    assert (
+        want.reason
+        == "keeps what it has: as far as is known, no larger size that it may have would be faster"
+    )
 
 
 def test_a_job_whose_quota_is_spent_is_told_so():
@@ -326,7 +379,10 @@ def test_what_is_free_or_held_on_a_node_that_takes_no_tasks_is_no_room():
     assert workers(weir([node(1.0), closed(9.0, "c")], [had], 0.0)) == {"one": 3}
     beside = running("beside", 10_000)
     beside = replace(beside, request=replace(beside.request, workers=span(1, 1, 1)))
-    assert workers(weir([node(2.0), closed(9.0, "c")], [there, beside], 0.0)) == {"one": 3, "beside": 1}
+    assert workers(weir([node(2.0), closed(9.0, "c")], [there, beside], 0.0)) == {
+        "one": 3,
+        "beside": 1,
+    }
     (waits, _) = weir([node(0.0), closed(9.0, "c")], [waiting("new"), had], 0.0)
     assert waits.waits
 
@@ -340,18 +396,27 @@ def test_what_a_job_in_flight_holds_is_not_taken_from_the_others_wherever_it_sta
 
 
 @pytest.mark.parametrize(("stands_on", "share"), [("n", "75%"), ("gone", "75%"), ("c", "100%")])
-def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no_tasks(stands_on, share):
-    """It gets one and a half cores, of one that is free and one that it has; or of one and a half that are free."""
+def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no_tasks(
+    stands_on, share
+):
+    """It gets one and a half cores, of one that is free and one that it has; or of one and a half
+    that are free.
+    """
     had = running("one", 10_000)
     had = replace(had, request=replace(had.request, workers=span(1, 1, 2)))
     had = replace(had, tasks=tuple(replace(task, node=stands_on) for task in had.tasks))
     free = 1.5 if stands_on == "c" else 1.0
     (want,) = weir([node(free), closed(9.0, "c")], [had], 0.0)
-    assert want.workers == 2 and f"{share} of the cpu that jobs of this policy may have" in want.reason
+    assert (
+        want.workers == 2 and f"{share} of the cpu that jobs of this policy may have" in want.reason
+    )
 
 
 def test_the_largest_node_has_most_devices_then_most_cores_and_takes_tasks():
-    many, few = gpus("many"), replace(gpus("few"), allocatable=Resources(cpu=99.0, memory_gib=9.0, gpu=2))
+    many, few = (
+        gpus("many"),
+        replace(gpus("few"), allocatable=Resources(cpu=99.0, memory_gib=9.0, gpu=2)),
+    )
     assert largest([node(1.0), few, many]) == many.allocatable
     assert largest([node(1.0), few, replace(many, open=False)]) == few.allocatable
     assert largest([]) == largest([closed(1.0, "c")]) == Resources()
@@ -362,12 +427,20 @@ def test_nothing_to_decide_is_no_error():
 
 
 def of(space: str, job: JobSeen, quota: Quota | None = None) -> JobSeen:
-    return replace(job, key=f"{space}.{job.request.job}", request=replace(job.request, namespace=space), quota=quota)
+    return replace(
+        job,
+        key=f"{space}.{job.request.job}",
+        request=replace(job.request, namespace=space),
+        quota=quota,
+    )
 
 
 def test_what_a_namespace_may_not_use_goes_to_others():
     def granted(quota: Quota | None) -> dict[str, int]:
-        jobs = [of("team-b", running("long", 100_000)), of("team-a", running("short", 10_000), quota)]
+        jobs = [
+            of("team-b", running("long", 100_000)),
+            of("team-a", running("short", 10_000), quota),
+        ]
         return {want.job: want.workers for want in weir([node(1.0)], jobs, 0.0)}
 
     assert granted(None) == {"team-b.long": 1, "team-a.short": 3}
@@ -376,7 +449,10 @@ def test_what_a_namespace_may_not_use_goes_to_others():
 
 def test_a_quota_counts_what_a_job_in_flight_holds():
     quota = Quota(cpu=2.0)
-    jobs = [of("team-a", running("one", 1_000), quota), of("team-a", replace(running("two", 9), busy=True), quota)]
+    jobs = [
+        of("team-a", running("one", 1_000), quota),
+        of("team-a", replace(running("two", 9), busy=True), quota),
+    ]
     (want,) = weir([node(2.0)], jobs, 0.0)
     assert want.size == Size(1, 1)
 
@@ -393,19 +469,30 @@ def test_of_less_than_was_wanted_speed_and_share_are_its_own():
     assert "examples/s with 75% of the cpu that jobs of this policy may have" in has.reason
     assert speed(has) == pytest.approx(190, rel=0.05) and speed(want) > 1.2 * speed(has)
     assert has.reason.endswith("as far as there is room (wanted: 1 ps and 3 workers)")
-    assert (want.size, has.size) == (Size(1, 3), Size(1, 2)) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
+    assert (want.size, has.size) == (
+        Size(1, 3),
+        Size(1, 2),
+    ) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
 
 
 def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
     """Five workers in sum, and four on nodes: 2.9 cpu of 4."""
-    sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6))
+    sizes = RoleResources(
+        chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6)
+    )
     asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
-    story = Story(replace(AT_ONCE, policy="weir")).hear(*(nodes(f"n{n}", cpu=1.0) for n in range(4)), accepted(asked))
+    story = Story(replace(AT_ONCE, policy="weir")).hear(
+        *(nodes(f"n{n}", cpu=1.0) for n in range(4)), accepted(asked)
+    )
     first = story.decided()
-    assert size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
+    assert (
+        size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
+    )
     assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
     cpu = "too little cpu: a worker wants 0.6 cpu, and the most free on one node is 0.4"
-    assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, f"not enough room ({cpu})")]
+    assert [(lost.workers, lost.why) for lost in first.alternatives] == [
+        (5, f"not enough room ({cpu})")
+    ]
 
 
 def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_most():
@@ -416,4 +503,7 @@ def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_m
     has = Resources(cpu=1.0, memory_gib=1.0)
     there = (replace(nodes(f"n{n}"), allocatable=has, free=has) for n in range(4))
     first = Story(replace(AT_ONCE, policy="weir")).hear(*there, accepted(asked)).decided()
-    assert size(first) == (1, 4) and "60% of the memory that jobs of this policy may have" in first.reason
+    assert (
+        size(first) == (1, 4)
+        and "60% of the memory that jobs of this policy may have" in first.reason
+    )

@@ -89,7 +89,7 @@ EDGES = {
             "restoring",
             "continuing",
         ),
-        *("farewell", "summaries", "examine", "inspecting", "sought", "keeping"),
+        *("farewell", "summaries", "examine", "inspecting", "sought", "keeping", "cancellation"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

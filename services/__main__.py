@@ -17,7 +17,7 @@ from typing import Any
 from services.cli.meant import advice
 from services.cli.parsing import WIDTH, Parser
 from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
-from shared import log
+from shared.runtime import log
 from shared.version import VERSION
 
 COMMANDS = {

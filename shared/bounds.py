@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from shared.words import shortened
+from shared.text import shortened
 
 P = TypeVar("P", bound=msgspec.Struct)
 Clamp = Callable[[Any], Any]

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from nats.errors import Error as NatsError
 
 from services.allocator import failures
-from shared import bus as wire
-from shared import pull
-from shared.bus import Bus
-from shared.ports import free_port
+from shared.bus import bus as wire
+from shared.bus import consumer
+from shared.bus.bus import Bus
+from shared.runtime.process import free_port
 from tests import process_guard
 from tests.programs import program_path
 
@@ -184,7 +184,7 @@ def brief_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was killed is missed after 2.5 heartbeats, whatever they take: here 1 s instead
     of 5.
     """
-    monkeypatch.setattr(pull, "HEARTBEAT_S", 0.4)
+    monkeypatch.setattr(consumer, "HEARTBEAT_S", 0.4)
 
 
 @pytest.fixture

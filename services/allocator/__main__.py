@@ -1,14 +1,14 @@
 """Run the allocator: `python -m services.allocator`."""
 
-from shared import stopping
+from shared.runtime import process
 
 if __name__ == "__main__":
-    stopping.end_when_told()  # before the imports below, which take a while
+    process.end_when_told()  # before the imports below, which take a while
 
     from services.allocator.collecting import collect_seldom
     from services.allocator.service import Settings, start
-    from shared import app
-    from shared.leadership import led
+    from shared.runtime import app
+    from shared.runtime.leadership import led
 
     collect_seldom()
     app.run("allocator", Settings, led("allocator", start))

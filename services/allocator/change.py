@@ -31,7 +31,7 @@ from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, Alternative, TaskPlan
-from shared.words import counted
+from shared.text import counted
 
 
 def in_flight(job: Job) -> Verdict | None:

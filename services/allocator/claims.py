@@ -14,9 +14,9 @@ from services.allocator.placing.node_terms import fulfils_any
 from services.allocator.placing.placement import Room
 from services.allocator.rules import Rules
 from services.allocator.state import State
-from shared.checkpoint_folders import location
+from shared.checkpoints import location
 from shared.messages import NodeTerm
-from shared.words import listed, some
+from shared.text import listed, some
 
 NOWHERE: frozenset[str] = frozenset()
 EVERYWHERE = nullcontext()

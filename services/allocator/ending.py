@@ -15,7 +15,7 @@ from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
 from shared.messages import JobFinished, Outcome, TaskPlan
-from shared.words import counted, lasting
+from shared.text import counted, lasting
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from services.allocator.policies.contract import Policy
 from services.allocator.policies.registry import POLICIES
-from shared.config import BadSettings
+from shared.runtime.config import BadSettings
 
 
 def enrol(names: Iterable[str]) -> None:

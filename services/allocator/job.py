@@ -30,7 +30,8 @@ from services.allocator.readings import (
     reading,
     speeds,
 )
-from shared import permissions, taints
+from shared.auth import permissions
+from shared.kube import taints
 from shared.messages import (
     ABANDONED_KEPT,
     CORDONED,

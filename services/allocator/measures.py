@@ -21,7 +21,7 @@ from shared.messages import (
     Phases,
     TrainingResumed,
 )
-from shared.metrics import Family, Labels, Measure, Meter
+from shared.runtime.metrics import Family, Labels, Measure, Meter
 
 TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 PAUSES = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 40, 80, 160, 320)

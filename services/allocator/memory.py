@@ -18,9 +18,9 @@ from nats.js.errors import NotFoundError
 
 from services.allocator.state import HEARD, State, fresh_tables, missed, summarised, without_tables
 from services.allocator.stored_models import encode_models
-from shared import snapshots, subjects
-from shared.bus import Bus
-from shared.snapshots import Snapshots
+from shared.bus import snapshots, subjects
+from shared.bus.bus import Bus
+from shared.bus.snapshots import Snapshots
 
 log = structlog.get_logger()
 

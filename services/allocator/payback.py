@@ -23,7 +23,7 @@ import msgspec
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.rules import Rules
-from shared.words import repaid
+from shared.text import repaid
 
 
 class Payback(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, apply
 from services.allocator.unknown import unknown_policies
+from shared.bus.subjects import ORDERS
 from shared.messages import (
     AllocationDecided,
     Alternative,
@@ -27,7 +28,6 @@ from shared.messages import (
     RoleResources,
     TaskPlan,
 )
-from shared.subjects import ORDERS
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,8 +22,10 @@ from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
 from services.allocator.unused_programs import remove_program, remove_unused_programs
-from shared import subjects
-from shared.bus import Bus
+from shared.auth.permissions import entry, stream_of
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
@@ -32,8 +34,6 @@ from shared.messages import (
     JobRejected,
     Message,
 )
-from shared.permissions import entry, stream_of
-from shared.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
 
 log = structlog.get_logger()
 

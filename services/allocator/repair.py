@@ -26,7 +26,7 @@ from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
-from shared.words import some
+from shared.text import some
 
 Tasks = list[TaskPlan]
 

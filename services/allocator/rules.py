@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from services.allocator.policies.contract import PAUSE_S, Quotas
-from shared import config
 from shared.messages import Namespace, Positive, Priority
+from shared.runtime import config
 
 SHIPPED_IMAGE = "weir-trainer"
 

@@ -42,13 +42,14 @@ from services.allocator.state import (
     refuse,
     with_last_fact,
 )
-from shared import programs, subjects
-from shared.app import BAD_SETTINGS, Leave
-from shared.bus import Bus, Heard, SetBack, Stale
-from shared.config import BadSettings
-from shared.dead import namespace_of
-from shared.letters import Letters
-from shared.log import about
+from shared.bus import programs, subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard, SetBack
+from shared.bus.dead_letters import Letters, namespace_of
+from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.publisher import Stale
+from shared.bus.retry import RETRY_S, Plaint
+from shared.bus.snapshots import Snapshots
 from shared.messages import (
     AllocationDecided,
     CapacityFact,
@@ -61,9 +62,9 @@ from shared.messages import (
     JobRequested,
     Message,
 )
-from shared.node_facts import LastNodeFacts, read_last_node_facts
-from shared.patience import RETRY_S, Plaint
-from shared.snapshots import Snapshots
+from shared.runtime.app import BAD_SETTINGS, Leave
+from shared.runtime.config import BadSettings
+from shared.runtime.log import about
 
 log = structlog.get_logger()
 

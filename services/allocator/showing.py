@@ -15,7 +15,7 @@ from services.allocator.job import Job
 from services.allocator.silence import next_silence_s, silent_jobs
 from services.allocator.state import State
 from services.allocator.view import JobView, closed_view, job_view
-from shared.bus import Bus
+from shared.bus.bus import Bus
 
 
 class Views:

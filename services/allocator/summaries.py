@@ -14,7 +14,7 @@ from services.allocator.job import Job
 from services.allocator.models.history import EARLY
 from services.allocator.policies.contract import Reading
 from shared.messages import JobFinished
-from shared.words import shortened
+from shared.text import shortened
 
 SIZES_KEPT = 64
 """Sizes with a speed that is kept: the ones that ran last."""

@@ -26,7 +26,7 @@ from services.allocator.policies.contract import Node
 from services.allocator.state import State
 from services.allocator.waiting import staying
 from shared.messages import OwnPod, Resources, TaskPlan
-from shared.words import some
+from shared.text import some
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from services.allocator.job import Job
 from services.allocator.state import State
 from shared.messages import JobFinished, Message, ProgressReported, TrainingResumed
-from shared.metrics import Family, Labels, Measure, Meter
+from shared.runtime.metrics import Family, Labels, Measure, Meter
 
 EXAMPLES = Family(
     name="weir_training_examples_total",

@@ -17,10 +17,10 @@ from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
-from shared.bus import Bus
-from shared.permissions import API, chunks, descriptions
-from shared.programs import Info
-from shared.subjects import PROGRAMS
+from shared.auth.permissions import API, chunks, descriptions
+from shared.bus.bus import Bus
+from shared.bus.programs import Info
+from shared.bus.subjects import PROGRAMS
 
 Use = tuple[str, str]
 """A namespace, and the digest of a program."""

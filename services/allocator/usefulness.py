@@ -13,7 +13,7 @@ from services.allocator.policies.contract import Size, Want
 from services.allocator.seen import size_of
 from services.allocator.situation import Situation
 from shared.messages import AllocationDecided, Alternative
-from shared.words import counted
+from shared.text import counted
 
 
 def useful(situation: Situation, current: AllocationDecided, target: Want) -> Want:

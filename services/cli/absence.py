@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.allocator.view import ENDED, JobView
-from shared.words import listed
+from shared.text import listed
 
 ASK = "`weir submit FILE` asks for one"
 LISTED = 10

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from services.cli.reader import Wanted
 from services.cli.reading import read
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.subjects import pattern, stream_holding
 from shared.messages import Message
-from shared.subjects import pattern, stream_holding
 
 M = TypeVar("M", bound=Message)
 

@@ -18,7 +18,7 @@ from services.cli import from_tfjob, program_check, request_file, store
 from services.cli.request_file import Fields
 from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
-from shared.words import plain
+from shared.text import plain
 
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 """Stands for one that cannot be read, while the other fields are looked at."""

@@ -8,7 +8,8 @@ import uuid
 from services.cli import answers, connection, words
 from services.cli.standing import Standing, standing
 from services.cli.trouble import DONE, Trouble
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested
 
 EXAMPLES = ("weir cancel digits", "weir cancel digits -n team-a --timeout 2m")

@@ -9,9 +9,9 @@ import uuid
 from services.cli import connection
 from services.cli.job_change import ask_for, job_arguments
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import MOST_OF_SPAN, Bounds, ChangeRequested, Span
-from shared.words import counted
+from shared.text import counted
 
 EXAMPLES = ("weir change digits --priority 5", "weir change digits -n team-a --workers 1..8 --ps 2")
 HIGHEST = 2_147_483_647

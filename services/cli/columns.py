@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from shared.words import plain
+from shared.text import plain
 
 Cell = tuple[str, int, str]
 """Text, width in columns, style. What is wider pushes what follows to the right."""

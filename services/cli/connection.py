@@ -21,12 +21,12 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from services.cli.trouble import WRONG_USE, Trouble
-from shared.bus import Bus
-from shared.client import Refused, SturdyClient, dial
-from shared.keyring import credentials_file
-from shared.outbox import no_room
-from shared.tasks import end
-from shared.watching import NotAdmitted, TooManyReaders
+from shared.auth.keyring import credentials_file
+from shared.bus.bus import Bus
+from shared.bus.client import Refused, SturdyClient, dial
+from shared.bus.publisher import no_room
+from shared.bus.tail import NotAdmitted, TooManyReaders
+from shared.runtime.process import end
 
 FILE = Path(".weir/connection.json")
 USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.cli import words
 from services.cli.trouble import DONE, FAILED, Trouble
-from shared import keyring
+from shared.auth import keyring
 
 EXAMPLES = (
     "weir credentials deploy/credentials",

@@ -17,10 +17,10 @@ from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from shared import dead, subjects
-from shared.bus import Bus
+from shared.bus import dead_letters, subjects
+from shared.bus.bus import Bus
+from shared.bus.subjects import DEAD, FACTS, ORDERS
 from shared.messages import DeadLetter
-from shared.subjects import DEAD, FACTS, ORDERS
 
 EXAMPLES = ("weir dead-letters", "weir dead-letters show 3", "weir dead-letters put-back 3")
 WHAT = """\
@@ -112,7 +112,7 @@ async def put_back(bus: Bus, args: argparse.Namespace) -> int:
         look = f"`weir dead-letters show {args.number}` shows it whole"
         raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
     ack = await bus.js.publish(
-        said.subject, body, headers=dead.headers_back(said, args.number, bus.name)
+        said.subject, body, headers=dead_letters.headers_back(said, args.number, bus.name)
     )
     print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
     return DONE

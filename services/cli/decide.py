@@ -16,13 +16,13 @@ import traceback
 
 import msgspec
 
-from services.allocator.outside.answer import Answer, Desk, Refusal
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart, at_least_zero
 from services.cli.policy_names import policy
 from services.cli.trouble import DONE
+from services.whatif.decide_json.answer import Answer, Desk, Refusal
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 

@@ -40,7 +40,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.tasks import end
+from shared.runtime.process import end
 
 PICTURE = Path("weir-demo.png")
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")

@@ -31,7 +31,7 @@ from services.cli.trying import tried
 from services.cli.words import duration
 from services.trainer.examined import Asked
 from shared.messages import JobRequested
-from shared.words import plain
+from shared.text import plain
 
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on

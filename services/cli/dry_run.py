@@ -29,12 +29,12 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.trouble import WRONG_USE, Trouble
-from shared import config
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact, DeadLetter
-from shared.node_facts import LastNodeFacts, read_last_node_facts
-from shared.subjects import FACTS, ORDERS
-from shared.words import size
+from shared.runtime import config
+from shared.text import size
 
 UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")

@@ -17,6 +17,7 @@ from services.cli.columns import Cell, beside
 from services.cli.entry import Entry
 from services.cli.event_name import name_of
 from services.cli.sentences import sentence
+from shared.bus.subjects import BY_TAG, tag_of
 from shared.messages import (
     CapacityChanged,
     ChangeRejected,
@@ -32,7 +33,6 @@ from shared.messages import (
     QuotaChanged,
     ServiceTroubled,
 )
-from shared.subjects import BY_TAG, tag_of
 
 DEAD = "dead.letter"
 STYLES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from services.cli.entry import Entry
-from shared.subjects import DEAD, FACTS, ORDERS
+from shared.bus.subjects import DEAD, FACTS, ORDERS
 
 LETTERS = {"o": ORDERS, "f": FACTS, "d": DEAD}
 OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}

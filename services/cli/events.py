@@ -23,8 +23,8 @@ from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from shared.bus import Bus
-from shared.subjects import DEAD, FACTS, ORDERS
+from shared.bus.bus import Bus
+from shared.bus.subjects import DEAD, FACTS, ORDERS
 
 EXAMPLES = (
     "weir events --follow",

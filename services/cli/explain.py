@@ -14,7 +14,6 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.explaining.explain import explained
 from services.cli import connection, words
 from services.cli.dry_run import rules_for
 from services.cli.explained import told
@@ -23,7 +22,8 @@ from services.cli.moments import SAID, allow_ages, moment
 from services.cli.past import past, with_event
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.cli.unexplained import unexplained
-from shared.bus import Bus
+from services.whatif.explain.explain import explained
+from shared.bus.bus import Bus
 from shared.messages import JobAccepted
 
 EXAMPLES = (

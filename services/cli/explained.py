@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
-from services.allocator.explaining.explanation import Explanation, Ground, Holding, Means, Prospect
 from services.allocator.policies.contract import Size
 from services.allocator.proposal import Effect
-from services.allocator.simulator.log_file import Told
 from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
-from shared.subjects import tag_of
-from shared.words import counted, headline, lasting, plain, repaid, size
+from services.whatif.explain.explanation import Explanation, Ground, Holding, Means, Prospect
+from services.whatif.simulator.log_file import Told
+from shared.bus.subjects import tag_of
+from shared.text import counted, headline, lasting, plain, repaid, size
 
 WIDTH = 11
 """Of what stands in front."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shared.bus.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 from shared.messages import DeadLetter
-from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 
 ANY = "*"
 AREAS = {

@@ -17,10 +17,10 @@ from services.cli.cancel import standing_of
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.trouble import DONE, Trouble
-from shared import checkpoint_folders
-from shared.bus import Bus
+from shared import checkpoints
+from shared.bus.bus import Bus
+from shared.bus.subjects import ORDERS, pattern
 from shared.messages import ForgetRequested, JobAccepted, JobRequested
-from shared.subjects import ORDERS, pattern
 
 EXAMPLES = (
     "weir forget digits",
@@ -107,8 +107,8 @@ async def _kept_checkpoints(bus: Bus, key: str) -> str:
     ):
         return ""
     accepted = heard.message
-    place = checkpoint_folders.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
-    return place if checkpoint_folders.is_in_namespace(place, accepted.namespace) else ""
+    place = checkpoints.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
+    return place if checkpoints.is_in_namespace(place, accepted.namespace) else ""
 
 
 async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:

@@ -13,7 +13,7 @@ from services.cli.request_file import Fields
 from services.cli.text_file import text_in
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
-from shared.words import plain
+from shared.text import plain
 
 ABOUT = """\
 Taken are a TFJob's name, namespace, replicas (the start; 1 is the least),

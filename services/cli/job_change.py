@@ -7,9 +7,9 @@ import argparse
 from services.cli import answers, connection, words
 from services.cli.cancel import require_open
 from services.cli.trouble import Trouble
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import Change, ChangeRejected, JobChanged
-from shared.words import plain
+from shared.text import plain
 
 ANSWER_S = 30.0
 ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)

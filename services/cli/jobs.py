@@ -20,12 +20,12 @@ from services.cli.reading import either
 from services.cli.starts import Starts
 from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
-from shared.bus import Bus
+from shared.auth.permissions import entry, stream_of
+from shared.bus.bus import Bus
+from shared.bus.consumer import Gone, Puller
+from shared.bus.subjects import JOBS
+from shared.bus.tail import add_consumer
 from shared.messages import JobAccepted
-from shared.permissions import entry, stream_of
-from shared.pull import Gone, Puller
-from shared.subjects import JOBS
-from shared.watching import add_consumer
 
 EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
 VIEWS, IDLE_S = stream_of(JOBS), 60.0

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from services.allocator.view import ENDED, SILENT, JobView
-from services.cli.screen.fitting import fitting, longest, taken
-from services.cli.words import DEFAULT_NAMESPACE, evaluated
-from shared.words import counted, headline, lasting
+from services.cli.words import evaluated
+from services.console.top.fitting import fitting, longest, taken
+from shared.bus.subjects import DEFAULT_NAMESPACE
+from shared.text import counted, headline, lasting
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "EXAMPLES/S", "LOSS", "PAUSE")
 WHY = "WHY"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from services.cli.words import Word
-from shared.subjects import BY_TAG
+from shared.bus.subjects import BY_TAG
 
 AREAS, LAST_WORDS = ([tag.split(".")[word] for tag in BY_TAG] for word in (0, 1))
 NAMED: dict[str, tuple[str, ...]] = {

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import pairwise
 
-from services.board.derived import over
 from services.cli import connection
 from services.cli.jobs import snapshots
 from services.cli.trouble import DONE, Trouble
 from services.cli.words import is_name
-from shared.bus import Bus
+from services.console.board.derived import over
+from shared.bus.bus import Bus
 
 ANSWER_S = 1.0
 CANCEL = "cancel"

@@ -15,9 +15,9 @@ from pathlib import Path
 from services.allocator.view import ENDED, JobView
 from services.cli.jobs import snapshots
 from services.local.kubelet.world import KubeletSettings
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
-from shared.words import counted, some
+from shared.text import counted, some
 
 GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."

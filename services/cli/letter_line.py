@@ -11,7 +11,7 @@ from rich.text import Text
 from services.cli.entry import Entry
 from services.cli.event_line import when
 from shared.messages import DeadLetter
-from shared.words import headline, plain
+from shared.text import headline, plain
 
 SHOWN = ("stream", "sequence", "said_by", "subject", "error", "body")
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from shared.words import plain, shortened
+from shared.text import plain, shortened
 
 LEVELS = {
     "debug": "dim",

@@ -26,8 +26,8 @@ from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kept_logs import PODS
-from shared.bus import Bus
-from shared.words import counted
+from shared.bus.bus import Bus
+from shared.text import counted
 
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)

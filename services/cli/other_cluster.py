@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.local.node_spec import BadCluster, ClusterSpec, NodeSpec, parse
-from shared.words import counted, listed
+from shared.text import counted, listed
 
 KEPT = "cluster.yaml"
 OTHER = "The cluster is another than that of the `weir up` before: {now}; it was {before}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from services.allocator.explaining.change import (
+from services.allocator.placing.misfit import told as amount
+from services.whatif.explain.change import (
     Adds,
     AnyChange,
     Change,
@@ -18,8 +19,7 @@ from services.allocator.explaining.change import (
     Waits,
     Widens,
 )
-from services.allocator.explaining.explanation import Explanation
-from services.allocator.placing.misfit import told as amount
+from services.whatif.explain.explanation import Explanation
 from shared.messages import Resources, Span
 
 When = Callable[[float], str]

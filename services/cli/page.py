@@ -7,8 +7,8 @@ import asyncio
 
 from services.cli import connection
 from services.cli.trouble import DONE, Trouble
-from shared.bus import Bus
-from shared.permissions import PAGE
+from shared.auth.permissions import PAGE
+from shared.bus.bus import Bus
 
 EXAMPLES = ("weir page", "weir page --port 9000")
 HOST, PORT = "127.0.0.1", 8002
@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def page(bus: Bus, args: argparse.Namespace) -> int:
-    from services.page.service import Page, Settings
-    from services.page.watch import Watch
+    from services.console.page.service import Page, Settings
+    from services.console.page.watch import Watch
 
     watch = Watch(bus)
     served = Page(watch, Settings(host=args.host, port=args.port))

@@ -14,18 +14,18 @@ from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
 from services.allocator import memory
-from services.allocator.explaining.explanation import Ground
-from services.allocator.explaining.history import History, Moment, is_cause
 from services.allocator.rules import Rules
-from services.allocator.simulator.log_file import Told
 from services.allocator.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
-from shared.bus import Bus
+from services.whatif.explain.explanation import Ground
+from services.whatif.explain.history import History, Moment, is_cause
+from services.whatif.simulator.log_file import Told
+from shared.bus.bus import Bus
+from shared.bus.node_facts import read_last_node_facts
+from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
-from shared.node_facts import read_last_node_facts
-from shared.subjects import FACTS, ORDERS
 
 MANY = 200_000
 """Facts; of more than these only the recent ones are read, where the stored state is of use. Orders

@@ -9,7 +9,7 @@ import argparse
 from services.allocator.enrolment import enrol
 from services.allocator.policies.registry import POLICIES
 from services.cli.words import Word
-from shared.config import BadSettings
+from shared.runtime.config import BadSettings
 
 
 def _several(text: str) -> tuple[str, ...]:

@@ -18,11 +18,11 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from services.cli.entry import Entry
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Puller
+from shared.bus.tail import add_consumer, filtered
 from shared.messages import DeadLetter, Message
-from shared.pull import Puller
-from shared.watching import add_consumer, filtered
 
 WAIT_S = 10.0
 """Nothing more comes after so long: what was there may have been dropped just now."""

@@ -17,8 +17,8 @@ from nats.errors import Error as NatsError
 
 from services.cli.entry import Entry
 from services.cli.reader import Reader, Wanted
-from shared.bus import Bus
-from shared.tasks import end
+from shared.bus.bus import Bus
+from shared.runtime.process import end
 
 SETTLE_S, RETRY_S = 0.1, 0.5
 A = TypeVar("A")

@@ -19,10 +19,10 @@ from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.remains import Remains, remains_in
 from services.cli.trouble import DONE, FAILED, Trouble
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.subjects import ORDERS, pattern
 from shared.messages import JobAccepted, JobRejected, Program
-from shared.subjects import ORDERS, pattern
-from shared.words import counted, plain
+from shared.text import counted, plain
 
 EXAMPLES = (
     "weir recover",

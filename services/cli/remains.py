@@ -2,7 +2,7 @@
 files.
 
 A job's folder holds its request, its program, and marks beside the checkpoints that its ledger has
-named (`shared/checkpoint_marks.py`). A checkpoint is complete where its files have the digest of
+named (`shared/checkpoints.py`). A checkpoint is complete where its files have the digest of
 its mark.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from services.cli.trouble import WRONG_USE, Trouble
-from shared import checkpoint_folders, checkpoint_marks
-from shared.checkpoint_marks import COMMITTED, INDEX, PROGRAM, REQUEST, Committed
+from shared import checkpoints
+from shared.checkpoints import COMMITTED, INDEX, PROGRAM, REQUEST, Committed
 from shared.messages import LARGEST_PROGRAM, JobRequested
 
 
@@ -72,7 +72,7 @@ def _below(place: Path) -> Iterator[Remains]:
                 if (home / PROGRAM).stat().st_size <= LARGEST_PROGRAM
                 else b""
             )
-            if checkpoint_folders.is_in_namespace(folder, request.namespace):
+            if checkpoints.is_in_namespace(folder, request.namespace):
                 step, mark = _newest(home)
                 samples, total = (mark.samples, mark.total_samples) if mark else (None, None)
                 yield Remains(
@@ -90,13 +90,13 @@ def _newest(home: Path) -> tuple[int, Committed | None]:
     there is none.
     """
     marks = sorted(
-        home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=lambda file: checkpoint_marks.step(_path(file))
+        home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=lambda file: checkpoints.step(_path(file))
     )
     for file in reversed(marks):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             mark = msgspec.json.decode(file.read_bytes(), type=Committed)
             if mark.digest == _digest(_path(file)):
-                return checkpoint_marks.step(_path(file)), mark
+                return checkpoints.step(_path(file)), mark
     return -1, None
 
 
@@ -106,9 +106,7 @@ def _path(mark: Path) -> str:
 
 def _digest(path: str) -> str:
     index = Path(f"{path}{INDEX}")
-    parts = [
-        file for file in index.parent.glob(f"{index.stem}.*") if checkpoint_marks.counts(file.name)
-    ]
-    return checkpoint_marks.digest(
+    parts = [file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.counts(file.name)]
+    return checkpoints.digest(
         index.read_bytes(), [(file.name, file.stat().st_size) for file in parts]
     )

@@ -12,18 +12,18 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from services.board.board import Board, apply, begun
 from services.cli import connection, words
 from services.cli.filters import filters
 from services.cli.past import beginning
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from services.report.page import contents, page
-from services.report.passes import Passes, heard
-from shared.bus import Bus
+from services.console.board.board import Board, apply, begun
+from services.console.report.page import contents, page
+from services.console.report.passes import Passes, heard
+from shared.bus.bus import Bus
+from shared.bus.subjects import FACTS, ORDERS, pattern
 from shared.messages import CapacityChanged
-from shared.subjects import FACTS, ORDERS, pattern
 
 EXAMPLES = (
     "weir report digits",

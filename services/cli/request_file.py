@@ -19,10 +19,10 @@ from services.allocator.requests.wording import found
 from services.allocator.rules import Rules
 from services.cli.examples import example
 from services.cli.trouble import WRONG_USE, Trouble
-from services.cli.words import DEFAULT_NAMESPACE, is_name
-from shared import yaml_text
+from services.cli.words import is_name
+from shared import documents
+from shared.bus.subjects import DEFAULT_NAMESPACE, pattern
 from shared.messages import JobRequested
-from shared.subjects import pattern
 
 Fields = dict[str, Any]
 SPANS = ("batch", "ps", "workers")
@@ -37,8 +37,8 @@ def parse(text: str, name: str) -> Fields:
     twice.
     """
     try:
-        fields = yaml_text.load(text, LONGEST_TEXT)
-        root = yaml_text.compose(text, LONGEST_TEXT)
+        fields = documents.load(text, LONGEST_TEXT)
+        root = documents.compose(text, LONGEST_TEXT)
     except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from services.cli import figures
 from shared.messages import AllocationDecided, CapacityChanged, ProgressReported, TrainingResumed
-from shared.words import lasting
+from shared.text import lasting
 
 if TYPE_CHECKING:
     from services.cli.trial import Trial

@@ -56,7 +56,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.words import counted, headline, last_line, lasting, plain, plural
+from shared.text import counted, headline, last_line, lasting, plain, plural
 
 
 def sentence(said: Message | DeadLetter) -> str:

@@ -1,6 +1,6 @@
 """`weir simulate`: what would happen to these jobs on these machines, under one policy or another.
 
-The shipping decision runs over a simulated cluster (see `services/allocator/simulator/`); the same
+The shipping decision runs over a simulated cluster (see `services/whatif/simulator/`); the same
 seed gives the same world to every policy. Prints a table; on request writes the figures as JSON and
 draws a picture.
 """
@@ -21,19 +21,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
-from services.allocator.simulator import cluster_file, files, log_file, recorded
-from services.allocator.simulator.outcome import Run, figures, timeline
-from services.allocator.simulator.run import simulate
-from services.allocator.simulator.scenario import Cluster, Scenario, Work
-from services.allocator.simulator.surfaces import Surface
-from services.allocator.simulator.tables import Bad
 from services.cli import file_formats, simulated
 from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.policy_names import policies
-from services.cli.screen.figures_table import differing, table
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
-from shared.words import counted
+from services.console.top.figures_table import differing, table
+from services.whatif.simulator import cluster_file, files, log_file, recorded
+from services.whatif.simulator.outcome import Run, figures, timeline
+from services.whatif.simulator.run import simulate
+from services.whatif.simulator.scenario import Cluster, Scenario, Work
+from services.whatif.simulator.surfaces import Surface
+from services.whatif.simulator.tables import Bad
+from shared.text import counted
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from services.allocator.view import JobView
-from services.board.beginning import OF_BEGINNING, Beginning, heard, shown
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.reader import OUR_CLOCK_S, Wanted
 from services.cli.reading import read
-from shared.bus import Bus
+from services.console.board.beginning import OF_BEGINNING, Beginning, heard, shown
+from shared.bus.bus import Bus
+from shared.bus.subjects import FACTS, ORDERS, tag_of
 from shared.messages import JobMessage
-from shared.subjects import FACTS, ORDERS, tag_of
 
 KINDS = tuple(tag_of(kind) for kind in OF_BEGINNING)
 

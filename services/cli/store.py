@@ -14,11 +14,11 @@ from nats.errors import NoRespondersError
 from nats.js.errors import APIError, NotFoundError
 
 from services.cli.trouble import FAILED, WRONG_USE, Trouble
-from shared import programs
-from shared.bus import Bus
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.publisher import no_room
+from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import LARGEST_PROGRAM
-from shared.outbox import no_room
-from shared.subjects import DEFAULT_NAMESPACE
 
 T = TypeVar("T")
 

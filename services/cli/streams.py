@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from services.cli import connection
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.cli.words import namespace_name
-from shared import config
-from shared.bus import Bus
-from shared.intake import DEFAULT_RATES, Rates
-from shared.permissions import SETUP
-from shared.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
-from shared.subjects import program_bucket
+from shared.auth.permissions import SETUP
+from shared.bus.bus import Bus
+from shared.bus.intake import DEFAULT_RATES, Rates
+from shared.bus.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
+from shared.bus.subjects import program_bucket
+from shared.runtime import config
 
 EXAMPLES = (
     "weir streams create --namespace team-a --namespace team-b",

@@ -30,12 +30,11 @@ from services.cli.reading import read
 from services.cli.request_file import Fields
 from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
-from services.cli.words import DEFAULT_NAMESPACE
-from shared.bus import Bus
+from shared.auth.permissions import API
+from shared.bus.bus import Bus
+from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, tag_of
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
-from shared.permissions import API
-from shared.subjects import FACTS, ORDERS, tag_of
-from shared.words import plain
+from shared.text import plain
 
 EXAMPLES = (
     f"weir submit {example('digits.yaml')} --follow",

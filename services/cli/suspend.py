@@ -8,7 +8,7 @@ import uuid
 from services.cli import connection
 from services.cli.job_change import ask_for, job_arguments
 from services.cli.trouble import DONE
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import SuspendRequested
 
 EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")

@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console, RenderableType
 
-from services.cli.screen.fitting import ENDLESS
+from services.console.top.fitting import ENDLESS
 
 
 class Terminal(Console):

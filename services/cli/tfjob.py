@@ -26,9 +26,9 @@ from services.cli.tfjob_remainder import Remark
 from services.cli.tfjob_remarks import remarks
 from services.cli.tfjob_shapes import Container, Replica, Requirements, TFJob, container, number
 from services.cli.trouble import WRONG_USE, Trouble
-from shared import yaml_text
-from shared.quantities import GIB, GPU
-from shared.words import counted
+from shared import documents as documents_module
+from shared.kube.quantities import GIB, GPU
+from shared.text import counted
 
 Fields = dict[str, Any]
 GROUP, ANNOTATION = "kubeflow.org/v1", "weir.dev/"
@@ -63,7 +63,7 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     try:
         documents = [
             each if isinstance(each, dict) else {}
-            for each in yaml_text.load_all(text)
+            for each in documents_module.load_all(text)
             if each is not None
         ]
     except yaml.YAMLError as error:

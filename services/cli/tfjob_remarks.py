@@ -19,8 +19,8 @@ from services.cli.tfjob_shapes import (
     container,
     number,
 )
-from shared.quantities import GPU
-from shared.words import counted
+from shared.kube.quantities import GPU
+from shared.text import counted
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
 NEEDED = {

@@ -16,9 +16,9 @@ from nats.errors import Error as NatsError
 from services.allocator.placing.misfit import NEVER
 from services.allocator.view import JobView
 from services.cli.jobs import snapshots
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import JobAccepted
-from shared.words import plain
+from shared.text import plain
 
 WORD_S = 2.0
 """So long the allocator's first word on it is waited for."""

@@ -14,16 +14,16 @@ import time
 from rich.console import Group
 from rich.live import Live
 
-from services.board.board import Board
-from services.board.derived import over
 from services.cli import connection, words
-from services.cli.screen.palette import letters
-from services.cli.screen.whole import Look, whole
 from services.cli.terminal import Terminal, of_tables
 from services.cli.trouble import DONE
-from services.page.watch import Watch
-from shared.bus import Bus
-from shared.tasks import end
+from services.console.board.board import Board
+from services.console.board.derived import over
+from services.console.page.watch import Watch
+from services.console.top.palette import letters
+from services.console.top.whole import Look, whole
+from shared.bus.bus import Bus
+from shared.runtime.process import end
 
 EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
 EVERY_S, WORDS_S = 1.0, 1.0

@@ -22,8 +22,10 @@ from services.cli.picture import Run
 from services.local.node_spec import TenantSpec
 from services.local.stack import Stack
 from services.local.tenancy import pod_spec
-from shared import bus, tasks
-from shared.bus import Bus, Heard
+from shared.bus import bus
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import (
     JobFinished,
     JobRejected,
@@ -31,7 +33,7 @@ from shared.messages import (
     ProgressReported,
     TrainingResumed,
 )
-from shared.subjects import DEFAULT_NAMESPACE
+from shared.runtime import process
 
 NAMESPACE = "tenants"
 SAMPLE_S = 0.5
@@ -195,5 +197,5 @@ async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
     try:
         yield watched
     finally:
-        await tasks.end(broken)
+        await process.end(broken)
         await connection.close()

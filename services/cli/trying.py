@@ -15,7 +15,7 @@ import msgspec
 
 from services.trainer.examined import Asked, Examined
 from services.trainer.orders import last_words
-from shared import lifeline
+from shared.runtime import process
 
 LONGEST_S = 600.0  # from the last that it tells to its end
 LAST = 2000  # characters of what it printed
@@ -67,7 +67,7 @@ class _Trial:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            preexec_fn=lifeline.die_with_parent,
+            preexec_fn=process.die_with_parent,
         )
         os.close(writes)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from services.cli.sentences import sentence
 from shared.messages import ProgressReported
-from shared.words import lasting
+from shared.text import lasting
 
 REPORT_S, STILL_S = 5.0, 15.0
 """Between two reports; and how long nothing may be said."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 
-from services.allocator.explaining.history import Moment
 from services.allocator.state import State
 from services.cli.absence import ASK, LISTED
+from services.whatif.explain.history import Moment
 from shared.messages import Message
-from shared.words import listed, plain
+from shared.text import listed, plain
 
 
 def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:

@@ -21,10 +21,10 @@ from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
-from shared.bus import connect
-from shared.permissions import OPERATOR
-from shared.ports import free_port
-from shared.words import counted
+from shared.auth.permissions import OPERATOR
+from shared.bus.bus import connect
+from shared.runtime.process import free_port
+from shared.text import counted
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")

@@ -12,10 +12,6 @@ from contextlib import aclosing
 import msgspec
 
 from services.cli import connection, words
-from services.cli.causes.chain import Chain, Step, causes, chain
-from services.cli.causes.known import Known
-from services.cli.causes.lacking import Lack, lacks
-from services.cli.causes.lines import reasons, table
 from services.cli.entry import Entry
 from services.cli.event_line import parts
 from services.cli.event_name import name_of, place_of
@@ -24,10 +20,14 @@ from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
-from shared.bus import Bus
+from services.console.why.chain import Chain, Step, causes, chain
+from services.console.why.known import Known
+from services.console.why.lacking import Lack, lacks
+from services.console.why.lines import reasons, table
+from shared.bus.bus import Bus
+from shared.bus.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
 from shared.messages import CapacityChanged, Message
-from shared.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
-from shared.words import plain
+from shared.text import plain
 
 EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
 ROWS = 20

@@ -1,5 +1,5 @@
 """Words on the command line: names and durations. How counts, times and foreign text are told:
-`shared/words.py`.
+`shared/text.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from services.allocator.requests.wording import NAME
+from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import DNS_LABEL
-from shared.subjects import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST_NAME = 63

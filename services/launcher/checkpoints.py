@@ -11,7 +11,7 @@ import posixpath
 from typing import Any
 
 from services.launcher.settings import Settings
-from shared import checkpoint_folders
+from shared import checkpoints
 from shared.messages import AllocationDecided
 
 CHECKPOINTS = "weir-checkpoints"
@@ -45,7 +45,7 @@ def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[d
 
 
 def _own_folder(decision: AllocationDecided) -> str:
-    return checkpoint_folders.location(decision.request, decision.uid, decision.checkpoint_folder)
+    return checkpoints.location(decision.request, decision.uid, decision.checkpoint_folder)
 
 
 def _in_pod(folder: str, settings: Settings) -> str:

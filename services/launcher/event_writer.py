@@ -16,8 +16,8 @@ from services.launcher.events import Budget, Note, event
 from services.launcher.facts import ServiceFact
 from services.launcher.paths import path
 from services.launcher.settings import Settings
+from shared.bus.retry import Plaint
 from shared.kube.client import TROUBLES, Api, ApiError
-from shared.patience import Plaint
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
-from shared.words import counted, headline, lasting, plain, shortened, size
+from shared.text import counted, headline, lasting, plain, shortened, size
 
 COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
 LONGEST_TEXT = 1_024

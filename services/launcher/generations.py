@@ -11,7 +11,7 @@ from services.launcher.facts import PodFact
 from services.launcher.jobs import Job, ahead, locked, paused
 from services.launcher.view import View
 from shared.messages import OF_NODE, GenerationAbandoned, TaskPlan
-from shared.words import shortened
+from shared.text import shortened
 
 KEPT, HEAD = 4_000, 1 / 8
 """Characters of a reason, and the share of its beginning, which says who; a traceback ends with

@@ -21,7 +21,7 @@ from shared.messages import (
     Message,
     TaskExited,
 )
-from shared.metrics import Family, Measure, Meter
+from shared.runtime.metrics import Family, Measure, Meter
 
 Standing = Literal["pending", "stuck", "running", "leaving", "ended"]
 REASONS = ("Completed", "Error", "OOMKilled", "Unschedulable", EVICTED, DELETED, NODE_LOST)

@@ -14,9 +14,9 @@ import structlog
 from nats.js.errors import NotFoundError
 
 from services.launcher.view import Told
-from shared import snapshots
-from shared.bus import Bus
-from shared.snapshots import Snapshots
+from shared.bus import snapshots
+from shared.bus.bus import Bus
+from shared.bus.snapshots import Snapshots
 
 log = structlog.get_logger()
 

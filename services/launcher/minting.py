@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from services.launcher.actions import CreateSecret
-from shared import authority, permissions, programs, tokens
-from shared.authority import Signer
+from shared.auth import authority, permissions, tokens
+from shared.auth.authority import Signer
+from shared.bus import programs
 from shared.messages import AllocationDecided
 
 

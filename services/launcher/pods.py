@@ -25,8 +25,8 @@ from services.launcher.checkpoints import (
 )
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
+from shared.kube.quantities import GPU
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
-from shared.quantities import GPU
 
 Body = dict[str, Any]
 CONTAINER, PORT = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shared.kube.quantities import GIB, GPU, whole
 from shared.messages import Resources
-from shared.quantities import GIB, GPU, whole
 
 
 def quantities(resources: Resources) -> dict[str, str]:

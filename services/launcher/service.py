@@ -29,12 +29,16 @@ from services.launcher.minting import Minter, minter
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
-from shared import subjects
 from shared.bounds import clamped
-from shared.bus import Bus, Heard, SetBack, Stale
-from shared.kube import counting
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard, SetBack
+from shared.bus.publisher import Stale
+from shared.bus.retry import RETRY_S
+from shared.bus.snapshots import Snapshots
+from shared.kube import limiter
 from shared.kube.client import Api, connect
-from shared.kube.reader import Event, Listed, Missed
+from shared.kube.watch import Event, Listed, Missed
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -54,8 +58,6 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.patience import RETRY_S
-from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -380,7 +382,7 @@ async def start(bus: Bus, settings: Settings) -> None:
         bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s)
     )
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
-    bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
+    bus.vitals.tell("kubernetes", lambda: limiter.measures(api.requests))
     bus.vitals.tell("the snapshot", launcher.snapshots.measures)
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
     await launcher.follow(await memory.load(bus))

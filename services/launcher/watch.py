@@ -15,7 +15,7 @@ from services.launcher.labels import SELECTOR
 from services.launcher.paths import path
 from services.launcher.settings import Settings
 from shared.kube.client import Api
-from shared.kube.reader import Event, Reader
+from shared.kube.watch import Event, Reader
 
 KINDS: tuple[Kind, ...] = ("nodes", "services", "networkpolicies", "pods")
 READERS: dict[Kind, Callable[[bytes], Any]] = {

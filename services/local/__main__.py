@@ -11,7 +11,7 @@ from pathlib import Path
 from services.local.kubelet.world import KubeletSettings
 from services.local.node_spec import BadCluster, parse
 from services.local.service import Settings, local_cluster
-from shared import log
+from shared.runtime import log
 
 BAD_SETTINGS = 2
 

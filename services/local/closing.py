@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from services.monitor.capacity import digest
 from services.monitor.recalling import recall
-from shared.bus import Bus, Stale
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
 from shared.messages import CapacityChanged
 
 AT_ONCE = 100

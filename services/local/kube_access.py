@@ -11,7 +11,7 @@ import json
 import secrets
 from pathlib import Path
 
-from shared.keyring import write_private
+from shared.auth.keyring import write_private
 
 TOKEN, KUBECONFIG = "cluster.token", "kubeconfig"
 TOKEN_BYTES = 32

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from nats.errors import Error as NatsError
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 
 CLUSTER = "weir"
 AGAIN_S = 0.2

@@ -25,7 +25,7 @@ from msgspec import Meta
 from services.allocator.policies.contract import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.local.objects.naming import SUBDOMAIN
-from shared import yaml_text
+from shared import documents
 
 AboveZero = Annotated[float, Meta(gt=0)]
 
@@ -72,7 +72,7 @@ class BadCluster(ValueError):
 def parse(text: str) -> ClusterSpec:
     """Raises BadCluster."""
     try:
-        document = yaml_text.load(text)
+        document = documents.load(text)
     except yaml.YAMLError as error:
         raise BadCluster(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):

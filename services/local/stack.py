@@ -24,9 +24,11 @@ import structlog
 
 from services.local import kube_access, nats_clusters
 from services.local.closing import close_nodes
-from shared import bus, keyring, lifeline
-from shared.permissions import MONITOR, OPERATOR, SETUP
-from shared.ports import free_port
+from shared.auth import keyring
+from shared.auth.permissions import MONITOR, OPERATOR, SETUP
+from shared.bus import bus
+from shared.runtime import process
+from shared.runtime.process import free_port
 
 log = structlog.get_logger()
 
@@ -83,7 +85,7 @@ class Part:
                 stderr=output,
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=lifeline.die_with_parent,
+                preexec_fn=process.die_with_parent,
             )
 
     async def _keep(self) -> None:

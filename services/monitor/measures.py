@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from shared.messages import CapacityChanged, Resources
-from shared.metrics import Family, Labels, Measure
+from shared.runtime.metrics import Family, Labels, Measure
 
 GIB = 1 << 30  # bytes
 SHARES = "by share: allocatable, free of every pod's requests, or requested by our own pods (ours)."

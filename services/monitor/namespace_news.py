@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from services.monitor.collection import Collection, Named, Said
-from shared.kube.reader import Event, Listed, Missed
+from shared.kube.watch import Event, Listed, Missed
 from shared.messages import Message
 
 KINDS = 2

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from shared.bounds import clamped
+from shared.kube.quantities import GIB, GPU, whole
 from shared.messages import Resources
-from shared.quantities import GIB, GPU, whole
 
 
 class Amount(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 from services.monitor.collection import Collection, Named
 from services.monitor.facts import UNREADABLE, ObjectMeta
 from shared.bounds import clamped
+from shared.kube.quantities import GIB, GPU, whole
 from shared.kube.shapes import Shape, Strange
 from shared.messages import (
     MostResources,
@@ -26,7 +27,6 @@ from shared.messages import (
     Resources,
     TaskBounds,
 )
-from shared.quantities import GIB, GPU, whole
 
 SCOPES_OF_TASKS = {"NotTerminating", "NotBestEffort"}
 COUNTED = {"pods": 1, "count/pods": 1}

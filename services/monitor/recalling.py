@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from shared import subjects
-from shared.bus import Bus, Heard
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CapacityChanged, Message
 
 

@@ -23,14 +23,16 @@ from services.monitor.namespace_news import NamespaceNews
 from services.monitor.picture import Picture
 from services.monitor.quotas import QuotaPicture, limit_range, quota
 from services.monitor.recalling import recall
-from shared import subjects
-from shared.bus import Bus, Heard, Stale
-from shared.kube import counting
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.publisher import Stale
+from shared.kube import limiter
 from shared.kube.client import Api, connect
-from shared.kube.reader import Event, Listed, Missed, Reader
 from shared.kube.settings import KubeSettings
+from shared.kube.watch import Event, Listed, Missed, Reader
 from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
-from shared.metrics import Measure, Meter
+from shared.runtime.metrics import Measure, Meter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
@@ -190,7 +192,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)
     bus.vitals.tell("monitor", monitor.measures)
-    bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
+    bus.vitals.tell("kubernetes", lambda: limiter.measures(api.requests))
     for work in (
         monitor.watch_nodes(api),
         monitor.watch_pods(api),

@@ -1,4 +1,4 @@
 """Hears: nothing. Says: nothing. Makes the streams and buckets, those of every namespace of jobs
 too, and makes again what a server has lost. Read first: `service.py`; what is made, and how, is in
-`shared/streams.py`.
+`shared/bus/streams.py`.
 """

@@ -15,10 +15,10 @@ from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
-from shared import config
-from shared.bus import Bus
-from shared.patience import Plaint
-from shared.streams import GIB, stream_names
+from shared.bus.bus import Bus
+from shared.bus.retry import Plaint
+from shared.bus.streams import GIB, stream_names
+from shared.runtime import config
 
 log = structlog.get_logger()
 RETRY_S = 1.0

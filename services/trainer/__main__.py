@@ -3,7 +3,7 @@
 import os
 
 from services.trainer import sealed
-from shared import stopping
+from shared.runtime import process
 
 EVICTED = 143
 """A task that was stopped has not done its work; `service.EXIT_EVICTED`, which is imported
@@ -11,11 +11,11 @@ later.
 """
 
 if __name__ == "__main__":
-    stopping.end_when_told(EVICTED)  # before the imports below, which take a while
+    process.end_when_told(EVICTED)  # before the imports below, which take a while
     credentials = sealed.taken(os.environ)  # before all else: it may begin this process again
 
     from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, Settings, start
-    from shared import app
+    from shared.runtime import app
 
     app.run(
         "trainer",

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from services.trainer.orders import CAUSE_LENGTH, GENERATED
 from services.trainer.program import BadProgram
 from services.trainer.rewritten import as_written
-from shared.words import shortened
+from shared.text import shortened
 
 REMOTE = 2_000  # characters that a worker tells the chief
 BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"

@@ -33,7 +33,7 @@ from services.trainer.orders import (
     line,
 )
 from services.trainer.watchdog import Watchdog
-from shared import lifeline
+from shared.runtime import process
 
 
 def run(channel: socket.socket) -> int:
@@ -191,7 +191,7 @@ def peer_lost(error: BaseException) -> bool:
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    lifeline.die_with_parent()
+    process.die_with_parent()
     sealed.blindfold()
     os._exit(run(channel))
 

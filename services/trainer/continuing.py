@@ -12,8 +12,8 @@ import tensorflow as tf
 from services.trainer import cause, disk, files, shards
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.shards import Ledger
-from shared.checkpoint_marks import candidates
-from shared.words import counted
+from shared.checkpoints import candidates
+from shared.text import counted
 
 FIELD = "checkpoint.continue_from"
 

@@ -33,7 +33,7 @@ from services.trainer.examined import (
 from services.trainer.label_order import is_ordered
 from services.trainer.orders import Failed
 from services.trainer.watchdog import Watchdog
-from shared import lifeline
+from shared.runtime import process
 
 GIB = 1 << 30
 PAIR, MOST = 5, 1024  # examples of which it is seen whether the loss compares each with each
@@ -247,7 +247,7 @@ def _cluster(ps: int) -> tuple[Any, Any, Any]:
 
 
 def main() -> None:
-    lifeline.die_with_parent()
+    process.die_with_parent()
     Examiner(msgspec.json.decode(sys.argv[2], type=Asked), int(sys.argv[1])).run()
     sys.stdout.flush()
     os._exit(0)  # TensorFlow's servers know no other end

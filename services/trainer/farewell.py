@@ -25,7 +25,7 @@ from services.trainer.settings import Settings
 from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
 from shared import grace
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import SIGTERM, CheckpointSaved, JobFinished, TaskLeaving, TrainingResumed
 
 logger = structlog.get_logger()

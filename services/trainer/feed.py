@@ -20,7 +20,7 @@ from services.trainer import cause
 from services.trainer.program import BadProgram
 from services.trainer.sought import sought
 from services.trainer.watchdog import Watchdog
-from shared.words import counted
+from shared.text import counted
 
 TOKEN = "weir_feed"
 SINGLE = "is it batched already? Weir makes the batches, so that dataset(start, stop) is to give single examples"

@@ -44,10 +44,11 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from services.trainer import interval
 from services.trainer.interval import Past
-from shared.bus import Bus, Stale
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.retry import RETRY_S, Plaint, is_outage
+from shared.bus.subjects import LEDGER
 from shared.messages import AllocationDecided, NotNegative
-from shared.patience import RETRY_S, Plaint, is_outage
-from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
 

@@ -18,8 +18,8 @@ import msgspec
 import tensorflow as tf
 
 from services.trainer import retention
-from shared import checkpoint_marks
-from shared.checkpoint_marks import COMMITTED, INDEX, Committed
+from shared import checkpoints
+from shared.checkpoints import COMMITTED, INDEX, Committed
 
 gfile = tf.io.gfile
 
@@ -36,9 +36,9 @@ def seal(path: str) -> Seal:
     with gfile.GFile(path + INDEX, "rb") as index:
         body = index.read()
     folder = path.rpartition("/")[0]
-    counted = [name for name in _parts(path) if checkpoint_marks.counts(name)]
+    counted = [name for name in _parts(path) if checkpoints.counts(name)]
     sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
-    return Seal(checkpoint_marks.digest(body, sizes), len(body) + sum(size for _, size in sizes))
+    return Seal(checkpoints.digest(body, sizes), len(body) + sum(size for _, size in sizes))
 
 
 def wrong(path: str, digest: str) -> str:
@@ -103,12 +103,12 @@ def keep_job(folder: str, request: bytes, program: str) -> None:
     """Write the job's request and program beside its checkpoints, unless they are there; `program`:
     a file here.
     """
-    if gfile.exists(f"{folder}/{checkpoint_marks.REQUEST}"):
+    if gfile.exists(f"{folder}/{checkpoints.REQUEST}"):
         return
-    make_folder(f"{folder}/{checkpoint_marks.JOB}")
+    make_folder(f"{folder}/{checkpoints.JOB}")
     with gfile.GFile(program, "rb") as file:
-        _write(f"{folder}/{checkpoint_marks.PROGRAM}", file.read())
-    _write(f"{folder}/{checkpoint_marks.REQUEST}", request)
+        _write(f"{folder}/{checkpoints.PROGRAM}", file.read())
+    _write(f"{folder}/{checkpoints.REQUEST}", request)
 
 
 def _write(path: str, body: bytes) -> None:

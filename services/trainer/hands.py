@@ -32,7 +32,7 @@ from services.trainer.program import BadProgram
 from services.trainer.settings import Settings
 from services.trainer.usage import lacks_room, limit_gib
 from services.trainer.voice import last_progress
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
 
 ENDING_S = 5.0  # more than a killed process takes to go

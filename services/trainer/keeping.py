@@ -1,5 +1,5 @@
 """What a chief keeps beside its checkpoints once the ledger has named them
-(`shared/checkpoint_marks.py`). Edge.
+(`shared/checkpoints.py`). Edge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from services.trainer import disk, files
 from services.trainer.orders import Assignment, Kept
-from shared.checkpoint_marks import Committed
+from shared.checkpoints import Committed
 
 logger = structlog.get_logger()
 

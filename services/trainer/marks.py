@@ -23,7 +23,7 @@ import math
 import msgspec
 
 from services.trainer.orders import Assignment, Progress, Resumed
-from shared import words
+from shared import text
 
 LEAST_S, SPACING = 0.5, 1 / 500
 
@@ -118,7 +118,7 @@ def beginning(word: Resumed, size: Size) -> dict[str, float]:
 
 def told(word: Resumed, size: Size) -> str:
     """One line of Markdown: what trains from here on, and what it cost."""
-    tasks = f"{words.size(size.ps, size.workers)}, batch {size.batch}"
+    tasks = f"{text.size(size.ps, size.workers)}, batch {size.batch}"
     what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,} on"
     if word.pause_s is None:
         return f"{what}."

@@ -13,9 +13,9 @@ from nats.aio.msg import Msg
 
 from services.trainer.settings import Settings
 from services.trainer.usage import Use, limit_gib, sample_of, spare
-from shared.bus import Bus
+from shared.auth.permissions import USAGE
+from shared.bus.bus import Bus
 from shared.messages import ClusterSpecPublished, TaskUsage, task_name
-from shared.permissions import USAGE
 
 logger = structlog.get_logger()
 

@@ -14,14 +14,14 @@ import socket
 import sys
 
 from services.trainer import child, lean, sealed
-from shared import lifeline
+from shared.runtime import process
 
 
 def main() -> None:
     """`python -m services.trainer.nursery FD ROLE`: serve until the supervisor closes the
     channel.
     """
-    lifeline.die_with_parent()
+    process.die_with_parent()
     sealed.blindfold()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -56,7 +56,7 @@ def _bear(line: socket.socket, nursery: socket.socket) -> None:
     if os.fork() == 0:
         nursery.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        lifeline.die_with_parent()
+        process.die_with_parent()
         os._exit(child.run(line))
     line.close()
 

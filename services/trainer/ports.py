@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 
-from shared.ports import free_port
+from shared.runtime.process import free_port
 
 
 class Ports:

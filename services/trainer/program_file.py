@@ -21,10 +21,10 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
 from services.trainer.program import BadProgram, digest_of, file_name
-from shared import programs
-from shared.bus import Bus
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.retry import Plaint, is_outage
 from shared.messages import LARGEST_PROGRAM, Program
-from shared.patience import Plaint, is_outage
 
 TRIES, AGAIN_S = 3, 0.5
 BUSY_S = 2.0

@@ -6,7 +6,7 @@ once; only work is done again.
 
 A bus that lost its last minute has an old ledger: what it names may be gone, and newer ones lie in
 the job's folder. A mark beside each says that the ledger has named it once
-(`shared/checkpoint_marks.py`); those come first.
+(`shared/checkpoints.py`); those come first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.trainer import disk, files
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.orders import Begin, Line, Skipped
 from services.trainer.shards import Ledger
-from shared.checkpoint_marks import candidates
+from shared.checkpoints import candidates
 
 logger = structlog.get_logger()
 

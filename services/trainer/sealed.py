@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-from shared import lifeline
+from shared.runtime import process
 
 TEXT, HANDLE = "WEIR_NATS_CREDS_TEXT", "WEIR_NATS_CREDS_HANDLE"
 FIRST = 1  # process of a container
@@ -40,7 +40,7 @@ def taken(environ: MutableMapping[str, str]) -> str:
     if (
         os.getpid() != FIRST
     ):  # in no container: whoever started us cannot find us any more by what we carry
-        lifeline.die_with_parent()
+        process.die_with_parent()
     with os.fdopen(int(handle), "rb") as kept:
         return kept.read().decode()
 

@@ -50,9 +50,10 @@ from services.trainer.ports import Ports
 from services.trainer.settings import Settings as Settings
 from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
-from shared import log, subjects
-from shared.app import Leave
-from shared.bus import Bus, Heard, Stale
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.publisher import Stale
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -63,6 +64,8 @@ from shared.messages import (
     TaskLeaving,
     TrainingResumed,
 )
+from shared.runtime import log
+from shared.runtime.app import Leave
 
 logger = structlog.get_logger()
 Kinds = tuple[type[Message], ...]

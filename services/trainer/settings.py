@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.config import Common
 from shared.messages import Role
+from shared.runtime.config import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):

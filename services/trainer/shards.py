@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.words import counted
+from shared.text import counted
 
 
 class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):

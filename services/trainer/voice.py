@@ -13,7 +13,7 @@ from services.trainer.fence import Entry
 from services.trainer.orders import Finished, Progress, Resumed, Saved, Skipped, Unsaved
 from services.trainer.settings import Settings
 from shared.bounds import clamped
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -29,7 +29,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
-from shared.words import shortened
+from shared.text import shortened
 
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")

@@ -22,12 +22,11 @@ import msgspec
 import structlog
 from kubernetes.aio import client, config
 
-from shared.kube import counting, pacing
-from shared.kube.counting import NO_ANSWER, Requests
-from shared.kube.gate import Gate
+from shared.kube import limiter
+from shared.kube.limiter import NO_ANSWER, Gate, Requests
 from shared.kube.settings import KubeSettings
 from shared.kube.shapes import Status
-from shared.troubles import Troubles
+from shared.runtime.incidents import Troubles
 
 log = structlog.get_logger()
 
@@ -157,7 +156,7 @@ class Api:
         async with self.gate.turn():
             if ask.method != "GET":
                 self.may_change()
-            self.requests = counting.waited(
+            self.requests = limiter.waited(
                 self.requests, asyncio.get_running_loop().time() - begun_s
             )
             async with asyncio.timeout(
@@ -177,7 +176,7 @@ class Api:
             status = response.status
             return response
         finally:
-            self.requests = counting.counted(self.requests, ask.verb, status)
+            self.requests = limiter.counted(self.requests, ask.verb, status)
 
     async def _sent(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:
         headers = {"Accept": JSON, "Content-Type": ask.content}
@@ -199,7 +198,7 @@ class Api:
     def _refused(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
         """What the server wants of all of us, it is given: silence, as long as it says."""
         headers = response.headers
-        if seconds := pacing.hold_s(response.status, headers.get("Retry-After")):
+        if seconds := limiter.hold_s(response.status, headers.get("Retry-After")):
             self.gate.hold(seconds)
             level = (
                 headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
@@ -218,14 +217,14 @@ class Api:
     def wait_s(self, troubles: int) -> float:
         """How long to wait after so many troubles in a row."""
         rules = self.settings
-        return pacing.wait_s(troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance())
+        return limiter.wait_s(troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance())
 
     async def report(self) -> None:
         """Log, now and then, what was asked since the last time."""
         while True:
             before = self.requests
             await asyncio.sleep(self.settings.kube_report_s)
-            new = counting.between(before, self.requests)
+            new = limiter.between(before, self.requests)
             if new.counts:
                 log.info(
                     "KubernetesRequests", **msgspec.to_builtins(new), total=self.requests.total()

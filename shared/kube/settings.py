@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.config import Common
+from shared.runtime.config import Common
 
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -21,7 +21,7 @@ class KubeSettings(Common, frozen=True, kw_only=True):
     kube_token_file: str = ""  # file with the bearer token for kube_url; empty: it asks for none
     kubeconfig: str = ""
     kube_rate: Positive = (
-        20.0  # requests a second at most; with the next one: see shared/kube/pacing.py
+        20.0  # requests a second at most; with the next one: see shared/kube/limiter.py
     )
     kube_burst: Count = 20  # of them at once
     kube_timeout_s: Positive = 30.0  # one request; a watch, beyond its own time

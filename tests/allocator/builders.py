@@ -9,6 +9,7 @@ import msgspec
 from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply, without_tables
+from shared.bus.subjects import decode, encode, subject_of
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -26,7 +27,6 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
-from shared.subjects import decode, encode, subject_of
 
 UID = 1
 AT_ONCE = Rules(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from services.allocator.decide import decide
 from services.allocator.state import HEARD, State, apply
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, CapacityChanged, JobAccepted, JobRejected, Message
 from tests.allocator.builders import AT_ONCE, node, request, resumed, size
 from tests.allocator.test_service import QUICK, allocator, last, soon, with_program

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shared.auth.permissions import stream_of
+from shared.bus.subjects import STATE
 from shared.messages import AllocationDecided, JobAccepted
-from shared.permissions import stream_of
-from shared.subjects import STATE
 from tests.allocator.builders import node
 from tests.allocator.test_replicas import Replica, asked, heard, until
 from tests.shared.three_servers import three_servers

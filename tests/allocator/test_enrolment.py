@@ -15,8 +15,8 @@ from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.service import Settings, know_policies
-from shared.app import BAD_SETTINGS, Leave
-from shared.config import BadSettings
+from shared.runtime.app import BAD_SETTINGS, Leave
+from shared.runtime.config import BadSettings
 from tests.allocator.builders import EVEN, request, span
 
 Write = Callable[..., str]

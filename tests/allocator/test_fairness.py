@@ -6,8 +6,8 @@ from services.allocator.requests.admission import _too_many
 from services.allocator.rules import Rules
 from services.allocator.service import first_of_each, same_world
 from services.allocator.state import State, apply
+from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CancelRequested
-from shared.subjects import FACTS, ORDERS
 from tests.allocator.builders import accepted, progress, request
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from services.allocator.measures import PAUSE, PHASE, Meters, outcome, standing
 from services.allocator.state import State
 from shared.messages import AllocationDecided, JobFinished, Phases, ProgressReported
-from shared.metrics import exposed
+from shared.runtime.metrics import exposed
 from tests.allocator.builders import Story, accepted, node, request, resumed
 from tests.shared.metric_lint import problems
 

@@ -11,8 +11,8 @@ import pytest
 
 from services.allocator import memory
 from services.allocator.state import HEARD, State, apply
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import (
     ChangeRequested,
     JobAccepted,

@@ -20,9 +20,10 @@ from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
 from services.cli.jobs import snapshots
-from shared import bus as wire
-from shared import programs, subjects
-from shared.bus import Bus
+from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
+from shared.bus import bus as wire
+from shared.bus import programs, subjects
+from shared.bus.bus import Bus
 from shared.messages import (
     AllocationDecided,
     JobAccepted,
@@ -35,8 +36,7 @@ from shared.messages import (
     Resources,
     TrainingResumed,
 )
-from shared.metrics import exposed
-from shared.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
+from shared.runtime.metrics import exposed
 from tests.allocator.builders import EVEN, node, request
 from tests.allocator.test_service import QUICK, last, soon
 from tests.conftest import NatsServer

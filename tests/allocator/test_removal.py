@@ -14,9 +14,13 @@ from services.allocator.removal import Removal
 from services.allocator.showing import job_views
 from services.allocator.state import State, apply, forget_messages
 from services.allocator.unused_programs import remove_unused_programs
-from shared import bus as wire
-from shared import programs, subjects
-from shared.bus import Bus
+from shared.auth.permissions import ALLOCATOR
+from shared.bus import bus as wire
+from shared.bus import programs, subjects
+from shared.bus.bus import Bus
+from shared.bus.node_facts import read_last_node_facts
+from shared.bus.programs import digest_of, keep
+from shared.bus.subjects import FACTS, JOBS, LEDGER, ORDERS
 from shared.messages import (
     ForgetRequested,
     JobAccepted,
@@ -26,10 +30,6 @@ from shared.messages import (
     Message,
     Program,
 )
-from shared.node_facts import read_last_node_facts
-from shared.permissions import ALLOCATOR
-from shared.programs import digest_of, keep
-from shared.subjects import FACTS, JOBS, LEDGER, ORDERS
 from tests.allocator.builders import node, request, resumed
 from tests.shared import guarded
 from tests.shared.test_node_facts import copied

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared import subjects
-from shared.bus import Bus
-from shared.leadership import DEPOSED, LOOKS, Held
+from shared.auth.permissions import ALLOCATOR, entry, lease_key
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.programs import digest_of
+from shared.bus.subjects import STATE
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, Program
-from shared.permissions import ALLOCATOR, entry, lease_key
-from shared.programs import digest_of
-from shared.subjects import STATE
+from shared.runtime.leadership import DEPOSED, LOOKS, Held
 from tests.allocator.builders import node, own, request, resumed
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.decide import prepared
-from services.allocator.explaining.explain import explained
-from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
 from services.allocator.policies.contract import Quota
 from services.allocator.reservations import MOST, TRIES, Reserve
+from services.whatif.explain.explain import explained
+from services.whatif.explain.history import Moment
 from shared.messages import JobFinished, JobRequested, Resources, RoleResources
 from tests.allocator.builders import (
     AT_ONCE,

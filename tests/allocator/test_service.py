@@ -19,9 +19,12 @@ from services.allocator import memory
 from services.allocator.service import Allocator, Settings, start
 from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus
+from shared.auth.permissions import descriptions
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.programs import digest_of, meta_token
+from shared.bus.retry import RETRY_S
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -39,10 +42,7 @@ from shared.messages import (
     ResumeRequested,
     SuspendRequested,
 )
-from shared.patience import RETRY_S
-from shared.permissions import descriptions
-from shared.programs import digest_of, meta_token
-from shared.tasks import end
+from shared.runtime.process import end
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
 from tests.shared.test_node_facts import lost_history

@@ -14,9 +14,9 @@ from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
 from services.allocator.state import CLOSED_KEPT, Closed, State, summarised
 from services.allocator.summaries import summary_of
 from services.allocator.view import closed_view
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.snapshots import PART_BYTES
 from shared.messages import JobFinished, Resources, TaskPlan
-from shared.snapshots import PART_BYTES
 from tests.allocator.builders import UID, Story, accepted, exited, node, progress, resumed
 
 

@@ -18,7 +18,7 @@ from services.allocator.training import (
     used_cores,
 )
 from shared.messages import JobFinished, Message, TaskUsage
-from shared.metrics import exposed
+from shared.runtime.metrics import exposed
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed
 from tests.shared.metric_lint import problems
 

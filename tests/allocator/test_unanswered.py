@@ -16,6 +16,7 @@ from services.allocator.decide import decide
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
 from services.allocator.unanswered import count_unanswered
+from shared.bus.subjects import FACTS
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,
@@ -25,7 +26,6 @@ from shared.messages import (
     TaskReady,
     TaskStarted,
 )
-from shared.subjects import FACTS
 from tests.allocator.builders import (
     AT_ONCE,
     UID,

@@ -6,7 +6,7 @@ from typing import Any
 
 from services.allocator.state import Closed
 from services.allocator.view import JobView, closed_view, job_view
-from services.board.derived import left_s
+from services.console.board.derived import left_s
 from shared.messages import JobFinished
 from tests.allocator.builders import Story, accepted, exited, node, progress, request, resumed
 

@@ -17,7 +17,7 @@ LEFT = (
     "weir-demo.png",
 )
 SOURCE = (
-    "services/page/static/index.html",
+    "services/console/page/static/index.html",
     "deploy/credentials/kustomization.yaml",
     "deploy/jobs/digits.py",
 )

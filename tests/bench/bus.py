@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from services.local.nats_clusters import SYNC_INTERVAL
-from shared.subjects import FACTS
+from shared.bus.subjects import FACTS
 from tests.bench.report import finish, percentile, say
 from tests.conftest import NatsServer, connected
 

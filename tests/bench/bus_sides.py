@@ -23,11 +23,12 @@ from typing import Any
 
 import msgspec
 
-from shared import bus as wire
-from shared import log
-from shared.bus import Bus, Heard
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import ProgressReported
-from shared.tasks import end
+from shared.runtime import log
+from shared.runtime.process import end
 
 TOLD_S = 0.25
 LONG_S = 8.0

@@ -37,19 +37,7 @@ import psutil
 from nats.errors import Error as NatsError
 
 from services.cli import store
-from shared import bus as wire
-from shared.bus import Bus
-from shared.client import dial
-from shared.messages import (
-    AllocationDecided,
-    CancelRequested,
-    GenerationAbandoned,
-    Message,
-    Program,
-    Resources,
-    TrainingResumed,
-)
-from shared.permissions import (
+from shared.auth.permissions import (
     ALLOCATOR,
     JOB,
     LAUNCHER,
@@ -60,7 +48,19 @@ from shared.permissions import (
     reader_names,
     slots,
 )
-from shared.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.client import dial
+from shared.bus.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    GenerationAbandoned,
+    Message,
+    Program,
+    Resources,
+    TrainingResumed,
+)
 from tests.allocator.builders import node, request
 from tests.bench.flood_side import CONSUMERS
 from tests.bench.report import finish, percentile, say

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from shared import subjects
-from shared.client import dial
+from shared.auth.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry, reader_names
+from shared.bus import subjects
+from shared.bus.client import dial
+from shared.bus.subjects import LEDGER, ORDERS
 from shared.messages import CancelRequested, JobFinished, Program, ProgressReported, TaskReady
-from shared.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry, reader_names
-from shared.subjects import LEDGER, ORDERS
 from tests.allocator.builders import request
 
 AT_ONCE = 500

@@ -10,7 +10,7 @@ import msgspec
 
 from services.local.stack import Stack
 from shared.messages import Resources
-from shared.ports import free_port
+from shared.runtime.process import free_port
 
 
 def cluster(counts: Mapping[str, int]) -> str:

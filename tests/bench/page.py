@@ -29,15 +29,15 @@ from msgspec.structs import replace
 from playwright.async_api import Page, async_playwright
 
 from services.local.stack import listens
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.subjects import FACTS
 from shared.messages import CapacityChanged, Message, ProgressReported
-from shared.ports import free_port
-from shared.subjects import FACTS
+from shared.runtime.process import free_port
 from tests.allocator.builders import accepted, request, resumed
 from tests.bench.report import finish, percentile, say
-from tests.board.builders import decided, holding, progress
 from tests.conftest import NatsServer, connected
-from tests.page.conftest import CHROMIUM, FLAGS, until
+from tests.console.board.builders import decided, holding, progress
+from tests.console.page.conftest import CHROMIUM, FLAGS, until
 
 NODES, JOBS = int(os.environ.get("BENCH_NODES", "1000")), int(os.environ.get("BENCH_JOBS", "200"))
 RATE = float(os.environ.get("BENCH_RATE", "60"))
@@ -109,7 +109,7 @@ async def service(url: str, port: int) -> AsyncIterator[psutil.Process]:
         "WEIR_LOG_LEVEL": "warning",
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.page", env={**os.environ, **given}
+        sys.executable, "-m", "services.console.page", env={**os.environ, **given}
     )
     try:
         while not listens(port):

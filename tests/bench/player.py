@@ -11,7 +11,8 @@ from typing import Any
 
 from services.cli.trial import Trial
 from services.local.stack import Stack
-from shared import bus
+from shared.auth.permissions import ALLOCATOR
+from shared.bus import bus
 from shared.messages import (
     AllocationDecided,
     GenerationAbandoned,
@@ -20,7 +21,6 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
-from shared.permissions import ALLOCATOR
 
 NODE = "node"
 CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 2, memory_gib: 16}}\n"

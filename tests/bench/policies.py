@@ -34,10 +34,10 @@ from rich.table import Table
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
-from services.allocator.simulator import files
-from services.allocator.simulator.outcome import figures
-from services.allocator.simulator.run import simulate
-from services.allocator.simulator.surfaces import Measured, Surface
+from services.whatif.simulator import files
+from services.whatif.simulator.outcome import figures
+from services.whatif.simulator.run import simulate
+from services.whatif.simulator.surfaces import Measured, Surface
 from tests.bench.policy_worlds import Trace, scenario
 from tests.bench.report import finish
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work
-from services.allocator.simulator.surfaces import Axis, Surface
+from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Work
+from services.whatif.simulator.surfaces import Axis, Surface
 from shared.messages import Span
 
 MIDDLE_S, SPREAD = 1800.0, 0.8

@@ -34,7 +34,7 @@ from services.cli.up import cluster_file
 from services.launcher.labels import SELECTOR
 from services.launcher.settings import Settings
 from services.local.stack import Stack
-from shared.kube.pacing import most_in_a_second
+from shared.kube.limiter import most_in_a_second
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -47,8 +47,7 @@ from shared.messages import (
     TaskPlan,
     TaskStarted,
 )
-from shared.ports import free_port
-from shared.tasks import end
+from shared.runtime.process import end, free_port
 from tests.bench import crowd
 from tests.bench.player import as_allocator
 from tests.bench.report import finish, percentile, say

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from services.local.kubelet import processes
-from shared.subjects import FACTS, ORDERS
+from shared.bus.subjects import FACTS, ORDERS
 from tests.bench import slopes
 from tests.bench.chaos import ending, standing
 from tests.bench.chaos.play import LIMIT_S, Play

@@ -34,14 +34,13 @@ from services.allocator import memory
 from services.allocator.state import State
 from services.local.stack import Part
 from services.trainer.settings import Settings as TrainerSettings
-from shared import bus as wire
-from shared import snapshots
-from shared.bus import Bus
-from shared.patience import RETRY_S
-from shared.permissions import stream_of
-from shared.ports import free_port
-from shared.subjects import FACTS, ORDERS, STATE
-from shared.tasks import end
+from shared.auth.permissions import stream_of
+from shared.bus import bus as wire
+from shared.bus import snapshots
+from shared.bus.bus import Bus
+from shared.bus.retry import RETRY_S
+from shared.bus.subjects import FACTS, ORDERS, STATE
+from shared.runtime.process import end, free_port
 from tests.bench.report import finish_in_a_folder, say
 from tests.bench.year_world import Job, Lost, World, lanes
 from tests.shared.kube.api_server import ApiServer, serving

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shared import programs
-from shared.bus import Bus, Heard
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import (
     EVICTED,
     AllocationDecided,

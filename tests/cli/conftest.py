@@ -11,8 +11,8 @@ from aiohttp import web
 
 from services.__main__ import weir
 from services.cli import connection, reader
-from shared.bus import Bus
-from shared.tasks import end
+from shared.bus.bus import Bus
+from shared.runtime.process import end
 
 
 async def closed(bus: Bus) -> None:

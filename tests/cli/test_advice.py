@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.allocator.service import Settings, start
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from tests.cli.conftest import Api, Prompt, closed
 from tests.cli.test_submit import PROGRAM
 from tests.conftest import connected

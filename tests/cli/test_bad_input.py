@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from services.cli.entry import Entry
 from services.cli.event_line import document, line
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.subjects import JOBS
 from shared.messages import CancelRequested, DeadLetter, JobAccepted, JobFinished, Message
-from shared.subjects import JOBS
 from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM
 from tests.shared.strange import DEEP, odd_messages

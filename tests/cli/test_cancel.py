@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CancelRequested, JobAccepted, JobFinished
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected

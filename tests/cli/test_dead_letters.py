@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared import bus as wire
-from shared import dead, subjects
-from shared.bus import Bus
+from shared.auth.permissions import ALLOCATOR, LAUNCHER, OPERATOR, SETUP
+from shared.bus import bus as wire
+from shared.bus import dead_letters, subjects
+from shared.bus.bus import Bus
 from shared.messages import CancelRequested, GenerationAbandoned, Message
-from shared.permissions import ALLOCATOR, LAUNCHER, OPERATOR, SETUP
 from tests.cli.conftest import Prompt
 from tests.cli.test_submitter import sign_in
 from tests.conftest import connected
@@ -26,8 +26,10 @@ WHY = "Object contains unknown field `colour`"
 async def buried(bus: Bus, said: Message, why: str = WHY) -> None:
     """Said, and found by a service that was older than who said it."""
     sequence, subject = await bus.publish(said), subjects.subject_of(said)
-    letter = dead.letter(subjects.ORDERS, sequence, subject, subjects.encode(said), bus.name, why)
-    await bus.outbox.store(dead.subject_of(subject), msgspec.json.encode(letter), {})
+    letter = dead_letters.dead_letter(
+        subjects.ORDERS, sequence, subject, subjects.encode(said), bus.name, why
+    )
+    await bus.outbox.store(dead_letters.subject_of(subject), msgspec.json.encode(letter), {})
 
 
 async def test_a_line_says_when_what_and_why(bus: Bus, nats_url: str, prompt: Prompt) -> None:

@@ -17,7 +17,7 @@ from services.cli.figures import CpuSample
 from services.cli.picture import Run
 from services.cli.trial import Trial
 from services.cli.turns import Turns
-from shared.hearing import Heard
+from shared.bus.consumer import Heard
 from shared.messages import (
     JobFinished,
     Message,
@@ -26,8 +26,8 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.tasks import end
-from tests.board.builders import decided
+from shared.runtime.process import end
+from tests.console.board.builders import decided
 
 
 class Watched:

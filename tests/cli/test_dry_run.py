@@ -9,7 +9,7 @@ import pytest
 
 from services.allocator.policies.registry import POLICIES
 from services.cli.connection import FILE
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import JobRequested
 from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt

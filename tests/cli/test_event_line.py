@@ -10,8 +10,8 @@ import pytest
 from services.cli.entry import Entry
 from services.cli.event_line import WIDTHS, brief, document, line, numbers, whose
 from services.cli.sentences import sentence
+from shared.bus.subjects import subject_of
 from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
-from shared.subjects import subject_of
 from tests.shared.words import JOB, one_of_each
 
 EACH = pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)

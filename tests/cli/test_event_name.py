@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.entry import Entry
 from services.cli.event_name import name_of, place_of
-from shared.subjects import DEAD, FACTS, ORDERS
+from shared.bus.subjects import DEAD, FACTS, ORDERS
 from tests.shared.words import abandoned
 
 

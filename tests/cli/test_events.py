@@ -19,8 +19,11 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
-from shared import bus as wire
-from shared.bus import Bus, Heard
+from shared.auth.permissions import entry
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.subjects import FACTS, JOBS, ORDERS, encode, subject_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
@@ -28,8 +31,6 @@ from shared.messages import (
     GenerationAbandoned,
     Message,
 )
-from shared.permissions import entry
-from shared.subjects import FACTS, JOBS, ORDERS, encode, subject_of
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
 from tests.shared.words import JOB, abandoned, one_of_each

@@ -14,11 +14,11 @@ from services.allocator import memory
 from services.allocator.state import State, apply
 from services.allocator.view import JobView
 from services.cli import past
-from shared import subjects
-from shared.bus import Bus
+from shared.auth.permissions import entry
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.subjects import FACTS, JOBS, ORDERS
 from shared.messages import AllocationDecided, JobRejected, Message
-from shared.permissions import entry
-from shared.subjects import FACTS, JOBS, ORDERS
 from tests.allocator.builders import UID, Story, accepted, node, own, request, resumed
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer

@@ -7,13 +7,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from services.allocator.explaining.explanation import Explanation, Prospect
 from services.cli.explained import told
+from services.whatif.explain.explanation import Explanation, Prospect
 from shared.messages import JobFinished
 from tests.allocator.builders import AT_ONCE, UID, Story, accepted, exited, node, progress, request
-from tests.allocator.explaining.asking import why
-from tests.allocator.explaining.test_remedies import _two_jobs
 from tests.allocator.test_decide import running
+from tests.whatif.explain.asking import why
+from tests.whatif.explain.test_remedies import _two_jobs
 
 
 def lines(explanation: Explanation) -> list[str]:

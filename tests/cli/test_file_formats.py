@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from services.__main__ import weir
-from services.allocator.outside.document import Said, Wrong, document
-from services.allocator.outside.request import reasons_against
-from services.allocator.simulator.files import JOBS, SPEEDS
 from services.cli import file_formats
+from services.whatif.decide_json.document import Said, Wrong, document
+from services.whatif.decide_json.request import reasons_against
+from services.whatif.simulator.files import JOBS, SPEEDS
 
 EXAMPLES = {
     "jobs": file_formats.JOBS,

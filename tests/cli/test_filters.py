@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from services.cli.filters import AREAS, filters
+from shared.bus.streams import streams
+from shared.bus.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from shared.messages import JobRequested
-from shared.streams import streams
-from shared.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from tests.shared.words import one_of_each
 
 

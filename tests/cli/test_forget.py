@@ -11,7 +11,7 @@ import pytest
 from services.allocator.service import Settings, start
 from services.cli.forget import _is_wanted
 from services.trainer.program import REQUIRED
-from shared import bus as wire
+from shared.bus import bus as wire
 from shared.messages import JobAccepted
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer

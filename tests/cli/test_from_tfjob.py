@@ -12,8 +12,8 @@ import pytest
 
 from services.allocator.service import Settings, start
 from services.trainer.program import REQUIRED
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from shared.messages import JobRequested, Span
 from tests.cli.conftest import Prompt, Said, closed
 from tests.cli.tfjobs import LARGE, SMALL

@@ -13,13 +13,13 @@ import msgspec
 from services.allocator.view import JobView
 from services.cli.jobs import Views, snapshots, told
 from services.cli.jobs_table import HEADINGS
-from shared.bus import Bus
+from shared.bus.bus import Bus
+from shared.bus.subjects import JOBS
 from shared.messages import JobAccepted
-from shared.subjects import JOBS
 from tests.allocator.builders import UID
-from tests.board.builders import decided
-from tests.board.test_beginning import CHIEF, runs
 from tests.cli.conftest import Prompt
+from tests.console.board.builders import decided
+from tests.console.board.test_beginning import CHIEF, runs
 from tests.shared.words import request
 
 

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from services.cli.kinds import NAMED, kinds
-from shared.subjects import BY_TAG
+from shared.bus.subjects import BY_TAG
 
 
 def test_a_fact_is_named_in_three_ways() -> None:

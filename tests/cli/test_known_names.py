@@ -14,8 +14,8 @@ from services.__main__ import parsers
 from services.allocator.view import JobView
 from services.cli import connection, known_names
 from services.cli.known_names import namespace
-from shared.bus import Bus
-from shared.subjects import JOBS
+from shared.bus.bus import Bus
+from shared.bus.subjects import JOBS
 from tests.cli.conftest import Prompt
 from tests.cli.test_jobs import shown
 

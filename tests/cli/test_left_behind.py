@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.allocator.view import JobView
 from services.cli.left_behind import goes_on, left, told
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
 from tests.cli.test_jobs import shown
 from tests.shared.words import JOB

@@ -11,7 +11,7 @@ import pytest
 from kubernetes import config
 
 from services.cli.logs import whole_lines
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
 from tests.cli.test_echoes import CAUSE, CLOSURE

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from services.cli.trouble import INTERRUPTED
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from tests.allocator.builders import accepted, request
 from tests.cli.conftest import Prompt
 

@@ -12,10 +12,10 @@ import pytest
 
 from services.allocator.service import Settings, start
 from services.cli import store
-from shared import bus as wire
-from shared import checkpoint_marks
-from shared.bus import Bus
-from shared.checkpoint_marks import Committed
+from shared import checkpoints
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.checkpoints import Committed
 from shared.messages import JobAccepted, JobRequested, Program
 from tests.cli.conftest import Prompt, closed
 from tests.cli.test_submit import PROGRAM
@@ -44,15 +44,15 @@ def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 
         path.parent.mkdir(parents=True)
         path.with_suffix(".index").write_bytes(b"index")
         path.with_suffix(".data-00000-of-00001").write_bytes(b"data")
-        digest = checkpoint_marks.digest(b"index", [(f"{path.name}.data-00000-of-00001", 4)])
+        digest = checkpoints.digest(b"index", [(f"{path.name}.data-00000-of-00001", 4)])
         mark = Committed(digest=digest, samples=samples * step // 20, total_samples=total)
         path.with_suffix(".committed").write_bytes(msgspec.json.encode(mark))
     asked = msgspec.structs.replace(
         request(), job=job, program=Program(name="train.py", digest=store.digest(PROGRAM.encode()))
     )
     (home / "job").mkdir()
-    (home / checkpoint_marks.REQUEST).write_bytes(msgspec.json.encode(asked))
-    (home / checkpoint_marks.PROGRAM).write_text(PROGRAM)
+    (home / checkpoints.REQUEST).write_bytes(msgspec.json.encode(asked))
+    (home / checkpoints.PROGRAM).write_text(PROGRAM)
     return name
 
 
@@ -121,7 +121,7 @@ async def test_what_a_job_wrote_of_itself_cannot_make_it_another_tenant_s(
 ) -> None:
     home = tmp_path / left(tmp_path, "digits")
     foreign = msgspec.structs.replace(request(), namespace="team-a")
-    (home / checkpoint_marks.REQUEST).write_bytes(msgspec.json.encode(foreign))
+    (home / checkpoints.REQUEST).write_bytes(msgspec.json.encode(foreign))
 
     said = await prompt("recover", tmp_path, "--nats", nats_url)
 
@@ -132,7 +132,7 @@ async def test_a_program_that_is_not_the_requested_one_is_not_run(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     home = tmp_path / left(tmp_path, "digits")
-    (home / checkpoint_marks.PROGRAM).write_text("another")
+    (home / checkpoints.PROGRAM).write_text("another")
 
     said = await prompt("recover", tmp_path, "--resume", "--nats", nats_url)
 

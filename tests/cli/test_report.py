@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from services.report.account import account
-from services.report.words import whole as count
-from shared.bus import Bus
+from services.console.report.account import account
+from services.console.report.words import whole as count
+from shared.bus.bus import Bus
 from tests.cli.conftest import Prompt
-from tests.report.story import of_digits, whole
+from tests.console.report.story import of_digits, whole
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from shared.messages import (
     TrainingResumed,
     Trouble,
 )
-from shared.troubles import REMEDIES
+from shared.runtime.incidents import REMEDIES
 from tests.allocator.builders import request
 from tests.shared.words import JOB, TASK, abandoned, one_of_each
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from nats.js.errors import NotFoundError
 
-from shared.bus import Bus
-from shared.permissions import SETUP, program_stream
-from shared.streams import GIB, MIB, PROGRAMS_BYTES
-from shared.subjects import ORDERS
+from shared.auth.permissions import SETUP, program_stream
+from shared.bus.bus import Bus
+from shared.bus.streams import GIB, MIB, PROGRAMS_BYTES
+from shared.bus.subjects import ORDERS
 from tests.cli.conftest import Prompt
 from tests.shared.guarded import credentials, guarded
 from tests.shared.words import request

@@ -16,9 +16,11 @@ from services.allocator.service import Settings, start
 from services.cli import store, submit
 from services.cli.trouble import Trouble
 from services.trainer.program import REQUIRED
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus, Heard
+from shared.auth.permissions import program_stream
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import (
     LARGEST_PROGRAM,
     JobAccepted,
@@ -27,7 +29,6 @@ from shared.messages import (
     JobRequested,
     ProgressReported,
 )
-from shared.permissions import program_stream
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
 

@@ -13,7 +13,7 @@ import pytest
 from services.__main__ import weir
 from services.allocator.service import Settings, start
 from services.trainer.program import REQUIRED
-from shared import bus as wire
+from shared.bus import bus as wire
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer
 from tests.shared.guarded import credentials, guarded

@@ -12,8 +12,8 @@ from services.allocator.view import JobView
 from services.cli import too_large
 from services.cli.too_large import warning
 from services.trainer.program import REQUIRED
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt, closed
 

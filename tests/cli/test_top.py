@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import Message
 from tests.cli.conftest import Prompt
-from tests.cli.screen.scenery import Scenery, scenery
 from tests.conftest import NatsServer
+from tests.console.top.scenery import Scenery, scenery
 
 STARTS = "waits for 3 pods: 0 of 3 run, 0 ready"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.cli.turns import Turns
 from shared.messages import ProgressReported
-from tests.board.builders import progress
+from tests.console.board.builders import progress
 
 TRACES = "a step is traced"
 

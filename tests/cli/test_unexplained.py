@@ -6,9 +6,9 @@ from datetime import UTC
 
 from msgspec.structs import replace
 
-from services.allocator.explaining.history import Moment
 from services.allocator.state import State, apply
 from services.cli.unexplained import unexplained
+from services.whatif.explain.history import Moment
 from shared.messages import JobRejected
 from tests.allocator.builders import Story, accepted, node, request
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from shared.messages import Message
-from tests.cli.causes.story import Growth
 from tests.cli.conftest import Prompt
 from tests.cli.test_submitter import sign_in
+from tests.console.why.story import Growth
 from tests.shared.guarded import credentials, guarded
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shared.bus.subjects import ORDERS, pattern, stream_holding, tag_of
 from shared.messages import (
     CheckpointSaved,
     GenerationAbandoned,
@@ -15,7 +16,6 @@ from shared.messages import (
     TaskExited,
     TrainingResumed,
 )
-from shared.subjects import ORDERS, pattern, stream_holding, tag_of
 from tests.cluster.cluster import Event
 from tests.cluster.handover import handover_faults
 

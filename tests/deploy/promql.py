@@ -12,7 +12,7 @@ from typing import Any
 
 import promql_parser as language
 
-from shared.metrics import Family
+from shared.runtime.metrics import Family
 
 SCRAPED = {"job", "pod", "instance", "namespace"}
 """Labels that a scrape sets itself."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from services.__main__ import weir
-from shared.ports import free_port
+from shared.runtime.process import free_port
 from tests.deploy.rendered import DEPLOY, KUBECTL, named
 from tests.programs import program_path
 

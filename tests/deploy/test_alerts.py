@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from services.__main__ import COMMANDS
-from shared.metrics import Family
+from shared.runtime.metrics import Family
 from tests.deploy import alert_stories, prometheus_operator, promql
 from tests.deploy.rendered import DEPLOY
 from tests.shared.families import families, values

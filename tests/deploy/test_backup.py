@@ -13,9 +13,9 @@ import yaml
 from nats.errors import Error as NatsError
 
 from services.__main__ import weir
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import JobFinished
 from tests.deploy import restricted
 from tests.deploy.rendered import DEPLOY, KUBECTL, named

@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 
 from services.local.node_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CapacityChanged, JobRejected, Message, TaskReady
 from tests.deploy.dockerfile import Builder, Stage, steps
 from tests.process_guard import run_mark

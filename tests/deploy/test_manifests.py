@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from services.allocator.service import Settings as AllocatorSettings
+from services.console.page.service import Settings as PageSettings
 from services.launcher.labels import job_labels
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
-from services.page.service import Settings as PageSettings
 from services.setup.service import Settings as SetupSettings
-from shared import config
-from shared.config import Common
+from shared.runtime import config
+from shared.runtime.config import Common
 from tests.deploy import cert_manager, prometheus_operator
 from tests.deploy.rendered import (
     DEPLOY,

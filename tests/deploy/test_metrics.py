@@ -11,11 +11,11 @@ import aiohttp
 import jsonschema
 import pytest
 
-from shared import listener
-from shared.config import Common, load
-from shared.metrics import Histogram, Measure, exposed
-from shared.ports import free_port
-from shared.vitals import Vitals
+from shared.runtime import http_server
+from shared.runtime.config import Common, load
+from shared.runtime.health import Vitals
+from shared.runtime.metrics import Histogram, Measure, exposed
+from shared.runtime.process import free_port
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates
 from tests.shared.families import at_first, families
@@ -59,7 +59,7 @@ async def test_what_is_asked_for_is_answered(pod: str) -> None:
     }
     (end,) = named(SCRAPED[0], "ServiceMonitor", "weir")["spec"]["endpoints"]
     port = free_port()
-    listening = await listener.listen(Vitals(), port)
+    listening = await http_server.listen(Vitals(), port)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         answers = [await session.get(path) for path in (*asked, end["path"])]
         assert [answer.status for answer in answers] == [200] * 3

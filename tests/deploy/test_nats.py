@@ -15,12 +15,13 @@ import pytest
 from nats.errors import Error as NatsError
 
 from services.__main__ import weir
-from shared import bus as wire
-from shared import keyring, subjects
-from shared.bus import Stale
-from shared.leadership import Lease
+from shared.auth import keyring
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.publisher import Stale
 from shared.messages import JobFinished
-from shared.tasks import end
+from shared.runtime.leadership import Lease
+from shared.runtime.process import end
 from tests.deploy.rendered import RENDERINGS, environ, templates
 from tests.deploy.servers import (
     OPENSSL,

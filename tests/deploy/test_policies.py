@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from services.allocator.enrolment import enrol
 from services.allocator.policies.contract import JobSeen, Node, Size
 from services.allocator.policies.registry import POLICIES
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Resources
 from tests.allocator.builders import EVEN, node, request, size, span
 from tests.allocator.test_service import QUICK, allocator, last, with_program

@@ -23,10 +23,10 @@ from services.local.node_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
 from services.monitor import service as monitor
 from services.monitor.service import Settings as MonitorSettings
-from shared import bus as wire
-from shared import config, keyring
-from shared.bus import Bus, Heard
-from shared.config import Common
+from shared.auth import keyring
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -35,6 +35,8 @@ from shared.messages import (
     TaskStarted,
     TaskUpdated,
 )
+from shared.runtime import config
+from shared.runtime.config import Common
 from tests.deploy.listening import Call, Door, listening
 from tests.deploy.rendered import environ, of
 from tests.launcher.builders import JOB, SMALL, UID, decided

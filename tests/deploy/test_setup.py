@@ -9,8 +9,8 @@ from asyncio.subprocess import Process
 import aiohttp
 import nats
 
-from shared.ports import free_port
-from shared.streams import stream_names
+from shared.bus.streams import stream_names
+from shared.runtime.process import free_port
 from tests.shared.test_stopping import STARTS_WITHIN_S, line_with, started
 
 TEAMS = ("team-a", "team-b")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nats.errors import Error as NatsError
 
-from shared import bus as wire
-from shared.client import dial
+from shared.bus import bus as wire
+from shared.bus.client import dial
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")

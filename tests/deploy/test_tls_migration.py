@@ -18,10 +18,10 @@ import aiohttp
 import pytest
 from nats.errors import Error as NatsError
 
-from shared import bus as wire
-from shared import subjects
+from shared.bus import bus as wire
+from shared.bus import subjects
 from shared.messages import JobFinished
-from shared.tasks import end
+from shared.runtime.process import end
 from tests.deploy.rendered import templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
 from tests.deploy.test_nats import SERVERS, WITHIN_S, made

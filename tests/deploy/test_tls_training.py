@@ -11,9 +11,9 @@ import pytest
 from services.cli.trial import trial
 from services.local import nats_clusters
 from services.local.stack import SERVICES, Stack
-from shared import bus
+from shared.auth.permissions import SETUP
+from shared.bus import bus
 from shared.messages import AllocationDecided, ResumeRequested, SuspendRequested, TrainingResumed
-from shared.permissions import SETUP
 from tests.deploy.servers import OPENSSL, Secrets
 from tests.deploy.test_nats import SERVERS, WITHIN_S
 from tests.deploy.test_tls_migration import STEPS, StatefulSet, certificates, statefulset

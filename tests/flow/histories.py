@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from shared.bus.subjects import FACTS, ORDERS, stream_holding, subject_of
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -27,7 +28,6 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.subjects import FACTS, ORDERS, stream_holding, subject_of
 from tests.launcher.builders import JOB, decided, request
 
 KINDS = (

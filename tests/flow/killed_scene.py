@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from services.local.tenant import __name__ as TENANT
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from tests.cli.test_up import begun
 from tests.trainer.fleet import Fleet
 

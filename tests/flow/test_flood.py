@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.dead import LETTER_BYTES, LETTERS_AT_ONCE
-from shared.permissions import JOB, READERS_BLOCK, SLOTS, SUBMITTER
-from shared.subjects import DEAD
+from shared.auth.permissions import JOB, READERS_BLOCK, SLOTS, SUBMITTER
+from shared.bus.dead_letters import LETTER_BYTES, LETTERS_AT_ONCE
+from shared.bus.subjects import DEAD
 from tests.bench import flood
 from tests.bench.flood_side import CONSUMERS
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from services.board.board import Board
-from services.board.derived import core_seconds
 from services.cli import demo, report, scene
 from services.cli.trial import trial
+from services.console.board.board import Board
+from services.console.board.derived import core_seconds
+from services.console.report.account import account
+from services.console.report.page import contents, page
+from services.console.report.passes import Passes
 from services.local.stack import Stack
-from services.report.account import account
-from services.report.page import contents, page
-from services.report.passes import Passes
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import left_behind
 

@@ -21,8 +21,9 @@ from services.local.objects.kinds import POD, QUOTA
 from services.local.service import Cluster, local_cluster
 from services.monitor import service as monitor
 from services.monitor.service import Settings as MonitorSettings
-from shared import bus as wire
-from shared.bus import Bus, Heard
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import AllocationDecided, GenerationAbandoned, Message, QuotaChanged
 from tests.allocator.builders import accepted, request, resumed, size, span
 from tests.allocator.test_service import allocator, view

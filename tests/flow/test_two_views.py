@@ -19,8 +19,8 @@ from services.launcher.generations import in_flight
 from services.launcher.jobs import ahead, locked, paused
 from services.launcher.service import HEARD, SAID
 from services.launcher.view import Told, View
+from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CheckpointSaved
-from shared.subjects import FACTS, ORDERS
 from tests.flow.histories import History, merges, steps
 from tests.launcher.builders import JOB
 

@@ -12,7 +12,7 @@ import pytest
 
 from services.cli.trial import trial
 from services.local.stack import Stack
-from shared.bus import Heard
+from shared.bus.consumer import Heard
 from shared.messages import (
     CapacityChanged,
     CheckpointSaved,

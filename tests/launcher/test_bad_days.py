@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import GenerationAbandoned, JobFinished, TaskExited, TaskStarted
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.launcher.test_service import SAID, Stage

@@ -26,7 +26,7 @@ from services.launcher.reconcile import next_due, reconcile
 from services.launcher.service import HEARD, SAID
 from services.launcher.settings import Settings
 from services.launcher.view import View
-from shared import subjects
+from shared.bus import subjects
 from shared.messages import JobMessage, Resources
 from tests.launcher.builders import UID, decided, names, plan, sent
 from tests.launcher.test_service import Stage, stage

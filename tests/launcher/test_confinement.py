@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from services.launcher.settings import Settings
-from shared import config
 from shared.messages import Resources, Volume
+from shared.runtime import config
 from tests.deploy.restricted import violations
 from tests.launcher.builders import request
 from tests.launcher.test_pods import container, env, made

@@ -13,8 +13,8 @@ from services.launcher.events import LONGEST_TEXT, Note, note_of
 from services.launcher.facts import ServiceFact
 from services.launcher.settings import Settings
 from services.launcher.view import View, told
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from shared.messages import GenerationAbandoned, JobFinished, JobMessage, TrainingResumed
 from tests.launcher.builders import JOB, UID, decided
 from tests.launcher.test_service import Stage

@@ -26,7 +26,7 @@ from shared.messages import (
     Message,
     TaskExited,
 )
-from shared.metrics import Histogram, exposed
+from shared.runtime.metrics import Histogram, exposed
 from tests.launcher.builders import JOB, UID
 from tests.shared.metric_lint import problems
 

@@ -9,8 +9,8 @@ import pytest
 from services.launcher import memory
 from services.launcher.memory import Snapshot
 from services.launcher.view import Told
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import TrainingResumed
 from tests.launcher.builders import JOB, UID, decided
 

@@ -25,10 +25,11 @@ from services.launcher.minting import BadKey, Minter, minter
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View
-from shared import authority, programs, subjects
+from shared.auth import authority
+from shared.auth.permissions import chunks, descriptions, program_stream
+from shared.auth.tokens import name_in
+from shared.bus import programs, subjects
 from shared.kube.client import connect
-from shared.permissions import chunks, descriptions, program_stream
-from shared.tokens import name_in
 from tests.conftest import NatsServer
 from tests.launcher.builders import UID, decided, plan
 from tests.shared import guarded

@@ -18,8 +18,9 @@ from services.local.kubelet.rules import limits_of
 from services.local.node_spec import NodeSpec
 from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
-from shared import bus as wire
-from shared.bus import Bus, Heard
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import (
     AllocationDecided,
     GenerationAbandoned,

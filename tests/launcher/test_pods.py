@@ -12,8 +12,8 @@ from services.launcher.actions import CreatePod
 from services.launcher.facts import pod_fact
 from services.launcher.settings import Settings
 from services.trainer.service import Settings as Trainer
-from shared import config
 from shared.messages import CheckpointRule, JobRequested, Resources, Volume
+from shared.runtime import config
 from tests.launcher.builders import decided, request, sent
 
 

@@ -13,12 +13,13 @@ from nats.js.errors import NotFoundError
 from services.launcher import memory
 from services.launcher.service import Launcher
 from services.launcher.settings import Settings
-from shared import subjects
-from shared.bus import Bus, Heard
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.subjects import STATE
 from shared.kube.client import Api, connect
-from shared.leadership import Deposed, Lease
 from shared.messages import ClusterSpecPublished, GenerationAbandoned
-from shared.subjects import STATE
+from shared.runtime.leadership import Deposed, Lease
 from tests.launcher.builders import JOB, UID
 from tests.shared.kube.api_server import ApiServer, api_server
 

@@ -14,9 +14,11 @@ from structlog.testing import capture_logs
 from services.launcher import memory
 from services.launcher.service import start
 from services.launcher.settings import Settings
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus, Heard
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.retry import RETRY_S
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,
@@ -30,7 +32,6 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.patience import RETRY_S
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.shared.kube.api_server import ApiServer, api_server
 

@@ -10,7 +10,7 @@ from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View, asked, pods_listed, services_listed
 from services.launcher.watch import watched
-from shared import config
+from shared.runtime import config
 from tests.launcher.builders import decided
 from tests.launcher.world import World
 

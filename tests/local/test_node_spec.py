@@ -10,7 +10,7 @@ from services.cli.up import limits
 from services.local.node_spec import BadCluster, parse
 from services.local.tenancy import due
 from services.local.tenant import shares
-from shared import config
+from shared.runtime import config
 
 
 def test_nodes_alike_are_numbered_and_a_single_one_keeps_its_name():

@@ -11,8 +11,8 @@ import pytest
 from kubernetes.aio import client
 
 from services.monitor.service import Settings, start
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from shared.messages import QuotaChanged
 from tests.local.builders import container, pod
 from tests.local.conftest import Kube

@@ -17,12 +17,12 @@ from nats.errors import Error as NatsError
 from nats.js.api import DeliverPolicy
 
 from services.local.stack import Stack
-from shared import authority, keyring
-from shared.authority import Keys
-from shared.bus import Bus, connect
+from shared.auth import authority, keyring
+from shared.auth.authority import Keys
+from shared.auth.permissions import OPERATOR, Permissions
+from shared.bus.bus import Bus, connect
+from shared.bus.subjects import ORDERS, pattern
 from shared.messages import CancelRequested, CapacityChanged
-from shared.permissions import OPERATOR, Permissions
-from shared.subjects import ORDERS, pattern
 from tests.shared.guarded import is_let_in, visitor
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"

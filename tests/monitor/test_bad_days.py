@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CapacityChanged
 from tests.monitor.builders import node, ours
 from tests.monitor.test_service import monitor, settled

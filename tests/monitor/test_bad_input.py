@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from services.monitor.capacity import node_capacity
 from services.monitor.facts import NodeFact, PodFact, Strange, node_fact, pod_fact
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from tests.monitor.builders import Raw, container, node, ours, pod
 from tests.monitor.test_service import api, count, monitor, told
 from tests.shared.kube.api_server import ApiServer

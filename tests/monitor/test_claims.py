@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given, settings
 
 from services.monitor.claims import ClaimPicture, claim, volume
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.kube.shapes import Strange
 from shared.messages import ClaimPlacement, ClaimsChanged, NodeRequirement, NodeTerm
 from tests.monitor.builders import Raw

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from services.monitor.measures import capacity
 from shared.messages import CapacityChanged, OwnPod, Resources
-from shared.metrics import exposed
+from shared.runtime.metrics import exposed
 from tests.allocator.builders import node
 from tests.shared.metric_lint import problems
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 from services.monitor.collection import Named
 from services.monitor.quotas import QuotaPicture, limit_range, quota
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.kube.shapes import Strange
 from shared.messages import MostResources, QuotaBound, QuotaChanged, Resources, TaskBounds
 from tests.monitor.builders import Raw

@@ -7,9 +7,9 @@ import pytest
 
 from services.monitor.recalling import recall
 from services.monitor.service import Monitor
-from shared.bus import Bus
-from shared.leadership import Deposed, Lease
+from shared.bus.bus import Bus
 from shared.messages import CapacityChanged
+from shared.runtime.leadership import Deposed, Lease
 from tests.allocator.builders import node
 
 

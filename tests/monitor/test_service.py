@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from services.monitor.service import Settings, start
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import CapacityChanged
 from tests.conftest import NatsServer
 from tests.monitor.builders import node, ours, pod

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.ports import free_port
+from shared.runtime.process import free_port
 
 ROOT = Path(__file__).parents[2]
 LEASE_S = 60.0  # the bus is away for less

@@ -13,10 +13,10 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from shared import bus as wire
-from shared.bus import Bus
-from shared.leadership import Deposed, Lease
-from shared.tasks import end
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.runtime.leadership import Deposed, Lease
+from shared.runtime.process import end
 
 LEASE_S, ACT_S = 0.6, 0.01
 ANSWER_S = 2.0  # what is asked on a cut connection is asked again

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from shared import subjects
-from shared.bus import Bus, Heard
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 
 
 class Ears:

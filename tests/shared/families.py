@@ -12,12 +12,11 @@ from services.allocator.state import State
 from services.launcher.measures import Meters as LauncherMeters
 from services.launcher.view import View
 from services.monitor.measures import capacity
-from shared.letters import Letters
-from shared.metrics import Family, Measure
-from shared.traffic import Traffic
+from shared.bus.dead_letters import Letters
+from shared.runtime.metrics import Family, Measure, Traffic
 from tests.architecture.source import modules
 
-DECLARED = "shared.metrics.Family"
+DECLARED = "shared.runtime.metrics.Family"
 
 
 @cache

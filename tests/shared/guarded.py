@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 from nats.errors import Error as NatsError
 
-from shared import authority, permissions, programs
-from shared import bus as wire
-from shared.bus import Bus
-from shared.client import SturdyClient, dial
+from shared.auth import authority, permissions
+from shared.bus import bus as wire
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.client import SturdyClient, dial
 from tests.conftest import NatsServer
 
 NOW_S = time.time()

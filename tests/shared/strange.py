@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from shared import subjects
+from shared.bus import subjects
 from shared.messages import Message
 from tests.shared.words import one_of_each
 

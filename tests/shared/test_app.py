@@ -11,7 +11,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from tests.conftest import NatsServer
 
 ROOT = Path(__file__).parents[2]

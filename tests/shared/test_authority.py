@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared import authority, permissions, programs, tokens
-from shared.permissions import JOB, OPERATOR, OUTSIDE
+from shared.auth import authority, permissions, tokens
+from shared.auth.permissions import JOB, OPERATOR, OUTSIDE
+from shared.bus import programs
 from tests.conftest import NatsServer
 from tests.shared.guarded import DIGEST, KEYS, NOW_S, credentials, guarded, is_let_in
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from nats.js.api import DiscardPolicy
 from nats.js.errors import APIError, NotFoundError
 
-from shared import streams, subjects
-from shared.bus import Bus
-from shared.dead import LETTER_BYTES, TEXT_KEPT, LetterBudget, shortened
-from shared.intake import LARGEST_MESSAGE
+from shared.bus import streams, subjects
+from shared.bus.bus import Bus
+from shared.bus.dead_letters import LETTER_BYTES, TEXT_KEPT, LetterBudget, shortened
+from shared.bus.intake import LARGEST_MESSAGE
 from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
 from tests.shared.ears import Ears

@@ -7,9 +7,9 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from shared import subjects
 from shared.bounds import clamped
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import (
     LONGEST_S,
     MOST_AMOUNT,

@@ -10,9 +10,10 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from shared import bus as wire
-from shared import subjects
-from shared.bus import Bus, Stale
+from shared.bus import bus as wire
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
 from shared.messages import (
     CancelRequested,
     DeadLetter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shared.checkpoint_folders import is_in_namespace, location, new_folder
+from shared.checkpoints import is_in_namespace, location, new_folder
 from shared.messages import CheckpointRule, JobRequested
 from tests.launcher.builders import request
 

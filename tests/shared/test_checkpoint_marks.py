@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.checkpoint_marks import Committed, candidates, counts, digest, step
+from shared.checkpoints import Committed, candidates, counts, digest, step
 
 NAMED = ("/c/gen-2/ckpt-40", "/c/gen-2/ckpt-30")
 

@@ -12,9 +12,9 @@ import pytest
 from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeout
 
-from shared.client import Lost, Refused, dial
-from shared.permissions import API, MONITOR, stream_of
-from shared.subjects import FACTS, LEDGER
+from shared.auth.permissions import API, MONITOR, stream_of
+from shared.bus.client import Lost, Refused, dial
+from shared.bus.subjects import FACTS, LEDGER
 from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import credentials

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from shared import config
-from shared.config import BadSettings, Common
+from shared.runtime import config
+from shared.runtime.config import BadSettings, Common
 
 
 class Oven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import dead
+from shared.bus import dead_letters
 from shared.messages import DeadLetter
 
 MAX_COMMAND = 4096
@@ -20,7 +20,7 @@ def letter(**fields: object) -> DeadLetter:
         "said_by": "nobody",
         "error": "bad",
     }
-    return dead.letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
+    return dead_letters.dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
 
 
 def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
@@ -47,14 +47,17 @@ def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> Non
 
 def test_it_lies_behind_the_subject_of_its_message() -> None:
     assert (
-        dead.subject_of("weir.job.requested.default.digits")
+        dead_letters.subject_of("weir.job.requested.default.digits")
         == "weir-dead.weir.job.requested.default.digits"
     )
 
 
 def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
-    assert dead.subject_of("weir.job.requested." + "a" * 4_000) == "weir-dead.weir.job.requested"
-    assert dead.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
+    assert (
+        dead_letters.subject_of("weir.job.requested." + "a" * 4_000)
+        == "weir-dead.weir.job.requested"
+    )
+    assert dead_letters.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
 
 
 TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
@@ -66,17 +69,17 @@ TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
 def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
     stored = msgspec.json.encode(letter(subject=subject, body=body, said_by=said_by, error=error))
 
-    assert len(stored) < dead.LETTER_BYTES
+    assert len(stored) < dead_letters.LETTER_BYTES
     assert msgspec.json.decode(stored, type=DeadLetter).sequence == 3
 
 
 @given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
 def test_its_subject_always_fits(subject: str) -> None:
-    assert len(dead.subject_of(subject).encode()) < MAX_COMMAND / 4
+    assert len(dead_letters.subject_of(subject).encode()) < MAX_COMMAND / 4
 
 
 def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
-    budget = dead.LetterBudget(at_once=3, per_day=24)
+    budget = dead_letters.LetterBudget(at_once=3, per_day=24)
 
     assert [budget.take("team-a", 0.0) for _ in range(5)] == [True, True, True, False, False]
     assert budget.take("team-b", 0.0) and budget.refused == {"team-a": 2}
@@ -86,7 +89,8 @@ def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
 def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
     subjects = ("weir.job.requested.team-a.digits", "$KV.weir-ledger.team-a.digits")
 
-    assert {dead.namespace_of(subject) for subject in subjects} == {"team-a"}
+    assert {dead_letters.namespace_of(subject) for subject in subjects} == {"team-a"}
     assert {
-        dead.namespace_of(each) for each in ("weir.capacity.changed.node", "weir.job.requested.x")
+        dead_letters.namespace_of(each)
+        for each in ("weir.capacity.changed.node", "weir.job.requested.x")
     } == {"-"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.allocator.state import EarlyFact
-from shared.early import LONGEST_TEXT, MOST_OF_JOB, MOST_OF_NAMESPACE, add_early, brief
+from shared.bus.early_facts import LONGEST_TEXT, MOST_OF_JOB, MOST_OF_NAMESPACE, add_early, brief
 from shared.messages import CheckpointSaved, TrainingResumed
 
 

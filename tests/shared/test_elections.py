@@ -14,8 +14,8 @@ from services.allocator import memory as allocator_memory
 from services.allocator import service as allocator
 from services.launcher import memory as launcher_memory
 from services.monitor.recalling import recall
-from shared import bus as wire
-from shared.bus import Bus
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
 from tests.conftest import WITHIN_S, NatsServer, connected
 
 SILENT_TRIES = 3

@@ -15,13 +15,13 @@ from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
-from shared import pull, subjects
-from shared.bus import Bus, Heard
-from shared.hearing import SetBack
+from shared.auth.permissions import durable
+from shared.bus import consumer, subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard, SetBack
+from shared.bus.retry import RETRY_S
 from shared.messages import GenerationAbandoned
-from shared.patience import RETRY_S
-from shared.permissions import durable
-from shared.tasks import end
+from shared.runtime.process import end
 from tests.conftest import NatsServer, connected
 from tests.shared.ears import Ears, first
 from tests.shared.set_back import StoreCopy, copied_store
@@ -142,8 +142,8 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_burst_repeats_and_leav
 async def test_a_server_that_comes_back_is_heard_sooner_than_its_silence_would_be_noticed(
     nats_server: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "HEARTBEAT_S", 600.0)  # silence would be noticed 25 minutes later
-    monkeypatch.setattr(pull, "EXPIRES_S", 3600.0)
+    monkeypatch.setattr(consumer, "HEARTBEAT_S", 600.0)  # silence would be noticed 25 minutes later
+    monkeypatch.setattr(consumer, "EXPIRES_S", 3600.0)
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
 

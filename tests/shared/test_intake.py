@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared import intake, streams
-from shared.bus import Bus
-from shared.intake import intake_stream, reports_stream
+from shared.auth.permissions import JOB, LEDGER_LETTERS, OPERATOR, SETUP, SUBMITTER
+from shared.bus import intake, streams
+from shared.bus.bus import Bus
+from shared.bus.intake import intake_stream, reports_stream
+from shared.bus.subjects import DEAD, FACTS, ORDERS, subject_of
 from shared.messages import CancelRequested, JobFinished, TrainingResumed
-from shared.permissions import JOB, LEDGER_LETTERS, OPERATOR, SETUP, SUBMITTER
-from shared.subjects import DEAD, FACTS, ORDERS, subject_of
 from tests.conftest import NatsServer
 from tests.shared.guarded import Visitor, credentials, guarded, visitor
 from tests.shared.words import abandoned

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared import keyring
-from shared.authority import USERS, Keys
-from shared.tokens import name_in
+from shared.auth import keyring
+from shared.auth.authority import USERS, Keys
+from shared.auth.tokens import name_in
 from tests.conftest import NatsServer
 from tests.shared.guarded import is_let_in
 

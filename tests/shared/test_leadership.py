@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shared import bus as wire
-from shared.bus import Bus, Stale
-from shared.config import Common
-from shared.leadership import HOLDS, LOOKS, RENEWALS, Deposed, Held, Lease, Seen, led
-from shared.permissions import entry, lease_key
-from shared.subjects import STATE
+from shared.auth.permissions import entry, lease_key
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.subjects import STATE
+from shared.runtime.config import Common
+from shared.runtime.leadership import HOLDS, LOOKS, RENEWALS, Deposed, Held, Lease, Seen, led
 from tests.conftest import NatsServer
 from tests.shared.contenders import LEASE_S, RATES, SERVICE, Acts, Awake, Clock, Contender, befall
 from tests.shared.ears import Ears

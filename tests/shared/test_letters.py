@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from shared.bus import Bus
-from shared.letters import LETTERS, Letters
-from shared.subjects import LEDGER
-from shared.tasks import end
+from shared.bus.bus import Bus
+from shared.bus.dead_letters import LETTERS, Letters
+from shared.bus.subjects import LEDGER
+from shared.runtime.process import end
 
 
 async def number(letters: Letters, wanted: int) -> None:

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import pytest
 from nats.js.errors import NotFoundError
 
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.programs import digest_of
 from shared.messages import Program
-from shared.programs import digest_of
 from tests.allocator.builders import node as capacity
 from tests.allocator.builders import request
 from tests.conftest import NatsServer

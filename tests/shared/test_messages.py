@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import replace
 
-from shared import subjects
+from shared.auth.permissions import JOB as JOB_USER
+from shared.auth.permissions import SAID_BY
+from shared.bus import subjects
+from shared.bus.subjects import Unusable
 from shared.messages import (
     CapacityChanged,
     CheckpointSaved,
@@ -22,9 +25,6 @@ from shared.messages import (
     Resources,
     TaskPlan,
 )
-from shared.permissions import JOB as JOB_USER
-from shared.permissions import SAID_BY
-from shared.subjects import Unusable
 from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
 
 EACH = pytest.mark.parametrize("message", one_of_each(), ids=lambda m: type(m).__name__)
@@ -88,8 +88,8 @@ def test_the_dots_of_a_node_do_not_make_tokens() -> None:
 
 
 def test_every_kind_is_stored_in_one_stream_only() -> None:
-    from shared.streams import streams
-    from shared.subjects import stream_holding
+    from shared.bus.streams import streams
+    from shared.bus.subjects import stream_holding
 
     areas = {s.name: [str(p).split(".")[1] for p in s.subjects or []] for s in streams()}
     for message in one_of_each():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.metrics import Family, Measure, Meter, exposed
+from shared.runtime.metrics import Family, Measure, Meter, exposed
 from tests.shared.metric_lint import MOST_SERIES, problems
 
 WAIT = Family(

@@ -8,11 +8,11 @@ import asyncio
 
 from msgspec.structs import replace
 
-from shared import subjects
-from shared.bus import Bus
-from shared.hearing import Heard
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
+from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.messages import CapacityChanged, ClaimsChanged, QuotaChanged
-from shared.node_facts import LastNodeFacts, read_last_node_facts
 from tests.allocator.builders import node
 
 

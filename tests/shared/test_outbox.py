@@ -16,14 +16,15 @@ from nats.js.errors import APIError
 from structlog.testing import capture_logs
 
 from services.allocator.state import State, apply
-from shared import bus as wire
-from shared import outbox, subjects
-from shared.bus import Bus, Heard
-from shared.client import Lost, Refused
+from shared.auth.permissions import LAUNCHER, MONITOR
+from shared.bus import bus as wire
+from shared.bus import publisher, subjects
+from shared.bus.bus import Bus
+from shared.bus.client import Lost, Refused
+from shared.bus.consumer import Heard
+from shared.bus.publisher import no_room
 from shared.messages import GenerationAbandoned, JobAccepted, ProgressReported
-from shared.outbox import no_room
-from shared.permissions import LAUNCHER, MONITOR
-from shared.traffic import WAITING
+from shared.runtime.metrics import WAITING
 from tests.allocator.builders import accepted
 from tests.allocator.builders import progress as reported
 from tests.conftest import NatsServer, connected
@@ -84,7 +85,7 @@ async def test_a_refusal_stops_nobody_else(guarded_server: NatsServer) -> None:
 async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "ROOM_S", 0.1)
+    monkeypatch.setattr(publisher, "ROOM_S", 0.1)
     ears, long = Ears(), "x" * 1_000
     await bus.follow([GenerationAbandoned], ears, {})
     await change(bus, subjects.ORDERS, max_bytes=SMALL)

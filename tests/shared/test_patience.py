@@ -12,13 +12,13 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from structlog.testing import capture_logs
 
-from shared import bus as wire
-from shared import patience, programs
-from shared.bus import Bus
-from shared.client import Lost, Refused
+from shared.auth.permissions import MONITOR
+from shared.bus import bus as wire
+from shared.bus import programs, retry
+from shared.bus.bus import Bus
+from shared.bus.client import Lost, Refused
+from shared.bus.retry import Plaint, passes
 from shared.messages import GenerationAbandoned
-from shared.patience import Plaint, passes
-from shared.permissions import MONITOR
 from tests.conftest import NatsServer, connected
 from tests.shared.guarded import credentials, guarded
 from tests.shared.words import abandoned
@@ -105,7 +105,7 @@ def test_a_plaint_is_heard_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     seconds = iter(
         [100.0, 100.0, 101.0, 102.0, 129.9, 130.0, 130.0]
     )  # a look at each, and one more where it speaks
-    monkeypatch.setattr(patience.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(retry.time, "monotonic", lambda: next(seconds))
     plaint = Plaint(every_s=30.0)
     with capture_logs() as lines:
         for _ in range(5):

@@ -14,21 +14,8 @@ import pytest
 from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from shared import authority, streams, subjects
-from shared.bus import Bus
-from shared.messages import (
-    MESSAGES,
-    CapacityChanged,
-    ClaimsChanged,
-    Message,
-    QuotaChanged,
-    ServiceTroubled,
-    TaskExited,
-    TaskReady,
-    TaskStarted,
-    TaskUpdated,
-)
-from shared.permissions import (
+from shared.auth import authority
+from shared.auth.permissions import (
     ALLOCATOR,
     BUCKET_STREAMS,
     HEARD_BY,
@@ -56,10 +43,24 @@ from shared.permissions import (
     reader_names,
     slots,
 )
-from shared.programs import meta_token
-from shared.pull import Puller
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
-from shared.watching import TooManyReaders
+from shared.bus import streams, subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Puller
+from shared.bus.programs import meta_token
+from shared.bus.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
+from shared.bus.tail import TooManyReaders
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    ClaimsChanged,
+    Message,
+    QuotaChanged,
+    ServiceTroubled,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+)
 from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor

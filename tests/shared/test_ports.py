@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from shared.ports import FREE, free_port, is_free
+from shared.runtime.process import FREE, free_port, is_free
 
 
 def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None:

@@ -15,12 +15,20 @@ from nats.errors import NoRespondersError
 
 from services.trainer import program_file
 from services.trainer.program import BadProgram
-from shared import programs
-from shared.client import Refused
+from shared.auth.permissions import (
+    JOB,
+    OPERATOR,
+    SUBMITTER,
+    chunks,
+    descriptions,
+    inbox,
+    program_stream,
+)
+from shared.bus import programs
+from shared.bus.client import Refused
+from shared.bus.programs import digest_of, keep, meta_token
+from shared.bus.subjects import program_bucket
 from shared.messages import Program
-from shared.permissions import JOB, OPERATOR, SUBMITTER, chunks, descriptions, inbox, program_stream
-from shared.programs import digest_of, keep, meta_token
-from shared.subjects import program_bucket
 from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, unlimited, visitor

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
-from shared import programs
-from shared.bus import Bus
-from shared.permissions import chunks, descriptions, program_stream
-from shared.programs import digest_of, fetched, keep, meta_token
+from shared.auth.permissions import chunks, descriptions, program_stream
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.programs import digest_of, fetched, keep, meta_token
 
 LONG = os.urandom(3 * programs.PART_BYTES + 1)
 HOME, BUCKET = "default", "weir-programs-default"

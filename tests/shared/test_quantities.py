@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.quantities import parse, whole
+from shared.kube.quantities import parse, whole
 
 
 @pytest.mark.parametrize(

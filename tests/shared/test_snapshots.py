@@ -7,8 +7,8 @@ import os
 import pytest
 from nats.js.errors import NotFoundError
 
-from shared.bus import Bus
-from shared.snapshots import MOST_PARTS, PART_BYTES, Snapshots, load, store
+from shared.bus.bus import Bus
+from shared.bus.snapshots import MOST_PARTS, PART_BYTES, Snapshots, load, store
 
 LARGE = 2 * PART_BYTES + 1
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from services.__main__ import weir
-from shared.ports import free_port
+from shared.runtime.process import free_port
 
 ROOT = Path(__file__).parents[2]
 AS_FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.subjects import covering, lets_through
+from shared.bus.subjects import covering, lets_through
 
 TOKENS = st.sampled_from(["a", "b", "*"])
 FILTERS = st.builds(

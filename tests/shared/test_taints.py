@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.kube.taints import closed
 from shared.messages import CORDONED, TAINTED, Taint
-from shared.taints import closed
 
 OURS_TO_LEAVE = [Taint(key="karpenter.sh/disrupted"), Taint(key="anything", effect="NoExecute")]
 HARMLESS = [

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from nats.errors import Error as NatsError
 
-from shared import keyring
-from shared.client import dial
+from shared.auth import keyring
+from shared.bus.client import dial
 from tests.conftest import NatsServer
 
 pytestmark = pytest.mark.skipif(

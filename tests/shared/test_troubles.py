@@ -12,11 +12,11 @@ import pytest
 from nats.errors import SlowConsumerError
 
 from services.cli.sentences import sentence
-from shared import subjects
-from shared.bus import Bus
+from shared.bus import subjects
+from shared.bus.bus import Bus
 from shared.messages import Message, ServiceTroubled
-from shared.tasks import end
-from shared.troubles import REMEDIES, TOLD_S, WAITING_MOST, Troubles
+from shared.runtime.incidents import REMEDIES, TOLD_S, WAITING_MOST, Troubles
+from shared.runtime.process import end
 from tests.conftest import NatsServer
 from tests.shared.ears import consumers
 from tests.shared.words import abandoned

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.metrics import Family, Measure
-from shared.vitals import Vitals
+from shared.runtime.health import Vitals
+from shared.runtime.metrics import Family, Measure
 
 HEAT = Family(name="weir_heat", kind="gauge", help="How hot the oven is.")
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from shared.words import (
+from shared.text import (
     beside,
     counted,
     headline,

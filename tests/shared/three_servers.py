@@ -9,9 +9,9 @@ from pathlib import Path
 
 from nats.errors import Error as NatsError
 
-from shared import bus as wire
-from shared.bus import Bus
-from shared.ports import free_port
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.runtime.process import free_port
 from tests.conftest import WITHIN_S, NatsServer
 
 SERVERS = 3

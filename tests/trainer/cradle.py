@@ -29,7 +29,7 @@ from services.trainer.orders import (
 )
 from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
-from shared.ports import free_port
+from shared.runtime.process import free_port
 from tests.trainer.builders import request
 
 WITHIN_S = 180.0

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,

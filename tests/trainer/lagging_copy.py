@@ -7,7 +7,7 @@ from typing import Any
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 
 
 class LaggingCopy:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved, Span
 from tests.trainer.fleet import Fleet
 

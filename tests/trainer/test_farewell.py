@@ -15,8 +15,9 @@ from nats.errors import NoRespondersError
 
 from services.trainer.actions import DrainChild, EndChild, SaveChild
 from services.trainer.farewell import LOOK_UP_S
-from shared.bus import Bus, Heard
-from shared.client import Lost, Refused
+from shared.bus.bus import Bus
+from shared.bus.client import Lost, Refused
+from shared.bus.consumer import Heard
 from shared.messages import JobFinished, Message, TaskLeaving
 from tests.trainer.builders import JOB, final, order, resumed, spec
 from tests.trainer.test_service import Pod, pod_of

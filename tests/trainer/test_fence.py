@@ -11,11 +11,12 @@ import pytest
 from services.trainer import fence
 from services.trainer.fence import Entry, Fence
 from services.trainer.interval import Past
-from shared import bus as wire
-from shared import dead, subjects
-from shared.bus import Bus, Stale
+from shared.bus import bus as wire
+from shared.bus import dead_letters, subjects
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.subjects import LEDGER
 from shared.messages import AllocationDecided, DeadLetter
-from shared.subjects import LEDGER
 from tests.trainer.builders import request
 from tests.trainer.lagging_copy import LaggingCopy
 
@@ -304,7 +305,7 @@ async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_
     assert (letter.subject, letter.sequence, letter.body) == (
         f"$KV.{LEDGER}.{KEY}",
         1,
-        dead.readable(body),
+        dead_letters.readable(body),
     )
     assert letter.error
 

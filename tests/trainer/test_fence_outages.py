@@ -15,12 +15,13 @@ from structlog.typing import EventDict
 
 from services.trainer import fence
 from services.trainer.fence import Entry, Fence
-from shared import bus as wire
-from shared.bus import Bus, Stale
-from shared.permissions import entry as entry_subject
-from shared.permissions import stream_of
-from shared.ports import free_port
-from shared.subjects import LEDGER
+from shared.auth.permissions import entry as entry_subject
+from shared.auth.permissions import stream_of
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.subjects import LEDGER
+from shared.runtime.process import free_port
 from tests.bench.chaos.gate import Gate, gate
 from tests.conftest import WITHIN_S, NatsServer, connected
 from tests.shared.three_servers import three_servers

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Stale
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
 from tests.conftest import NatsServer, connected
 from tests.shared.set_back import copied_store
 from tests.trainer.test_fence import KEY, holder

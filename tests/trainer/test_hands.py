@@ -19,7 +19,8 @@ from services.trainer.orders import Begin, Failed, GoOn, Order, Word
 from services.trainer.program import digest_of
 from services.trainer.settings import Settings
 from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
-from shared.bus import Bus, Stale
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program, ProgressReported
 from tests.trainer.builders import request, spec
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from services.trainer.meter import Meter
 from services.trainer.settings import Settings
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import TaskUsage
 from tests.trainer.builders import spec
 from tests.trainer.test_usage import BAD, GOOD

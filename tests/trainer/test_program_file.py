@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from services.trainer import program_file
 from services.trainer.program import BadProgram
-from shared import programs, streams
-from shared.bus import Bus
+from shared.auth.permissions import program_stream
+from shared.bus import programs, streams
+from shared.bus.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
-from shared.permissions import program_stream
 from tests.conftest import WITHIN_S, NatsServer
 
 BODY = b"def model(): ..."

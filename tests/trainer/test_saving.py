@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.bus import ANSWER_S, Bus
+from shared.bus.bus import ANSWER_S, Bus
+from shared.bus.subjects import LEDGER
 from shared.messages import (
     CheckpointFailed,
     CheckpointRule,
@@ -26,7 +27,6 @@ from shared.messages import (
     ProgressReported,
     TrainingResumed,
 )
-from shared.subjects import LEDGER
 from tests.conftest import NatsServer
 from tests.trainer.fleet import WITHIN_S, Fleet
 from tests.trainer.test_training import BATCH, counted_once

@@ -36,8 +36,8 @@ from services.trainer.service import (
     Settings,
     Trainer,
 )
-from shared.app import Leave
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -50,6 +50,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
+from shared.runtime.app import Leave
 from tests.trainer.builders import abandoned, final, order, resumed, spec
 
 KEY = "default.digits"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import (
     NOT_ENOUGH_MEMORY,
     CheckpointRule,

@@ -10,7 +10,7 @@ from services.trainer.fence import Entry
 from services.trainer.orders import Progress, Resumed
 from services.trainer.settings import Settings
 from services.trainer.voice import Voice
-from shared.bus import Bus
+from shared.bus.bus import Bus
 from shared.messages import (
     CheckpointSaved,
     GenerationPrepared,

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from services.trainer.fence import Entry
+from shared.auth.permissions import entry
+from shared.bus.subjects import LEDGER
 from shared.messages import CheckpointSaved, TrainingResumed
-from shared.permissions import entry
-from shared.subjects import LEDGER
 from tests.architecture.source import ROOT
 from tests.flow.stage import JOB, PATIENCE_S, stage
 from tests.versions.records import (

@@ -22,8 +22,8 @@ import msgspec
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
-from shared.client import dial
-from shared.subjects import ORDERS
+from shared.bus.client import dial
+from shared.bus.subjects import ORDERS
 from tests.conftest import NatsServer
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -23,10 +23,11 @@ from services.launcher.settings import Settings
 from services.monitor.picture import Picture
 from services.trainer import fence, orders
 from services.trainer.supervise import Pod
-from shared import subjects
-from shared.authority import Keys, Signer
-from shared.bus import Heard
-from shared.checkpoint_marks import Committed
+from shared.auth.authority import Keys, Signer
+from shared.bus import subjects
+from shared.bus.consumer import Heard
+from shared.bus.subjects import FACTS, ORDERS
+from shared.checkpoints import Committed
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -34,7 +35,6 @@ from shared.messages import (
     DeadLetter,
     Message,
 )
-from shared.subjects import FACTS, ORDERS
 from tests.shared.words import one_of_each
 from tests.trainer.test_supervise import ANSWERS
 from tests.versions.newer import NAME, rewritten, rewritten_as, structs_in

@@ -16,9 +16,9 @@ import pytest
 from services.allocator.state import State, apply
 from services.launcher import memory as launcher
 from services.trainer.fence import Entry
-from shared import subjects
-from shared.permissions import ALLOCATOR, LAUNCHER, entry
-from shared.subjects import FACTS, LEDGER, ORDERS, STATE
+from shared.auth.permissions import ALLOCATOR, LAUNCHER, entry
+from shared.bus import subjects
+from shared.bus.subjects import FACTS, LEDGER, ORDERS, STATE
 from tests.flow.stage import JOB
 from tests.trainer import fleet
 from tests.versions.install import NotThere, commit_of, install_version

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.trial import trial
+from shared.bus.subjects import DEAD
 from shared.messages import CheckpointSaved, TrainingResumed
-from shared.subjects import DEAD
 from tests.flow.stage import PATIENCE_S, PLACES, QUICK, Scene
 from tests.versions.install import NotThere, commit_of, install_version
 from tests.versions.two_versions import NEW, TwoVersions

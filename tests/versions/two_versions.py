@@ -16,8 +16,9 @@ from pathlib import Path
 from services.local import nats_clusters
 from services.local.kubelet.world import ROOT
 from services.local.stack import START_S, Stack
-from shared import bus, keyring
-from shared.permissions import SETUP
+from shared.auth import keyring
+from shared.auth.permissions import SETUP
+from shared.bus import bus
 
 OLD, NEW = "old", "new"
 LEASE_S = 6.0

@@ -14,7 +14,7 @@ from services.allocator.placing.amounts import fits, larger, less, smaller, time
 from services.allocator.placing.placement import ROLES, Room
 from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
 from shared.messages import Resources, Role, RoleResources, TaskPlan
-from shared.words import counted
+from shared.text import counted
 
 # ---------------------------------------------------------------- what a job takes
 

@@ -32,7 +32,7 @@ from shared.messages import (
     Speed,
     TaskPlan,
 )
-from shared.words import counted
+from shared.text import counted
 
 PAUSE_S = 5.0
 """The pause (s) that a resize is taken to cost until a job's own was measured."""

@@ -18,7 +18,7 @@ from services.allocator.policies.contract import Size
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
-from shared.checkpoint_folders import location, new_folder
+from shared.checkpoints import location, new_folder
 from shared.messages import (
     LARGEST_PROGRAM,
     JobAccepted,
@@ -27,7 +27,7 @@ from shared.messages import (
     Resources,
     RoleResources,
 )
-from shared.words import counted
+from shared.text import counted
 
 
 def unanswered(state: State) -> dict[int, Asked]:

@@ -20,6 +20,8 @@ from services.allocator.requests.admission import excess_of_quota
 from services.allocator.requests.validate import LONGEST_REASON, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State
+from shared.auth.permissions import READERS_BLOCK, READERS_PER_TASK
+from shared.bus.subjects import DEFAULT_NAMESPACE, tag_of
 from shared.messages import (
     Bounds,
     Change,
@@ -31,8 +33,6 @@ from shared.messages import (
     Span,
     SuspendRequested,
 )
-from shared.permissions import READERS_BLOCK, READERS_PER_TASK
-from shared.subjects import DEFAULT_NAMESPACE, tag_of
 
 FIELDS = ("priority", "ps", "workers")
 TAGS = (tag_of(ChangeRequested), tag_of(SuspendRequested), tag_of(ResumeRequested))

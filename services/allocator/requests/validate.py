@@ -23,11 +23,11 @@ from services.allocator.policies.registry import POLICIES
 from services.allocator.requests import allowed
 from services.allocator.requests.wording import reworded
 from services.allocator.rules import Limit, Rules
-from shared import checkpoint_folders
+from shared import checkpoints
+from shared.auth.permissions import MOST_TRAINERS
+from shared.documents import struct_type
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, RoleResources, Span, Volume
-from shared.permissions import MOST_TRAINERS
-from shared.unknown_fields import struct_type
-from shared.words import counted
+from shared.text import counted
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 
@@ -401,10 +401,10 @@ def _checkpoint_reasons(rule: CheckpointRule | None, namespace: str) -> Iterator
     earlier = rule.continue_from
     if earlier is None:
         return
-    if not _is_folder(earlier) or not checkpoint_folders.is_in_namespace(earlier, namespace):
+    if not _is_folder(earlier) or not checkpoints.is_in_namespace(earlier, namespace):
         yield (
             f"checkpoint.continue_from: {earlier!r} is not the folder of a job "
-            f"in namespace {namespace!r}, such as {namespace}/{checkpoint_folders.EXAMPLE}"
+            f"in namespace {namespace!r}, such as {namespace}/{checkpoints.EXAMPLE}"
         )
 
 

@@ -12,16 +12,7 @@ from typing import Any
 import msgspec
 
 from services.cli.contract.schemas import KINDS, Kind, schemas
-from shared.messages import (
-    MESSAGES,
-    CapacityChanged,
-    ClaimsChanged,
-    DeadLetter,
-    Message,
-    QuotaChanged,
-    ServiceTroubled,
-)
-from shared.permissions import (
+from shared.auth.permissions import (
     ALLOCATOR,
     HEARD_BY,
     JOB,
@@ -32,7 +23,16 @@ from shared.permissions import (
     SAID_BY,
     SUBMITTER,
 )
-from shared.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
+from shared.bus.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    ClaimsChanged,
+    DeadLetter,
+    Message,
+    QuotaChanged,
+    ServiceTroubled,
+)
 
 Fields = dict[str, Any]
 VERSION = "1"

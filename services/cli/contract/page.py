@@ -11,8 +11,8 @@ import msgspec
 
 from services.cli.contract.document import ABOUT, HEADERS, STREAMS, USERS, address, stream, summary
 from services.cli.contract.schemas import KINDS, Kind, Schema, schemas
+from shared.auth.permissions import HEARD_BY, SAID_BY
 from shared.messages import MESSAGES
-from shared.permissions import HEARD_BY, SAID_BY
 
 MADE = "Made from the message classes by `weir asyncapi --page`; a test holds it against them."
 LISTEN = """    weir events --follow                        # one line a fact; --json, --kind, --job, --since

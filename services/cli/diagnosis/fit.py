@@ -18,7 +18,7 @@ from services.cli.examples import example
 from services.trainer.examined import Examined, Held
 from services.trainer.placing import largest_first
 from shared.messages import JobRequested, RoleResources
-from shared.words import counted
+from shared.text import counted
 
 GIB = 1 << 30
 PS_GIB = 0.3

@@ -11,7 +11,7 @@ from services.cli.diagnosis import loss
 from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
 from services.cli.examples import example
 from services.trainer.examined import Examined
-from shared.words import counted, listed
+from shared.text import counted, listed
 
 NAMED = 4
 """So many examples, or variables, are told by name."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shared.quantities import whole
+from shared.kube.quantities import whole
 
 Amounts = dict[str, int]
 

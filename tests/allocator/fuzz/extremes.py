@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from shared import subjects
+from shared.bus import subjects
 from shared.messages import Message
 
 M = TypeVar("M", bound=Message)

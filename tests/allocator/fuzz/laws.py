@@ -9,7 +9,7 @@ from services.allocator.job import GENERATIONS_LOST, Job
 from services.allocator.placing.amounts import less
 from services.allocator.seen import size_of
 from services.allocator.state import State
-from shared import subjects
+from shared.bus import subjects
 from shared.messages import AllocationDecided, Resources, Span, TaskPlan
 from tests.allocator.fuzz.world import World, actions
 

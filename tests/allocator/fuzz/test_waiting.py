@@ -23,11 +23,11 @@ from msgspec.structs import replace
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
-from services.allocator.simulator.outcome import Run
-from services.allocator.simulator.record import Record
-from services.allocator.simulator.run import simulate
-from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work
-from tests.allocator.simulator.worlds import scenario, span, work
+from services.whatif.simulator.outcome import Run
+from services.whatif.simulator.record import Record
+from services.whatif.simulator.run import simulate
+from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work
+from tests.whatif.simulator.worlds import scenario, span, work
 
 EXAMPLES = max(4, int(os.environ.get("FUZZ_DECISIONS", "20000")) // 2500)
 AFTER_S, SLACK_S = 120.0, 1.0

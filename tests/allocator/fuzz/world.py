@@ -21,7 +21,7 @@ from services.allocator.requests.changes import answer_change, unanswered_change
 from services.allocator.requests.validate import reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
-from shared import subjects
+from shared.bus import subjects
 from shared.messages import (
     AllocationDecided,
     Bounds,

@@ -9,7 +9,7 @@ import pytest
 
 from services.allocator.requests.validate import Wrong, check, reasons_against
 from services.allocator.rules import Rules
-from shared import config
+from shared.runtime import config
 from tests.allocator.builders import request
 
 GOOD = msgspec.to_builtins(request())

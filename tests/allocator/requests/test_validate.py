@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from services.allocator.policies.registry import POLICIES
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Limit, Rules
-from shared import config
 from shared.messages import JobRequested
+from shared.runtime import config
 from tests.allocator.builders import request, span
 
 GOOD = msgspec.to_builtins(request())

@@ -12,8 +12,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from shared.permissions import stream_of
-from shared.subjects import LEDGER
+from shared.auth.permissions import stream_of
+from shared.bus.subjects import LEDGER
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, held
 from tests.bench.chaos.world import EVERY_S, World

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
-from shared import bus as wire
-from shared import permissions
-from shared.bus import Bus, Heard
+from shared.auth import permissions
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CapacityChanged, JobFinished, JobRequested, Message
 
 if TYPE_CHECKING:

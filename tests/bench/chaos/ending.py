@@ -19,9 +19,9 @@ from services.allocator import memory
 from services.allocator.state import HEARD, State, apply
 from services.local.kubelet import processes
 from services.trainer.interval import FIRST_S, REDO_S
-from shared.bus import Heard
+from shared.bus.consumer import Heard
+from shared.bus.subjects import DEAD
 from shared.messages import CheckpointSaved, JobFinished
-from shared.subjects import DEAD
 from tests.bench.chaos import standing, tallies
 from tests.bench.chaos.naive import Rounds
 from tests.bench.chaos.play import Play

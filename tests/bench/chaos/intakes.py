@@ -21,13 +21,14 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
 from services.local.stack import Stack
-from shared import authority, bus, keyring, streams, subjects, tokens
-from shared.authority import Keys
-from shared.bus import Bus
-from shared.intake import DEFAULT_RATES, KIB, LARGEST_MESSAGE, Rates, intake_stream
+from shared.auth import authority, keyring, tokens
+from shared.auth.authority import Keys
+from shared.auth.permissions import SETUP, SUBMITTER
+from shared.bus import bus, streams, subjects
+from shared.bus.bus import Bus
+from shared.bus.intake import DEFAULT_RATES, KIB, LARGEST_MESSAGE, Rates, intake_stream
+from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import CancelRequested
-from shared.permissions import SETUP, SUBMITTER
-from shared.subjects import DEFAULT_NAMESPACE
 from tests.bench.chaos import probes
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.watch import Late

@@ -16,7 +16,8 @@ import aiohttp
 import msgspec
 from nats.errors import Error as NatsError
 
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import CapacityChanged, JobFinished, JobRejected, JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.watch import LOOK_S, Late

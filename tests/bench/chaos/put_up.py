@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from services.local.stack import SERVICES, Stack
-from shared import bus
-from shared.ports import free_port
+from shared.bus import bus
+from shared.runtime.process import free_port
 from tests.bench.chaos import intakes
 from tests.bench.chaos.gate import gate
 from tests.bench.chaos.watch import Watch

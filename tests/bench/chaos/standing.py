@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from shared.bus import Heard
+from shared.bus.consumer import Heard
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,

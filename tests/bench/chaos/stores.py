@@ -12,11 +12,11 @@ from dataclasses import replace
 from nats.js.errors import APIError
 
 from services.local.stack import SERVICES
-from shared import bus
+from shared.auth.permissions import ALLOCATOR
+from shared.bus import bus
+from shared.bus.publisher import no_room
+from shared.bus.subjects import FACTS, ORDERS, encode, subject_of
 from shared.messages import JobRejected
-from shared.outbox import no_room
-from shared.permissions import ALLOCATOR
-from shared.subjects import FACTS, ORDERS, encode, subject_of
 from tests.bench.chaos import intakes, standing
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, send

@@ -22,7 +22,7 @@ from itertools import pairwise
 import msgspec
 
 from services.allocator.exits import Exit, own_fault
-from shared.bus import Heard
+from shared.bus.consumer import Heard
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,

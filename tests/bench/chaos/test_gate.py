@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.ports import free_port
+from shared.runtime.process import free_port
 from tests.bench.chaos.gate import Gate, gate
 
 WITHIN_S = 60.0

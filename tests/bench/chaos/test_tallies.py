@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shared.bus import Heard
+from shared.bus.consumer import Heard
+from shared.bus.subjects import FACTS, subject_of
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -16,7 +17,6 @@ from shared.messages import (
     TaskExited,
     TrainingResumed,
 )
-from shared.subjects import FACTS, subject_of
 from tests.bench.chaos import standing, tallies
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.tallies import Counted, Record

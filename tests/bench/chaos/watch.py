@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from nats.js.api import DeliverPolicy
 
 from services.cli.trial import EVERYTHING
-from shared import tasks
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import Message
+from shared.runtime import process
 
 M = TypeVar("M", bound=Message)
 LOOK_S = 0.25
@@ -64,5 +65,5 @@ class Watch:
             raise Late(f"{what} did not come within {within_s:g} s") from error
 
     async def close(self) -> None:
-        await tasks.end(self.broken)
+        await process.end(self.broken)
         await self.bus.close()

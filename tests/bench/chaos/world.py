@@ -17,7 +17,8 @@ from services.cli import store
 from services.local.node_spec import TenantSpec
 from services.local.stack import Stack
 from services.local.tenancy import pod_spec
-from shared.bus import Bus, Heard
+from shared.bus.bus import Bus
+from shared.bus.consumer import Heard
 from shared.messages import JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.gate import Gate

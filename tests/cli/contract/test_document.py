@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from services.cli.contract.document import USERS, VERSION, address, document, stream, summary
+from shared.auth.permissions import HEARD_BY, SAID_BY
+from shared.bus.publisher import headers_of
+from shared.bus.subjects import encode, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message
-from shared.outbox import headers_of
-from shared.permissions import HEARD_BY, SAID_BY
-from shared.subjects import encode, subject_of
 from tests.shared.words import one_of_each
 
 WHOLE = document()

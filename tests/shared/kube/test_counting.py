@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.kube.counting import Requests, between, counted, measures, waited
-from shared.metrics import exposed
+from shared.kube.limiter import Requests, between, counted, measures, waited
+from shared.runtime.metrics import exposed
 from tests.shared.metric_lint import problems
 
 

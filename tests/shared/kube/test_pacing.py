@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.kube.gate import Gate
-from shared.kube.pacing import LONGEST_HOLD_S, hold_s, most_in_a_second, wait_s
+from shared.kube.limiter import LONGEST_HOLD_S, Gate, hold_s, most_in_a_second, wait_s
 
 COUNTS, CHANCES = st.integers(1, 10_000), st.floats(0, 1, exclude_max=True)
 

@@ -16,12 +16,12 @@ import pytest
 from aiohttp import web
 
 from shared.kube.client import connect
-from shared.kube.reader import Event, Listed, Missed, Reader, Seen
 from shared.kube.settings import KubeSettings
 from shared.kube.shapes import Strange
+from shared.kube.watch import Event, Listed, Missed, Reader, Seen
 from shared.messages import ServiceTroubled
-from shared.tasks import end
-from shared.troubles import Troubles
+from shared.runtime.incidents import Troubles
+from shared.runtime.process import end
 from tests.shared.kube.api_server import ApiServer, Body, api_server, refusal, serving
 from tests.shared.kube.rude import AMID, LATE_S, PATIENCE_S, READING, RudeServer
 

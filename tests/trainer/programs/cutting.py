@@ -11,7 +11,7 @@ import tensorflow as tf
 from services.trainer import build, feed, files, passes, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.watchdog import Watchdog
-from shared.checkpoint_marks import Committed
+from shared.checkpoints import Committed
 from tests.trainer.programs.servers import hashes, module_of, started
 
 TO = sys.argv[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from services.trainer import program
-from shared.ports import free_port
+from shared.runtime.process import free_port
 
 
 def addresses(count):

@@ -53,7 +53,7 @@ from services.allocator.policies.contract import (
 )
 from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered
 from shared.messages import Alternative
-from shared.words import counted
+from shared.text import counted
 
 PROBES = 8
 """Sizes that a job tries; its first counts."""

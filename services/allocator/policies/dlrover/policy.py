@@ -41,7 +41,7 @@ from services.allocator.policies.dlrover.bounds import bounds
 from services.allocator.policies.dlrover.candidates import generations, last_report, memory_due
 from services.allocator.policies.dlrover.model import DlroverModel, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
-from shared.words import counted
+from shared.text import counted
 
 WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
 SETTLE_S = 60.0  # a new generation is watched for so long

@@ -58,7 +58,7 @@ from services.allocator.policies.elastic_batch.scalability import (
     rate_by,
     scale_tables,
 )
-from shared.words import counted
+from shared.text import counted
 
 KEEP = 0.05
 """The sum of scales must rise by so much where nobody waits."""

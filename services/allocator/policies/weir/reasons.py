@@ -18,7 +18,7 @@ from services.allocator.policies.weir.hindrance import Cause, Hindrance
 from services.allocator.policies.weir.hull import APART, BATCH, COST, SPEED, Config
 from services.allocator.policies.weir.rows import JobRow, config_of, model_speeds
 from shared.messages import Alternative
-from shared.words import lasting
+from shared.text import lasting
 
 Others = tuple[Alternative, ...]
 Lesser = Callable[[Size, int], Want]

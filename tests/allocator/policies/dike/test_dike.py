@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
 from services.allocator.policies.dike.policy import PROBES, DikeModel, by_kind, dike, fit_jobs
-from services.allocator.simulator.record import Record
-from services.allocator.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.record import Record
+from services.whatif.simulator.surfaces import Measured, Surface
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
-from tests.allocator.simulator.worlds import cluster, scenario, work
-from tests.allocator.simulator.worlds import run as simulated
+from tests.whatif.simulator.worlds import cluster, scenario, work
+from tests.whatif.simulator.worlds import run as simulated
 
 LONG, BATCH = 10_000_000, 32
 Speed = Callable[[Size], float]

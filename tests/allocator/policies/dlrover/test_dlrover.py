@@ -26,8 +26,8 @@ from services.allocator.policies.contract import (
 from services.allocator.policies.dlrover.model import DlroverModel, fit_jobs
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, SETTLE_S, dlrover
 from services.allocator.policies.registry import POLICIES
-from services.allocator.simulator.record import Record
-from services.allocator.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.record import Record
+from services.whatif.simulator.surfaces import Measured, Surface
 from shared.messages import (
     JobFinished,
     ProgressReported,
@@ -48,8 +48,8 @@ from tests.allocator.builders import (
     span,
     tasks,
 )
-from tests.allocator.simulator.worlds import cluster, growing, scenario, work
-from tests.allocator.simulator.worlds import run as simulated
+from tests.whatif.simulator.worlds import cluster, growing, scenario, work
+from tests.whatif.simulator.worlds import run as simulated
 
 BATCH, LONG = 32, 10_000_000
 NOW = 10 * SETTLE_S

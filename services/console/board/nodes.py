@@ -1,0 +1,118 @@
+"""One node as its last `CapacityChanged` has it, and the sum of all nodes: pure.
+
+Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by
+job) or `others`, and the rest is free: allocatable = ours + others + free, as the monitor counts
+(free is never below zero, so that a node on which more is requested than it has shows more held
+than allocatable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from services.allocator.placing.amounts import NO_MORE, less, plus, together
+from shared.kube import taints
+from shared.messages import CapacityChanged, OwnPod, Resources
+
+DIGITS = 6
+"""Behind the point; sums that are told again and again would drift otherwise."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are going;
+    `closed`: why it takes no new pods, empty where it does.
+    """
+
+    name: str
+    at_s: float
+    allocatable: Resources
+    free: Resources
+    others: Resources
+    load: dict[str, Resources] = {}
+    pods: tuple[OwnPod, ...] = ()
+    closed: str = ""
+
+    @property
+    def ours(self) -> Resources:
+        return rounded(together(self.load.values()))
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may
+    go; `used`: measured use of our tasks, as each job last reported it.
+    """
+
+    at_s: float = 0.0
+    nodes: int = 0
+    allocatable: float = 0.0
+    ours: float = 0.0
+    others: float = 0.0
+    free: float = 0.0
+    closed: float = 0.0
+    used: float = 0.0
+    allocatable_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    free_gib: float = 0.0
+    used_gib: float = 0.0
+
+
+def node_of(fact: CapacityChanged, at_s: float) -> Node:
+    load = _load(fact.own)
+    return Node(
+        name=fact.node,
+        at_s=at_s,
+        allocatable=fact.allocatable,
+        free=fact.free,
+        others=rounded(less(less(fact.allocatable, fact.free), together(load.values()))),
+        load=load,
+        pods=fact.own,
+        closed=closed(fact),
+    )
+
+
+def closed(fact: CapacityChanged) -> str:
+    if not fact.ready:
+        return "not ready"
+    if why := taints.closed(fact.schedulable, fact.taints):
+        return "cordoned" if not fact.schedulable else f"leaving ({why})"
+    return ""
+
+
+def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
+    load: dict[str, Resources] = {}
+    for pod in pods:
+        key = f"{pod.namespace}.{pod.job}"
+        load[key] = plus(load.get(key, NO_MORE), pod.resources)
+    return {key: rounded(held) for key, held in load.items()}
+
+
+def rounded(of: Resources) -> Resources:
+    return Resources(cpu=round(of.cpu, DIGITS), memory_gib=round(of.memory_gib, DIGITS), gpu=of.gpu)
+
+
+def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
+    """The sum after one node has changed."""
+    sums = {name: getattr(totals, name) for name in ("nodes", *SUMS)}
+    for node, sign in ((gone, -1), (come, 1)):
+        for name, amount in _parts(node).items() if node else ():
+            sums[name] += sign * amount
+    return msgspec.structs.replace(
+        totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()}
+    )
+
+
+HELD = ("allocatable", "ours", "others", "free")
+SUMS = (*HELD, *(f"{name}_gib" for name in HELD), "closed")
+
+
+def _parts(node: Node) -> dict[str, float]:
+    held: dict[str, Resources] = {name: getattr(node, name) for name in HELD}
+    return {
+        "nodes": 1,
+        **{name: amount.cpu for name, amount in held.items()},
+        **{f"{name}_gib": amount.memory_gib for name, amount in held.items()},
+        "closed": node.free.cpu if node.closed else 0.0,
+    }

@@ -1,0 +1,11 @@
+"""Run the page: `python -m services.console.page`."""
+
+from shared.runtime import process
+
+if __name__ == "__main__":
+    process.end_when_told()  # before the imports below, which take a while
+
+    from services.console.page.service import Settings, start
+    from shared.runtime import app
+
+    app.run("page", Settings, start)

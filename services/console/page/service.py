@@ -1,0 +1,123 @@
+"""The page's shell: watch the bus, answer browsers.
+
+GET  /              the page, and its files
+GET  /api/follow    what is, then what changes, as server-sent events; ?job=<namespace>.<job> with that job's story,
+                    ?span=<seconds> of the cluster's picture
+POST /api/what-if   a job's YAML: what would come of it now; GET /api/example: one to begin with
+GET  /healthz       200 as long as the loop turns; /readyz: 503 while the log is still read, or the bus is away
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from services.cli.dry_run import rules_here
+from services.cli.trouble import Trouble
+from services.console.page import doors, whatif
+from services.console.page.pushing import push
+from services.console.page.watch import Watch
+from shared.bus.bus import Bus
+from shared.messages import Port
+from shared.runtime import config
+
+log = structlog.get_logger()
+
+LARGEST_PROPOSAL = 64 << 10  # bytes
+
+
+class Settings(config.Common, frozen=True, kw_only=True):
+    host: str = "127.0.0.1"
+    """Where browsers are answered; beyond this machine only behind something that knows who may
+    look.
+    """
+    port: Port = 8002
+    """0: any that is free."""
+    push_s: float = 0.05
+    """Shortest time between two pieces of news for one browser."""
+    browsers: int = 64
+    """So many are followed at once; one more is asked to come again."""
+
+
+class Page:
+    def __init__(self, watch: Watch, settings: Settings) -> None:
+        self.watch, self.settings = watch, settings
+        self.following, self.asking = 0, asyncio.Lock()
+        self.url = ""
+
+    def app(self) -> web.Application:
+        """The table of contents."""
+        app = web.Application(
+            middlewares=[doors.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL
+        )
+        app.on_response_prepare.append(doors.say_how_to_treat)
+        app.add_routes(doors.files())
+        app.add_routes(
+            [web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)]
+        )
+        app.add_routes([web.get("/api/example", self.example)])
+        app.add_routes([web.get("/healthz", self.alive), web.get("/readyz", self.ready)])
+        return app
+
+    async def follow(self, request: web.Request) -> web.StreamResponse:
+        if self.following >= self.settings.browsers:
+            raise web.HTTPServiceUnavailable(
+                text="too many are looking; come again\n", headers={"Retry-After": "5"}
+            )
+        self.following += 1
+        try:
+            return await push(request, self.watch, self.settings.push_s)
+        finally:
+            self.following -= 1
+
+    async def alive(self, request: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        if not self.watch.caught_up or self.watch.cut_s is not None:
+            return web.Response(
+                status=503, text="not ready: the bus's log is not read, or the bus is away\n"
+            )
+        return web.Response(text="ready\n")
+
+    async def example(self, request: web.Request) -> web.Response:
+        return web.Response(text=whatif.example(self.watch.board.state))
+
+    async def what_if(self, request: web.Request) -> web.Response:
+        """One at a time, beside the loop: it may take as long as two decisions do."""
+        text = await request.text()
+        async with self.asking:
+            try:
+                rules, state = rules_here(), self.watch.board.state
+                found = await asyncio.to_thread(whatif.answer, state, text, time.time(), rules)
+            except Trouble as trouble:
+                found = whatif.Answer(refused=[f"the page's own settings are wrong: {trouble}"])
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def open(self) -> web.AppRunner:
+        """`cleanup` of what is returned ends it. Raises `OSError` where the port is taken."""
+        runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.2)
+        await runner.setup()
+        family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
+        listening = socket.create_server(
+            (self.settings.host, self.settings.port), family=family, backlog=128
+        )
+        await web.SockSite(runner, listening).start()
+        self.url = f"http://{self.settings.host}:{listening.getsockname()[1]}/"
+        return runner
+
+
+async def start(bus: Bus, settings: Settings) -> None:
+    watch = Watch(bus)
+    page = Page(watch, settings)
+    runner = await page.open()
+    bus.on_close(runner.cleanup)
+    bus.vitals.need("the bus's log", lambda: watch.caught_up)
+    bus.vitals.need("hearing the bus", lambda: watch.cut_s is None)
+    bus.spawn(watch.run())
+    log.info("PageServed", url=page.url)

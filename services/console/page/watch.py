@@ -1,0 +1,204 @@
+"""The board, kept up with the bus. Edge.
+
+Promises. What is stored is read first, in the order in which it was stored; then every message as
+it comes, each once. While the bus is away `cut_s` says since when, and the board stays as it was;
+when the bus is back it is read on from where we were, and from the beginning where a stream was set
+back or made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+import structlog
+from nats.errors import Error as NatsError
+
+from services.allocator import memory
+from services.allocator.state import State
+from services.cli.entry import Entry
+from services.cli.filters import filters
+from services.cli.jobs import snapshots
+from services.cli.past import MANY
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.console.board.board import apply, begun, why, with_last_fact
+from shared.bus.bus import Bus
+from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.subjects import FACTS, ORDERS
+from shared.messages import CapacityFact
+from shared.runtime.process import end
+
+log = structlog.get_logger()
+
+PROBE_S, RETRY_S = 1.0, 0.5
+RECENT_S = 6 * 3600.0
+"""So much is read of a log that is longer than `MANY` facts; what was before comes from the
+allocator's stored state.
+"""
+AT_ONCE = 100
+"""Messages, after which others get their turn while much is read."""
+
+
+class Watch:
+    """`run` never returns. `turned` is set, and another put in its place, whenever something is
+    new.
+    """
+
+    def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
+        self.bus = bus
+        self.clock = clock
+        self.board = begun()
+        self.cut_s: float | None = None
+        self.caught_up = False
+        self.turned = asyncio.Event()
+        self._since_s: float | None = None
+        self._stored: State | None = None
+        self._node_facts = LastNodeFacts()
+        self._following: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        work = [
+            asyncio.ensure_future(one())
+            for one in (self._follow_for_ever, self._hear_why, self._probe)
+        ]
+        try:
+            await asyncio.gather(*work)
+        finally:
+            await end(*work)
+
+    async def caught(self) -> None:
+        """Wait until all that was stored at the beginning is in the board."""
+        while not self.caught_up:
+            await self.turned.wait()
+
+    def _turn(self) -> None:
+        done, self.turned = self.turned, asyncio.Event()
+        done.set()
+
+    # ------------------------------------------------------------ reading
+
+    async def _follow_for_ever(self) -> None:
+        while True:
+            self._following = asyncio.ensure_future(self._follow())
+            try:
+                await asyncio.wait({self._following})
+            finally:
+                if not self._following.done():
+                    await end(self._following)
+            if not self._following.cancelled() and (error := self._following.exception()):
+                if not isinstance(error, NatsError | OSError):
+                    raise error
+                log.warning("WatchWaits", error=repr(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        """What is stored, then what comes."""
+        if not self.board.sequences:
+            await self._begin()
+        await self._read_node_facts()
+        for follow in (False, True):
+            async with aclosing(read(self.bus, self._wanted(), follow)) as entries:
+                count = 0
+                async for entry in entries:
+                    self._take(entry)
+                    if self.caught_up or (count := count + 1) % AT_ONCE == 0:
+                        self._turn()
+                        await asyncio.sleep(0)
+            self._take_unheard_nodes()
+            self.caught_up = True
+            self._turn()
+
+    async def _begin(self) -> None:
+        """Where the log does not begin at its beginning, or is very long, the allocator's stored
+        state stands in.
+        """
+        orders, facts = [
+            (await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)
+        ]
+        many = facts.messages > MANY
+        self._since_s = self.clock() - RECENT_S if many else None
+        if many or max(orders.first_seq, facts.first_seq) > 1:
+            self._stored = await memory.recall(self.bus)
+
+    async def _read_node_facts(self) -> None:
+        known = self._stored.sequences if self._stored else self.board.sequences
+        self._node_facts = LastNodeFacts(await read_last_node_facts(self.bus), known.get(FACTS, 0))
+
+    def _wanted(self) -> list[Wanted]:
+        known = self.board.sequences
+        return [
+            Wanted(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
+            for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
+        ]
+
+    def _take(self, entry: Entry) -> None:
+        if self._stored is not None:
+            self.board, self._stored = begun(self._stored, entry.stored_s), None
+        if told := entry.told:
+            self._node_facts.hear(told.message)
+            self.board = apply(self.board, told)
+
+    def _take_unheard_nodes(self) -> None:
+        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the
+        stored state too.
+        """
+        facts = self._node_facts.take_unheard()
+        if self._stored is not None:
+            self.board, self._stored = begun(self._stored, self.clock()), None
+        for fact in facts:
+            if isinstance(fact.message, CapacityFact):
+                self.board = with_last_fact(self.board, fact.message, fact.stored_s)
+
+    async def _hear_why(self) -> None:
+        """The allocator's word on each job, which is no message but an entry of a bucket."""
+        while True:
+            with suppress(NatsError, OSError):
+                async with aclosing(snapshots(self.bus, None)) as changes:
+                    async for views in changes:
+                        for key, view in views.items():
+                            known = self.board.whys.get(key, ""), key in self.board.silent
+                            if known != (view.why, view.silent):
+                                self.board = why(self.board, key, view.why, view.silent)
+                        self._turn()
+            await asyncio.sleep(RETRY_S)
+
+    # ------------------------------------------------------------ whether we hear
+
+    async def _probe(self) -> None:
+        """A connection alone delivers nothing: the server is asked, and what it says is held
+        against what we know.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(2 * PROBE_S):
+                    last = {
+                        name: (await self.bus.js.stream_info(name)).state.last_seq
+                        for name in (ORDERS, FACTS)
+                    }
+                if any(last[name] < self.board.sequences.get(name, 0) for name in last):
+                    self._anew()
+                self._heard()
+            except (NatsError, OSError, TimeoutError):
+                self._cut()
+            await asyncio.sleep(PROBE_S)
+
+    def _heard(self) -> None:
+        if self.cut_s is not None:
+            self.cut_s = None
+            self._turn()
+
+    def _cut(self) -> None:
+        if self.cut_s is None:
+            self.cut_s = self.clock()
+            self._turn()
+
+    def _anew(self) -> None:
+        log.warning("StreamSetBack")
+        self.board = begun()
+        self.caught_up = False
+        self._stored = None
+        if self._following is not None:
+            self._following.cancel()

@@ -1,0 +1,82 @@
+"""What would come of a proposed job: what `weir submit --dry-run` says, asked by a browser. Pure
+but for the rules, which are read from the environment as the allocator reads them.
+
+Nothing is asked for and nothing kept. Whether the program itself is sound is not looked at: only
+its size matters here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.allocator.capacity import free_nodes
+from services.allocator.placing.placement import ROLES, Room, place
+from services.allocator.policies.contract import Size
+from services.allocator.proposal import outlook
+from services.allocator.requests.validate import Wrong, check
+from services.allocator.rules import Rules
+from services.allocator.state import State
+from services.cli import dry_run, request_file
+from services.cli.trouble import Trouble
+from shared.messages import Resources, RoleResources
+from shared.text import plain
+
+NAME = "the proposal"
+UNNAMED = "it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`"
+"""Who looks at a page sets no settings; a line of the proposal they can write."""
+NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
+EXAMPLE = """\
+job: proposal
+program: program.py
+epochs: 3
+batch: 64
+ps: {start: 1, min: 1, max: 2}
+workers: {start: 2, min: 1, max: 4}
+resources:
+"""
+AT_FIRST = Size(ps=1, workers=2)
+TASKS = tuple(
+    RoleResources(
+        chief=Resources(cpu=small, memory_gib=gib),
+        ps=Resources(cpu=small, memory_gib=gib),
+        worker=Resources(cpu=large, memory_gib=gib),
+    )
+    for small, large, gib in ((0.25, 0.5, 1.0), (0.1, 0.2, 1.0), (0.05, 0.1, 0.5))
+)
+"""Sizes of the example's tasks, the largest first."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`refused`: every reason against it; else `says`, line by line, what would happen."""
+
+    says: list[str] = []
+    refused: list[str] = []
+
+
+def example(state: State) -> str:
+    """To begin with: as large as there is room for just now; the smallest, where there is none."""
+    nodes = [node for node in free_nodes(state) if node.takes]
+    sizes = next(
+        (sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1]
+    )
+    told = (f"  {role}: {_told(getattr(sizes, role))}\n" for role in ROLES)
+    return EXAMPLE + "".join(told)
+
+
+def _told(wants: Resources) -> str:
+    return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
+
+
+def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
+    """`text`: a job's YAML file, as `weir submit` takes it."""
+    try:
+        fields = request_file.completed(request_file.parse(text, NAME), NO_PROGRAM, "-")
+        request = check(request_file.encoded(fields, NAME), rules)
+    except Trouble as trouble:
+        return Answer(refused=[plain(str(trouble))])
+    if isinstance(request, Wrong):
+        return Answer(refused=[*map(plain, request.reasons)])
+    found = outlook(state, request, now_s, rules)
+    if found.reasons:
+        return Answer(refused=[*map(plain, found.reasons)])
+    return Answer(says=[*map(plain, dry_run.told(request.key().replace(".", "/"), found, UNNAMED))])

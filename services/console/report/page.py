@@ -1,0 +1,267 @@
+"""The page: what stands on it, from the answer to the details. Pure; one text without request and
+script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from services.console.board.board import Board
+from services.console.board.derived import HOUR_S
+from services.console.board.story import Story
+from services.console.report import bars, drawing, tables
+from services.console.report.account import Account, account
+from services.console.report.foresight import Came, foresights
+from services.console.report.style import HATCHES, STYLE
+from services.console.report.timeline import timeline
+from services.console.report.words import clock, lasting, lines, number, percent, text, whole
+from shared.text import MINUS, counted
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page tells, before it is words. `notes`: what the log does not tell any more."""
+
+    board: Board
+    story: Story
+    account: Account
+    came: tuple[Came, ...]
+    epochs: tuple[float, ...]
+    written_s: float
+    notes: tuple[str, ...] = ()
+
+
+def contents(
+    board: Board, story: Story, epochs: Sequence[float], written_s: float, notes: Sequence[str]
+) -> Contents:
+    return Contents(
+        board=board,
+        story=story,
+        account=account(board, story),
+        came=tuple(foresights(story)),
+        epochs=tuple(epochs),
+        written_s=written_s,
+        notes=tuple(notes),
+    )
+
+
+def page(told: Contents) -> str:
+    title = f"Weir: job {text(told.story.request.job)}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{HATCHES}</defs></svg>\n'
+        f"<main>\n{''.join(_sections(told))}</main>\n</body>\n</html>\n"
+    )
+
+
+def _sections(told: Contents) -> Iterable[str]:
+    yield _head(told)
+    yield _cards(told)
+    over_time = _drawings(
+        lambda width: timeline(told.board, told.story, told.account, told.came, width)
+    )
+    yield _section("Over time", TIMELINE, over_time)
+    if told.epochs:
+        longest = f"The first took {lasting(told.epochs[0])}, the last {lasting(told.epochs[-1])}."
+        yield _section(
+            "Each epoch",
+            f"{EPOCH} {longest}",
+            _drawings(lambda width: bars.epochs(told.epochs, width)),
+        )
+    yield _paused(told)
+    held = _drawings(lambda width: bars.cores(told.account.parts, width))
+    yield _section("What it cost", _cost(told), held, tables.parts(told.account))
+    if told.came:
+        yield _section(
+            "Decisions: foreseen, and what came",
+            FORESEEN,
+            tables.decisions(told.came, told.account.from_s),
+        )
+    if told.story.marks:
+        yield _section(
+            "What went wrong, or was given up",
+            "",
+            tables.marks(told.story.marks, told.account.from_s),
+        )
+    yield _foot(told)
+
+
+TIMELINE = (
+    "Shaded bands are pauses: no update was applied; in a grey one the whole cluster was off. Numbers below are "
+    "decisions; each leads to its row further down. "
+    "What lies between two points of a series that was long is left out, never averaged."
+)
+EPOCH = "Seconds, pauses in it included; an end between two reports is placed by the examples that they tell of."
+FORESEEN = (
+    "Foreseen: seconds saved on the work that was left, and the pause that it would cost; what its preparation slows "
+    f"is not foreseen. Came, as measured: examples left at the hand-over / speed before {MINUS} examples left / speed "
+    "after, each from the first report of a generation to its last, so without pauses and what follows the last "
+    "update; the speed before is that up to the decision; by how much what trained got behind from then on, while "
+    "the next generation was prepared beside it; the pause; and in all."
+)
+
+
+def _head(told: Contents) -> str:
+    story, view = told.story, told.story.view
+    size = (
+        f"{counted(view.total_samples, 'example')} to apply"
+        if view.total_samples
+        else "no report yet"
+    )
+    asked = story.request
+    policy = text(asked.policy or "of the cluster")
+    line = f"{text(asked.program.name)}, {counted(asked.epochs, 'epoch')}, {size}; policy {policy}"
+    notes = "".join(f'<p class="note">{text(note)}</p>' for note in told.notes)
+    return (
+        f"<h1>{text(asked.job)} <span class='soft'>in {text(asked.namespace)}</span></h1>\n"
+        f'<p class="soft">{line}</p>\n{_state(told)}{notes}'
+    )
+
+
+def _state(told: Contents) -> str:
+    finished, phase = told.story.finished, told.story.view.phase
+    if finished is None:
+        return f'<p class="note">{phase}: not over; this is how it stood at {clock(told.account.to_s)}.</p>'
+    cause = (
+        f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>"
+        if finished.cause
+        else ""
+    )
+    style = "note good" if finished.outcome == "succeeded" else "note bad"
+    return f'<div class="{style}">{phase} at {clock(told.account.to_s)}.{cause}</div>'
+
+
+# ---------------------------------------------------------------- the seeds' three metrics, and the cost
+
+
+def _cards(told: Contents) -> str:
+    spent = told.account
+    name = "Completion time" if spent.over else "Time so far"
+    split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
+    split += (
+        f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}"
+        if spent.pauses
+        else "no pause"
+    )
+    split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
+    cluster = f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
+    held = number(spent.parts.held / HOUR_S)
+    waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({counted(spent.lost, 'example')} lost)"
+    return _grid(
+        _card(name, lasting(spent.completion_s), split),
+        _card(
+            "Utilisation of CPU", percent(spent.utilisation), f"used, of what it held; {cluster}"
+        ),
+        _card("Throughput, examples/s", number(spent.examples_per_second), _throughput(told)),
+        *_accuracy(told),
+        _card("Cost, CPU-hours", held, waste),
+    )
+
+
+def _throughput(told: Contents) -> str:
+    view = told.story.view
+    of = f" of {whole(view.total_samples)}" if view.total_samples else ""
+    spans = (
+        "first update to end: pauses, last save, evaluation included"
+        if told.account.over
+        else "pauses included"
+    )
+    return f"{spans}; {whole(told.story.applied)}{of} applied"
+
+
+def _accuracy(told: Contents) -> list[str]:
+    """What the program's own metrics say at the end; else the last loss."""
+    finished, view = told.story.finished, told.story.view
+    if finished and finished.metrics:
+        first, *others = sorted(finished.metrics.items(), key=lambda metric: metric[0] == "loss")
+        beside = ", ".join(f"{text(name)} {number(value, 4)}" for name, value in others)
+        return [
+            _card(
+                text(first[0]).capitalize(),
+                number(first[1], 4),
+                f"on evaluation(), at the end; {beside}".rstrip("; "),
+            )
+        ]
+    if view.loss is not None:
+        return [
+            _card(
+                "Loss",
+                number(view.loss, 4),
+                "as last reported: mean of the examples since the report before",
+            )
+        ]
+    return []
+
+
+def _grid(*cards: str) -> str:
+    return f'<div class="cards">\n{"".join(cards)}</div>\n'
+
+
+def _card(name: str, value: str, said: str) -> str:
+    return f'<div class="card"><span>{name}</span><b>{value}</b><span>{said}</span></div>\n'
+
+
+def _paused(told: Contents) -> str:
+    """Nothing, where it never paused."""
+    paused = [one for one in told.story.stretches if one.pause_s is not None]
+    if not paused:
+        return _section(
+            "Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}"
+        )
+    said = (
+        f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
+        "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
+        "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
+        "what lies left of 0 was before the last update, and is no part of the pause. "
+        "What is in none was waiting: for a decision, for its tasks, and for these to connect, to build and to trace."
+    )
+    if told.account.off_s:
+        said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
+    if len(paused) > bars.BARS_MOST:
+        said += f" The last {bars.BARS_MOST} are drawn."
+    return _section(
+        "Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width))
+    )
+
+
+def _saves(story: Story) -> str:
+    """What else held training up, where nothing paused: the save of a hand-over is a part of its
+    pause.
+    """
+    if not story.save_cost_s:
+        return ""
+    return f" To save holds training, too, and is no pause: it cost {lasting(story.save_cost_s)} in all."
+
+
+def _cost(told: Contents) -> str:
+    spent = told.account
+    return (
+        f"{number(spent.parts.held / HOUR_S)} CPU-hours were held: the requests of its pods, for as long as nodes "
+        f"listed them. {number(spent.used_core_s / HOUR_S)} were used, as far as tasks measured it. Of training, "
+        f"{number(spent.done_again_core_s / HOUR_S)} CPU-hours were wasted: updates lost with a ps or a chief "
+        "and done again."
+    )
+
+
+def _section(name: str, said: str, *parts: str) -> str:
+    lead = f'<p class="soft">{said}</p>\n' if said else ""
+    return f"<section>\n<h2>{name}</h2>\n{lead}{''.join(parts)}</section>\n"
+
+
+def _drawings(drawn: Callable[[float], str]) -> str:
+    """Twice, of which one is shown: labels of a wide drawing cannot be read on a phone, and it
+    would have to scroll.
+    """
+    sizes = (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
+    return "".join(f'<div class="drawing {name}">{drawn(width)}</div>\n' for name, width in sizes)
+
+
+def _foot(told: Contents) -> str:
+    asked = told.story
+    return (
+        f"<footer>Submitted {clock(asked.asked_s)}, job {asked.uid} of its cluster. Written {clock(told.written_s)} by "
+        f"<code>weir report {text(asked.request.job)}</code> from the facts on the bus.</footer>\n"
+    )

@@ -1,0 +1,281 @@
+"""The time and the event by which the job gets more if everybody just waits.
+
+    1  time alone: stabilisation, cooldown, the times for which a policy itself waits
+    2  the generation in flight: the job's own, then everybody's
+    3  a report of the speed that it has now, alone or after 2
+    4  all that is wanted of all jobs now, one after the other: others give way first
+
+The first of these that makes the decision give it more is the answer, with the time that it takes
+from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from services.allocator.bisection import least
+from services.allocator.decide import decide
+from services.allocator.job import OF_JOB, Job
+from services.allocator.rules import Rules
+from services.allocator.seen import size_of
+from services.allocator.state import State, without_tables
+from services.allocator.timing import Wish
+from services.whatif.explain.aftermath import (
+    given_more,
+    landed_state,
+    outcome,
+    said,
+    trained,
+    without_timers,
+)
+from services.whatif.explain.change import AnyChange, Reports, Settles, Trains, Waits
+from services.whatif.explain.explanation import Means, holding
+from services.whatif.explain.prospect import expected_speed
+from shared.messages import AllocationDecided, ProgressReported
+
+WAKES = 32
+"""So often the clock is set forward to the time at which the allocator would look again."""
+LONGEST_S = 1800
+"""A policy's own times are searched up to here. Later a job that never reports may be changed again
+all the same.
+"""
+PLENTY = 10**9
+"""The number of examples of a job that has never said it."""
+
+Rung = tuple[tuple[AnyChange, ...], State]
+
+
+def by_waiting(
+    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
+) -> Means | None:
+    """Return the first step of the ladder above by which the job gets more, and its time."""
+    for changes, there in _rungs(state, key, now, rules):
+        found = _in_time(there, key, now, rules, wishes)
+        if found is None:
+            continue
+        until_s, given = found
+        if not changes or until_s > now:
+            changes = (*changes, Waits(until_s=until_s))
+        return Means(changes=changes, gives=holding(given))
+    return _by_settling(state, key, now, rules)
+
+
+def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | None:
+    """Return step 4 of the ladder above: everybody's wishes come true, round after round.
+
+    A report of the job comes first, if the job gets no more without it.
+    """
+    there = trained(state, now)
+    report = _missing_report(there, key, rules)
+    choices: list[tuple[Reports, ...]] = [()]
+    if report is not None:
+        choices.append((report,))
+    for reports in choices:
+        heard_there = heard(there, key, now, *reports)
+        found = outcome(heard_there, key, now, rules)
+        if found.given is None:
+            continue
+        settles = Settles(jobs=_others_decided(key, state, found.state))
+        return Means(
+            changes=(*_own_flight(state, key), settles, *reports),
+            gives=holding(found.given),
+        )
+    return None
+
+
+def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
+    """Return the other jobs about which something was decided meanwhile."""
+    others = []
+    for name, job in after.jobs.items():
+        if name == key:
+            continue
+        if name not in before.jobs or before.jobs[name].revision != job.revision:
+            others.append(name)
+    return tuple(others)
+
+
+def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
+    """Yield the states in which all of this has happened, to try other changes in.
+
+    The changes that the job needs for it come first. A job that has never said anything may not
+    need to.
+    """
+    job = state.jobs[key]
+    there = landed_state(state, now)
+    own = _own_flight(state, key)
+    report = _missing_report(there, key, rules)
+    if report is None or job.progress is None:
+        yield own, there
+    if report is not None:
+        yield (*own, report), heard(there, key, now, report)
+
+
+# ---------------------------------------------------------------- one thing after the other
+
+
+def _rungs(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
+    """Yield the steps 1 to 3 of the ladder above: the changes, and the state after them."""
+    rungs = _rungs_without_report(state, key, now)
+    yield from rungs
+    for changes, there in rungs:
+        report = _missing_report(there, key, rules)
+        if report is not None:
+            yield (*changes, report), heard(there, key, now, report)
+
+
+def _rungs_without_report(state: State, key: str, now: float) -> list[Rung]:
+    """Return the steps 1 and 2: nothing, the job's own generation in flight, everybody's."""
+    own = _own_flight(state, key)
+    everybody: list[Trains] = []
+    for each in state.jobs:
+        everybody += _own_flight(state, each)
+    rungs: list[Rung] = [((), state)]
+    if own:
+        own_lands = trained(state, now, {key})
+        rungs.append((own, own_lands))
+    if len(everybody) > len(own):
+        all_land = trained(state, now)
+        rungs.append((tuple(everybody), all_land))
+    return rungs
+
+
+def _own_flight(state: State, key: str) -> tuple[Trains, ...]:
+    """Return the generation in flight of a job, if there is one."""
+    coming = state.jobs[key].coming
+    if coming is None:
+        return ()
+    return (Trains(job=key, generation=coming),)
+
+
+def _in_time(
+    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
+) -> tuple[float, AllocationDecided] | None:
+    """Return the time at which the job gets more if nothing else happens, and the decision.
+
+    The allocator looks by its timers; else once the policy itself, whose own times have none, wants
+    more.
+    """
+    found = _first_larger_decision(state, key, now, rules, wishes)
+    if found is not None:
+        return found
+    look_s = _wants_more_s(state, key, now, rules)
+    if look_s is None:
+        return None
+    return _first_larger_decision(state, key, now, rules, wishes, look_s)
+
+
+def _first_larger_decision(
+    state: State,
+    key: str,
+    now: float,
+    rules: Rules,
+    wishes: Mapping[str, Wish],
+    look_s: float = 0.0,
+) -> tuple[float, AllocationDecided] | None:
+    """Decide as the allocator wakes, and at `look_s`, until the job is given more.
+
+    The others keep the decisions that they are given meanwhile; but these do not come true.
+    """
+    job = state.jobs[key]
+    for _ in range(WAKES):
+        found = decide(state, now, rules, wishes)
+        wishes = found.wishes
+        given = given_more(found, job)
+        if given is not None:
+            return now, given
+        if found.actions:
+            state = said(state, found.actions, now)
+            if key not in state.jobs:
+                return None
+            continue
+        next_s = _next_look_s(found.wake_s, look_s, now)
+        if next_s is None:
+            return None
+        now = next_s
+    return None
+
+
+def _next_look_s(wake_s: float | None, look_s: float, now: float) -> float | None:
+    """Return the earlier of the two times, of those that are still to come."""
+    times = [at_s for at_s in (wake_s, look_s) if at_s is not None and at_s > now]
+    return min(times, default=None)
+
+
+def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | None:
+    """Return the time, to the second, at which a decision without timers gives the job more.
+
+    It need not be given that then: the timers of the allocator count, too.
+    """
+    job = state.jobs[key]
+    at_once = without_timers(rules)
+
+    def wants_more(seconds: int) -> bool:
+        found = decide(state, now + seconds, at_once)
+        return given_more(found, job) is not None
+
+    seconds = least(LONGEST_S, wants_more)
+    return None if seconds is None else now + seconds
+
+
+# ---------------------------------------------------------------- a report that has not come
+
+
+def _missing_report(state: State, key: str, rules: Rules) -> Reports | None:
+    """Return the report that the job would make; None if its speed is known, or nothing runs."""
+    job = state.jobs.get(key)
+    if job is None or job.runs is None or job.coming is not None:
+        return None
+    if _is_known(job, job.runs):
+        return None
+    speed = expected_speed(state, job, rules)
+    return Reports(generation=job.runs.generation, samples_per_second=speed)
+
+
+def _is_known(job: Job, runs: AllocationDecided) -> bool:
+    """Tell if the job has reported its speed at its size."""
+    if job.progress is None or job.progress.generation != job.running:
+        return False
+    size = size_of(runs)
+    sizes_seen = {(known.ps, known.workers, known.batch) for known in job.observed}
+    return (size.ps, size.workers, runs.batch) in sizes_seen
+
+
+def heard(state: State, key: str, now: float, *reports: Reports) -> State:
+    """Fold such reports. Each says the progress of the job's last real one."""
+    for report in reports:
+        job = state.jobs[key]
+        fact = _progress_report(job, report)
+        told: Job = OF_JOB[ProgressReported](job, fact, now)
+        jobs = state.jobs | {key: told}
+        state = replace(without_tables(state), jobs=jobs)
+    return state
+
+
+def _progress_report(job: Job, report: Reports) -> ProgressReported:
+    """Return the next progress report of a job, with an assumed speed and without further progress.
+    A job without an earlier report gets a total (`PLENTY` samples) that it does not reach.
+    """
+    first = ProgressReported(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        generation=report.generation,
+        step=1,
+        epoch=0,
+        samples=0,
+        total_samples=PLENTY,
+        samples_per_second=report.samples_per_second,
+    )
+    last = job.progress
+    if last is None:
+        return first
+    return replace(
+        first,
+        step=last.step + 1,
+        epoch=last.epoch,
+        samples=last.samples,
+        total_samples=last.total_samples,
+        profile=last.profile,
+    )

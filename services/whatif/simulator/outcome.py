@@ -1,0 +1,154 @@
+"""The figures of one simulated run (the same ones for every policy).
+
+jct          finish - submission, of the jobs that were completed                     [s]
+makespan     last finish - first submission                                           [s]
+utilisation  integral of the resources that our pods hold / integral of those that tenants leave
+             to us, over the makespan; of devices if any job wants one, else of cores
+resizes      changes of a started job's tasks, nodes or batch, repairs among them
+wait_max     the longest time that a job had no tasks: before its start, or suspended [s]
+paused       the cost of resizes: time in which started jobs stood still, in all      [s]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from services.allocator.failures import Failure
+from services.whatif.simulator.machines import Amount, Held
+from services.whatif.simulator.record import Record
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The events under one policy."""
+
+    policy: str
+    records: tuple[Record, ...]
+    held: tuple[Held, ...]
+    """An entry for each change."""
+    decision_ms: tuple[float, ...]
+    ended_s: float
+    failures: tuple[Failure, ...] = ()
+    """The jobs that the policy failed with, each error once (`failures.py`)."""
+
+
+Figures = dict[str, float | int | None]
+Share = tuple[float, float, float, float]
+"""From one time to another: the amount that our pods hold, and the amount offered to us."""
+
+
+def figures(run: Run) -> Figures:
+    """Return the figures by the names under which they are handed out.
+
+    Figures of completed jobs are None if there is none.
+    """
+    times = completion_s(run)
+    mean_s = float(np.mean(times)) if times else None
+    paused_s = sum(record.paused_s for record in run.records)
+    return {
+        "jct_mean_s": _rounded(mean_s),
+        "jct_median_s": percentile(times, 50),
+        "jct_p95_s": percentile(times, 95),
+        "jct_p99_s": percentile(times, 99),
+        "wait_max_s": _rounded(wait_max_s(run)),
+        "makespan_s": _rounded(makespan_s(run)),
+        "utilisation": _rounded(utilisation(run)),
+        "completed": len(times),
+        "submitted": len(run.records),
+        "resizes": sum(record.resizes for record in run.records),
+        "paused_s": _rounded(paused_s),
+        "decisions": len(run.decision_ms),
+        "decision_ms_p50": percentile(run.decision_ms, 50),
+        "decision_ms_p99": percentile(run.decision_ms, 99),
+    }
+
+
+def completion_s(run: Run) -> list[float]:
+    """Return the completion times of the completed jobs, in the order of submission."""
+    times = []
+    for record in run.records:
+        time_s = record.completion_s
+        if time_s is not None:
+            times.append(time_s)
+    return times
+
+
+def wait_max_s(run: Run) -> float:
+    """Return the longest wait. Jobs that never started count to the end of the run."""
+    longest_s = 0.0
+    for record in run.records:
+        longest_s = max(longest_s, record.longest_wait_s(run.ended_s))
+    return longest_s
+
+
+def makespan_s(run: Run) -> float | None:
+    """Return the time from the first submission to the last end; None if no job ended."""
+    ends = []
+    for record in run.records:
+        if record.finished_s is not None:
+            ends.append(record.finished_s)
+    if not ends:
+        return None
+    return max(ends) - _first_s(run)
+
+
+def utilisation(run: Run) -> float | None:
+    """Return the share of the offered resources that was held, 0..1; None if none was offered."""
+    first_s = _first_s(run)
+    last_s = first_s + (makespan_s(run) or 0.0)
+    held = 0.0
+    offered = 0.0
+    for from_s, to_s, used, free in shares(run):
+        seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
+        held += used * seconds
+        offered += free * seconds
+
+    if offered > 0:
+        return held / offered
+    return None
+
+
+def shares(run: Run) -> list[Share]:
+    """Return (from, to, held, offered) between changes.
+
+    The unit is devices if any job wants one, else cores.
+    """
+    unit = "cpu"
+    if any(record.work.worker_gpu for record in run.records):
+        unit = "gpu"
+
+    end = (run.ended_s, Amount(), Amount())
+    found = []
+    for (from_s, used, free), (to_s, _, _) in pairwise([*run.held, end]):
+        share = (from_s, to_s, getattr(used, unit), getattr(free, unit))
+        found.append(share)
+    return found
+
+
+def timeline(run: Run) -> dict[str, list[list[float]]]:
+    """Return each job's allocation over time: `[seconds, ps, workers, batch]` from each change."""
+    times = {}
+    for record in run.records:
+        times[record.work.job] = [list(size) for size in record.sizes]
+    return times
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return a percentile (`share` in 0..100), rounded; None without values."""
+    if not values:
+        return None
+    return _rounded(float(np.percentile(values, share)))
+
+
+def _first_s(run: Run) -> float:
+    """Return the time of the first submission; 0 without jobs."""
+    return min((record.work.submitted_s for record in run.records), default=0.0)
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None:
+        return None
+    return round(value, 6)

@@ -1,0 +1,242 @@
+"""One job as it really trains: between two events it goes on at one speed.
+
+    speed  = v(ps, workers, b) * min(1, least share of its cpu that a task has) * e    [samples/s]
+    b      = min(batch, device_batch_max * workers)                                    [samples]
+    ln e   ~ N(-noise^2 / 2, noise^2), drawn anew at each report, so that the mean of e is 1
+
+v is the surface's. A batch that does not fit into the devices at once is done in turns, so a larger
+one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits
+for its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
+lost a task stands still until it is replaced; it loses no work.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+import numpy as np
+
+from services.allocator.readings import counted
+from services.whatif.simulator.scenario import Scenario, Work
+from shared.messages import (
+    AllocationDecided,
+    JobFinished,
+    ProgressReported,
+    Resources,
+    Role,
+    TaskPlan,
+    TaskUsage,
+    TrainingResumed,
+)
+
+
+class Training:
+    """The training of one job."""
+
+    def __init__(self, work: Work, uid: int, scenario: Scenario, seed: int) -> None:
+        self.work = work
+        self.uid = uid
+        self.surface = scenario.surfaces[work.model]
+        self.curve = scenario.losses.get(work.model)
+        self.noise = scenario.noise
+        sizes = work.resources()
+        self.asked: dict[Role, Resources] = {
+            "chief": sizes.chief,
+            "ps": sizes.ps,
+            "worker": sizes.worker,
+        }
+
+        self.chance = np.random.default_rng((seed, uid))
+        self.runs: AllocationDecided | None = None
+        """The decision that trains, or did before it was stopped."""
+        self.comes: AllocationDecided | None = None
+        """The decision that the job waits for."""
+        self.lost: set[int] = set()
+        """Serials of the tasks that were lost and are not replaced yet."""
+        self.usage: tuple[TaskUsage, ...] = ()
+
+        self.samples = 0.0
+        self.at_s = 0.0
+        self.speed = 0.0
+        """Samples a second from the last report on; 0: it stands still."""
+        self.mean_speed = 0.0
+        """The speed without the noise."""
+
+        self.stopped_s = 0.0
+        self.told_s = 0.0
+        self.told_samples = 0.0
+        self.step = 0
+        self.turn = 0
+
+    # ------------------------------------------------------------ events
+
+    def advance(self, now: float) -> None:
+        """Train up to now."""
+        samples = self.samples + self.speed * (now - self.at_s)
+        self.samples = min(float(self.work.samples), samples)
+        self.at_s = now
+
+    def stop(self, now: float) -> None:
+        """Stand still; a second stop changes nothing."""
+        if self.speed > 0:
+            self.advance(now)
+            self.speed = 0.0
+            self.stopped_s = now
+
+    def lose_task(self, task: TaskPlan, now: float) -> None:
+        """Stand still until a task is replaced."""
+        self.stop(now)
+        self.lost.add(task.serial)
+        self.turn += 1
+
+    def expect_tasks(self, decision: AllocationDecided, now: float) -> None:
+        """Stand still until the tasks of a decision are there."""
+        self.stop(now)
+        if self.runs is None:
+            self.stopped_s = now
+        self.comes = decision
+        self.turn += 1
+
+    def keeps_tasks(self, decision: AllocationDecided) -> bool:
+        """Return true if a decision changes nothing but resources: that needs no pause."""
+        if self.runs is None or self.comes is not None:
+            return False
+        return decision.generation == self.runs.generation
+
+    def go(self, decision: AllocationDecided, now: float) -> None:
+        """Train by a decision from now on."""
+        self.advance(now)
+        self.runs = decision
+        self.comes = None
+        self.lost.clear()
+        self.told_s = now
+        self.told_samples = self.samples
+
+        self.usage = tuple(map(self._used, decision.tasks))
+        self.mean_speed = self._speed_by(decision)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the speed until the next report."""
+        luck = 0.0
+        if self.noise:
+            mean = -self.noise * self.noise / 2
+            luck = float(self.chance.normal(mean, self.noise))
+        self.speed = self.mean_speed * exp(luck)
+
+    def _speed_by(self, decision: AllocationDecided) -> float:
+        """Return the mean speed of a decision in samples a second."""
+        workers = counted(decision, "worker")
+        batch = decision.batch
+        most = self.work.device_batch_max
+        if most is not None:
+            batch = min(batch, most * workers)
+        speed = self.surface.speed(counted(decision, "ps"), workers, batch)
+        share = min(map(self._share, decision.tasks), default=0.0)
+        return speed * min(1.0, share)
+
+    def _share(self, task: TaskPlan) -> float:
+        """Return the share of its requested cpu that a task has."""
+        asked = self.asked[task.role].cpu
+        if not asked:
+            return 1.0
+        return task.resources.cpu / asked
+
+    def _used(self, task: TaskPlan) -> TaskUsage:
+        """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
+        asked = self.asked[task.role]
+        cpu = min(task.resources.cpu, asked.cpu)
+        return TaskUsage(task=task.name(), cpu=cpu, memory_gib=asked.memory_gib / 2)
+
+    def task_of(self, pod: str) -> tuple[TaskPlan, int, bool]:
+        """Return a pod's task, and the newest generation that has it.
+
+        The last value is true if the newest decision needs the task. Raise `KeyError` if the job
+        has no such pod.
+        """
+        wanted = self.comes or self.runs
+        for decision in (self.comes, self.runs):
+            if decision is None:
+                continue
+            for task in decision.tasks:
+                if task.pod(self.work.job) == pod:
+                    return task, decision.generation, decision is wanted
+        raise KeyError(pod)
+
+    # ------------------------------------------------------------ messages
+
+    def ends_s(self) -> float:
+        """Return the time at which the work will be done at this speed; infinite: it stands."""
+        if self.speed <= 0:
+            return inf
+        left = self.work.samples - self.samples
+        return self.at_s + left / self.speed
+
+    def resumed(self, decision: AllocationDecided, now: float) -> TrainingResumed:
+        """Train by a decision, and say so.
+
+        The pause is told if generation followed generation, not if a task was lost.
+        """
+        previous = None
+        pause_s = None
+        if self.runs is not None:
+            previous = self.runs.generation
+            if not self.lost:
+                pause_s = now - self.stopped_s
+
+        self.go(decision, now)
+        return TrainingResumed(
+            job=self.work.job,
+            namespace=self.work.namespace,
+            uid=self.uid,
+            generation=decision.generation,
+            step=self.step,
+            samples=int(self.samples),
+            previous=previous,
+            pause_s=pause_s,
+        )
+
+    def report(self, runs: AllocationDecided, now: float) -> ProgressReported:
+        """Report the progress, and the speed since the last report; draw the next speed."""
+        self.advance(now)
+        loss = self.curve.at(self.samples) if self.curve else None
+        speed = (self.samples - self.told_samples) / (now - self.told_s)
+        steps = int(self.samples / max(1, runs.batch))
+        self.step = max(self.step + 1, steps)
+
+        self.told_s = now
+        self.told_samples = self.samples
+        self._draw()
+
+        return ProgressReported(
+            job=self.work.job,
+            namespace=self.work.namespace,
+            uid=self.uid,
+            generation=runs.generation,
+            step=self.step,
+            epoch=0,
+            samples=int(self.samples),
+            total_samples=self.work.samples,
+            samples_per_second=speed,
+            loss=loss,
+            usage=self.usage,
+            reported_s=now,
+        )
+
+    def finish_work(self, now: float) -> JobFinished:
+        """Do all that is left; return the end of the job."""
+        self.samples = float(self.work.samples)
+        generation = 0
+        if self.runs is not None:
+            generation = self.runs.generation
+
+        return JobFinished(
+            job=self.work.job,
+            namespace=self.work.namespace,
+            uid=self.uid,
+            generation=generation,
+            outcome="succeeded",
+            step=self.step,
+            samples=self.work.samples,
+            finished_s=now,
+        )

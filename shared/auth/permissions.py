@@ -1,0 +1,571 @@
+"""Who may say and hear what on the bus: the table of messages, and the permissions that follow from
+it. Pure.
+
+Law: what a user may say is derived from the table, and nobody hears another's answers, for each has
+inboxes of its own.
+
+Two accounts. In INSIDE are the streams, the services and the operator (a person who may see all).
+In OUTSIDE are those who are not trusted: a job's trainers, who run a stranger's program, and
+submitters, who ask for jobs in one namespace. A wall is needed, because nats-server checks on which
+subject a request is made and not where its answer is to go: one who may read a message of his own
+could have it answered onto a subject of somebody else's, and so speak for him. From OUTSIDE such an
+answer comes back to OUTSIDE, where no stream listens; and all is pulled, to inboxes that cannot be
+guessed. (A consumer may be made to push onto a subject inside: then a stream that listens there
+keeps the message, if at all, under its own subject, and nobody's acknowledgement is forged; a test
+measures it.)
+
+As narrow as it goes, and where that is wider than the table:
+
+- A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
+  one; it covers facts about their own job that trainers need not hear.
+- Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
+- Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
+- A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
+  services' consumers are denied. The submitters of a namespace and the trainers of a job have fixed
+  lists of names, which limit how many consumers they have. The names can be guessed, but nobody
+  else may pull from them.
+- The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
+  create and update any stream.
+- To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
+  dead letters. (He does so in his own name, and what is late changes nothing.)
+- One namespace is one tenant. Its programs have a bucket of their own, which nobody outside the namespace may use. Its
+  submitters read, store and overwrite all programs in it. A job's trainers read the description of
+  their own program and no other, but the contents of every program of their namespace: where a
+  program's contents are changes each time it is stored, and later pods of a running job must still
+  find them. An overwritten program is not run: trainers check the digest, and the next `weir
+  submit` of it repairs it.
+- The allocator, and nobody else, purges: a permission names a stream as a whole, and a namespace's name is part of the
+  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs
+  by their subject.
+- The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
+  allocator any stream for its state, because a namespace's name is part of its streams' names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from shared.bus import subjects
+from shared.bus.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    ChangeRejected,
+    ChangeRequested,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
+    ClaimsChanged,
+    ClusterSpecPublished,
+    DeadLetter,
+    ForgetRequested,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobAccepted,
+    JobChanged,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    ProgressReported,
+    QuotaChanged,
+    ResumeRequested,
+    ServiceTroubled,
+    SuspendRequested,
+    TaskExited,
+    TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
+
+INSIDE, OUTSIDE = "weir", "weir-outside"
+MONITOR = "monitor"
+ALLOCATOR = "allocator"
+LAUNCHER = "launcher"
+SETUP = "setup"
+OPERATOR = "operator"
+PAGE = "page"
+SERVICES = (MONITOR, ALLOCATOR, LAUNCHER)
+SUBMITTER, JOB = "submitter", "job"
+PERSONS, ALL = (OPERATOR, SUBMITTER), (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, PAGE)
+
+SAID_BY: dict[type[Message], tuple[str, ...]] = {
+    JobRequested: PERSONS,
+    CancelRequested: PERSONS,
+    ChangeRequested: PERSONS,
+    SuspendRequested: PERSONS,
+    ResumeRequested: PERSONS,
+    ForgetRequested: PERSONS,
+    JobAccepted: (ALLOCATOR,),
+    JobRejected: (ALLOCATOR,),
+    JobChanged: (ALLOCATOR,),
+    ChangeRejected: (ALLOCATOR,),
+    CapacityChanged: (MONITOR,),
+    QuotaChanged: (MONITOR,),
+    ClaimsChanged: (MONITOR,),
+    AllocationDecided: (ALLOCATOR,),
+    TaskReady: (JOB,),
+    TaskStarted: (LAUNCHER,),
+    TaskLeaving: (LAUNCHER, JOB),
+    TaskExited: (LAUNCHER,),
+    ClusterSpecPublished: (LAUNCHER,),
+    GenerationPrepared: (JOB,),
+    HandOverOrdered: (LAUNCHER,),
+    GenerationAbandoned: (LAUNCHER,),
+    TaskUpdated: (LAUNCHER,),
+    CheckpointSaved: (JOB,),
+    CheckpointFailed: (JOB,),
+    CheckpointSkipped: (JOB,),
+    TrainingResumed: (JOB,),
+    ProgressReported: (JOB,),
+    JobFinished: (JOB, ALLOCATOR),
+    ServiceTroubled: SERVICES,
+}
+HEARD_BY: dict[type[Message], tuple[str, ...]] = {
+    **dict.fromkeys(SAID_BY, ALL),
+    CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR, PAGE),
+    QuotaChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
+    ClaimsChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
+    AllocationDecided: (*ALL, JOB),
+    ClusterSpecPublished: (*ALL, JOB),
+    JobFinished: (*ALL, JOB),
+    TaskLeaving: (*ALL, JOB),
+    HandOverOrdered: (*ALL, JOB),
+    GenerationAbandoned: (*ALL, JOB),
+    GenerationPrepared: (*ALL, JOB),
+    CheckpointSaved: (*ALL, JOB),
+    CheckpointFailed: (*ALL, JOB),
+    CheckpointSkipped: (*ALL, JOB),
+    TrainingResumed: (*ALL, JOB),
+    ProgressReported: (*ALL, JOB),
+    ServiceTroubled: (OPERATOR, PAGE),
+}
+"""The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and
+namespace only.
+"""
+
+PUT_BACK_BY = (OPERATOR,)
+"""Who may put back what lies among the dead letters: a message of any kind, on its own subject."""
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    """Subjects to which a user may publish and subscribe; `denied`: not even so."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- subjects of JetStream
+
+API, OUTER_API = "$JS.API", "weir-api"
+"""The second from OUTSIDE: on the first, a server answers for an account that has no streams,
+too.
+"""
+
+
+def entry(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def stream_of(bucket: str) -> str:
+    """Of a key-value bucket."""
+    return f"KV_{bucket}"
+
+
+def program_stream(namespace: str) -> str:
+    """Return the name of the stream behind the program bucket of a namespace."""
+    return f"OBJ_{subjects.program_bucket(namespace)}"
+
+
+def descriptions(bucket: str) -> str:
+    """Return the prefix of the subjects on which a program bucket holds the descriptions of its
+    programs.
+    """
+    return f"$O.{bucket}.M"
+
+
+def chunks(bucket: str) -> str:
+    """Return the prefix of the subjects on which a program bucket holds the contents of its
+    programs.
+    """
+    return f"$O.{bucket}.C"
+
+
+BUCKET_STREAMS = tuple(map(stream_of, (STATE, JOBS, LEDGER)))
+ANY_DESCRIPTION, ANY_CHUNK = f"{descriptions('*')}.*", f"{chunks('*')}.*"
+"""In the program bucket of any namespace."""
+
+
+def lease_key(user: str) -> str:
+    """The entry of `weir-state` that says which replica of a service leads."""
+    return f"leader.{user}"
+
+
+def _lead(user: str) -> list[str]:
+    """To look at one's own lease and to write it."""
+    lease = entry(STATE, lease_key(user))
+    return [lease, _last(stream_of(STATE), lease)]
+
+
+def snapshot_keys(user: str) -> tuple[str, str]:
+    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is
+    large.
+    """
+    return user, f"{user}.*.*"
+
+
+def _keep(user: str) -> list[str]:
+    """To write one's own snapshot."""
+    return [entry(STATE, key) for key in snapshot_keys(user)]
+
+
+def _recall(user: str) -> list[str]:
+    """To read a service's snapshot."""
+    return [_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
+
+
+def _remove() -> list[str]:
+    """To find and remove what finished jobs left. The server knows no permission to purge single
+    subjects only.
+    """
+    return [
+        f"{API}.STREAM.PURGE.*",
+        f"{API}.STREAM.NAMES",
+        f"{API}.DIRECT.GET.{ORDERS}",
+        f"{API}.DIRECT.GET.{NODES}",
+        _last("*", ANY_CHUNK),
+    ]
+
+
+def _info(*streams: str) -> list[str]:
+    return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
+
+
+def _last(stream: str, subject: str) -> str:
+    """The last message on a subject, by direct get: the one request for it that names the
+    subject.
+    """
+    return f"{API}.DIRECT.GET.{stream}.{subject}"
+
+
+def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
+    """To make a consumer of this name (any, if none is given) with this filter, and to pull from
+    it.
+    """
+    return [
+        f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}",
+        f"{API}.CONSUMER.MSG.NEXT.{stream}.{name}",
+    ]
+
+
+def durable(user: str, stream: str) -> str:
+    """The name of a service's consumer."""
+    return f"{user}-{stream}"
+
+
+def _last_of_nodes() -> list[str]:
+    """To read the last capacity fact of each node and namespace."""
+    return _pull(NODES, subjects.CAPACITY)
+
+
+def _follow(user: str, *streams: str) -> list[str]:
+    """To make, remove, read and acknowledge one's own consumer."""
+    found: list[str] = []
+    for stream in streams:
+        own = f"{stream}.{durable(user, stream)}"
+        found += [
+            f"{API}.CONSUMER.{verb}.{own}" for verb in ("DURABLE.CREATE", "DELETE", "MSG.NEXT")
+        ]
+        found.append(f"$JS.ACK.{own}.>")
+    return found
+
+
+def _followed() -> tuple[str, ...]:
+    """Consumers of services, which nobody else may touch."""
+    names = [
+        (stream, durable(user, stream))
+        for user in (ALLOCATOR, LAUNCHER)
+        for stream in (ORDERS, FACTS)
+    ]
+    asked = ("CREATE.{}.{}", "CREATE.{}.{}.>", "MSG.NEXT.{}.{}")
+    return tuple(f"{API}.CONSUMER.{each.format(*name)}" for name in names for each in asked)
+
+
+# ---------------------------------------------------------------- who may what
+
+
+def inbox(name: str) -> str:
+    """The prefix of a user's inboxes."""
+    return f"_INBOX_{name}"
+
+
+def said(user: str, key: str = ">") -> list[str]:
+    """Subjects of what a user says, as the table has it; `key`: of which job or node."""
+    return [
+        subjects.pattern(kind, key)
+        for kind, users in SAID_BY.items()
+        if user in (*users, *PUT_BACK_BY)
+    ]
+
+
+WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
+"""Besides: so that the operator may use any NATS client as it is."""
+
+
+def api(name: str) -> str:
+    """The prefix of JetStream's API, as a user of this name asks for it."""
+    return OUTER_API if name.split(".")[0] in (JOB, SUBMITTER) else API
+
+
+def of_user(user: str) -> Permissions:
+    """Of a user inside."""
+    return Permissions(
+        publish=tuple([*said(user), *_BESIDE[user]]),
+        subscribe=(f"{inbox(user)}.>", *(WATCHED if user == OPERATOR else ())),
+        denied=_DENIED.get(user, ()),
+    )
+
+
+_BESIDE: dict[str, list[str]] = {
+    MONITOR: [
+        *_info(ORDERS, FACTS, NODES, DEAD),
+        *(
+            _last(FACTS, subjects.pattern(kind))
+            for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)
+        ),
+        *_lead(MONITOR),
+    ],
+    ALLOCATOR: [
+        *_follow(ALLOCATOR, ORDERS, FACTS),
+        *_last_of_nodes(),
+        *_lead(ALLOCATOR),
+        _last(ORDERS, "weir.>"),
+        f"{DeadLetter.PREFIX}.>",
+        *_keep(ALLOCATOR),
+        *_recall(ALLOCATOR),
+        entry(JOBS, "*.*"),
+        *_info("*"),
+        _last("*", ANY_DESCRIPTION),
+        *_remove(),
+    ],
+    LAUNCHER: [
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_follow(LAUNCHER, ORDERS, FACTS),
+        *_lead(LAUNCHER),
+        _last(ORDERS, "weir.>"),
+        f"{DeadLetter.PREFIX}.>",
+        *_keep(LAUNCHER),
+        *_recall(LAUNCHER),
+    ],
+    SETUP: [
+        f"{API}.STREAM.DELETE.{NODES}",
+        *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
+        *(
+            f"{API}.CONSUMER.{verb}.*.{stream}"
+            for verb in ("CREATE", "INFO")
+            for stream in (ORDERS, FACTS, DEAD)
+        ),
+    ],
+    PAGE: [
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_last_of_nodes(),
+        *(
+            f"{API}.CONSUMER.{asked}.{stream}.*"
+            for stream in (ORDERS, FACTS)
+            for asked in ("CREATE", "MSG.NEXT")
+        ),
+        *_pull(stream_of(JOBS), entry(JOBS, ">")),
+        *_recall(ALLOCATOR),
+    ],
+    OPERATOR: [
+        *_info("*"),
+        *_last_of_nodes(),
+        *(
+            f"{API}.CONSUMER.{asked}.{stream}.*"
+            for stream in (ORDERS, FACTS, DEAD)
+            for asked in ("CREATE", "MSG.NEXT")
+        ),
+        *_pull(stream_of(JOBS), entry(JOBS, ">")),
+        *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
+        f"{API}.STREAM.MSG.GET.*",
+        *_recall(ALLOCATOR),
+        ANY_DESCRIPTION,
+        ANY_CHUNK,
+        _last("*", ANY_DESCRIPTION),
+        *_pull("*", ANY_CHUNK),
+    ],
+}
+
+
+_DENIED: dict[str, tuple[str, ...]] = {
+    ALLOCATOR: tuple(f"{API}.STREAM.PURGE.{stream}" for stream in (DEAD, stream_of(STATE))),
+    PAGE: _followed(),
+    OPERATOR: (*_followed(), *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS)),
+}
+
+
+INTAKE = "weir-intake"
+"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it
+(`intake.py`).
+"""
+LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{entry(LEDGER, '')}".removesuffix(".")
+"""Letters of entries of the ledger, which jobs write themselves."""
+
+
+def in_intake(subject: str) -> str:
+    """What a message's subject outside is called in the intake."""
+    return f"{INTAKE}.{subject.removeprefix(f'{subjects.PREFIX}.')}"
+
+
+def letter_in_intake(key: str) -> str:
+    """The same for a letter about the ledger's entry of a job."""
+    return f"{INTAKE}.dead.{key}"
+
+
+def outer(subject: str) -> str:
+    """What a subject inside is called outside."""
+    for inside, outside in (
+        (letter_in_intake(""), f"{LEDGER_LETTERS}."),
+        (f"{INTAKE}.", f"{subjects.PREFIX}."),
+    ):
+        if subject.startswith(inside):
+            return f"{outside}{subject.removeprefix(inside)}"
+    return subject.replace(API, OUTER_API)
+
+
+def _from_outside(*publish: str) -> tuple[str, ...]:
+    return tuple(map(outer, publish))
+
+
+SLOTS = 32
+"""Consumers that all submitters of a namespace may have on one stream at a time."""
+READERS_BLOCK = 32
+"""Names of consumers that a job has on one stream, or a whole multiple of it (`reader_blocks`)."""
+READERS_PER_TASK = 3
+"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run
+beside each other, and the name of one that has lost its connection is free again
+`watching.READER_IDLE_S` later.
+"""
+MOST_READER_BLOCKS = 30
+"""The server lets nobody in whose scoped permissions come to more than 4,096 subjects; a name takes
+four.
+"""
+MOST_TRAINERS = 900
+"""Tasks that a job may have, so that each finds a name."""
+
+
+def slots(namespace: str) -> list[str]:
+    """Return the only names of consumers that submitters of a namespace may use: so the server
+    limits their number.
+    """
+    return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
+
+
+def reader_names(namespace: str, job: str, block: int | str) -> list[str]:
+    """Return one block of the only names of consumers that the trainers of a job, and nobody else,
+    may use.
+    """
+    return [f"{JOB}_{namespace}_{job}_{block}_{number}" for number in range(READERS_BLOCK)]
+
+
+def reader_blocks(tasks: int) -> int:
+    """Return how many blocks of names a job of at most so many tasks gets."""
+    return min(math.ceil(READERS_PER_TASK * tasks / READERS_BLOCK), MOST_READER_BLOCKS)
+
+
+def of_submitter(namespace: str) -> Permissions:
+    """Asks for jobs of one namespace and hears what is said of them."""
+    own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
+    bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
+    return Permissions(
+        publish=_from_outside(
+            *said(SUBMITTER, f"{namespace}.*"),
+            *(each for name in slots(namespace) for each in _pull(ORDERS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(FACTS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(stream_of(JOBS), views, name)),
+            _last(ORDERS, own),
+            _last(FACTS, own),
+            f"{descriptions(bucket)}.*",
+            f"{chunks(bucket)}.*",
+            _last(stream, f"{descriptions(bucket)}.*"),
+            *_pull(stream, f"{chunks(bucket)}.*"),
+        ),
+        subscribe=(f"{inbox(f'{SUBMITTER}.{namespace}')}.>",),
+        denied=_from_outside(*_followed()),
+    )
+
+
+def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
+    """Of one job's trainers. `meta`: the last token of the subject on which its program is
+    described; `readers`: the names of consumers of orders and facts that they may use.
+    """
+    key = f"{namespace}.{job}"
+    bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
+    ledger = entry(LEDGER, key)
+    return Permissions(
+        publish=_from_outside(
+            *said(JOB, key),
+            *(each for name in readers for each in _pull(ORDERS, f"weir.cluster.*.{key}", name)),
+            *(each for name in readers for each in _pull(FACTS, f"weir.*.*.{key}", name)),
+            *(
+                _last(ORDERS, subjects.pattern(kind, key))
+                for kind in (AllocationDecided, JobFinished)
+            ),
+            *(
+                _last(FACTS, subjects.pattern(kind, key))
+                for kind in (ProgressReported, TrainingResumed)
+            ),
+            ledger,
+            _last(stream_of(LEDGER), ledger),
+            f"{DeadLetter.PREFIX}.{ledger}",
+            f"{USAGE}.{key}.*",
+            _last(stream, f"{descriptions(bucket)}.{meta}"),
+            *_pull(stream, f"{chunks(bucket)}.*"),
+        ),
+        subscribe=(f"{inbox(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
+        denied=_from_outside(*_followed()),
+    )
+
+
+USAGE = "weir-usage"
+"""What a job's pods tell their chief, beside the streams and within OUTSIDE."""
+
+
+# ---------------------------------------------------------------- through the wall
+
+TAGS = ("job_namespace", "job_name", "program")
+READERS_TAG = "readers"
+"""Once for each block of names that the job's consumers may have, with its number."""
+
+
+def template() -> Permissions:
+    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key
+    can give.
+
+    Version 0.1.0 named the tags otherwise. The server leaves out a subject whose tag a credential
+    lacks, so the credentials that it made for jobs have no rights: they could pull from consumers
+    of any name.
+    """
+    namespace, job, meta = map(_tag, TAGS)
+    return of_job(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))
+
+
+def _tag(name: str) -> str:
+    return f"{{{{tag({name})}}}}"
+
+
+def imported() -> dict[str, bool]:
+    """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
+    kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
+    once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
+    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
+    once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
+    return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

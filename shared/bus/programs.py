@@ -1,0 +1,254 @@
+"""Programs in the object store: one bucket per namespace, each program under its digest. Edge.
+
+Promise: `keep` returns once the program is stored whole under its digest; whatever else was there
+is replaced.
+
+The bucket is read by one message's subject and one consumer's filter. The library's own object
+store reads what it finds by requests that name the stream alone, which would let a job read all
+descriptions, and with a consumer that pushes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import re
+import secrets
+from datetime import UTC, datetime
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.errors import APIError, NotFoundError
+
+from shared.auth.permissions import API, chunks, descriptions
+from shared.bus.bus import Bus
+from shared.bus.consumer import Gone, Puller
+from shared.bus.subjects import program_bucket
+from shared.bus.tail import NAME_BYTES
+from shared.messages import LARGEST_PROGRAM
+
+IDLE_S = 5.0
+"""A reader is removed when nobody has read from it for so long: a bucket has a limited number, and
+jobs delete none.
+"""
+MAX_CONSUMERS_REACHED = 10026
+READ_BACK_S = 30.0
+"""For reading back what is stored already, in seconds; where that takes longer the program is
+stored again.
+"""
+PART_BYTES = 128 << 10
+ONE_OF_A_NAME = {"Nats-Rollup": "sub"}
+SEAL = "SHA-256="
+NUID = re.compile(r"[-\w=]+\Z", re.ASCII)
+
+
+class TooLarge(Exception):
+    """More than was asked for at most."""
+
+
+class NotProvisioned(Exception):
+    """The bus has no program bucket for this namespace."""
+
+
+class BucketBusy(NatsError):
+    """A bucket has as many readers as it may have. One is free again `IDLE_S` after its program was
+    fetched.
+    """
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    link: dict[str, str] | None = None
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """The description of a stored object. `nuid`: the last token of the subject of its parts;
+    `digest`: its seal.
+    """
+
+    nuid: str = ""
+    size: int = 0
+    digest: str = ""
+    options: Options | None = None
+    deleted: bool = False
+
+    @property
+    def is_link(self) -> bool:
+        return self.options is not None and self.options.link is not None
+
+    def describes(self, digest: str) -> bool:
+        """Return whether the store's own seal is of the content that has this digest."""
+        seal = _seal(digest)
+        return bool(seal) and self.digest == seal and not self.is_link
+
+
+def digest_of(body: bytes) -> str:
+    """Return the digest under which a program is stored and requested."""
+    return f"sha256-{hashlib.sha256(body).hexdigest()}"
+
+
+def _seal(digest: str) -> str:
+    """Return the same digest as an object store writes it."""
+    try:
+        raw = bytes.fromhex(digest.removeprefix("sha256-"))
+    except ValueError:
+        return ""
+    return SEAL + base64.urlsafe_b64encode(raw).decode()
+
+
+def meta_token(digest: str) -> str:
+    """The last token of the subject on which a program is described."""
+    return base64.urlsafe_b64encode(digest.encode()).decode()
+
+
+# ---------------------------------------------------------------- storing
+
+
+async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
+    """Store a program as every client of an object store would, unless it is there and whole:
+    parts, then description.
+
+    One that is there is described again: the allocator removes what nobody has stored or used for
+    long.
+
+    Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace
+    has no bucket.
+    """
+    if digest_of(body) != digest:
+        raise ValueError(
+            f"a program with the digest {digest_of(body)} cannot be stored as {digest}"
+        )
+    if await _is_stored(bus, namespace, digest, body) and await _describe_again(
+        bus, namespace, digest
+    ):
+        return
+    bucket = program_bucket(namespace)
+    nuid, parts = secrets.token_hex(NAME_BYTES), range(0, len(body), PART_BYTES)
+    for begin in parts:
+        await bus.js.publish(f"{chunks(bucket)}.{nuid}", body[begin : begin + PART_BYTES])
+    about = {
+        "name": digest,
+        "bucket": bucket,
+        "nuid": nuid,
+        "size": len(body),
+        "chunks": len(parts),
+        "digest": _seal(digest),
+        "mtime": datetime.now(UTC).isoformat(),
+        "options": {"max_chunk_size": PART_BYTES},
+    }
+    await bus.js.publish(
+        f"{descriptions(bucket)}.{meta_token(digest)}",
+        msgspec.json.encode(about),
+        headers=ONE_OF_A_NAME,
+    )
+
+
+async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
+    """Store the description of a program anew; return whether there is one."""
+    subject = f"{descriptions(program_bucket(namespace))}.{meta_token(digest)}"
+    try:
+        raw = await bus.js.get_msg(_stream(program_bucket(namespace)), subject=subject, direct=True)
+    except NotFoundError:
+        return False
+    await bus.js.publish(subject, raw.data or b"", headers=ONE_OF_A_NAME)
+    return True
+
+
+async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
+    """Return whether the description is right and leads to exactly this content."""
+    with contextlib.suppress(
+        NotFoundError, msgspec.DecodeError, ValueError, TooLarge, Gone, TimeoutError
+    ):
+        info = await described(bus, namespace, digest)
+        if info.describes(digest) and info.size == len(body):
+            async with asyncio.timeout(READ_BACK_S):
+                return await _content(bus, program_bucket(namespace), info, len(body)) == body
+    return False
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def described(bus: Bus, namespace: str, digest: str) -> Info:
+    """Return the description of a program of a namespace.
+
+    Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot
+    be read, and `NotProvisioned` where there is no bucket. Outside, where nobody may ask for that,
+    a missing bucket cannot be told from one without a leader: both are `NoRespondersError`, which a
+    patient bus waits for.
+    """
+    return await bus.asked(lambda: _described(bus, program_bucket(namespace), digest))
+
+
+async def _described(bus: Bus, bucket: str, digest: str) -> Info:
+    stream, subject = _stream(bucket), f"{descriptions(bucket)}.{meta_token(digest)}"
+    try:
+        raw = await bus.js.get_msg(stream, subject=subject, direct=True)
+    except NoRespondersError:
+        await _require(bus, stream)
+        raise
+    info = msgspec.json.decode(raw.data or b"", type=Info)
+    if info.deleted:
+        raise NotFoundError
+    return info
+
+
+async def _require(bus: Bus, stream: str) -> None:
+    """Raise `NotProvisioned` if it is certain that there is no such stream."""
+    if bus.client.api != API:
+        return
+    try:
+        await bus.js.stream_info(stream)
+    except NotFoundError as error:
+        raise NotProvisioned(stream) from error
+
+
+def _stream(bucket: str) -> str:
+    return f"OBJ_{bucket}"
+
+
+async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
+    """Return all that is stored under this digest; nobody has checked that it has it.
+
+    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says,
+    `ValueError` for a description that leads anywhere but to one object (a link, or a pattern), and
+    `BucketBusy`.
+    """
+    return await _content(
+        bus, program_bucket(namespace), await described(bus, namespace, digest), most
+    )
+
+
+async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
+    if info.is_link:
+        raise ValueError("a link to something else")
+    if not NUID.match(info.nuid):
+        raise ValueError("a description that does not lead to its content")
+    config = ConsumerConfig(
+        name=secrets.token_hex(NAME_BYTES),
+        filter_subject=f"{chunks(bucket)}.{info.nuid}",
+        ack_policy=AckPolicy.NONE,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+    try:
+        made = await bus.js.add_consumer(_stream(bucket), config)
+    except APIError as error:
+        if error.err_code != MAX_CONSUMERS_REACHED:
+            raise
+        raise BucketBusy(
+            f"{bucket} has as many readers as it may have; try again in a few seconds"
+        ) from error
+    puller = Puller(bus.client, _stream(bucket), made.name)
+    body = bytearray()
+    try:
+        for _ in range(int(made.num_pending or 0)):
+            body += (await puller.next()).data
+            if len(body) > most:
+                raise TooLarge
+    finally:
+        await puller.close()
+    return bytes(body)

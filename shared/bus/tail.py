@@ -1,0 +1,266 @@
+"""Watching: one stream's subjects, for those who only look. Edge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import structlog
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import APIError
+
+from shared.auth.permissions import API, SLOTS, SUBMITTER
+from shared.bus import subjects
+from shared.bus.client import Final, SturdyClient
+from shared.bus.consumer import Heard, Place, Puller, read, stored_s
+from shared.bus.retry import RETRY_S, Plaint
+
+log = structlog.get_logger()
+
+Begun = tuple[Puller, int]
+IDLE_S = 60.0
+NAME_BYTES = 16  # of a consumer that nobody else is to find
+
+
+def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:
+    """How a consumer is to be asked for these: outside by one filter that covers them, for that a
+    server can hold against what we may hear. What has come must be held against `filters` again.
+    """
+    if client.api == API:
+        return {"filter_subjects": filters}
+    longest = max(
+        each.count(".") for each in filters
+    )  # one that is shorter leaves out the namespace
+    return {
+        "filter_subject": subjects.covering(
+            [each for each in filters if each.count(".") == longest]
+        )
+    }
+
+
+async def tail(
+    client: SturdyClient,
+    js: JetStreamContext,
+    filters: list[str],
+    deliver: DeliverPolicy,
+    since_s: float | None,
+    asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
+    on_set_back: Callable[[], None] = lambda: None,
+) -> AsyncIterator[Heard]:
+    """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once
+    (`Bus.asked`).
+    """
+    config = ConsumerConfig(
+        deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
+        opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
+        ack_policy=AckPolicy.NONE,
+        **filtered(client, filters),
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+    watcher = Watcher(client, js, subjects.stream_holding(filters[0]), config)
+    watcher.on_set_back = on_set_back
+    puller, begins = await asked(lambda: watcher.begin(config))
+    seen = Place(begins)
+    while True:
+        try:
+            raw = await puller.next()
+        except NatsError as error:
+            if client.is_closed:
+                return
+            log.warning("TailWaits", stream=watcher.stream, error=repr(error))
+            puller = await watcher.begin_again(seen)
+            continue
+        seen = Place(raw.metadata.sequence.stream, stored_s(raw))
+        if any(subjects.lets_through(each, raw.subject) for each in filters):
+            with contextlib.suppress(subjects.Unusable):
+                yield read(raw)
+
+
+ADMITTED_S = 30.0
+"""Longest wait until what an intake took has passed on to its stream."""
+
+
+class NotAdmitted(NatsError):
+    """An intake is full, or has not passed a message on in time: it passes on so many bytes a
+    second of a namespace.
+    """
+
+
+def intake_full(subject: str, why: str) -> NotAdmitted:
+    return NotAdmitted(
+        f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published in this namespace; "
+        "nothing was stored, try again in a minute"
+    )
+
+
+async def admitted(
+    client: SturdyClient, js: JetStreamContext, subject: str, message_id: str
+) -> int:
+    """Return the sequence, in its stream, of a message that was published from outside to an
+    intake.
+    """
+    stream = subjects.stream_holding(subject)
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.NONE,
+        filter_subject=subject,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+    puller, _ = await Watcher(client, js, stream, config).begin(config)
+    try:
+        async with asyncio.timeout(ADMITTED_S):
+            while (raw := await puller.next()).headers is None or raw.headers.get(
+                "Nats-Msg-Id"
+            ) != message_id:
+                pass
+        return int(raw.metadata.sequence.stream)
+    except TimeoutError as error:
+        why = f"the intake of namespace {subject.split('.')[3]} has not passed it on within {ADMITTED_S:g} s"
+        raise NotAdmitted(
+            f"{why}: too much was published there; it stays stored, and is answered later"
+        ) from error
+    finally:
+        await puller.close()
+
+
+SLOT_IDLE_S = 5.0
+"""A submitter's consumer is removed when nobody has read from it for so long: its name is one of
+few.
+"""
+READER_IDLE_S = 15.0
+"""The same of a trainer's."""
+READER_TRIES, READER_PAUSE_S = 8, (0.5, 1.5)
+"""Names that a trainer tries at once, and how long it pauses then."""
+NAME_TAKEN = (10148, 10105, 10013)
+"""A consumer of this name exists, with another configuration."""
+
+
+async def add_consumer(
+    client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig
+) -> ConsumerInfo:
+    """Create a consumer that is ours alone: of one of our names that is free or, where we may use
+    any, a random one.
+    """
+    if not client.consumer_names:
+        return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
+    idle_s, tries = (SLOT_IDLE_S, SLOTS) if _is_submitter(client) else (READER_IDLE_S, READER_TRIES)
+    ours = replace(
+        config, metadata={"reader": secrets.token_hex(NAME_BYTES)}, inactive_threshold=idle_s
+    )
+    for name in random.sample(client.consumer_names, min(tries, len(client.consumer_names))):
+        asked = {
+            "stream_name": stream,
+            "action": "create",
+            "config": replace(ours, name=name).as_dict(),
+        }
+        subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
+        try:
+            info: ConsumerInfo = ConsumerInfo.from_response(
+                await js._api_request(subject, msgspec.json.encode(asked))
+            )
+            return info
+        except APIError as error:
+            if error.err_code not in NAME_TAKEN:
+                raise
+    if _is_submitter(client):
+        raise TooManyReaders(
+            f"namespace {client.user.partition('.')[2]} has {SLOTS} readers of {stream} already; end one of them"
+        )
+    await asyncio.sleep(
+        random.uniform(*READER_PAUSE_S)
+    )  # all requests for consumers wait in one queue of the server
+    raise NatsError(
+        f"{tries} names of {client.user} for a consumer of {stream} are in use; it tries others"
+    )
+
+
+def _behind(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+    """Return the configuration of a consumer that begins behind a place."""
+    return replace(
+        config,
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=seen.sequence + 1,
+        opt_start_time=None,
+    )
+
+
+def _since(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+    """Return the configuration of a consumer that begins with what was stored after a message."""
+    after = datetime.fromtimestamp(seen.stored_s, UTC) + MICROSECOND
+    return replace(
+        config, deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_seq=None, opt_start_time=after
+    )
+
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+def _is_submitter(client: SturdyClient) -> bool:
+    return client.user.startswith(f"{SUBMITTER}.")
+
+
+class TooManyReaders(Final):
+    """All names of consumers that the submitters of a namespace may use are taken."""
+
+
+class Watcher:
+    """Makes consumers from which nobody else may pull."""
+
+    def __init__(
+        self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig
+    ) -> None:
+        self.client = client
+        self.js = js
+        self.stream = stream
+        self.config = config
+        self.on_set_back: Callable[[], None] = lambda: None
+        self._plaint = Plaint()
+
+    async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
+        """A consumer, and the sequence behind which it begins."""
+        info = await add_consumer(self.client, self.js, self.stream, config)
+        begins = int(info.delivered.stream_seq) if info.delivered else 0
+        return Puller(self.client, self.stream, info.name), begins
+
+    async def begin_again(self, seen: Place) -> Puller:
+        """Ours is gone, or has lost something: another, behind what was seen last.
+
+        A stream that was set back holds less than we have seen, or other messages. So we ask for
+        what was stored later; where that begins at or before our place, the stream was set back,
+        and all of it is new.
+        """
+        if not seen.stored_s:
+            nothing_seen = self.config.deliver_policy == DeliverPolicy.NEW
+            return (
+                await self._begun(_behind(self.config, seen) if nothing_seen else self.config, seen)
+            )[0]
+        puller, begins = await self._begun(_since(self.config, seen), seen)
+        if begins < seen.sequence:
+            log.warning("StreamSetBack", stream=self.stream, seen=seen.sequence, now=begins)
+            self.on_set_back()
+        if begins <= seen.sequence:
+            return puller
+        await puller.close()  # what was stored in the same microsecond is missing
+        return (await self._begun(_behind(self.config, seen), seen))[0]
+
+    async def _begun(self, config: ConsumerConfig, seen: Place) -> tuple[Puller, int]:
+        """Do as `begin`, however long the server is away."""
+        while True:
+            try:
+                return await self.begin(config)
+            except NatsError as again:
+                if self.client.is_closed:
+                    raise
+                self._plaint.tell("WatchWaits", again, stream=self.stream, seen=seen.sequence)
+                await asyncio.sleep(RETRY_S)

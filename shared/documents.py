@@ -1,0 +1,141 @@
+"""Fields of a JSON document that a message type does not have. Pure.
+
+The decoders pass over unknown fields, so that an older version reads what a newer one writes. A
+request is the exception: a person wrote it, and a field that nobody reads is a typing error.
+
+Read YAML from outside without letting it grow: its size is bounded before anything is expanded.
+
+An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes stand for more
+values than any memory holds. So the size is computed on the parsed tree, where an alias costs
+nothing, and only then is it built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+import msgspec
+import yaml
+
+
+def struct_type(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a field's type is, may be (`| None`), or is a tuple of; None if it has
+    none.
+    """
+    for candidate in (kind, *get_args(kind)):
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
+            return candidate
+    return None
+
+
+def unknown_fields(
+    kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
+    """Yield the path of every field in `raw`, nested ones too, that `kind` does not declare."""
+    declared = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    for name, value in raw.items():
+        if name in declared:
+            yield from _unknown_in_value(declared[name], value, path + name)
+        elif name != kind.__struct_config__.tag_field:
+            yield path + name
+
+
+def _unknown_in_value(kind: Any, value: Any, path: str) -> Iterator[str]:
+    struct = struct_type(kind)
+    if struct is None:
+        return
+    if isinstance(value, dict) and get_origin(kind) is not dict:
+        yield from unknown_fields(struct, value, f"{path}.")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            if isinstance(item, dict):
+                yield from unknown_fields(struct, item, f"{path}[{number}].")
+
+
+LONGEST = 4 << 20
+"""Characters of a text."""
+MOST_EXPANDED = 4
+"""Times as many characters and values it may have with its aliases expanded."""
+
+
+class TooLarge(yaml.YAMLError):
+    """The document is larger than its reader allows."""
+
+
+def load(text: str, longest: int = LONGEST) -> Any:
+    """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also for what
+    is too large.
+    """
+    return _construct([compose(text, longest)])[0]
+
+
+def load_all(text: str, longest: int = LONGEST) -> list[Any]:
+    """Return every document of a text, as plain values; raises as `load`."""
+    return _construct(list(_compose_all(text, longest)))
+
+
+def compose(text: str, longest: int = LONGEST) -> yaml.Node | None:
+    """Return the tree of the only document of a text, aliases not expanded; raises as `load`."""
+    documents = list(_compose_all(text, longest))
+    if len(documents) > 1:
+        raise yaml.YAMLError("it has several documents, and one is needed")
+    return documents[0] if documents else None
+
+
+def _compose_all(text: str, longest: int) -> Iterator[yaml.Node]:
+    if len(text) > longest:
+        raise TooLarge(f"it has {len(text):,} characters, more than {longest:,}")
+    try:
+        for document in yaml.compose_all(text, yaml.SafeLoader):
+            if expanded_size(document) > MOST_EXPANDED * longest:
+                raise TooLarge(
+                    f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,} characters"
+                )
+            yield document
+    except RecursionError as error:
+        raise TooLarge("it is nested too deeply") from error
+
+
+def expanded_size(root: yaml.Node) -> int:
+    """Return how many values and characters a tree has once its aliases are expanded.
+
+    Raises `TooLarge` for a tree that contains itself.
+    """
+    return _size(root, {})
+
+
+def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """`known`: by node, its size; None while it is being computed."""
+    if id(node) in known:
+        size = known[id(node)]
+        if size is None:
+            raise TooLarge("a part of it contains itself")
+        return size
+    known[id(node)] = None
+    total = 1
+    if isinstance(node, yaml.ScalarNode):
+        total += len(node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        total += sum(_size(item, known) for item in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        total += sum(_size(key, known) + _size(value, known) for key, value in node.value)
+    known[id(node)] = total
+    return total
+
+
+def _construct(documents: list[yaml.Node | None]) -> list[Any]:
+    """Build the values of trees that were counted."""
+    loader = yaml.SafeLoader("")
+    try:
+        return [
+            None if document is None else loader.construct_document(document)
+            for document in documents
+        ]
+    except (
+        RecursionError,
+        ValueError,
+    ) as error:  # such as an integer of more digits than Python reads
+        raise yaml.YAMLError(str(error)) from error
+    finally:
+        loader.dispose()

@@ -1,0 +1,135 @@
+"""What was asked of the API, counted. Pure.
+
+How often the API may be asked, and how long to wait after trouble. Pure.
+
+The limit. There are `burst` slots. A request takes one, and gives it back `burst / rate` seconds
+after the answer began. So two requests of one slot reach the server at least that far apart,
+however long each was on its way, and
+
+    in any burst / rate seconds at most `burst` requests arrive,
+    in any one second at most  burst * ceil(rate / burst)           (`most_in_a_second`)
+
+which is less than a token bucket of the same two figures lets through (rate + burst), and needs no
+clock of the server.
+
+The wait after the n-th trouble in a row, with a chance in [0, 1) ("equal jitter": Brooker,
+Exponential Backoff And Jitter, 2015), so that those who were hurt together do not come back
+together:
+
+    wait = min(longest, first * 2^(n - 1)) * (1 + chance) / 2       (`wait_s`)
+
+The gate through which every request of one program goes. Edge.
+
+Promise: no more requests than `pacing.py` says, in the order of asking; none while the server wants
+silence, and afterwards each at a moment of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+from msgspec.structs import replace
+
+from shared.runtime.metrics import Family, Measure
+
+NO_ANSWER = 0
+ASKED = Family(
+    name="weir_kubernetes_requests_total",
+    kind="counter",
+    help="Requests to the Kubernetes API, by verb and HTTP status (0: there was no answer).",
+    labels=("verb", "status"),
+)
+WAITED = Family(
+    name="weir_kubernetes_throttled_seconds_total",
+    kind="counter",
+    help="Time that requests waited for our own limit, or because the server wanted silence.",
+)
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """By verb and status ("list 200"; status 0: no answer), and the seconds that they waited for
+    our own limit.
+    """
+
+    counts: Mapping[str, int] = {}
+    waited_s: float = 0.0
+
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+def counted(requests: Requests, verb: str, status: int) -> Requests:
+    key = f"{verb} {status}"
+    return replace(requests, counts={**requests.counts, key: requests.counts.get(key, 0) + 1})
+
+
+def waited(requests: Requests, seconds: float) -> Requests:
+    return replace(requests, waited_s=requests.waited_s + seconds)
+
+
+def between(earlier: Requests, later: Requests) -> Requests:
+    """What came after `earlier`."""
+    more = {key: count - earlier.counts.get(key, 0) for key, count in later.counts.items()}
+    return Requests(
+        counts={k: n for k, n in sorted(more.items()) if n},
+        waited_s=later.waited_s - earlier.waited_s,
+    )
+
+
+def measures(requests: Requests) -> tuple[Measure, ...]:
+    by_labels = {tuple(key.split(" ")): float(count) for key, count in requests.counts.items()}
+    return Measure(ASKED, by_labels), Measure(WAITED, {(): requests.waited_s})
+
+
+DOUBLINGS = 32  # beyond which any wait is the longest
+LONGEST_HOLD_S = 300.0  # of a server that asks for more, we ask again then
+TOO_MANY, SERVER_TROUBLE = 429, 500
+
+
+def wait_s(count: int, first_s: float, longest_s: float, chance: float) -> float:
+    return min(longest_s, first_s * 2.0 ** min(count - 1, DOUBLINGS)) * (1 + chance) / 2
+
+
+def most_in_a_second(rate: float, burst: int) -> int:
+    return burst * math.ceil(rate / burst)
+
+
+def hold_s(status: int, retry_after: str | None) -> float:
+    """How long an answer asks us to be silent: its Retry-After in whole seconds, of a 429 or of a
+    server in trouble.
+    """
+    asks = status == TOO_MANY or status >= SERVER_TROUBLE
+    return (
+        min(float(retry_after), LONGEST_HOLD_S)
+        if asks and retry_after and retry_after.isdecimal()
+        else 0.0
+    )
+
+
+class Gate:
+    def __init__(self, rate: float, burst: int, chance: Callable[[], float]) -> None:
+        self.slots = asyncio.Semaphore(burst)
+        self.rest_s = burst / rate
+        self.chance = chance
+        self.open_s = 0.0  # by the loop's clock
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """From when a request may leave to when its answer begins."""
+        await self.slots.acquire()
+        try:
+            await self._until_open()
+            yield
+        finally:
+            asyncio.get_running_loop().call_later(self.rest_s, self.slots.release)
+
+    def hold(self, seconds: float) -> None:
+        self.open_s = max(self.open_s, asyncio.get_running_loop().time() + seconds)
+
+    async def _until_open(self) -> None:
+        while (wait_s := self.open_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(wait_s + self.chance() * self.rest_s)

@@ -1,0 +1,239 @@
+"""The board: what is heard is what is shown, once, and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.allocator.state import State
+from services.allocator.view import job_view
+from services.console.board import derived
+from services.console.board.board import apply, begun, why
+from services.console.board.nodes import HELD, Totals
+from shared.messages import Alternative, JobFinished, Resources
+from tests.allocator.builders import abandoned, accepted, exited, request, resumed
+from tests.console.board.builders import Log, decided, finished, folded, holding, progress, tasks
+
+JOB = "default.mnist"
+
+
+def running() -> Log:
+    """A job of one ps and one worker that has trained for a while."""
+    log = Log()
+    log.say(
+        holding(),
+        request(),
+        accepted(),
+        decided(),
+        holding(pods=3),
+        resumed(1),
+        progress(100),
+        progress(200),
+    )
+    return log
+
+
+def test_a_node_shows_its_load_by_job_and_what_others_hold() -> None:
+    board = Log().say(holding("n1", pods=2, others=3), holding("n2", pods=1, job="other"))
+
+    n1 = board.nodes["n1"]
+    assert (
+        n1.load == {JOB: Resources(cpu=2, memory_gib=2)} and n1.others.cpu == 3 and n1.free.cpu == 3
+    )
+    assert board.nodes["n2"].load.keys() == {"default.other"}
+
+
+def test_the_totals_are_the_sums_of_the_nodes_last_facts_however_often_they_change() -> None:
+    log = Log()
+    for pods in (0, 3, 1, 2):
+        log.say(holding("n1", pods=pods), holding("n2", pods=1, others=0.1), holding("n3", cpu=0.3))
+    board = log.say(holding("n3", cpu=0.3, gone=True), holding("n4", cpu=2, schedulable=False))
+
+    nodes = board.nodes.values()
+    assert {node.name for node in nodes} == {"n1", "n2", "n4"}
+    assert board.totals == Totals(
+        at_s=log.now_s,
+        nodes=3,
+        allocatable=18.0,
+        ours=3.0,
+        others=0.1,
+        free=14.9,
+        closed=2.0,
+        **{f"{name}_gib": sum(getattr(node, name).memory_gib for node in nodes) for name in HELD},
+    )
+    assert board.totals.ours_gib == 3.0
+    assert board.cluster[-1] == board.totals and len(board.cluster) == len(log.told)
+
+
+def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
+    board = running().board
+    n1, story, totals = board.nodes["n1"], board.jobs[JOB], board.totals
+
+    assert (n1.ours.memory_gib, story.holding.memory_gib, totals.ours_gib) == (3.0, 3.0, 3.0), (
+        "three pods of 1 GiB"
+    )
+    assert (story.using.memory_gib, totals.used_gib) == (1.0, 1.0), "as its last report has it"
+    assert derived.memory_share(totals) == 3.0 / totals.allocatable_gib
+    assert (
+        derived.memory_use(totals) == 1.0 / totals.allocatable_gib
+        and derived.memory_use(Totals()) is None
+    )
+
+
+def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
+    fact = holding(pods=3)
+    n1 = Log().say(msgspec.structs.replace(fact, free=Resources(cpu=5, memory_gib=50))).nodes["n1"]
+
+    assert (n1.ours.memory_gib, n1.others.memory_gib, n1.free.memory_gib) == (3.0, 11.0, 50.0)
+    assert n1.allocatable.memory_gib == 64.0
+
+
+def test_a_task_that_gets_more_memory_alone_holds_more() -> None:
+    log = running()
+    fatter = tuple(
+        msgspec.structs.replace(p, resources=Resources(cpu=1, memory_gib=2))
+        for p in holding(pods=3).own
+    )
+    board = log.say(msgspec.structs.replace(holding(pods=3), own=fatter, seen="fatter"))
+
+    assert (board.jobs[JOB].holding.cpu, board.jobs[JOB].holding.memory_gib) == (3.0, 6.0)
+
+
+def test_a_job_s_view_is_the_one_that_weir_jobs_shows() -> None:
+    board = running().board
+
+    assert board.jobs[JOB].view == job_view(board.state.jobs[JOB])
+    assert (board.jobs[JOB].view.phase, board.jobs[JOB].view.samples) == ("Running", 200)
+
+
+def test_the_allocator_s_word_stands_beside_the_job_and_stays_there() -> None:
+    log = running()
+    log.board = why(log.board, JOB, "no core is free")
+    board = log.say(progress(300))
+
+    assert board.jobs[JOB].view.why == "no core is free"
+
+
+def test_every_report_is_a_point_as_it_was_said() -> None:
+    log = running()
+
+    said = [
+        (t.at_s, t.message.samples, t.message.loss)
+        for t in log.told
+        if type(t.message).__name__ == "ProgressReported"
+    ]
+    assert [(r.at_s, r.samples, r.loss) for r in log.board.jobs[JOB].reports] == said
+    assert log.board.jobs[JOB].reports[-1].cpu == 1.5 and log.board.totals.used == 1.5
+
+
+def test_what_is_heard_twice_counts_once() -> None:
+    log = running()
+
+    assert apply(log.board, log.told[-1]) is log.board
+    twice = folded([each for told in log.told for each in (told, told)])
+    assert twice == log.board
+
+
+def test_a_decision_shows_its_reason_the_losers_and_the_fact_that_led_to_it() -> None:
+    log = running()
+    free = holding("n2")
+    lost = Alternative(ps=2, workers=2, batch=32, why="slower")
+    board = log.say(
+        free, decided(2, workers=2, cause=free.id(), alternatives=(lost,), gain_s=40.0, cost_s=3.0)
+    )
+
+    decision = board.decisions[-1]
+    assert board.jobs[JOB].decisions[-1] is decision
+    assert (decision.reason, decision.alternatives, decision.gain_s) == (
+        "capacity is free",
+        (lost,),
+        40.0,
+    )
+    assert (decision.gives.ps, decision.gives.workers, decision.gives.cpu) == (1, 2, 4.0)
+    assert decision.event is not None and decision.event.message == free
+
+
+def test_a_generation_that_will_not_be_is_marked_so_everywhere() -> None:
+    log = running()
+    board = log.say(decided(2, workers=2), abandoned(2))
+
+    assert (
+        board.decisions[-1].abandoned == board.jobs[JOB].decisions[-1].abandoned == "Unschedulable"
+    )
+    assert board.decisions[0].abandoned == ""
+    assert [type(mark.message).__name__ for mark in board.jobs[JOB].marks] == [
+        "GenerationAbandoned"
+    ]
+
+
+def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
+    board = running().say(finished(samples=1000, step=100), holding())
+
+    story = board.jobs[JOB]
+    assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == (
+        "Succeeded",
+        0.0,
+        0.0,
+    )
+    assert isinstance(story.finished, JobFinished) and len(story.reports) == 2
+    assert board.totals.used == 0.0 and board.totals.ours == 0.0 and story.held[-1].cpu == 0.0
+
+
+def test_a_job_whose_pods_are_gone_uses_nothing_and_neither_does_the_cluster() -> None:
+    log = running()
+    assert log.board.totals.used == 1.5
+    log.say(*(exited(task, 0, "Terminated") for task in tasks()))
+
+    story = log.board.jobs[JOB]
+    assert (story.view.samples_per_second, derived.left_s(story.view)) == (0.0, None)
+    assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
+
+
+def test_a_later_job_of_the_same_name_begins_anew() -> None:
+    log = running()
+    later = msgspec.structs.replace(accepted(), uid=7)
+    board = log.say(finished(), holding(), later)
+
+    assert (board.jobs[JOB].uid, board.jobs[JOB].reports, board.jobs[JOB].view.phase) == (
+        7,
+        (),
+        "Pending",
+    )
+    assert log.say(progress(900)).jobs[JOB].reports == (), "of the job before"
+
+
+def test_where_the_log_s_beginning_is_gone_the_stored_state_stands_in() -> None:
+    log = running()
+    board = begun(log.board.state, since_s=100.0)
+
+    assert board.jobs[JOB].view.phase == "Running" and board.jobs[JOB].held_cpu == 3.0
+    assert board.totals.ours == 3.0 and board.cluster == ()
+    later = Log(board)
+    later.last, later.now_s = log.last, 200.0
+    assert later.say(progress(400)).jobs[JOB].reports[-1].samples == 400
+
+
+def test_what_is_said_of_a_job_that_nobody_knows_is_passed_over() -> None:
+    assert Log().say(progress(5)).jobs == {} and begun(State()).jobs == {}
+
+
+def test_a_person_reads_one_by_one_what_is_not_seen_as_a_curve_or_as_load() -> None:
+    kinds = {type(told.message).__name__ for told in running().board.events}
+
+    assert kinds == {"JobRequested", "JobAccepted", "AllocationDecided", "TrainingResumed"}
+
+
+def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> None:
+    """The two come in separate streams."""
+    log = Log()
+    board = log.say(resumed(1), progress(100), accepted(), decided(), progress(200))
+
+    story = board.jobs[JOB]
+    assert [report.samples for report in story.reports] == [100, 200] and board.early == ()
+    assert (story.view.phase, story.view.generation, story.view.samples) == ("Running", 1, 200)
+    assert story.stretches[0].gives == story.decisions[0].gives
+
+
+def test_what_another_job_said_under_the_uid_of_a_job_yet_to_come_is_no_part_of_its_story() -> None:
+    board = Log().say(progress(900, job="other"), accepted(), decided(), resumed(1), progress(200))
+
+    assert [report.samples for report in board.jobs[JOB].reports] == [200]

@@ -1,0 +1,94 @@
+"""Who may come in, and what the doors say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest
+
+from services.console.board.board import begun
+from services.console.page import doors
+from services.console.page.service import Page, Settings
+from services.console.page.whatif import example
+from tests.console.board.test_board import running
+from tests.console.page.conftest import Still, served
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    async with served(Still(running().board)) as made:
+        yield made
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def test_it_answers_on_this_machine_only_and_to_its_names_only(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
+    assert page.url.startswith("http://127.0.0.1:")
+    async with http.get(page.url, headers={"Host": "example.org"}) as answer:
+        assert answer.status == 403
+    async with http.get(page.url, headers={"Host": "localhost:80"}) as answer:
+        assert answer.status == 200
+
+
+EXAMPLE = example(running().board.state)
+
+
+async def test_another_site_s_page_gets_no_answer(page: Page, http: aiohttp.ClientSession) -> None:
+    async with http.post(
+        f"{page.url}api/what-if", data=EXAMPLE, headers={"Origin": "http://example.org"}
+    ) as answer:
+        assert answer.status == 403
+
+
+async def test_a_browser_is_told_to_load_nothing_from_elsewhere(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
+    for path in ("", "page.js", "page.css", "api/example"):
+        async with http.get(page.url + path) as answer:
+            assert (
+                answer.status == 200
+                and "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            )
+
+
+def test_no_file_names_another_machine() -> None:
+    for path in doors.STATIC.iterdir():
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in "".join(line for line in text.splitlines() if "://" in line), path.name
+
+
+async def test_what_if_is_answered(page: Page, http: aiohttp.ClientSession) -> None:
+    async with http.post(f"{page.url}api/what-if", data=EXAMPLE) as answer:
+        found = msgspec.json.decode(await answer.read())
+
+    assert answer.status == 200 and found["says"][0].startswith("job default/proposal would ")
+
+
+async def test_a_proposal_is_no_larger_than_a_proposal_is(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
+    async with http.post(f"{page.url}api/what-if", data="#" * 100_000) as answer:
+        assert answer.status == 413
+
+
+async def test_who_comes_when_too_many_look_is_asked_to_come_again() -> None:
+    still = Still(begun())
+    small = Page(still, Settings(port=0, browsers=1))  # type: ignore[arg-type]
+    runner = await small.open()
+    async with aiohttp.ClientSession() as http, http.get(f"{small.url}api/follow") as first:
+        assert (await first.content.readline()).startswith(b"retry: ")
+        async with http.get(f"{small.url}api/follow") as second:
+            assert (second.status, second.headers["Retry-After"]) == (503, "5")
+    async with asyncio.timeout(60):
+        while small.following:
+            await asyncio.sleep(0.05)
+    await runner.cleanup()

@@ -1,0 +1,155 @@
+"""The board follows a real bus: what is stored, what comes, and what came while the server was
+away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.allocator import memory
+from services.console.page.watch import Watch
+from shared.auth.permissions import ALLOCATOR, MONITOR, PAGE
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.runtime.process import end
+from tests.allocator.builders import accepted, request, resumed
+from tests.conftest import NatsServer, connected
+from tests.console.board.builders import decided, holding, progress
+from tests.console.board.test_board import JOB, running
+from tests.shared import guarded
+from tests.shared.set_back import copied_store
+from tests.shared.test_node_facts import lost_history
+
+
+@pytest.fixture
+async def watch(nats_url: str, bus: Bus) -> AsyncIterator[Watch]:
+    own = await connected(nats_url, "page")
+    made = Watch(own)
+    following = asyncio.ensure_future(made.run())
+    yield made
+    await end(following)
+    await own.close()
+
+
+async def until(watch: Watch, met: Callable[[], bool], within_s: float = 60.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not met():
+            with_news = watch.turned
+            await asyncio.wait_for(with_news.wait(), within_s)
+
+
+async def say(bus: Bus, *messages: object) -> None:
+    for message in messages:
+        await bus.publish(message)  # type: ignore[arg-type]
+
+
+async def test_what_is_stored_is_read_and_what_comes_is_followed(bus: Bus, watch: Watch) -> None:
+    await say(bus, holding(), request(), accepted(), decided(), holding("n2"), resumed(1))
+    await watch.caught()
+    await say(bus, progress(100))
+    await until(watch, lambda: JOB in watch.board.jobs and len(watch.board.jobs[JOB].reports) == 1)
+    await until(
+        watch, lambda: watch.board.jobs[JOB].view.phase == "Running"
+    )  # which is in another stream
+
+    assert watch.board.nodes.keys() == {"n1", "n2"}
+    assert watch.cut_s is None
+
+
+async def test_a_node_that_no_fact_tells_of_any_more_is_there(bus: Bus) -> None:
+    await lost_history(bus, await bus.publish(holding()))
+    watch = Watch(bus)
+    following = asyncio.ensure_future(watch.run())
+    await watch.caught()
+
+    assert watch.board.nodes.keys() == watch.board.state.nodes.keys() == {"n1"}
+    assert watch.board.totals.nodes == 1
+    await end(following)
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+async def test_a_server_that_went_away_is_told_and_nothing_is_lost(
+    nats_server: NatsServer, bus: Bus, watch: Watch
+) -> None:
+    await say(bus, holding(), request(), accepted(), decided(), resumed(1), progress(100))
+    await until(watch, lambda: JOB in watch.board.jobs and len(watch.board.jobs[JOB].reports) == 1)
+    await nats_server.kill()
+    await until(watch, lambda: watch.cut_s is not None)
+    assert len(watch.board.jobs[JOB].reports) == 1, "it stays as it was"
+
+    await nats_server.start()
+    await say(bus, progress(200))
+    await until(watch, lambda: watch.cut_s is None and len(watch.board.jobs[JOB].reports) == 2)
+
+
+async def test_streams_that_were_made_anew_are_read_from_their_beginning(
+    bus: Bus, watch: Watch
+) -> None:
+    await say(bus, holding(), request(), accepted(), decided())
+    await until(watch, lambda: JOB in watch.board.jobs)
+    for stream in ("weir-orders", "weir-facts"):
+        await bus.js.delete_stream(stream)
+    await bus.create()
+    await say(bus, holding("n9"))
+
+    await until(watch, lambda: watch.board.nodes.keys() == {"n9"})
+    assert watch.board.jobs == {}
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+@pytest.mark.parametrize("lost", [request(), progress(200)], ids=["order", "fact"])
+async def test_a_stream_that_was_set_back_is_read_from_its_beginning(
+    nats_server: NatsServer, bus: Bus, watch: Watch, tmp_path: Path, lost: object
+) -> None:
+    """What it lost is shown no more; whichever of the two streams it is."""
+    await say(bus, holding(), request(), accepted(), decided(), resumed(1), progress(100))
+    before = {"weir-orders": 3, "weir-facts": 3}
+    await until(watch, lambda: watch.board.sequences == before)
+    copy = await copied_store(nats_server, tmp_path / "copy")
+    await say(bus, lost)
+    await until(watch, lambda: watch.board.sequences != before)
+
+    await copy.put_back()
+
+    await until(watch, lambda: watch.board.sequences == before and JOB in watch.board.jobs)
+
+
+async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch: Watch) -> None:
+    await say(bus, request(), accepted())
+    await until(watch, lambda: JOB in watch.board.jobs)
+    bucket = await bus.bucket("weir-jobs")
+    await bucket.put(
+        JOB,
+        b'{"job":"mnist","namespace":"default","uid":1,"phase":"Pending","why":"no node has 3 cpu"}',
+    )
+
+    await until(watch, lambda: watch.board.jobs[JOB].view.why == "no node has 3 cpu")
+
+
+async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path: Path) -> None:
+    log = running()
+    async with guarded.guarded(tmp_path) as server:
+        allocator = await wire.connect(server.url, ALLOCATOR, guarded.credentials(ALLOCATOR))
+        monitor = await wire.connect(server.url, MONITOR, guarded.credentials(MONITOR))
+        await memory.remember(allocator, log.board.state)
+        await monitor.publish(holding("n2"))
+        await allocator.publish(decided())
+        own = await wire.connect(server.url, PAGE, guarded.credentials(PAGE))
+        await own.verify()
+        watch = Watch(own)
+        following = asyncio.ensure_future(watch.run())
+        async with asyncio.timeout(60):
+            await watch.caught()
+        assert watch.board.nodes.keys() == {"n2"} and [
+            d.revision for d in watch.board.decisions
+        ] == [1]
+        assert (await memory.recall(own)).jobs.keys() == set(), (
+            "it is ahead of these streams, and counts as absent"
+        )
+        await end(following)
+        for each in (own, monitor, allocator):
+            await each.close()

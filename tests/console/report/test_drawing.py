@@ -1,0 +1,70 @@
+"""Scales, ticks and lines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.console.report import drawing
+from services.console.report.drawing import Panel, Scale
+
+PANEL = Panel(Scale(0, 10, 100, 200), Scale(0, 5, 50, 0))
+
+
+@pytest.mark.parametrize(
+    ("high", "found"),
+    [
+        (10, [0, 2, 4, 6, 8, 10]),
+        (106, [0, 20, 40, 60, 80, 100]),
+        (0.71, [0, 0.2, 0.4, 0.6]),
+        (3, [0, 1, 2, 3]),
+        (0, [0]),
+    ],
+)
+def test_ticks_are_round_and_lie_within(high: float, found: list[float]) -> None:
+    assert drawing.ticks(high, 5) == found
+
+
+@given(st.floats(1e-3, 1e9), st.integers(2, 9))
+def test_there_are_never_too_many_ticks_nor_none(high: float, about: int) -> None:
+    found = drawing.ticks(high, about)
+
+    assert 2 <= len(found) <= about + 2 and found == sorted(found)
+    assert found[0] == 0 and found[-1] <= high * (1 + 1e-9)
+
+
+def test_a_value_lies_where_its_scale_has_it() -> None:
+    assert drawing.line(PANEL, [(0, 0), (5, 5), (10, 2.5)], "blue") == (
+        '<polyline points="100.0,50.0 150.0,0.0 200.0,25.0" class="line blue"/>'
+    )
+
+
+def test_a_value_of_steps_lasts_to_the_next_and_the_last_to_the_end() -> None:
+    assert drawing.stepped([(0, 1), (4, 3)], 10) == [(0, 1), (4, 1), (4, 3), (10, 3)]
+    assert drawing.stepped([], 10) == []
+
+
+def test_a_point_alone_is_a_dot() -> None:
+    assert (
+        drawing.line(PANEL, [(5, 5)], "blue")
+        == '<circle cx="150.0" cy="0.0" r="2.5" class="dot blue"/>'
+    )
+    assert drawing.line(PANEL, [], "blue") == ""
+
+
+def test_a_short_pause_is_wide_enough_to_be_seen() -> None:
+    assert 'width="1.5"' in drawing.band(PANEL, 4, 4.001, "pause")
+
+
+def test_foreign_text_stays_text() -> None:
+    assert "<b>" not in drawing.words(0, 0, "<b>") and "&lt;b&gt;" in drawing.rectangle(
+        0, 0, 1, 1, "x", "<b>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name"), [(106, "seconds"), (3_000, "minutes"), (40_000, "hours")]
+)
+def test_time_is_told_in_a_unit_that_fits(seconds: float, name: str) -> None:
+    assert drawing.unit_of(seconds).name == name

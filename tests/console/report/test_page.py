@@ -1,0 +1,244 @@
+"""The page: whole in itself, well-formed, and every number on it is one of the account's or of a
+fact's.
+"""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from services.console.board.derived import HOUR_S
+from services.console.board.story import Story
+from services.console.report import words
+from services.console.report.account import account
+from services.console.report.page import Contents, contents, page
+from shared.messages import CheckpointSaved
+from tests.allocator.builders import accepted, request
+from tests.console.report.story import (
+    EPOCHS,
+    UID,
+    Log,
+    begun_at_ten,
+    ended,
+    of_digits,
+    pods,
+    report,
+    resumed,
+    whole,
+)
+
+VOID = {"meta", "link", "br", "path", "rect", "circle", "polyline", "polygon"}
+
+
+class Reader(HTMLParser):
+    """What a page has: tags in balance, ids, links, texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.said = list[str](), list[str](), list[str]()
+        self.ids, self.refers = list[str](), list[str]()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.refers += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.said).split())
+
+
+def told(log: Log, *notes: str) -> Contents:
+    return contents(log.board, of_digits(log.board), log.passes.seconds, 200.0, notes)
+
+
+@pytest.fixture(scope="module")
+def written() -> str:
+    return page(told(whole()))
+
+
+def test_it_is_well_formed_and_asks_nobody_for_anything(written: str) -> None:
+    read = Reader(written)
+
+    assert not {"script", "link", "img", "iframe", "object"} & set(read.tags)
+    assert all(reference.startswith("#") for reference in read.refers)
+    assert not re.search(r"https?:|//\w|@import|url\((?!#)", written)
+    assert not [name for name, _ in read.attributes if name.startswith("on")]
+
+
+def test_every_reference_leads_to_one_place(written: str) -> None:
+    read = Reader(written)
+
+    assert len(set(read.ids)) == len(read.ids)
+    assert {reference[1:] for reference in read.refers} <= set(read.ids)
+    assert {f"decision-{number}" for number in range(1, 5)} <= set(read.ids)
+
+
+def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: str) -> None:
+    log, text = whole(), Reader(written).text
+    found = account(log.board, of_digits(log.board))
+
+    assert (
+        "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses"
+        in text
+    )
+    assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
+    assert (
+        f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}"
+        in text
+    )
+    spans = "first update to end: pauses, last save, evaluation included"
+    assert f"Throughput, examples/s 125 {spans}; 12,000 of 12,000 applied" in text
+    assert "so without pauses and what follows the last update" in text
+    assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
+    assert (
+        f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text
+        and "(500 examples lost)" in text
+    )
+
+
+def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
+    text = Reader(written).text
+
+    assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
+    assert "saves 1 min 35 s, at 130 examples/s for a pause of 1.00 s" in text
+    assert (
+        "saves 2 min 9 s by its speed, 60.3 → 251 examples/s slowed 0.04 s while it was prepared"
+        in text
+    )
+    assert "paused 0.71 s; trained 9.00 s after the decision in all saves 2 min 8 s" in text
+    assert (
+        "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text
+        and "in all costs 10.8 s" in text
+    )
+    assert "did not come to be: digits-worker-7 is unschedulable" in text
+    assert "nothing: it was a start, or had to be" in text
+
+
+def test_what_strangers_wrote_stays_text(written: str) -> None:
+    assert "<b>slower</b>" not in written and "&lt;b&gt;slower&lt;/b&gt; by a third" in written
+    assert "at line &lt;3&gt;" in written
+
+
+def test_what_went_wrong_is_told(written: str) -> None:
+    text = Reader(written).text
+
+    assert "ps-1 ended on n1: OOMKilled: too much" in text
+    assert "no checkpoint at update 9: it is full; make room" in text
+    assert "generation 4 was given up: digits-worker-7 is unschedulable" in text
+
+
+def test_units_stand_on_every_panel(written: str) -> None:
+    text = Reader(written).text
+
+    for said in (
+        "examples a second",
+        "Cores of this job",
+        "Cores of the cluster",
+        "seconds since submission",
+        "epoch",
+    ):
+        assert said in text
+    assert "CPU-hours core-seconds share of what was held" in text
+
+
+def test_a_job_that_trains_is_told_as_it_stands() -> None:
+    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
+
+    assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
+    assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
+    assert "None: a pause is of a hand-over, or after a crash." in text and "Loss" in text
+
+
+def test_saves_hold_training_up_beside_pauses() -> None:
+    save = CheckpointSaved(
+        job="digits",
+        uid=UID,
+        generation=1,
+        step=10,
+        samples=500,
+        path="/c",
+        seconds=0.5,
+        pause_s=0.1,
+        cost_s=0.17,
+    )
+    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))).text
+
+    assert "To save holds training, too, and is no pause: it cost 0.17 s in all." in text
+
+
+def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> None:
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 900, 34.0, 0.5))
+        .say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
+    )
+    written = page(told(log))
+    read = Reader(written)
+
+    assert "8.00 s in 1 pause, 10 min off" in read.text and 'class="off"' in written
+    assert "The 10 min for which the whole cluster was off are in none of them." in read.text
+
+
+def test_a_job_that_waits_has_a_page_too() -> None:
+    asked = request("digits", epochs=EPOCHS)
+    log = (
+        Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
+    )
+    text = Reader(page(told(log))).text
+
+    assert (
+        "Pending: not over" in text
+        and f"{words.NOTHING} to the first update" in text
+        and "no report yet" in text
+    )
+
+
+def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
+    log = begun_at_ten().say(
+        30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={})
+    )
+    written = page(told(log))
+
+    assert "net.py, line 3: &lt;boom&gt;\n  at\n    depth" in written
+    assert "Failed at 1970-01-01 00:00:30 UTC" in Reader(written).text
+
+
+def test_what_the_log_does_not_tell_any_more_is_said() -> None:
+    assert (
+        "weir-facts begins with message 7"
+        in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
+    )
+
+
+def test_no_number_is_made_of_nothing() -> None:
+    """Without facts there are dashes, and no zeros that nobody measured."""
+    log = begun_at_ten()
+    story: Story = of_digits(log.board)
+    text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
+
+    assert (
+        f"Utilisation of CPU {words.NOTHING} used" in text
+        and f"Throughput, examples/s {words.NOTHING} pauses" in text
+    )
+    assert "nan" not in text.lower() and "inf " not in text.lower()

@@ -1,0 +1,70 @@
+"""Documents for the tests: two small nodes, one job that may grow."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+from services.allocator.rules import Rules
+from services.whatif.decide_json.answer import Answer, Decided, Desk, Refusal
+
+CORE = {"cpu": 1.0, "memory_gib": 1.0}
+REQUEST: dict[str, Any] = {
+    "batch": 64,
+    "ps": {"start": 1, "min": 1, "max": 2},
+    "workers": {"start": 1, "min": 1, "max": 4},
+    "resources": {"ps": CORE, "worker": CORE},
+}
+DEVICES: dict[str, Any] = {
+    "batch": {"start": 64, "min": 64, "max": 256},
+    "ps": 0,
+    "workers": {"start": 1, "min": 1, "max": 4},
+    "resources": {"worker": {"gpu": 1}},
+}
+
+
+def node(name: str = "n1", cpu: float = 2, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "cpu": cpu, "memory_gib": 64, **fields}
+
+
+def job(name: str = "one", request: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    return {"job": name, "request": request or REQUEST, **fields}
+
+
+def document(now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> bytes:
+    return json.dumps({"now": now, "nodes": nodes, "jobs": jobs}).encode()
+
+
+def desk(policy: str = "config-manager", **rules: Any) -> Desk:
+    ticks = count()
+    return Desk(
+        Rules(**({"policy": policy, "cooldown_s": 0.0} | rules)), lambda: next(ticks) / 1000.0
+    )
+
+
+def ask(at: Desk, now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> list[Decided]:
+    answer = at.answer(document(now, nodes, *jobs))
+    assert isinstance(answer, Answer), answer
+    return list(answer.decisions)
+
+
+def refused(at: Desk, line: bytes) -> list[str]:
+    answer = at.answer(line)
+    assert isinstance(answer, Refusal), answer
+    return list(answer.errors)
+
+
+def current(decided: Decided, **fields: Any) -> dict[str, Any]:
+    """What a driver says that has done as it was told."""
+    return {
+        "chief": decided.chief,
+        "ps": decided.ps,
+        "workers": decided.workers,
+        "batch": decided.batch,
+        **fields,
+    }
+
+
+def shape(decided: Decided) -> tuple[int, int]:
+    return len(decided.ps), len(decided.workers)

@@ -1,0 +1,54 @@
+"""Asking why, in the middle of a story; and doing what was said to help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.whatif.explain.change import AnyChange, changed
+from services.whatif.explain.explain import explained
+from services.whatif.explain.explanation import Explanation, Means
+from services.whatif.explain.history import History, Moment
+from services.whatif.simulator.log_file import Told
+from shared.messages import AllocationDecided, Message
+from tests.allocator.builders import AT_ONCE, Story
+
+KEY = "default.mnist"
+
+
+def moment(story: Story, at_s: float | None = None, key: str = KEY) -> Moment:
+    """As the log tells of it, up to then."""
+    at_s, history = story.now if at_s is None else at_s, History(key, story.rules)
+    for message, stream, sequence, stored_s in story.log:
+        if stored_s <= at_s:
+            history.hear(Told(stored_s, stream, sequence, message))
+    return history.moment(at_s)
+
+
+def why(story: Story, at_s: float | None = None, key: str = KEY) -> Explanation:
+    found = explained(moment(story, at_s, key), key, story.rules)
+    assert found is not None
+    return found
+
+
+def kinds(e: Explanation) -> list[list[str]]:
+    """What would have to be otherwise, by the names of the changes."""
+    return [[str(change.__struct_config__.tag) for change in means.changes] for means in e.means]
+
+
+def only(e: Explanation, *tags: str) -> Means:
+    """The means that consists of just these changes."""
+    (found,) = [means for means, named in zip(e.means, kinds(e), strict=True) if named == [*tags]]
+    return found
+
+
+def done(story: Story, changes: Sequence[AnyChange], key: str = KEY) -> tuple[Message, ...]:
+    """What is decided at once where these are done, and all of the log lies back far enough."""
+    other = Story(AT_ONCE)
+    other.state, other.now = changed(story.state, key, changes), story.now
+    return other.decide()
+
+
+def given(actions: Sequence[Message], key: str = KEY) -> AllocationDecided:
+    """The decision about the job."""
+    (found,) = [a for a in actions if isinstance(a, AllocationDecided) and a.key() == key]
+    return found

@@ -1,0 +1,123 @@
+"""Whatever has happened, under every policy: an explanation can be given, and what it says would
+help does help.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from services.allocator.decide import decide
+from services.allocator.policies.registry import POLICIES
+from services.allocator.rules import Rules
+from services.allocator.state import State
+from services.whatif.explain.aftermath import amount, given_more, held, outcome, said, trained
+from services.whatif.explain.change import Reports, Settles, Trains, Waits, changed
+from services.whatif.explain.explain import explained
+from services.whatif.explain.explanation import Explanation, Means
+from services.whatif.explain.history import Moment
+from services.whatif.explain.waiting import LONGEST_S, grounds, heard
+from tests.allocator.builders import AT_ONCE
+from tests.allocator.fuzz.world import World
+
+STEPS, EXAMPLES = 24, 12
+LOOKS = 64
+BY_ITSELF = (Waits, Settles, Trains, Reports)
+SHAPE, STORY = (st.binary(min_size=size, max_size=size) for size in (12, 2 * STEPS))
+
+ROOM_TAKEN_FIRST = (
+    bytes([0, 0, 0, 0, 0, 9, 88, 0, 0, 0, 0, 0]),
+    bytes([*[0] * 20, 4, 0, 1, 0, 0, 0, 0, 0, 28, 0, 231, 208, *[0] * 14, 1, 0]),
+)
+"""Of three jobs one has lost its chief, which is replaced where another one would grow, before that
+is due.
+"""
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.tuples(st.booleans(), SHAPE, STORY))
+@example((False, *ROOM_TAKEN_FIRST))
+def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) -> None:
+    at_once, shape, story = drawn
+    world = World(msgspec.structs.replace(AT_ONCE if at_once else Rules(), policy=policy), shape)
+    for what, whom in zip(story[::2], story[1::2], strict=True):
+        world.step(what, whom)
+    there = Moment(world.state, world.now, world.decided.wishes, {}, None)
+    for key in there.state.jobs:
+        found = explained(there, key, world.rules)
+        assert found is not None and bool(found.means) != bool(found.nothing)
+        assert all(helps(there, key, world.rules, means) for means in found.means), found.means
+        assert (
+            msgspec.json.decode(msgspec.json.encode(found), type=Explanation).means == found.means
+        )
+
+
+def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
+    """By deciding once more, with what is said to be otherwise."""
+    job, now, by_hand = (
+        there.state.jobs[key],
+        there.at_s,
+        [c for c in means.changes if not isinstance(c, BY_ITSELF)],
+    )
+    assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
+    flies = job.coming is not None and not isinstance(
+        means.changes[0], Waits
+    )  # a lost task is replaced at once
+    assert not flies or Trains(job=key, generation=job.coming or 0) in means.changes
+    if by_hand:
+        states = [
+            changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)
+        ]
+        return any(outcome(state, key, now, rules).given for state in states)
+    state, until_s = (
+        come_true(there, key, means),
+        next((c.until_s for c in means.changes if isinstance(c, Waits)), now),
+    )
+    if any(isinstance(change, Settles) for change in means.changes):
+        return outcome(state, key, now, rules).given is not None
+    return grows_by(msgspec.structs.replace(there, state=state), key, rules, until_s)
+
+
+def come_true(there: Moment, key: str, means: Means) -> State:
+    """What comes by itself, but time."""
+    settles = any(isinstance(change, Settles) for change in means.changes)
+    flights = [change.job for change in means.changes if isinstance(change, Trains)]
+    state = (
+        trained(there.state, there.at_s, None if settles else flights)
+        if settles or flights
+        else there.state
+    )
+    return heard(
+        state, key, there.at_s, *(change for change in means.changes if isinstance(change, Reports))
+    )
+
+
+def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
+    """By the allocator's timers; or, as a policy's own time has none, if something makes it look
+    once more: when the wish has to begin at the latest, or at any other second. More is not
+    promised: a policy may change its mind, and back, between two looks, and then it counts when
+    somebody has looked.
+    """
+    seconds = min(LONGEST_S, max(0, int(until_s - there.at_s)))
+    looks = (until_s, until_s - rules.window_s, *(there.at_s + n for n in range(seconds + 1)))
+    return any(grows(there, key, rules, look_s, until_s) for look_s in looks)
+
+
+def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) -> bool:
+    """As the allocator looks: now, when it wakes, at these times, and again whenever it has said
+    something.
+    """
+    state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
+    for _ in range(LOOKS):
+        found = decide(state, now, rules, wishes)
+        if given_more(found, job):
+            return True
+        state, wishes = said(state, found.actions, now), found.wishes
+        later = [s for s in (found.wake_s, look_s, until_s) if s is not None and now < s <= until_s]
+        if not found.actions and not later:
+            return False
+        now = now if found.actions else min(later)
+    return False

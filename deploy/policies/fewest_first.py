@@ -1,12 +1,10 @@
-"""A policy of one's own: whoever has the fewest workers gets the next one, as long as a node has
-room for it.
+"""A policy of one's own: the job with the fewest workers gets the next one, if a node has room.
 
-    weir simulate --policies static,deploy.policies.fewest_first:fewest_first --jobs ... --surfaces
-    ... --cluster ... WEIR_ALLOCATOR_POLICY=deploy.policies.fewest_first:fewest_first weir up
+    weir simulate --policies static,deploy.policies.fewest_first:fewest_first --jobs ...
+    WEIR_ALLOCATOR_POLICY=deploy.policies.fewest_first:fewest_first weir up
 
-A pure function: which nodes there are, which jobs, what time it is (seconds since 1970); for each
-job that it has an opinion on, a `Want`. `services/allocator/policies/contract.py` says all that a
-policy sees and may want; whether the change pays, and when it comes, is the allocator's affair.
+A pure function: nodes, jobs and the time (seconds since 1970) in, a `Want` for each job out. Types:
+`services/allocator/policies/contract.py`. The allocator decides when a change is worth it.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ def fewest_first(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -
     wants = [at_start(job, "its first size") for job in starting]
     for job in jobs:
         if job.size is not None and not job.busy:
-            more, reason = workers[job.key], "whoever has the fewest workers gets the next"
-            wants.append(
-                Want(job=job.key, ps=job.size.ps, workers=more, batch=job.batch, reason=reason)
-            )
+            more, reason = workers[job.key], "the job with the fewest workers gets the next"
+            size = {"ps": job.size.ps, "workers": more, "batch": job.batch}
+            wants.append(Want(job=job.key, reason=reason, **size))
     return wants

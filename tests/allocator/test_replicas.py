@@ -228,9 +228,10 @@ async def grow(bus: Bus, uid: int) -> int:
 
 CAREFREE = """
 from services.allocator.service import Settings, start
-from shared import app, leadership, pull
+from shared.bus import consumer
+from shared.runtime import app, leadership
 
-pull.HEARTBEAT_S, pull.EXPIRES_S = 600.0, 3600.0
+consumer.HEARTBEAT_S, consumer.EXPIRES_S = 600.0, 3600.0
 leadership.Lease.must_lead = lambda self: None
 async def keep(self):
     pass

@@ -99,7 +99,7 @@ def test_it_decides_for_scripts() -> None:
     _, grown = answers(document(0, NODES), document(600, larger, current=runs), policy=NAME)
 
     assert sorted(grown["decisions"][0]["workers"]) == ["n1", "n2", "n2"]
-    assert grown["decisions"][0]["reason"] == "whoever has the fewest workers gets the next"
+    assert grown["decisions"][0]["reason"] == "the job with the fewest workers gets the next"
 
 
 async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: Bus) -> None:

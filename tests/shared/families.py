@@ -23,7 +23,9 @@ DECLARED = "shared.runtime.metrics.Family"
 def families() -> dict[str, Family]:
     """By name; raises where two have the same."""
     declaring = [
-        module.name for module in modules("services", "shared") if DECLARED in module.imports
+        module.name
+        for module in modules("services", "shared")
+        if DECLARED in module.imports or f"{module.name}.Family" == DECLARED
     ]
     values = [value for name in declaring for value in vars(importlib.import_module(name)).values()]
     found = list({id(value): value for value in values if isinstance(value, Family)}.values())

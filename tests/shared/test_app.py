@@ -19,8 +19,9 @@ SERVICE = """
 import asyncio
 import os
 import signal
-from shared import app, bus, config
-from shared.app import Leave
+from shared.bus import bus
+from shared.runtime import app, config
+from shared.runtime.app import Leave
 
 bus.ANSWER_S = float(os.environ.get("ANSWER_S", bus.ANSWER_S))
 

@@ -10,7 +10,7 @@ import pytest
 
 FAILS = """
 import asyncio, sys
-from shared import log
+from shared.runtime import log
 log.configure(*{words})
 async def main():
     report = {{"message": "handshake failed", "exception": OSError("no peer")}}

@@ -25,13 +25,14 @@ AS_FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-c
 ENDS_WITHIN_S, STARTS_WITHIN_S = 2.0, 60.0
 EARLY = b" msgspec"
 """The first library that every service imports; all others come after it."""
+MODULES = {"page": "services.console.page"}
 CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "setup": 0, "trainer": 143}
 
 
 @asynccontextmanager
 async def started(service: str, url: str, *before: str, **environ: str) -> AsyncIterator[Process]:
     told = {"PYTHONPATH": str(ROOT), "WEIR_NATS_URL": url, "WEIR_LOG_JSON": "true", **environ}
-    words = (*before, sys.executable, "-m", f"services.{service}")
+    words = (*before, sys.executable, "-m", MODULES.get(service, f"services.{service}"))
     process = await asyncio.create_subprocess_exec(
         *words, env={**os.environ, **told}, stdout=PIPE, stderr=PIPE
     )

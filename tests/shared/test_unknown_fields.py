@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shared.bus import subjects
-from shared.documents import unknown_fields
 from shared.messages import BY_PERSONS, ChangeRequested, JobRequested, Message
+from shared.unknown_fields import unknown_fields
 from tests.shared.words import one_of_each
 
 WRITTEN_BY_SERVICES = [message for message in one_of_each() if not isinstance(message, BY_PERSONS)]

@@ -31,7 +31,7 @@ from services.allocator.readings import (
     speeds,
 )
 from shared.auth import permissions
-from shared.kube import taints
+from shared.kube import eviction
 from shared.messages import (
     ABANDONED_KEPT,
     CORDONED,
@@ -556,7 +556,7 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     """
     closed = TAINTED
     if seen is not None:
-        closed = taints.closed(seen.schedulable, seen.taints)
+        closed = eviction.closed(seen.schedulable, seen.taints)
     told = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:

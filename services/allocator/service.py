@@ -44,11 +44,11 @@ from services.allocator.state import (
 )
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S
 from shared.bus.consumer import Heard, SetBack
 from shared.bus.dead_letters import Letters, namespace_of
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.publisher import Stale
-from shared.bus.retry import RETRY_S, Plaint
 from shared.bus.snapshots import Snapshots
 from shared.messages import (
     AllocationDecided,
@@ -64,7 +64,7 @@ from shared.messages import (
 )
 from shared.runtime.app import BAD_SETTINGS, Leave
 from shared.runtime.config import BadSettings
-from shared.runtime.log import about
+from shared.runtime.log import RateLimitedWarning, about
 
 log = structlog.get_logger()
 
@@ -145,7 +145,7 @@ class Allocator:
         self.unsaved = asyncio.Event()
         self.meters = Meters()
         self.snapshots = Snapshots(bus, memory.KEY)
-        self.plaints: dict[tuple[str, str], Plaint] = {}
+        self.plaints: dict[tuple[str, str], RateLimitedWarning] = {}
         # When the first fact since the last pass was stored, by the server's clock.
         self.stirred_s: float | None = None
 
@@ -265,8 +265,10 @@ class Allocator:
         lasts for long.
         """
         self.meters.failures.count(failure.policy or PASS)
-        plaint = self.plaints.setdefault((failure.job, failure.error), Plaint(FAILURE_TOLD_S))
-        plaint.say(
+        plaint = self.plaints.setdefault(
+            (failure.job, failure.error), RateLimitedWarning(FAILURE_TOLD_S)
+        )
+        plaint.warn(
             "JobSetAside",
             job=failure.job,
             policy=failure.policy,
@@ -515,25 +517,25 @@ class Allocator:
         are kept for ever. An error of the bus is logged, and the next pass tries again.
         """
         removal = self._new_removal()
-        plaint = Plaint()
+        plaint = RateLimitedWarning()
         while self.rules.finished_kept_s:
             await asyncio.sleep(self.rules.removal_s)
             try:
                 await removal.remove_expired()
             except NatsError as error:
-                plaint.tell("RemovalWaits", error)
+                plaint.warn_error("RemovalWaits", error)
 
     async def remove_forgotten_for_ever(self) -> None:
         """Remove what somebody asks to forget, as soon as it is asked."""
         removal = self._new_removal()
-        plaint = Plaint()
+        plaint = RateLimitedWarning()
         while True:
             await self.forget_asked.wait()
             self.forget_asked.clear()
             try:
                 await removal.remove_forgotten()
             except NatsError as error:
-                plaint.tell("ForgettingWaits", error)
+                plaint.warn_error("ForgettingWaits", error)
                 self.forget_asked.set()
                 await asyncio.sleep(RETRY_S)
 
@@ -553,7 +555,7 @@ async def show_for_ever(allocator: Allocator, views: Views) -> None:
     """Keep the jobs' view up with the state; what the bus could not take is shown when it is
     back.
     """
-    plaint = Plaint()
+    plaint = RateLimitedWarning()
     unreported_s = allocator.rules.unreported_s
     while True:
         await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
@@ -561,7 +563,7 @@ async def show_for_ever(allocator: Allocator, views: Views) -> None:
         try:
             await views.show(allocator.state, allocator.decisions.why, unreported_s)
         except NatsError as error:
-            plaint.tell("ViewWaits", error)
+            plaint.warn_error("ViewWaits", error)
             allocator.changed.set()
         await asyncio.sleep(allocator.rules.view_s)
 

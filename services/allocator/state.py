@@ -18,7 +18,7 @@ from services.allocator.job import OF_JOB, Job, above_serial, node_seen, without
 from services.allocator.releases import Releases, begin_release, end_releases
 from services.allocator.summaries import end_of, summary_of
 from services.allocator.tables import NO_MARKS, Marks, Tables
-from shared.bus.early_facts import add_early, brief
+from shared.bounds import add_early, brief
 from shared.messages import (
     AllocationDecided,
     CancelRequested,

@@ -27,7 +27,7 @@ from services.cli.tfjob_remarks import remarks
 from services.cli.tfjob_shapes import Container, Replica, Requirements, TFJob, container, number
 from services.cli.trouble import WRONG_USE, Trouble
 from shared import documents as documents_module
-from shared.kube.quantities import GIB, GPU
+from shared.kube.objects import GIB, GPU
 from shared.text import counted
 
 Fields = dict[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from shared.kube.quantities import GPU
+from shared.kube.objects import GPU
 
 Kind = Literal["wrong", "lost", "moot"]
 Raw = Mapping[str, Any]

@@ -19,7 +19,7 @@ from services.cli.tfjob_shapes import (
     container,
     number,
 )
-from shared.kube.quantities import GPU
+from shared.kube.objects import GPU
 from shared.text import counted
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")

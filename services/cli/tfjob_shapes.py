@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.kube.quantities import whole
+from shared.kube.objects import whole
 
 CONTAINER = "tensorflow"
 Amounts = dict[str, str | int | float]

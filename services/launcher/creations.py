@@ -13,7 +13,7 @@ from services.launcher.jobs import Job
 from services.launcher.policies import guarded
 from services.launcher.settings import Settings
 from services.launcher.view import View
-from shared import grace
+from shared.kube import eviction
 
 
 def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action]:
@@ -27,7 +27,7 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
         return []
     there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
     most_s = rules.grace_most_s
-    grace_s = grace.needed_s(
+    grace_s = eviction.needed_s(
         generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
     )
     return [

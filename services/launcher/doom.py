@@ -1,6 +1,6 @@
 """What a node's cordon and taints say about the pods that are on it.
 
-Which taints take pods away is said in `shared/kube/taints.py`. That a node is not ready or cannot be
+Which taints take pods away is said in `shared/kube/eviction.py`. That a node is not ready or cannot be
 reached is a taint, too, but it is judged by the node's readiness (`exits.py`).
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shared.kube.taints import TAKEN_AWAY, takes_away
+from shared.kube.eviction import TAKEN_AWAY, takes_away
 from shared.messages import CORDONED, TAINTED, Taint
 
 

@@ -16,8 +16,8 @@ from services.launcher.events import Budget, Note, event
 from services.launcher.facts import ServiceFact
 from services.launcher.paths import path
 from services.launcher.settings import Settings
-from shared.bus.retry import Plaint
 from shared.kube.client import TROUBLES, Api, ApiError
+from shared.runtime.log import RateLimitedWarning
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class EventWriter:
         self.queue = asyncio.Queue[tuple[Note, ServiceFact]](MOST_WAITING)
         self.early: dict[int, deque[Note]] = {}
         self.budgets: dict[int, Budget] = {}
-        self.plaint = Plaint()
+        self.plaint = RateLimitedWarning()
 
     def add(self, note: Note | None, services: Mapping[int, ServiceFact]) -> None:
         """Have it written, unless its job has had too many."""
@@ -86,9 +86,9 @@ class EventWriter:
             )
         except ApiError as error:
             if error.status != ALREADY_THERE:
-                self.plaint.tell("EventNotWritten", error)
+                self.plaint.warn_error("EventNotWritten", error)
         except TROUBLES as error:
-            self.plaint.tell("EventNotWritten", error)
+            self.plaint.warn_error("EventNotWritten", error)
 
 
 def _keep(among: dict[int, T], uid: int, value: T) -> None:

@@ -36,7 +36,7 @@ from services.launcher.shapes import (
     Terminated,
     Waiting,
 )
-from shared.kube.shapes import Shape, Strange
+from shared.kube.objects import Shape, Strange
 from shared.messages import DELETED, EVICTED, Resources, Role, Taint
 
 Kind = Literal["pods", "services", "networkpolicies", "nodes"]

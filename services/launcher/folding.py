@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, paused, sooner
-from shared import grace
+from shared.kube import eviction
 from shared.messages import (
     ABANDONED_KEPT,
     AllocationDecided,
@@ -122,7 +122,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
 
 def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
     if message.generation in job.generations and ahead(job, message.generation):
-        job = replace(job, changes_s=grace.added(job.changes_s, message.change_s))
+        job = replace(job, changes_s=eviction.added(job.changes_s, message.change_s))
     return _running(job, message.generation, at_s)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from services.launcher.actions import CreateSecret
-from shared.auth import authority, permissions, tokens
+from shared.auth import authority, permissions
 from shared.auth.authority import Signer
 from shared.bus import programs
 from shared.messages import AllocationDecided
@@ -38,7 +38,7 @@ class Minter:
 
     def _minted(self, decision: AllocationDecided) -> str:
         meta = programs.meta_token(decision.request.program.digest)
-        chance = os.urandom(tokens.CHANCE_BYTES)
+        chance = os.urandom(authority.CHANCE_BYTES)
         request = decision.request
         return authority.job(
             self.signer,

@@ -25,7 +25,7 @@ from services.launcher.checkpoints import (
 )
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
-from shared.kube.quantities import GPU
+from shared.kube.objects import GPU
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 
 Body = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.kube.quantities import GIB, GPU, whole
+from shared.kube.objects import GIB, GPU, whole
 from shared.messages import Resources
 
 

@@ -32,9 +32,9 @@ from services.launcher.watch import watch, watched
 from shared.bounds import clamped
 from shared.bus import subjects
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S
 from shared.bus.consumer import Heard, SetBack
 from shared.bus.publisher import Stale
-from shared.bus.retry import RETRY_S
 from shared.bus.snapshots import Snapshots
 from shared.kube import limiter
 from shared.kube.client import Api, connect

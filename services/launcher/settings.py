@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.kube.settings import Count, KubeSettings, Positive
+from shared.runtime.config import Count, KubeSettings, Positive
 
 
 class Settings(KubeSettings, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ decoder.
 
 from __future__ import annotations
 
-from shared.kube.shapes import Shape
+from shared.kube.objects import Shape
 from shared.messages import Whole
 
 Amounts = dict[str, str | int | float]

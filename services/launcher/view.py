@@ -16,7 +16,7 @@ from services.launcher import actions
 from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold, is_early
 from services.launcher.jobs import Job
-from shared.bus.early_facts import add_early, brief
+from shared.bounds import add_early, brief
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,

@@ -14,7 +14,7 @@ import contextlib
 from msgspec.structs import replace
 
 from services.monitor.capacity import digest
-from services.monitor.recalling import recall
+from services.monitor.service import recall
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from shared.messages import CapacityChanged

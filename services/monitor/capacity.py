@@ -4,18 +4,25 @@ Law: free = allocatable less the effective requests of every pod bound to the no
 ended, ours or not. A pod that terminates still holds what it has; only its disappearance frees it.
 Judge a node by its Ready condition and a pod by its deletion, never by phase alone: on a dead node
 pods stay `Running` for minutes.
+
+The picture of the cluster: which nodes there are, and which pods are bound to each.
+
+Law: every change returns the names of the nodes whose capacity it may have changed, so that one
+pod's event costs one node's recount.
+
+The cluster in numbers: what its nodes have, what is free of it, and what our pods have.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from services.monitor.facts import NodeFact, PodFact
-from services.monitor.quantities import total
+from services.monitor.facts import NodeFact, PodFact, total
 from shared.messages import CapacityChanged, OwnPod, Resources
+from shared.runtime.metrics import Family, Labels, Measure
 
 
 def node_capacity(
@@ -82,3 +89,147 @@ def _own(pod: PodFact) -> OwnPod:
         resources=pod.requests.resources(),
         terminating=pod.terminating,
     )
+
+
+class Picture:
+    """What has been seen, and what was last said of each node."""
+
+    def __init__(self, said: Iterable[CapacityChanged] = ()) -> None:
+        self.said = {told.node: told for told in said}
+        self.nodes: dict[str, NodeFact] = {}
+        self.bound: dict[str, dict[str, PodFact]] = {}
+        self.where: dict[str, str] = {}
+        self.revisions: dict[str, str] = {}
+
+    def begin_from(self, said: Iterable[CapacityChanged]) -> set[str]:
+        """Take these for what was said; every node may differ from that."""
+        before = set(self.said)
+        self.said = {told.node: told for told in said}
+        return before | set(self.said) | set(self.nodes)
+
+    # ------------------------------------------------------------ seeing
+
+    def see_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
+        """All nodes there are; those that we knew of and that are not among them are gone."""
+        before = set(self.nodes) | {name for name, told in self.said.items() if not told.gone}
+        self.nodes = {n.name: n for n in nodes}
+        return self._touch(before | set(self.nodes), revision)
+
+    def see_node(self, node: NodeFact, revision: str) -> set[str]:
+        self.nodes[node.name] = node
+        return self._touch({node.name}, revision)
+
+    def miss_node(self, node: NodeFact, revision: str) -> set[str]:
+        self.nodes.pop(node.name, None)
+        return self._touch({node.name}, revision)
+
+    def see_pods(self, pods: Iterable[PodFact], revision: str) -> set[str]:
+        """All pods there are, and no others."""
+        before = set(self.bound)
+        self.bound, self.where = {}, {}
+        for pod in pods:
+            self._bind(pod)
+        return self._touch(before | set(self.bound), revision)
+
+    def see_pod(self, pod: PodFact, revision: str) -> set[str]:
+        return self._touch(self._forget(pod) | self._bind(pod), revision)
+
+    def miss_pod(self, pod: PodFact, revision: str) -> set[str]:
+        return self._touch(self._forget(pod), revision)
+
+    def _bind(self, pod: PodFact) -> set[str]:
+        if not pod.node or pod.ended:
+            return set()
+        self.bound.setdefault(pod.node, {})[pod.uid] = pod
+        self.where[pod.uid] = pod.node
+        return {pod.node}
+
+    def _forget(self, pod: PodFact) -> set[str]:
+        node = self.where.pop(pod.uid, "")
+        return {node} if self.bound.get(node, {}).pop(pod.uid, None) else set()
+
+    def _touch(self, names: set[str], revision: str) -> set[str]:
+        self.revisions.update(dict.fromkeys(names, revision))
+        return names
+
+    # ------------------------------------------------------------ saying
+
+    def news(self, names: Iterable[str], now: float) -> list[CapacityChanged]:
+        """Of these nodes, what is truly new; it counts as said."""
+        fresh = [told for told in (self._told(name, now) for name in sorted(names)) if told]
+        self.said.update({told.node: told for told in fresh})
+        return fresh
+
+    def _told(self, name: str, now: float) -> CapacityChanged | None:
+        last, revision = self.said.get(name), self.revisions.get(name, "")
+        if name in self.nodes:
+            told = node_capacity(self.nodes[name], self.bound.get(name, {}).values(), revision, now)
+        elif last:
+            told = node_gone(last, revision, now)
+        else:
+            return None
+        return None if same_picture(last, told) else told
+
+
+GIB = 1 << 30  # bytes
+SHARES = "by share: allocatable, free of every pod's requests, or requested by our own pods (ours)."
+CPU = Family(
+    name="weir_capacity_cpu_cores",
+    kind="gauge",
+    help=f"Cores of all nodes, {SHARES}",
+    labels=("share",),
+)
+MEMORY = Family(
+    name="weir_capacity_memory_bytes",
+    kind="gauge",
+    help=f"Memory of all nodes, {SHARES}",
+    labels=("share",),
+)
+DEVICES = Family(
+    name="weir_capacity_devices",
+    kind="gauge",
+    help=f"GPUs of all nodes, {SHARES}",
+    labels=("share",),
+)
+NODES = Family(
+    name="weir_capacity_nodes",
+    kind="gauge",
+    help="Nodes, by state: ready, cordoned, or not ready (unready).",
+    labels=("state",),
+)
+REACTION = Family(
+    name="weir_monitor_reaction_seconds",
+    kind="histogram",
+    help="From when a change of the cluster was seen to when what came of it was on the bus.",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10, 30),
+)
+Amount = Callable[[Resources], float]
+
+
+def capacity(told: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
+    """Of what was last said of each node."""
+    here = [fact for fact in told if not fact.gone]
+    return (
+        Measure(CPU, _shares(here, lambda has: has.cpu)),
+        Measure(MEMORY, _shares(here, lambda has: has.memory_gib * GIB)),
+        Measure(DEVICES, _shares(here, lambda has: has.gpu)),
+        Measure(NODES, _states(here)),
+    )
+
+
+def _shares(told: list[CapacityChanged], amount: Amount) -> dict[Labels, float]:
+    return {
+        ("allocatable",): sum(amount(fact.allocatable) for fact in told),
+        ("free",): sum(amount(fact.free) for fact in told),
+        ("ours",): sum(amount(pod.resources) for fact in told for pod in fact.own),
+    }
+
+
+def _states(told: list[CapacityChanged]) -> dict[Labels, float]:
+    cordoned = sum(fact.ready and not fact.schedulable for fact in told)
+    unready = sum(not fact.ready for fact in told)
+    return {
+        ("ready",): len(told) - cordoned - unready,
+        ("cordoned",): cordoned,
+        ("unready",): unready,
+    }

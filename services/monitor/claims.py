@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from services.monitor.collection import Collection, Named
 from services.monitor.facts import UNREADABLE, ObjectMeta
+from services.monitor.namespaces import Collection, Named
 from shared.bounds import clamped
-from shared.kube.shapes import Shape, Strange
+from shared.kube.objects import Shape, Strange
 from shared.messages import ClaimPlacement, ClaimsChanged, Namespace, NodeRequirement, NodeTerm
 
 ZONES = (

@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from services.monitor.collection import Collection, Named
 from services.monitor.facts import UNREADABLE, ObjectMeta
+from services.monitor.namespaces import Collection, Named
 from shared.bounds import clamped
-from shared.kube.quantities import GIB, GPU, whole
-from shared.kube.shapes import Shape, Strange
+from shared.kube.objects import GIB, GPU, Shape, Strange, whole
 from shared.messages import (
     MostResources,
     Namespace,

@@ -1,4 +1,11 @@
-"""The monitor's shell: see the cluster, say what is free and what quotas allow.
+"""What is new of all namespaces, from two kinds of objects that are watched. Edge.
+
+A burst of events is one look, and nothing is new before both kinds have been listed: half a picture
+would say that a namespace has lost what the other kind still has to tell of.
+
+What was said before, by this monitor or another. Edge.
+
+The monitor's shell: see the cluster, say what is free and what quotas allow.
 
 What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of
 events about a node is one fact and facts about a node leave in order. Nothing is said before nodes
@@ -13,26 +20,100 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from services.monitor import measures
+from services.monitor import capacity
+from services.monitor.capacity import Picture
 from services.monitor.claims import ClaimPicture, claim, volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
-from services.monitor.namespace_news import NamespaceNews
-from services.monitor.picture import Picture
+from services.monitor.namespaces import Collection, Named, Said
 from services.monitor.quotas import QuotaPicture, limit_range, quota
-from services.monitor.recalling import recall
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import Heard
 from shared.bus.publisher import Stale
 from shared.kube import limiter
 from shared.kube.client import Api, connect
-from shared.kube.settings import KubeSettings
 from shared.kube.watch import Event, Listed, Missed, Reader
 from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
+from shared.runtime.config import KubeSettings
 from shared.runtime.metrics import Measure, Meter
+
+KINDS = 2
+
+
+class NamespacePicture(Protocol):
+    """What is known of every namespace, and what was last said of it."""
+
+    revision: str
+
+    @property
+    def said(self) -> Mapping[str, Message]: ...
+    def begin_from(self, said: Iterable[Any]) -> None: ...
+    def news(self, namespaces: Iterable[str], now: float) -> Sequence[Message]: ...
+
+
+P = TypeVar("P", bound=NamespacePicture)
+
+
+class NamespaceNews(Generic[P]):
+    def __init__(self, picture: P) -> None:
+        self.picture = picture
+        self.marked, self.awake = set(picture.said), asyncio.Event()
+        self.namespaces = set(picture.said)  # all that were ever marked
+        self.listed = set[int]()  # the collections of which all objects are known
+
+    def begin_from(self, said: Iterable[Message]) -> None:
+        """Take these for what was said, and look at every namespace again."""
+        self.picture.begin_from(said)
+        self._mark(self.namespaces | set(self.picture.said))
+
+    def on_event(self, event: Event[Named[Said]], there: Collection[Said]) -> None:
+        self.picture.revision = event.revision
+        if isinstance(event, Listed):
+            self._mark(there.see_all(event.facts))
+            self.listed.add(id(there))
+        elif isinstance(event, Missed):
+            self._mark(there.miss(event.fact))
+        else:
+            self._mark(there.see(event.fact))
+
+    def _mark(self, namespaces: set[str]) -> None:
+        self.marked |= namespaces
+        self.namespaces |= namespaces
+        self.awake.set()
+
+    async def next(self) -> Sequence[Message]:
+        """Wait for a change."""
+        while True:
+            await self.awake.wait()
+            self.awake.clear()
+            if len(self.listed) == KINDS:
+                marked, self.marked = self.marked, set()
+                return self.picture.news(marked, time.time())
+
+
+async def recall(bus: Bus, at_once: int, kind: type[Message] = CapacityChanged) -> list[Heard]:
+    """The last fact of a kind said of each node or namespace, so that a restart tells only what
+    changed meanwhile.
+
+    What cannot be read is told anew.
+    """
+    info = await bus.asked(
+        lambda: bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(kind))
+    )
+    keys = [
+        subject.removeprefix(subjects.pattern(kind, "")) for subject in info.state.subjects or {}
+    ]
+    told: list[Heard] = []
+    for begin in range(0, len(keys), at_once):
+        heard = await asyncio.gather(
+            *(bus.last(kind, key) for key in keys[begin : begin + at_once])
+        )
+        told += [h for h in heard if h]
+    return told
+
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
@@ -74,7 +155,7 @@ class Monitor:
         self.was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
-        self.reaction = Meter(measures.REACTION)
+        self.reaction = Meter(capacity.REACTION)
         self.awake = asyncio.Event()
         self.nodes_known = asyncio.Event()
         self.pods_known = asyncio.Event()
@@ -178,7 +259,7 @@ class Monitor:
                 self.said[subject] = await self.bus.last_sequence(type(told), told.key())
 
     def measures(self) -> list[Measure]:
-        return [*measures.capacity(self.picture.said.values()), self.reaction.measure()]
+        return [*capacity.capacity(self.picture.said.values()), self.reaction.measure()]
 
 
 async def start(bus: Bus, settings: Settings) -> None:

@@ -16,9 +16,9 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from shared.bus.bus import Bus
-from shared.bus.retry import Plaint
 from shared.bus.streams import GIB, stream_names
 from shared.runtime import config
+from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 RETRY_S = 1.0
@@ -41,12 +41,12 @@ async def start(bus: Bus, settings: Settings) -> None:
 
 async def keep_streams(bus: Bus, settings: Settings, exist: asyncio.Event) -> None:
     """Make what is missing, for ever. `exist` is set while all are there."""
-    plaint = Plaint()
+    warning = RateLimitedWarning()
     while True:
         try:
             await bus.create(settings.replicas, settings.orders_gib * GIB, settings.job_namespaces)
         except NatsError as error:
-            plaint.tell("StreamsNotMade", error)
+            warning.warn_error("StreamsNotMade", error)
             await asyncio.sleep(RETRY_S)
             continue
         log.info("StreamsMade", replicas=settings.replicas, namespaces=settings.job_namespaces)

@@ -24,8 +24,8 @@ from services.trainer.leaving import Times
 from services.trainer.settings import Settings
 from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
-from shared import grace
 from shared.bus.bus import Bus
+from shared.kube import eviction
 from shared.messages import SIGTERM, CheckpointSaved, JobFinished, TaskLeaving, TrainingResumed
 
 logger = structlog.get_logger()
@@ -74,7 +74,7 @@ class Farewell:
         if fact.generation > self.measured:
             self.measured, self.changes_s = (
                 fact.generation,
-                grace.added(self.changes_s, fact.change_s),
+                eviction.added(self.changes_s, fact.change_s),
             )
 
     @property
@@ -83,7 +83,7 @@ class Farewell:
         lets it.
         """
         settings = self.trainer.settings
-        return grace.needed_s(settings.grace_s, self.changes_s, settings.grace_most_s)
+        return eviction.needed_s(settings.grace_s, self.changes_s, settings.grace_most_s)
 
     async def attend(self) -> None:
         """Do what is due, at every change and when its time has come, until we may go."""

@@ -45,10 +45,11 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from services.trainer import interval
 from services.trainer.interval import Past
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S, is_outage
 from shared.bus.publisher import Stale
-from shared.bus.retry import RETRY_S, Plaint, is_outage
 from shared.bus.subjects import LEDGER
 from shared.messages import AllocationDecided, NotNegative
+from shared.runtime.log import RateLimitedWarning
 
 logger = structlog.get_logger()
 
@@ -118,7 +119,7 @@ class Fence:
         self._folder = folder
         self._revision = 0
         self._held = -1  # the generation that claimed last
-        self._turn, self._plaint = asyncio.Lock(), Plaint()
+        self._turn, self._plaint = asyncio.Lock(), RateLimitedWarning()
         self.entry = Entry(uid=uid, generation=-1)
         self.waited_s = 0.0  # for how long the last write waited for a clear answer
 
@@ -218,7 +219,7 @@ class Fence:
 
     async def _look_later(self, why: str) -> None:
         """Wait for a copy to catch up."""
-        self._plaint.say("LedgerLags", key=self._key, revision=self._revision, why=why)
+        self._plaint.warn("LedgerLags", key=self._key, revision=self._revision, why=why)
         await asyncio.sleep(LOOK_S)
 
     async def _found(self) -> Entry | None:
@@ -341,7 +342,7 @@ class Fence:
 
     async def _wait(self, event: str, error: NatsError) -> None:
         """Wait until the next try, and say in the log why."""
-        self._plaint.tell(event, error, key=self._key, revision=self._revision, remedy=REMEDY)
+        self._plaint.warn_error(event, error, key=self._key, revision=self._revision, remedy=REMEDY)
         await asyncio.sleep(RETRY_S)
 
 

@@ -23,8 +23,9 @@ from nats.js.errors import APIError
 from services.trainer.program import BadProgram, digest_of, file_name
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.retry import Plaint, is_outage
+from shared.bus.client import is_outage
 from shared.messages import LARGEST_PROGRAM, Program
+from shared.runtime.log import RateLimitedWarning
 
 TRIES, AGAIN_S = 3, 0.5
 BUSY_S = 2.0
@@ -59,12 +60,12 @@ def _keep(path: Path, body: bytes) -> None:
 async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
     why = ""
     tries = 0
-    busy = Plaint()
+    busy = RateLimitedWarning()
     while tries < TRIES:
         try:
             body, why = await _looked_up(bus, namespace, program.digest)
         except programs.BucketBusy as error:
-            busy.tell("ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY)
+            busy.warn_error("ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY)
             await asyncio.sleep(BUSY_S)
             continue
         if body is not None:

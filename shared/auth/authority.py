@@ -1,4 +1,10 @@
-"""Who is believed on the bus: an operator, two accounts, and the users of each. Pure: chance and
+"""Keys and signed claims as nats-server knows them: nkeys and JWTs. Pure: chance and time are
+arguments.
+
+A claim is `header.claims.signature`, each in base64 without padding; the signature is ed25519 over
+the first two.
+
+Who is believed on the bus: an operator, two accounts, and the users of each. Pure: chance and
 time are arguments.
 
 nats-server believes what the operator's key has signed: the accounts (`server_config`), and through
@@ -10,14 +16,17 @@ trainers, which he might name one by one as well, and as nobody else.)
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import nkeys
 
-from shared.auth import permissions, tokens
+from shared.auth import permissions
 from shared.auth.permissions import (
     INSIDE,
     JOB,
@@ -29,6 +38,88 @@ from shared.auth.permissions import (
     SUBMITTER,
     Permissions,
 )
+
+Kind = Literal["operator", "account", "user"]
+PREFIXES: dict[Kind, int] = {
+    "operator": nkeys.PREFIX_BYTE_OPERATOR,
+    "account": nkeys.PREFIX_BYTE_ACCOUNT,
+    "user": nkeys.PREFIX_BYTE_USER,
+}
+CHANCE_BYTES = 32  # of an ed25519 seed
+HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+VERSION = 2
+BEGIN, END = "-----BEGIN {}-----", "------END {}------"
+JWT, SEED = "NATS USER JWT", "USER NKEY SEED"
+
+
+class BadCredentials(ValueError):
+    """A text that holds no credentials."""
+
+
+def seed(kind: Kind, chance: bytes) -> str:
+    """The secret half of a key; `chance`: 32 random bytes."""
+    return bytes(nkeys.encode_seed(chance, PREFIXES[kind])).decode()
+
+
+def public(secret: str) -> str:
+    """The public half."""
+    return bytes(nkeys.from_seed(bytearray(secret.encode())).public_key).decode()
+
+
+def signed(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
+    """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`,
+    their end (s).
+    """
+    nats = {**claims["nats"], "type": kind, "version": VERSION}
+    body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public(secret)}
+    body["jti"] = (
+        base64.b32encode(hashlib.sha256(msgspec.json.encode(body)).digest()).decode().rstrip("=")
+    )
+    text = f"{_text(msgspec.json.encode(HEADER))}.{_text(msgspec.json.encode(body))}"
+    signature = nkeys.from_seed(bytearray(secret.encode())).sign(text.encode())
+    return f"{text}.{_text(bytes(signature))}"
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def credentials(token: str, secret: str) -> str:
+    """What a NATS client takes as a user's credentials."""
+    parts = ((JWT, token), (SEED, secret))
+    return "".join(f"{BEGIN.format(name)}\n{text}\n{END.format(name)}\n\n" for name, text in parts)
+
+
+def name_in(text: str) -> str:
+    """The user's name in credentials; raises `BadCredentials`."""
+    return _claims(text).name
+
+
+def tags_in(text: str) -> list[str]:
+    """Return the tags in credentials, each `name:value`; raises `BadCredentials`."""
+    return _claims(text).nats.tags
+
+
+class _Nats(msgspec.Struct):
+    tags: list[str] = []
+
+
+class _Claims(msgspec.Struct):
+    """The claims of a user that are read here."""
+
+    name: str
+    nats: _Nats = msgspec.field(default_factory=_Nats)
+
+
+def _claims(text: str) -> _Claims:
+    try:
+        token = text.split(BEGIN.format(JWT))[1].split()[0]
+        claims = token.split(".")[1]
+        body = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        return msgspec.json.decode(body, type=_Claims)
+    except (IndexError, ValueError) as error:
+        raise BadCredentials("these are no NATS credentials") from error
+
 
 USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
@@ -63,16 +154,16 @@ def keys(chance: Chance) -> Keys:
     """New ones."""
 
     def account() -> str:
-        return tokens.seed("account", chance(tokens.CHANCE_BYTES))
+        return seed("account", chance(CHANCE_BYTES))
 
-    operator = tokens.seed("operator", chance(tokens.CHANCE_BYTES))
+    operator = seed("operator", chance(CHANCE_BYTES))
     return Keys(
         operator=operator, system=account(), inside=account(), outside=account(), jobs=account()
     )
 
 
 def signer(root: Keys) -> Signer:
-    return Signer(seed=root.jobs, account=tokens.public(root.outside))
+    return Signer(seed=root.jobs, account=public(root.outside))
 
 
 # ---------------------------------------------------------------- the server
@@ -85,10 +176,10 @@ def server_config(root: Keys, issued_s: float) -> str:
         root.inside: _account(root, INSIDE, root.inside, _inside(), issued_s),
         root.outside: _account(root, OUTSIDE, root.outside, _outside(root), issued_s),
     }
-    preload = "".join(f"  {tokens.public(seed)}: {token}\n" for seed, token in accounts.items())
-    claims = {"name": "weir", "sub": tokens.public(root.operator), "nats": {}}
-    operator = tokens.signed(claims, "operator", issued_s, root.operator)
-    system = tokens.public(root.system)
+    preload = "".join(f"  {public(seed)}: {token}\n" for seed, token in accounts.items())
+    claims = {"name": "weir", "sub": public(root.operator), "nats": {}}
+    operator = signed(claims, "operator", issued_s, root.operator)
+    system = public(root.system)
     lines = f"max_control_line: {CONTROL_LINE}\n"
     return f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
 
@@ -101,8 +192,8 @@ def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s:
         ("mem_storage", "disk_storage", "streams", "consumer"), UNLIMITED if name == INSIDE else 0
     )
     nats = {"limits": {**limits, **stored, "wildcards": True}, **fields}
-    claims = {"name": name, "sub": tokens.public(seed), "nats": nats}
-    return tokens.signed(claims, "account", issued_s, root.operator)
+    claims = {"name": name, "sub": public(seed), "nats": nats}
+    return signed(claims, "account", issued_s, root.operator)
 
 
 def _inside() -> dict[str, Any]:
@@ -120,8 +211,8 @@ def _inside() -> dict[str, Any]:
 
 
 def _outside(root: Keys) -> dict[str, Any]:
-    account = tokens.public(root.inside)
-    scope = {"kind": "user_scope", "key": tokens.public(root.jobs), "role": JOB}
+    account = public(root.inside)
+    scope = {"kind": "user_scope", "key": public(root.jobs), "role": JOB}
     return {
         "imports": [
             {
@@ -193,10 +284,10 @@ def _credentials(
     issued_s: float,
     lasts_s: float = 0.0,
 ) -> str:
-    secret = tokens.seed("user", chance)
+    secret = seed("user", chance)
     ends = {"exp": int(issued_s + lasts_s)} if lasts_s else {}
-    claims = {"name": name, "sub": tokens.public(secret), "nats": fields, **ends}
-    return tokens.credentials(tokens.signed(claims, "user", issued_s, issuer), secret)
+    claims = {"name": name, "sub": public(secret), "nats": fields, **ends}
+    return credentials(signed(claims, "user", issued_s, issuer), secret)
 
 
 NO_LIMITS = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from shared.auth import authority, tokens
+from shared.auth import authority
 from shared.auth.authority import Keys
 from shared.auth.permissions import SUBMITTER
 
@@ -66,7 +66,7 @@ def _tls(certificate: tuple[Path, Path] | None) -> str:
 
 
 def _chance() -> bytes:
-    return os.urandom(tokens.CHANCE_BYTES)
+    return os.urandom(authority.CHANCE_BYTES)
 
 
 def _keys(path: Path) -> Keys:

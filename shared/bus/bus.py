@@ -28,9 +28,9 @@ from nats.js.object_store import ObjectStore
 
 from shared.auth.permissions import API, entry, stream_of
 from shared.bounds import clamped
-from shared.bus import retry, streams, subjects
+from shared.bus import streams, subjects
 from shared.bus import tail as tail_module
-from shared.bus.client import SturdyClient, dial
+from shared.bus.client import RETRY_S, SturdyClient, asked, dial
 from shared.bus.consumer import (
     Ear,
     Follower,
@@ -45,11 +45,11 @@ from shared.bus.consumer import (
 from shared.bus.dead_letters import Burial
 from shared.bus.intake import UNCHANGED_RATES, Rates
 from shared.bus.publisher import Outbox, headers_of, no_room
-from shared.bus.retry import RETRY_S, Plaint
 from shared.bus.subjects import DEFAULT_NAMESPACE, STATE, is_from_newer_service, program_bucket
 from shared.messages import Message
 from shared.runtime import process
 from shared.runtime.health import Vitals
+from shared.runtime.log import RateLimitedWarning
 from shared.runtime.metrics import Measure, Traffic
 
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ class Bus:
         self.vitals = vitals or Vitals()
         self.traffic = Traffic()
         self._patient = patient
-        self._plaint = Plaint()
+        self._warning = RateLimitedWarning()
         self.vitals.need("the bus", lambda: client.is_connected)
         self.js: JetStreamContext = client.jetstream(timeout=ANSWER_S, prefix=client.api)
         self.must_lead: Callable[[], None] = _nobody_asks
@@ -402,9 +402,7 @@ class Bus:
         never passes.
         """
         return (
-            await retry.asked(self.client, question, self._plaint)
-            if self._patient
-            else await question()
+            await asked(self.client, question, self._warning) if self._patient else await question()
         )
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:

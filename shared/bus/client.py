@@ -9,6 +9,12 @@ for somebody to bury.
 Who asks for what he may not is told of it beside the request, and the library lets him wait until
 it times out; so it does with all that was asked on a connection that has broken. Here the waiting
 ends with `Refused`, or with `Lost`.
+
+Patience with a bus that is away: what it did not answer is asked again, and whoever runs us is
+told. Edge.
+
+Only for what may be asked twice: reading. What is said has an id of its own, by which the server
+takes it once.
 """
 
 from __future__ import annotations
@@ -18,17 +24,26 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import structlog
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Credentials, RawCredentials
 from nats.aio.msg import Msg
-from nats.errors import ConnectionDrainingError, FlushTimeoutError
+from nats.errors import (
+    BadSubjectError,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    FlushTimeoutError,
+    MaxPayloadError,
+)
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
+from nats.js.errors import APIError, ServiceUnavailableError
 
-from shared.auth import permissions, tokens
+from shared.auth import authority, permissions
+from shared.runtime.log import RateLimitedWarning
 
 REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
 """What the server says beside a request; the library has made its letters small."""
@@ -200,9 +215,9 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
     client = SturdyClient()
     if credentials:
         claimed, user = _user(credentials)
-        name = tokens.name_in(claimed)
+        name = authority.name_in(claimed)
         client.api, client.user = permissions.api(name), name
-        client.consumer_names = _consumer_names(name, tokens.tags_in(claimed))
+        client.consumer_names = _consumer_names(name, authority.tags_in(claimed))
         options |= {"user_credentials": user, "inbox_prefix": permissions.inbox(name)}
     client.veiled = bool(ca) or url.startswith("tls://")
     if ca:
@@ -240,4 +255,48 @@ def _consumer_names(user: str, tags: Sequence[str]) -> list[str]:
 
 def _is_text(given: str) -> bool:
     """Of what is else the name of a file."""
-    return given.startswith(tokens.BEGIN[:5])
+    return given.startswith(authority.BEGIN[:5])
+
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+RETRY_S = 0.2
+"""From one try to the next: of all that is tried again, the connection too."""
+NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Final)
+
+
+SERVER_ERROR = 500
+
+
+def passes(error: NatsError) -> bool:
+    """Whether a later try may end otherwise. A server without a leader, say, answers that it is not
+    available yet.
+    """
+    return isinstance(error, ServiceUnavailableError) or not isinstance(error, NEVER)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error says no more than that the bus cannot do it now: nothing is wrong
+    with the request.
+
+    With its errors of 500 and above a server says that it has no leader, or no room.
+    """
+    if isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR:
+        return True
+    return isinstance(error, NatsError) and passes(error)
+
+
+async def asked(
+    client: SturdyClient, question: Callable[[], Awaitable[T]], warning: RateLimitedWarning
+) -> T:
+    """The answer, however long the server is away meanwhile; raises what no later try can heal."""
+    while True:
+        if not client.is_reconnecting:
+            try:
+                return await question()
+            except NatsError as error:
+                if not passes(error):
+                    raise
+                warning.warn_error("AnswerWaits", error)
+        await asyncio.sleep(RETRY_S)

@@ -45,9 +45,9 @@ from nats.js.errors import NotFoundError
 
 from shared.auth.permissions import durable
 from shared.bus import subjects
-from shared.bus.client import Refused, SturdyClient
-from shared.bus.retry import RETRY_S, Plaint
+from shared.bus.client import RETRY_S, Refused, SturdyClient
 from shared.messages import Message
+from shared.runtime.log import RateLimitedWarning
 
 ASKED_FOR = 256
 EXPIRES_S, HEARTBEAT_S = 30.0, 2.0
@@ -243,7 +243,7 @@ class Follower:
         self.after, self.stored_s = after
         self.pending, self.owed = 0, 0
         self._held: Msg | None = None  # read to compare it, and not handed on yet
-        self.puller, self._plaint = self._puller(), Plaint()
+        self.puller, self._warning = self._puller(), RateLimitedWarning()
 
     def _puller(self) -> Puller:
         return Puller(self.client, self.ear.stream, self.durable, self.may_ask)
@@ -326,7 +326,9 @@ class Follower:
             except Refused:
                 raise
             except NatsError as again:
-                self._plaint.tell("FollowWaits", again, stream=self.ear.stream, after=self.after)
+                self._warning.warn_error(
+                    "FollowWaits", again, stream=self.ear.stream, after=self.after
+                )
 
 
 async def stored_order(followers: Sequence[Follower]) -> AsyncIterator[tuple[Follower, Msg]]:

@@ -34,9 +34,9 @@ from nats.js.errors import APIError
 from shared.auth.permissions import entry, stream_of
 from shared.bus.client import Refused
 from shared.bus.publisher import Outbox
-from shared.bus.retry import Plaint
 from shared.bus.subjects import DEAD
 from shared.messages import DeadLetter
+from shared.runtime.log import RateLimitedWarning
 from shared.runtime.metrics import Family, Measure, Traffic
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ log = structlog.get_logger()
 class Burial:
     def __init__(self, outbox: Outbox, traffic: Traffic) -> None:
         self._outbox, self._traffic = outbox, traffic
-        self.budget, self._plaint = LetterBudget(), Plaint()
+        self.budget, self._warning = LetterBudget(), RateLimitedWarning()
 
     def may_write(self, subject: str) -> bool:
         """Whether the namespace's budget has a letter left; its use is counted, and a used-up
@@ -159,7 +159,7 @@ class Burial:
         if self.budget.take(namespace, time.monotonic()):
             return True
         why = RuntimeError(f"too many unreadable messages in namespace {namespace}")
-        self._plaint.tell(
+        self._warning.warn_error(
             "DeadLettersRefused", why, subject=subject, refused=self.budget.refused[namespace]
         )
         return False

@@ -24,11 +24,11 @@ from nats.js.api import RawStreamMsg
 from nats.js.errors import APIError, NotFoundError
 
 from shared.bus import subjects
-from shared.bus.client import SturdyClient
-from shared.bus.retry import RETRY_S, Plaint, asked, passes
+from shared.bus.client import RETRY_S, SturdyClient, asked, passes
 from shared.bus.subjects import type_of
 from shared.messages import Message
 from shared.runtime.incidents import Troubles
+from shared.runtime.log import RateLimitedWarning
 from shared.runtime.metrics import Traffic
 
 ROOM_S = 2.0
@@ -75,7 +75,7 @@ class Outbox:
         self._name = name
         self._traffic = traffic
         self._may_say = may_say
-        self._plaint, self.troubles = Plaint(), Troubles(name)
+        self._warning, self.troubles = RateLimitedWarning(), Troubles(name)
         self._lines: dict[str, Line] = {}  # by subject
         self.secret = secrets.token_hex(SECRET_BYTES)
 
@@ -161,7 +161,7 @@ class Outbox:
         """Until the next try; raises what none can heal."""
         if no_room(error) and wait_for_room:
             stream = subjects.stream_holding(subject)
-            self._plaint.tell(
+            self._warning.warn_error(
                 "NoRoom", error, subject=subject, waiting=self.waiting, stream=stream, remedy=REMEDY
             )
             self.troubles.begins(
@@ -170,7 +170,7 @@ class Outbox:
             return ROOM_S
         if no_room(error) or not passes(error):
             raise error
-        self._plaint.tell("PublishWaits", error, subject=subject, waiting=self.waiting)
+        self._warning.warn_error("PublishWaits", error, subject=subject, waiting=self.waiting)
         self.troubles.begins(
             "bus away", f"the bus did not take {subject}: {str(error) or type(error).__name__}"
         )
@@ -212,7 +212,7 @@ class Outbox:
         return await asked(
             self._client,
             lambda: self._js.get_msg(stream, subject=subject, direct=True),
-            self._plaint,
+            self._warning,
         )
 
 

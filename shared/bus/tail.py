@@ -20,9 +20,9 @@ from nats.js.errors import APIError
 
 from shared.auth.permissions import API, SLOTS, SUBMITTER
 from shared.bus import subjects
-from shared.bus.client import Final, SturdyClient
+from shared.bus.client import RETRY_S, Final, SturdyClient
 from shared.bus.consumer import Heard, Place, Puller, read, stored_s
-from shared.bus.retry import RETRY_S, Plaint
+from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 
@@ -225,7 +225,7 @@ class Watcher:
         self.stream = stream
         self.config = config
         self.on_set_back: Callable[[], None] = lambda: None
-        self._plaint = Plaint()
+        self._warning = RateLimitedWarning()
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
         """A consumer, and the sequence behind which it begins."""
@@ -262,5 +262,7 @@ class Watcher:
             except NatsError as again:
                 if self.client.is_closed:
                     raise
-                self._plaint.tell("WatchWaits", again, stream=self.stream, seen=seen.sequence)
+                self._warning.warn_error(
+                    "WatchWaits", again, stream=self.stream, seen=seen.sequence
+                )
                 await asyncio.sleep(RETRY_S)

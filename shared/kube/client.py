@@ -24,8 +24,8 @@ from kubernetes.aio import client, config
 
 from shared.kube import limiter
 from shared.kube.limiter import NO_ANSWER, Gate, Requests
-from shared.kube.settings import KubeSettings
-from shared.kube.shapes import Status
+from shared.kube.objects import Status
+from shared.runtime.config import KubeSettings
 from shared.runtime.incidents import Troubles
 
 log = structlog.get_logger()

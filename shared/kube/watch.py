@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from shared.kube.client import TROUBLES, WIRE, Api, ApiError, refusal
-from shared.kube.shapes import Line, Page, Strange, Versioned
+from shared.kube.objects import Line, Page, Strange, Versioned
 
 log = structlog.get_logger()
 

@@ -20,10 +20,11 @@ from nats.js.errors import NotFoundError
 from shared.auth.permissions import SERVICES, SETUP
 from shared.bus import bus
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S, is_outage
 from shared.bus.consumer import SetBack
-from shared.bus.retry import RETRY_S, Plaint, is_outage
 from shared.runtime import config, log
 from shared.runtime.health import BEGUN, Vitals
+from shared.runtime.log import RateLimitedWarning
 from shared.runtime.process import end
 
 C = TypeVar("C", bound=config.Common)
@@ -131,14 +132,14 @@ async def _until_streams_exist(connection: Bus) -> None:
     """
     if connection.name == SETUP:
         return
-    exist, plaint = asyncio.Event(), Plaint()
+    exist, warning = asyncio.Event(), RateLimitedWarning()
     connection.vitals.need("the streams", exist.is_set)
     while not exist.is_set():
         try:
             await connection.verify()
             exist.set()
         except NotFoundError as error:
-            plaint.tell("StreamsMissing", error, remedy="weir streams create")
+            warning.warn_error("StreamsMissing", error, remedy="weir streams create")
             await asyncio.sleep(RETRY_S)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
+from nats.js.errors import APIError
 
 from shared.messages import Message
 
@@ -76,3 +78,30 @@ def about(message: Message) -> Iterator[None]:
         **{k: v for k, v in bound.items() if v is not None}
     ):
         yield
+
+
+WARNING_INTERVAL_S = 30.0
+"""Time between two lines of the same warning, so that a long outage does not fill the log."""
+
+
+class RateLimitedWarning:
+    """Logs a warning at once, and repeats it at most every `every_s` seconds."""
+
+    def __init__(
+        self, every_s: float = WARNING_INTERVAL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._logged_s = -every_s
+
+    def warn_error(self, event: str, error: Exception, **fields: object) -> None:
+        """Log the warning with the text of an error."""
+        text = str(error) if isinstance(error, APIError) else repr(error)
+        self.warn(event, error=text, **fields)
+
+    def warn(self, event: str, **fields: object) -> None:
+        """Log the warning, unless it was logged a short time ago."""
+        now_s = self._clock()
+        if now_s >= self._logged_s + self._every_s:
+            self._logged_s = now_s
+            structlog.get_logger().warning(event, **fields)

@@ -19,8 +19,8 @@ from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, CapacityChanged, JobAccepted, JobRejected, Message
 from tests.allocator.builders import AT_ONCE, node, request, resumed, size
 from tests.allocator.test_service import QUICK, allocator, last, soon, with_program
-from tests.shared.strange import Poison, odd_messages, poison, readable
-from tests.shared.words import one_of_each
+from tests.shared.malformed import Poison, odd_messages, poison, readable
+from tests.shared.sample_messages import one_of_each
 
 
 class Crowd:

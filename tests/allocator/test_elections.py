@@ -11,7 +11,7 @@ from shared.bus.subjects import STATE
 from shared.messages import AllocationDecided, JobAccepted
 from tests.allocator.builders import node
 from tests.allocator.test_replicas import Replica, asked, heard, until
-from tests.shared.three_servers import three_servers
+from tests.shared.bus.three_servers import three_servers
 
 
 async def test_it_starts_while_there_is_no_leader_and_decides_when_one_is_elected(

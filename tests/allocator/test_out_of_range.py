@@ -40,7 +40,7 @@ from shared.runtime.metrics import exposed
 from tests.allocator.builders import EVEN, node, request
 from tests.allocator.test_service import QUICK, last, soon
 from tests.conftest import NatsServer
-from tests.shared.guarded import credentials, guarded, visitor
+from tests.shared.secured_server import credentials, guarded, visitor
 
 WEIR = replace(QUICK, policy="weir", snapshot_s=3600.0)
 """Each start reads the whole log."""

@@ -31,8 +31,8 @@ from shared.messages import (
     Program,
 )
 from tests.allocator.builders import node, request, resumed
-from tests.shared import guarded
-from tests.shared.test_node_facts import copied
+from tests.shared import secured_server
+from tests.shared.bus.test_node_facts import copied
 
 KEPT_S = 7 * 86_400.0
 BODY, OTHER = b"def model(): ...", b"def model(): pass"
@@ -317,9 +317,9 @@ async def test_storing_a_program_that_is_there_makes_it_young(bus: Bus) -> None:
 
 
 async def test_the_allocator_s_own_credentials_let_it_remove(tmp_path: Path) -> None:
-    async with guarded.guarded(tmp_path) as server:
-        root = await wire.connect(server.url, "root", guarded.unlimited())
-        allocator = await wire.connect(server.url, ALLOCATOR, guarded.credentials(ALLOCATOR))
+    async with secured_server.guarded(tmp_path) as server:
+        root = await wire.connect(server.url, "root", secured_server.unlimited())
+        allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))
         scene = Scene(root)
         await keep(root, HOME, digest_of(BODY), BODY)
         await scene.end("over", await scene.job("over"))

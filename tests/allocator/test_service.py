@@ -23,8 +23,8 @@ from shared.auth.permissions import descriptions
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S
 from shared.bus.programs import digest_of, meta_token
-from shared.bus.retry import RETRY_S
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -45,7 +45,7 @@ from shared.messages import (
 from shared.runtime.process import end
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
-from tests.shared.test_node_facts import lost_history
+from tests.shared.bus.test_node_facts import lost_history
 
 M = TypeVar("M", bound=Message)
 PROGRAM = b"def model(): ..."

@@ -8,7 +8,7 @@ from services.allocator.decide import decide
 from services.allocator.job import UNKNOWN_LEAVING_KEPT
 from services.allocator.state import State, apply
 from services.allocator.view import job_view
-from shared.bus.early_facts import MOST_OF_JOB
+from shared.bounds import MOST_OF_JOB
 from shared.messages import JobFinished, Resources, TaskLeaving, TaskPlan
 from tests.allocator.builders import (
     UID,

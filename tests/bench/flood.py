@@ -65,7 +65,7 @@ from tests.allocator.builders import node, request
 from tests.bench.flood_side import CONSUMERS
 from tests.bench.report import finish, percentile, say
 from tests.conftest import NatsServer
-from tests.shared.guarded import credentials, guarded
+from tests.shared.secured_server import credentials, guarded
 
 FLOOD_S = float(os.environ.get("BENCH_FLOOD_S", "60"))
 QUIET_S = float(os.environ.get("BENCH_QUIET_S", "15"))

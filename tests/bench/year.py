@@ -38,7 +38,7 @@ from shared.auth.permissions import stream_of
 from shared.bus import bus as wire
 from shared.bus import snapshots
 from shared.bus.bus import Bus
-from shared.bus.retry import RETRY_S
+from shared.bus.client import RETRY_S
 from shared.bus.subjects import FACTS, ORDERS, STATE
 from shared.runtime.process import end, free_port
 from tests.bench.report import finish_in_a_folder, say

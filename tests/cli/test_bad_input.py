@@ -18,8 +18,8 @@ from shared.bus.subjects import JOBS
 from shared.messages import CancelRequested, DeadLetter, JobAccepted, JobFinished, Message
 from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM
-from tests.shared.strange import DEEP, odd_messages
-from tests.shared.words import JOB, abandoned, one_of_each, request
+from tests.shared.malformed import DEEP, odd_messages
+from tests.shared.sample_messages import JOB, abandoned, one_of_each, request
 
 NONSENSE = (b"", b"\xff", b"[]", b"{}", b"null", DEEP)
 

@@ -7,7 +7,7 @@ from shared.bus.consumer import Heard
 from shared.messages import CancelRequested, JobAccepted, JobFinished
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 
 async def running(bus: Bus) -> JobAccepted:

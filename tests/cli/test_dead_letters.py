@@ -16,9 +16,9 @@ from shared.messages import CancelRequested, GenerationAbandoned, Message
 from tests.cli.conftest import Prompt
 from tests.cli.test_submitter import sign_in
 from tests.conftest import connected
-from tests.shared.ears import Ears
-from tests.shared.guarded import credentials, guarded
-from tests.shared.words import abandoned
+from tests.shared.listeners import Ears
+from tests.shared.sample_messages import abandoned
+from tests.shared.secured_server import credentials, guarded
 
 WHY = "Object contains unknown field `colour`"
 

@@ -12,7 +12,7 @@ from services.cli.event_line import WIDTHS, brief, document, line, numbers, whos
 from services.cli.sentences import sentence
 from shared.bus.subjects import subject_of
 from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
-from tests.shared.words import JOB, one_of_each
+from tests.shared.sample_messages import JOB, one_of_each
 
 EACH = pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
 STORED_S = 1_700_000_000.25

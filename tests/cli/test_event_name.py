@@ -7,7 +7,7 @@ import pytest
 from services.cli.entry import Entry
 from services.cli.event_name import name_of, place_of
 from shared.bus.subjects import DEAD, FACTS, ORDERS
-from tests.shared.words import abandoned
+from tests.shared.sample_messages import abandoned
 
 
 @pytest.mark.parametrize(("stream", "name"), [(ORDERS, "o7"), (FACTS, "f7"), (DEAD, "d7")])

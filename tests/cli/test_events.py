@@ -33,7 +33,7 @@ from shared.messages import (
 )
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
-from tests.shared.words import JOB, abandoned, one_of_each
+from tests.shared.sample_messages import JOB, abandoned, one_of_each
 
 BOTH = [Wanted(stream, filters(stream)) for stream in (ORDERS, FACTS)]
 

@@ -22,7 +22,7 @@ from shared.messages import AllocationDecided, JobRejected, Message
 from tests.allocator.builders import UID, Story, accepted, node, own, request, resumed
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 
 APART_S = 0.05
 """Between two messages of which the order of storing in two streams matters."""

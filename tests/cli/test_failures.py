@@ -28,7 +28,7 @@ from shared.messages import (
     Trouble,
 )
 from tests.bench.chaos.schedule import BY_NAME
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 
 LOST: tuple[type[Message], ...] = (TaskExited, AllocationDecided)
 """How a task ended, and what is decided about it: `lost ...; replaced (...)`."""

@@ -8,7 +8,7 @@ from services.cli.filters import AREAS, filters
 from shared.bus.streams import streams
 from shared.bus.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from shared.messages import JobRequested
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 
 
 def matches(pattern: str, subject: str) -> bool:

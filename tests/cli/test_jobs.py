@@ -20,7 +20,7 @@ from tests.allocator.builders import UID
 from tests.cli.conftest import Prompt
 from tests.console.board.builders import decided
 from tests.console.board.test_beginning import CHIEF, runs
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 
 async def shown(bus: Bus, job: str, namespace: str = "default", **fields: Any) -> JobView:

@@ -9,7 +9,7 @@ from services.cli.left_behind import goes_on, left, told
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
 from tests.cli.test_jobs import shown
-from tests.shared.words import JOB
+from tests.shared.sample_messages import JOB
 
 HERE, FOLDER = Path("/home/somebody"), Path(".weir")
 

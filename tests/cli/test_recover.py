@@ -19,7 +19,7 @@ from shared.checkpoints import Committed
 from shared.messages import JobAccepted, JobRequested, Program
 from tests.cli.conftest import Prompt, closed
 from tests.cli.test_submit import PROGRAM
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 STAMP = "20261123t043512"
 

@@ -32,7 +32,7 @@ from shared.messages import (
 )
 from shared.runtime.incidents import REMEDIES
 from tests.allocator.builders import request
-from tests.shared.words import JOB, TASK, abandoned, one_of_each
+from tests.shared.sample_messages import JOB, TASK, abandoned, one_of_each
 
 DEAD = DeadLetter(
     stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody"

@@ -12,8 +12,8 @@ from shared.bus.bus import Bus
 from shared.bus.streams import GIB, MIB, PROGRAMS_BYTES
 from shared.bus.subjects import ORDERS
 from tests.cli.conftest import Prompt
-from tests.shared.guarded import credentials, guarded
-from tests.shared.words import request
+from tests.shared.sample_messages import request
+from tests.shared.secured_server import credentials, guarded
 
 
 async def room(bus: Bus) -> int:

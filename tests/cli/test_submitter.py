@@ -16,7 +16,7 @@ from services.trainer.program import REQUIRED
 from shared.bus import bus as wire
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer
-from tests.shared.guarded import credentials, guarded
+from tests.shared.secured_server import credentials, guarded
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
 GOOD = "job: {job}\nnamespace: {namespace}\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: 1\n"

@@ -25,7 +25,7 @@ from shared.version import VERSION
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Api
 from tests.cli.test_jobs import shown
-from tests.shared.words import abandoned
+from tests.shared.sample_messages import abandoned
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -14,7 +14,7 @@ from shared.messages import Message
 from tests.cli.conftest import Prompt
 from tests.cli.test_submitter import sign_in
 from tests.console.why.story import Growth
-from tests.shared.guarded import credentials, guarded
+from tests.shared.secured_server import credentials, guarded
 
 
 async def told(bus: Bus) -> Growth:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from shared.kube.quantities import whole
+from shared.kube.objects import whole
 from tests.cluster import strangers
 from tests.cluster.cluster import Body, Cluster, Job
 from tests.cluster.handover import handover_faults

@@ -17,7 +17,7 @@ from services.__main__ import COMMANDS
 from shared.runtime.metrics import Family
 from tests.deploy import alert_stories, prometheus_operator, promql
 from tests.deploy.rendered import DEPLOY
-from tests.shared.families import families, values
+from tests.shared.metric_families import families, values
 
 FILE = DEPLOY / "components/alerts/rules.yaml"
 RULES: list[dict[str, Any]] = [

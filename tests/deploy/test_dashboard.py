@@ -12,7 +12,7 @@ import pytest
 
 from tests.deploy import promql
 from tests.deploy.rendered import DEPLOY, named
-from tests.shared.families import families, values
+from tests.shared.metric_families import families, values
 
 BOARD = json.loads((DEPLOY / "components/dashboard/weir.json").read_text())
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]

@@ -18,7 +18,7 @@ from shared.runtime.metrics import Histogram, Measure, exposed
 from shared.runtime.process import free_port
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates
-from tests.shared.families import at_first, families
+from tests.shared.metric_families import at_first, families
 from tests.shared.metric_lint import problems
 
 ASKED = {"weir-monitor", "weir-allocator", "weir-launcher", "weir-setup"}

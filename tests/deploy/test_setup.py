@@ -11,7 +11,7 @@ import nats
 
 from shared.bus.streams import stream_names
 from shared.runtime.process import free_port
-from tests.shared.test_stopping import STARTS_WITHIN_S, line_with, started
+from tests.shared.runtime.test_stopping import STARTS_WITHIN_S, line_with, started
 
 TEAMS = ("team-a", "team-b")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import aiohttp
 
+from shared.auth.authority import name_in
 from shared.auth.permissions import chunks, descriptions, program_stream
-from shared.auth.tokens import name_in
 from shared.bus.programs import digest_of, meta_token
 from shared.bus.subjects import program_bucket
 from shared.messages import CheckpointSaved, JobFinished, TrainingResumed
 from tests.flow.stage import JOB, LOOK_S, PATIENCE_S, Scene, stage
-from tests.shared.guarded import Visitor, is_let_in, visitor
+from tests.shared.secured_server import Visitor, is_let_in, visitor
 
 PRYING = Path(__file__).parent / "prying.py"
 FOUND_NOTHING = {

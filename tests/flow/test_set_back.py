@@ -12,7 +12,7 @@ from services.cli.trial import trial
 from services.local.stack import Stack
 from shared.messages import CheckpointSaved, TrainingResumed
 from tests.flow.stage import PATIENCE_S, PLACES, QUICK, Scene, left_behind
-from tests.shared.set_back import copy_stores, put_stores_back
+from tests.shared.restored_server import copy_stores, put_stores_back
 
 EPOCHS = 24
 

@@ -14,7 +14,7 @@ from shared.messages import GenerationAbandoned, JobFinished, TaskExited, TaskSt
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.launcher.test_service import SAID, Stage
 from tests.shared.kube.api_server import serving
-from tests.shared.kube.rude import PATIENCE_S, RudeServer
+from tests.shared.kube.flaky_api_server import PATIENCE_S, RudeServer
 
 QUICK = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1, "kube_rate": 1e3, "kube_burst": 100}
 FIRST, SECOND = "c0 p1 w2 w3", "c0 p1 w3 w4 w5"

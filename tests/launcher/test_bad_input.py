@@ -30,7 +30,7 @@ from shared.bus import subjects
 from shared.messages import JobMessage, Resources
 from tests.launcher.builders import UID, decided, names, plan, sent
 from tests.launcher.test_service import Stage, stage
-from tests.shared.strange import Poison, odd_messages, poison, readable, spoilt
+from tests.shared.malformed import Poison, odd_messages, poison, readable, spoilt
 
 __all__ = ["stage"]
 Body = dict[str, Any]

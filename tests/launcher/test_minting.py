@@ -26,15 +26,15 @@ from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.auth import authority
+from shared.auth.authority import name_in
 from shared.auth.permissions import chunks, descriptions, program_stream
-from shared.auth.tokens import name_in
 from shared.bus import programs, subjects
 from shared.kube.client import connect
 from tests.conftest import NatsServer
 from tests.launcher.builders import UID, decided, plan
-from tests.shared import guarded
-from tests.shared.guarded import KEYS, credentials, is_let_in, visitor
+from tests.shared import secured_server
 from tests.shared.kube.api_server import api_server
+from tests.shared.secured_server import KEYS, credentials, is_let_in, visitor
 
 GUARDED, OPEN = (
     Settings(signing_key="jobs.json", network_policies=False),
@@ -117,7 +117,7 @@ async def test_they_are_made_once_and_never_read() -> None:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with guarded.guarded(tmp_path) as running:
+    async with secured_server.guarded(tmp_path) as running:
         yield running
 
 

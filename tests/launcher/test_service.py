@@ -17,8 +17,8 @@ from services.launcher.settings import Settings
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S
 from shared.bus.consumer import Heard
-from shared.bus.retry import RETRY_S
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,

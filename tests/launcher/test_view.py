@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
 from services.launcher.view import FINISHED_OF_NAME, Told, View, awake, told
-from shared.bus.early_facts import MOST_OF_JOB
+from shared.bounds import MOST_OF_JOB
 from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from services.local.service import Cluster
 from tests.local.builders import container, idle, node, pinned, pod, python
 from tests.local.conftest import Kube
-from tests.shared.strange import DEEP, spoilt
+from tests.shared.malformed import DEEP, spoilt
 
 PODS = "/api/v1/namespaces/default/pods"
 ASKED = container(

@@ -23,7 +23,7 @@ from shared.auth.permissions import OPERATOR, Permissions
 from shared.bus.bus import Bus, connect
 from shared.bus.subjects import ORDERS, pattern
 from shared.messages import CancelRequested, CapacityChanged
-from tests.shared.guarded import is_let_in, visitor
+from tests.shared.secured_server import is_let_in, visitor
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
 NODE = pattern(CapacityChanged)

@@ -16,7 +16,7 @@ from shared.messages import CapacityChanged
 from tests.monitor.builders import node, ours
 from tests.monitor.test_service import monitor, settled
 from tests.shared.kube.api_server import serving
-from tests.shared.kube.rude import PATIENCE_S, RudeServer
+from tests.shared.kube.flaky_api_server import PATIENCE_S, RudeServer
 
 NODES = ("n0", "n1", "n2")
 QUICK = {

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.monitor.capacity import node_capacity
-from services.monitor.facts import NodeFact, PodFact, Strange, node_fact, pod_fact
+from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from shared.bus import subjects
 from shared.bus.bus import Bus
+from shared.kube.objects import Strange
 from tests.monitor.builders import Raw, container, node, ours, pod
 from tests.monitor.test_service import api, count, monitor, told
 from tests.shared.kube.api_server import ApiServer
-from tests.shared.strange import DEEP, spoilt
+from tests.shared.malformed import DEEP, spoilt
 
 __all__ = ["api"]
 

@@ -1,12 +1,69 @@
-"""What a node can still hold."""
+"""The cluster in numbers.
+
+What a node can still hold.
+"""
 
 from __future__ import annotations
 
-from services.monitor.capacity import node_capacity, same_picture
-from services.monitor.picture import Picture
-from services.monitor.quantities import Amount
-from shared.messages import Resources
-from tests.monitor.builders import container, node, node_fact, ours, pod, pod_fact
+from msgspec.structs import replace
+
+from services.monitor.capacity import Picture, node_capacity, same_picture
+from services.monitor.capacity import capacity as capacity_measures
+from services.monitor.facts import Amount
+from shared.messages import CapacityChanged, OwnPod, Resources
+from shared.runtime.metrics import exposed
+from tests.allocator.builders import node
+from tests.monitor.builders import container, node_fact, ours, pod, pod_fact
+from tests.monitor.builders import node as node_object
+from tests.shared.metric_lint import problems
+
+OURS = OwnPod(
+    namespace="default",
+    job="mnist",
+    pod="mnist-ps-1",
+    resources=Resources(cpu=2, memory_gib=0.5, gpu=1),
+)
+
+
+def told(*nodes: CapacityChanged) -> dict[str, float]:
+    return {
+        f"{measure.family.name.removeprefix('weir_capacity_')} {labels[0]}": number
+        for measure in capacity_measures(nodes)
+        for labels, number in measure.series.items()
+        if isinstance(number, int | float)
+    }
+
+
+def test_what_nodes_have_is_added_up_in_base_units() -> None:
+    found = told(node("n1", cpu=8, free=5, own=(OURS,)), node("n2", cpu=4, free=4))
+
+    assert (found["cpu_cores allocatable"], found["cpu_cores free"], found["cpu_cores ours"]) == (
+        12,
+        9,
+        2,
+    )
+    assert (found["memory_bytes allocatable"], found["memory_bytes ours"]) == (128 << 30, 1 << 29)
+    assert (found["devices allocatable"], found["devices ours"]) == (0, 1)
+
+
+def test_a_node_is_in_one_state() -> None:
+    cordoned, gone = node("n2", schedulable=False), node("n3", gone=True)
+    unready = replace(node("n4", schedulable=False), ready=False)
+    found = told(node("n1"), cordoned, gone, unready)
+
+    assert [found[f"nodes {state}"] for state in ("ready", "cordoned", "unready")] == [1, 1, 1]
+    assert found["cpu_cores allocatable"] == 24
+
+
+def test_an_empty_cluster_is_told_as_such() -> None:
+    assert set(told().values()) == {0}
+
+
+def test_a_thousand_nodes_make_no_more_series_than_one() -> None:
+    many = exposed(capacity_measures([node(f"n{number}") for number in range(1000)]))
+
+    assert problems(many) == []
+    assert len(many.splitlines()) == len(exposed(capacity_measures([node()])).splitlines())
 
 
 def capacity(raw_node, *pods, revision="1"):
@@ -15,7 +72,7 @@ def capacity(raw_node, *pods, revision="1"):
 
 def test_free_is_allocatable_less_every_pods_request():
     told = capacity(
-        node(),
+        node_object(),
         pod("a"),
         ours(),
         pod("b", "n1", container("250m", "512Mi"), container("250m", "512Mi")),
@@ -31,16 +88,16 @@ def test_free_is_allocatable_less_every_pods_request():
 def test_ended_pods_do_not_count_and_terminating_ones_do():
     leaving = ours()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    told = capacity(node(), pod("a", phase="Succeeded"), pod("b", phase="Failed"), leaving)
+    told = capacity(node_object(), pod("a", phase="Succeeded"), pod("b", phase="Failed"), leaving)
     assert told.free.cpu == 7 and told.own[0].terminating
 
 
 def test_free_is_never_below_nothing():
-    assert capacity(node(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
+    assert capacity(node_object(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
 
 
 def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
-    assert capacity(node(cpu="1000001", memory="1Ei")).allocatable == Resources(
+    assert capacity(node_object(cpu="1000001", memory="1Ei")).allocatable == Resources(
         cpu=1e6, memory_gib=1e6
     )
 
@@ -64,7 +121,7 @@ def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_
         overhead={"cpu": "250m"},
     )
     assert pod_fact(made).requests == Amount(3250, 2 << 30)
-    assert capacity(node(), made).free == Resources(cpu=4.75, memory_gib=14)
+    assert capacity(node_object(), made).free == Resources(cpu=4.75, memory_gib=14)
     devices = {
         "name": "main",
         "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}},
@@ -88,7 +145,7 @@ def test_a_container_that_is_being_shrunk_still_holds_what_it_had():
 
 
 def test_a_nodes_condition_cordon_and_taints_are_told():
-    tainted = node(
+    tainted = node_object(
         ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}]
     )
     told = capacity(tainted)
@@ -96,9 +153,9 @@ def test_a_nodes_condition_cordon_and_taints_are_told():
 
 
 def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
-    one, other = capacity(node(), revision="5"), capacity(node(), revision="9")
+    one, other = capacity(node_object(), revision="5"), capacity(node_object(), revision="9")
     assert same_picture(one, other) and one.id() != other.id()
-    assert one.id() == capacity(node(), revision="5").id()
+    assert one.id() == capacity(node_object(), revision="5").id()
 
 
 # ---------------------------------------------------------------- the picture
@@ -106,7 +163,7 @@ def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
 
 def looking(*said):
     picture = Picture(said)
-    picture.see_nodes([node_fact(node("n1")), node_fact(node("n2"))], "1")
+    picture.see_nodes([node_fact(node_object("n1")), node_fact(node_object("n2"))], "1")
     return picture
 
 
@@ -134,7 +191,7 @@ def test_a_new_list_forgets_what_it_does_not_hold():
     picture.news(["n1", "n2"], 0.0)
     told = picture.news(picture.see_pods([pod_fact(pod("a"))], "9"), 0.0)
     assert [(t.node, t.free.cpu) for t in told] == [("n2", 8)]
-    (gone,) = picture.news(picture.see_nodes([node_fact(node("n1"))], "10"), 0.0)
+    (gone,) = picture.news(picture.see_nodes([node_fact(node_object("n1"))], "10"), 0.0)
     assert gone.node == "n2" and gone.gone and not gone.ready
 
 
@@ -142,7 +199,7 @@ def test_a_node_that_vanished_while_nobody_looked_is_told_once():
     before = looking()
     said = before.news(["n1", "n2"], 0.0)
     picture = Picture(said)
-    told = picture.news(picture.see_nodes([node_fact(node("n1"))], "7"), 0.0)
+    told = picture.news(picture.see_nodes([node_fact(node_object("n1"))], "7"), 0.0)
     assert [(t.node, t.gone) for t in told] == [("n2", True)]
     again = Picture([said[0], *told])
-    assert again.news(again.see_nodes([node_fact(node("n1"))], "8"), 0.0) == []
+    assert again.news(again.see_nodes([node_fact(node_object("n1"))], "8"), 0.0) == []

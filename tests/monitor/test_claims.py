@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from services.monitor.claims import ClaimPicture, claim, volume
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.kube.shapes import Strange
+from shared.kube.objects import Strange
 from shared.messages import ClaimPlacement, ClaimsChanged, NodeRequirement, NodeTerm
 from tests.monitor.builders import Raw
 from tests.monitor.test_service import api, monitor
 from tests.shared.kube.api_server import ApiServer
-from tests.shared.strange import spoilt
+from tests.shared.malformed import spoilt
 
 __all__ = ["api"]
 

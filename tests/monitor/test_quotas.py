@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
-from services.monitor.collection import Named
+from services.monitor.namespaces import Named
 from services.monitor.quotas import QuotaPicture, limit_range, quota
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.kube.shapes import Strange
+from shared.kube.objects import Strange
 from shared.messages import MostResources, QuotaBound, QuotaChanged, Resources, TaskBounds
 from tests.monitor.builders import Raw
 from tests.monitor.test_service import api, count, monitor
 from tests.monitor.test_service import told as node_told
 from tests.shared.kube.api_server import ApiServer
-from tests.shared.strange import spoilt
+from tests.shared.malformed import spoilt
 
 __all__ = ["api"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.monitor.recalling import recall
-from services.monitor.service import Monitor
+from services.monitor.service import Monitor, recall
 from shared.bus.bus import Bus
 from shared.messages import CapacityChanged
 from shared.runtime.leadership import Deposed, Lease

@@ -18,7 +18,7 @@ from shared.messages import CapacityChanged
 from tests.conftest import NatsServer
 from tests.monitor.builders import node, ours, pod
 from tests.shared.kube.api_server import ApiServer, serving
-from tests.shared.set_back import copied_store
+from tests.shared.restored_server import copied_store
 
 WATCHED = {
     "nodes",

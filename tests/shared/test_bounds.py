@@ -1,4 +1,7 @@
-"""What a service says of measured numbers can be read, whatever was measured."""
+"""What a service says of measured numbers can be read, whatever was measured.
+
+Which facts wait for their order, where more come than can be kept.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from shared.bounds import clamped
+from services.allocator.state import EarlyFact
+from shared.bounds import LONGEST_TEXT, MOST_OF_JOB, MOST_OF_NAMESPACE, add_early, brief, clamped
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import (
     LONGEST_S,
     MOST_AMOUNT,
+    CheckpointSaved,
     JobFinished,
     Message,
     Phases,
@@ -20,7 +25,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
-from tests.shared.words import JOB, one_of_each
+from tests.shared.sample_messages import JOB, one_of_each
 
 ODD = ProgressReported(
     **JOB,
@@ -86,3 +91,38 @@ async def test_what_a_trainer_says_of_an_endless_pause_can_be_read(bus: Bus) -> 
 
     assert heard is not None and isinstance(heard.message, TrainingResumed)
     assert (heard.message.pause_s, heard.message.phases.restore_s) == (LONGEST_S, LONGEST_S)
+
+
+def resumed(step: int, job: str = "digits", namespace: str = "team-a") -> EarlyFact:
+    fact = TrainingResumed(job=job, namespace=namespace, uid=7, generation=1, step=step, samples=0)
+    return EarlyFact(fact, float(step))
+
+
+def waiting(*facts: EarlyFact) -> tuple[EarlyFact, ...]:
+    kept: tuple[EarlyFact, ...] = ()
+    for each in facts:
+        kept = add_early(kept, each, lambda early: early.fact)
+    return kept
+
+
+def test_a_job_that_says_much_pushes_out_its_own_oldest_facts_only() -> None:
+    flood = [resumed(step) for step in range(10 * MOST_OF_JOB)]
+    quiet = resumed(1, "letters")
+
+    assert waiting(quiet, *flood) == (quiet, *flood[-MOST_OF_JOB:])
+
+
+def test_a_namespace_with_many_jobs_pushes_out_no_fact_of_another_one() -> None:
+    flood = [resumed(1, f"job-{number}") for number in range(3 * MOST_OF_NAMESPACE)]
+    quiet = resumed(1, namespace="team-b")
+
+    assert waiting(quiet, *flood) == (quiet, *flood[-MOST_OF_NAMESPACE:])
+
+
+def test_a_fact_waits_without_the_middle_of_its_long_texts() -> None:
+    saved = CheckpointSaved(
+        job="digits", uid=7, generation=1, step=1, samples=1, path="/c" * 2_000, seconds=1.0
+    )
+
+    assert len(brief(saved).path) == LONGEST_TEXT and brief(saved).step == 1
+    assert brief(resumed(1).fact) == resumed(1).fact

@@ -25,7 +25,14 @@ from shared.messages import (
     Resources,
     TaskPlan,
 )
-from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
+from tests.shared.sample_messages import (
+    JOB,
+    abandoned,
+    one_of_each,
+    request,
+    spoken_again,
+    with_fields,
+)
 
 EACH = pytest.mark.parametrize("message", one_of_each(), ids=lambda m: type(m).__name__)
 

@@ -24,7 +24,7 @@ from shared.bus.subjects import LEDGER
 from shared.runtime.process import free_port
 from tests.bench.chaos.gate import Gate, gate
 from tests.conftest import WITHIN_S, NatsServer, connected
-from tests.shared.three_servers import three_servers
+from tests.shared.bus.three_servers import three_servers
 from tests.trainer.lagging_copy import LaggingCopy
 
 KEY = "default.digits"

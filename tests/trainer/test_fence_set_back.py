@@ -9,7 +9,7 @@ import pytest
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from tests.conftest import NatsServer, connected
-from tests.shared.set_back import copied_store
+from tests.shared.restored_server import copied_store
 from tests.trainer.test_fence import KEY, holder
 
 

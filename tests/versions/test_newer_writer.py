@@ -20,7 +20,7 @@ from services.launcher.reconcile import reconcile
 from services.launcher.service import HEARD as LAUNCHER_HEARD
 from services.launcher.service import SAID as LAUNCHER_SAID
 from services.launcher.settings import Settings
-from services.monitor.picture import Picture
+from services.monitor.capacity import Picture
 from services.trainer import fence, orders
 from services.trainer.supervise import Pod
 from shared.auth.authority import Keys, Signer
@@ -35,7 +35,7 @@ from shared.messages import (
     DeadLetter,
     Message,
 )
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 from tests.trainer.test_supervise import ANSWERS
 from tests.versions.newer import NAME, rewritten, rewritten_as, structs_in
 from tests.versions.records import RUNNING, Record, read_log

@@ -28,7 +28,7 @@ from services.console.board.nodes import Node, Totals, node_of, rounded, summed
 from services.console.board.story import Decision, Story
 from services.whatif.explain.history import is_cause
 from services.whatif.simulator.log_file import Told
-from shared.bus.early_facts import add_early
+from shared.bounds import add_early
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,

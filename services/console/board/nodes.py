@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.allocator.placing.amounts import NO_MORE, less, plus, together
-from shared.kube import taints
+from shared.kube import eviction
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 DIGITS = 6
@@ -76,7 +76,7 @@ def node_of(fact: CapacityChanged, at_s: float) -> Node:
 def closed(fact: CapacityChanged) -> str:
     if not fact.ready:
         return "not ready"
-    if why := taints.closed(fact.schedulable, fact.taints):
+    if why := eviction.closed(fact.schedulable, fact.taints):
         return "cordoned" if not fact.schedulable else f"leaving ({why})"
     return ""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from services.local.objects.bodies import Body, at_path, meta, spec
-from shared.kube.quantities import whole
+from shared.kube.objects import whole
 
 PYTHONS = ("python", "python3")
 REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.-][\w.-]*)\))")

@@ -6,7 +6,7 @@ import sys
 from services.local.node_spec import NodeSpec
 from services.local.objects.bodies import Body, with_condition
 from services.local.objects.quantities import cpu_text
-from shared.kube.quantities import GPU
+from shared.kube.objects import GPU
 
 PODS_PER_NODE = 110
 VERSION = "v1.36.0"

@@ -21,7 +21,7 @@ from services.local.objects.kinds import Kind
 from services.local.objects.naming import Causes, label_causes, name_causes
 from services.local.objects.pod_rules import new_pod, pod_causes, update_causes
 from services.local.objects.refusals import bad_request, conflict, invalid
-from shared.kube.quantities import parse
+from shared.kube.objects import parse
 
 GIVEN_BY_SERVER = (
     "uid",

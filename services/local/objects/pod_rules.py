@@ -11,7 +11,7 @@ from typing import Any
 from services.local.objects.bodies import Body, containers_of, spec, status, with_spec
 from services.local.objects.naming import LABEL, Causes
 from services.local.objects.requests import quality_of
-from shared.kube.quantities import parse, whole
+from shared.kube.objects import parse, whole
 
 POD_DEFAULTS: Body = {
     "restartPolicy": "Always",

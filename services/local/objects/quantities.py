@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shared.kube.quantities import whole
+from shared.kube.objects import whole
 
 Amounts = dict[str, int]
 

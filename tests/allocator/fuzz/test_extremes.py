@@ -17,7 +17,7 @@ from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.extremes import Place, at_bounds, beyond_bounds, places, read, with_number
 from tests.allocator.fuzz.laws import check
 from tests.allocator.fuzz.world import World, name_of, report, request, usage
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 
 SHAPE = bytes([0, 0, 1, 1, 18, 19, 61, 7, 18, 61, 40, 26])
 UNBOUNDED = {"metrics"}

@@ -8,7 +8,7 @@ import asyncio
 import time
 from typing import Any
 
-from shared.kube.quantities import parse
+from shared.kube.objects import parse
 from tests.bench.chaos import probes
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.world import TASK, World

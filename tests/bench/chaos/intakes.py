@@ -21,7 +21,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
 from services.local.stack import Stack
-from shared.auth import authority, keyring, tokens
+from shared.auth import authority, keyring
 from shared.auth.authority import Keys
 from shared.auth.permissions import SETUP, SUBMITTER
 from shared.bus import bus, streams, subjects
@@ -130,7 +130,7 @@ async def submitters(stack: Stack) -> AsyncIterator[dict[str, Bus]]:
         await _set_rates(owner, stack, OTHER_NAMESPACE, DEFAULT_RATES)
     made: dict[str, Bus] = {}
     for namespace in NAMESPACES.values():
-        text = authority.submitter(keys, namespace, os.urandom(tokens.CHANCE_BYTES), time.time())
+        text = authority.submitter(keys, namespace, os.urandom(authority.CHANCE_BYTES), time.time())
         made[namespace] = await bus.connect(stack.nats_url, f"{SUBMITTER}.{namespace}", text)
     try:
         yield made

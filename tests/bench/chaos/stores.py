@@ -21,7 +21,7 @@ from tests.bench.chaos import intakes, standing
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, send
 from tests.bench.chaos.world import World
-from tests.shared.set_back import copy_stores, put_stores_back
+from tests.shared.restored_server import copy_stores, put_stores_back
 
 SET_BACK_S = 60.0
 CRAWL_S = 1.5

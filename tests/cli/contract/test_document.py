@@ -15,7 +15,7 @@ from shared.auth.permissions import HEARD_BY, SAID_BY
 from shared.bus.publisher import headers_of
 from shared.bus.subjects import encode, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message
-from tests.shared.words import one_of_each
+from tests.shared.sample_messages import one_of_each
 
 WHOLE = document()
 DRAFT = jsonschema.Draft7Validator

@@ -20,9 +20,9 @@ from tests.allocator.builders import accepted, request, resumed
 from tests.conftest import NatsServer, connected
 from tests.console.board.builders import decided, holding, progress
 from tests.console.board.test_board import JOB, running
-from tests.shared import guarded
-from tests.shared.set_back import copied_store
-from tests.shared.test_node_facts import lost_history
+from tests.shared import secured_server
+from tests.shared.bus.test_node_facts import lost_history
+from tests.shared.restored_server import copied_store
 
 
 @pytest.fixture
@@ -132,13 +132,13 @@ async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch
 
 async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path: Path) -> None:
     log = running()
-    async with guarded.guarded(tmp_path) as server:
-        allocator = await wire.connect(server.url, ALLOCATOR, guarded.credentials(ALLOCATOR))
-        monitor = await wire.connect(server.url, MONITOR, guarded.credentials(MONITOR))
+    async with secured_server.guarded(tmp_path) as server:
+        allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))
+        monitor = await wire.connect(server.url, MONITOR, secured_server.credentials(MONITOR))
         await memory.remember(allocator, log.board.state)
         await monitor.publish(holding("n2"))
         await allocator.publish(decided())
-        own = await wire.connect(server.url, PAGE, guarded.credentials(PAGE))
+        own = await wire.connect(server.url, PAGE, secured_server.credentials(PAGE))
         await own.verify()
         watch = Watch(own)
         following = asyncio.ensure_future(watch.run())

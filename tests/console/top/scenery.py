@@ -27,7 +27,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 BEGAN_S = 1_795_300_000.0  # 2026-11-21 18:26:40 UTC
 WHERE = "nats://127.0.0.1:4222 (.weir/connection.json)"

@@ -29,7 +29,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 APART_S = 0.1
 SMALL: tuple[tuple[Role, int], ...] = (("chief", 0), ("ps", 1), ("worker", 2))

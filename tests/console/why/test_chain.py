@@ -11,7 +11,7 @@ from services.console.why.chain import Chain, chain
 from services.console.why.known import Known
 from shared.bus.subjects import stream_holding, subject_of
 from tests.console.why.story import SMALL, Growth
-from tests.shared.strange import odd_messages
+from tests.shared.malformed import odd_messages
 
 
 @pytest.fixture(scope="module")

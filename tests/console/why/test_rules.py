@@ -29,7 +29,7 @@ from shared.messages import (
     TaskUpdated,
 )
 from tests.console.why.story import LARGE, SMALL, Growth, Log, node
-from tests.shared.words import request
+from tests.shared.sample_messages import request
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from shared.kube import client
 from shared.kube.client import Api, ApiError, connect, probe, whole_lines
-from shared.kube.settings import KubeSettings
+from shared.runtime.config import KubeSettings
 from tests.shared.kube.api_server import ApiServer, api_server, refusal, serving
 
 

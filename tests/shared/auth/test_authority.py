@@ -1,0 +1,115 @@
+"""Whom a real server believes, and how far the launcher's key goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.auth import authority, permissions
+from shared.auth.permissions import JOB, OPERATOR, OUTSIDE
+from shared.bus import programs
+from tests.conftest import NatsServer
+from tests.shared.secured_server import DIGEST, KEYS, NOW_S, credentials, guarded, is_let_in
+
+META = programs.meta_token(DIGEST)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with guarded(tmp_path) as running:
+        yield running
+
+
+def forged(issuer: str, name: str, **nats: object) -> str:
+    secret = authority.seed("user", os.urandom(32))
+    claims = {"name": name, "sub": authority.public(secret), "nats": nats}
+    return authority.credentials(authority.signed(claims, "user", NOW_S, issuer), secret)
+
+
+def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list[str]:
+    return [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}"]
+
+
+async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(
+    server: NatsServer,
+) -> None:
+    stranger = authority.keys(os.urandom)
+
+    assert await is_let_in(server.url, credentials(OPERATOR))
+    assert not await is_let_in(server.url, "")
+    assert not await is_let_in(
+        server.url, authority.user(stranger, OPERATOR, os.urandom(32), NOW_S)
+    )
+
+
+async def test_a_user_s_claims_are_no_good_without_his_key(server: NatsServer) -> None:
+    token = credentials(OPERATOR).split(authority.BEGIN.format(authority.JWT))[1].split()[0]
+
+    assert not await is_let_in(
+        server.url,
+        authority.credentials(token, authority.seed("user", os.urandom(32))),
+    )
+
+
+async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: NatsServer) -> None:
+    own = authority.signer(KEYS)
+    everything = {
+        "pub": {"allow": [">"]},
+        "sub": {"allow": [">"]},
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+    }
+    wide = forged(
+        own.seed, "job.team-a.mine", issuer_account=own.account, tags=tags(), **everything
+    )
+    inside = forged(
+        own.seed,
+        "job.team-a.mine",
+        issuer_account=authority.public(KEYS.inside),
+        tags=tags(),
+    )
+    alone = forged(own.seed, "operator")
+
+    for text in (wide, inside, alone):
+        assert not await is_let_in(server.url, text)
+
+
+@pytest.mark.parametrize("word", ["*", ">", "a.b", "a b", "", "$1", "a\r\nPUB"])
+def test_a_job_s_rights_are_for_one_job_and_no_pattern(word: str) -> None:
+    own = authority.signer(KEYS)
+    with pytest.raises(ValueError, match="is not a word"):
+        authority.job(own, "team-a", word, META, os.urandom(32), NOW_S)
+
+
+def test_the_server_s_configuration_holds_no_secret() -> None:
+    config = authority.server_config(KEYS, NOW_S)
+
+    assert not [
+        seed
+        for seed in (KEYS.operator, KEYS.system, KEYS.inside, KEYS.outside, KEYS.jobs)
+        if seed in config
+    ]
+    assert authority.public(KEYS.outside) in config and OUTSIDE not in config
+
+
+def test_credentials_say_whose_they_are() -> None:
+    assert authority.name_in(credentials(JOB)) == "job.team-a.mine"
+    assert permissions.inbox(authority.name_in(credentials(OPERATOR))) == "_INBOX_operator"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        authority.BEGIN.format(authority.JWT),
+        "-----BEGIN NATS USER JWT-----\na.b.c\n",
+    ],
+)
+def test_what_holds_no_credentials_is_refused(text: str) -> None:
+    with pytest.raises(authority.BadCredentials):
+        authority.name_in(text)

@@ -1,0 +1,515 @@
+"""Each user of a real server says and hears what the table of messages has, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from shared.auth import authority
+from shared.auth.permissions import (
+    ALLOCATOR,
+    BUCKET_STREAMS,
+    HEARD_BY,
+    JOB,
+    LAUNCHER,
+    MONITOR,
+    MOST_TRAINERS,
+    OPERATOR,
+    PAGE,
+    PUT_BACK_BY,
+    READERS_BLOCK,
+    SAID_BY,
+    SERVICES,
+    SETUP,
+    SLOTS,
+    SUBMITTER,
+    chunks,
+    descriptions,
+    durable,
+    entry,
+    inbox,
+    lease_key,
+    program_stream,
+    reader_blocks,
+    reader_names,
+    slots,
+)
+from shared.bus import streams, subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import Puller
+from shared.bus.programs import meta_token
+from shared.bus.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
+from shared.bus.tail import TooManyReaders
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    ClaimsChanged,
+    Message,
+    QuotaChanged,
+    ServiceTroubled,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+)
+from tests.conftest import NatsServer
+from tests.shared import secured_server
+from tests.shared.secured_server import Visitor, credentials, visitor
+
+TASK_FACTS = (TaskReady, TaskStarted, TaskExited, TaskUpdated)
+"""A job's trainers may hear them of their own job, since one filter covers all facts that they
+need.
+"""
+USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, PAGE, OPERATOR, SUBMITTER, JOB)
+WHOLE = (
+    ALLOCATOR,
+    LAUNCHER,
+    PAGE,
+    OPERATOR,
+)  # their consumers have several filters, which no server holds against anything
+OWN, NEIGHBOUR, STRANGER = "team-a.mine", "team-a.other", "team-b.mine"
+ALLOWED_FOREIGN = {JOB: (), SUBMITTER: (NEIGHBOUR,)}
+ORDINARY = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with secured_server.guarded(tmp_path) as running:
+        yield running
+
+
+def keys_of(user: str) -> list[tuple[str, bool]]:
+    """Keys, and whether they are this user's to speak of."""
+    if user not in ALLOWED_FOREIGN:
+        return [(OWN, True), (STRANGER, True)]
+    return [(OWN, True), *((key, key in ALLOWED_FOREIGN[user]) for key in (NEIGHBOUR, STRANGER))]
+
+
+def subject_of(kind: type[Message], key: str) -> str:
+    """A node or a service has no namespace, and no dots; quotas and claims have a namespace
+    only.
+    """
+    key = key.partition(".")[0] if kind in (QuotaChanged, ClaimsChanged) else key
+    return subjects.pattern(
+        kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key
+    )
+
+
+def consumer_of(user: str) -> str:
+    """The name of a consumer that a user may create, where it may read at all."""
+    named = {SUBMITTER: slots("team-a")[0], JOB: reader_names(*OWN.split("."), 0)[0]}
+    return named.get(user, "a-name")
+
+
+async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
+    """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the
+    last.
+    """
+    subject, api = subject_of(kind, key), f"{guest.client.api}."
+    stream, kin = subjects.stream_holding(subject), subject.split(".")
+    kin[2] = "*"
+    user = guest.client.user.split(".")[0]
+    made = [
+        f"CONSUMER.CREATE.{stream}.{consumer_of(user)}.{each}" for each in (subject, ".".join(kin))
+    ]
+    return any(
+        [await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")]
+    )
+
+
+def test_the_table_has_every_message() -> None:
+    assert set(SAID_BY) == set(HEARD_BY) == set(MESSAGES)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_a_user_says_what_the_table_has_and_is_refused_all_else(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            for key, own in keys_of(user):
+                may = own and user in (*SAID_BY[kind], *PUT_BACK_BY)
+                assert await guest.may_say(subject_of(kind, key)) == may, (kind, key)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inbox(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            assert await guest.may_subscribe(subjects.pattern(kind, OWN)) == (user == OPERATOR)
+            assert await guest.may_subscribe(subjects.pattern(kind)) == (user == OPERATOR)
+        for subject in (
+            ">",
+            "$JS.>",
+            "weir-api.>",
+            "$KV.>",
+            "$O.>",
+            "$SYS.>",
+            "_INBOX_job.>",
+            "weir-usage.>",
+        ):
+            assert not await guest.may_subscribe(subject), subject
+        for other in USERS:
+            name = {JOB: f"{JOB}.{OWN}", SUBMITTER: f"{SUBMITTER}.team-a"}.get(other, other)
+            assert await guest.may_subscribe(f"{inbox(name)}.>") == (other == user)
+        assert not await guest.may_subscribe(f"{inbox(f'{JOB}.{NEIGHBOUR}')}.>")
+
+
+@pytest.mark.parametrize("user", [user for user in USERS if user not in WHOLE])
+async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            for key, own in keys_of(user):
+                may = own and (user in HEARD_BY[kind] or (user == JOB and kind in TASK_FACTS))
+                assert await hears(guest, kind, key) == may, (kind, key)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
+            purges = user == ALLOCATOR and stream not in (DEAD, f"KV_{STATE}")
+            assert await guest.may_say(f"$JS.API.STREAM.PURGE.{stream}") == purges, stream
+            for verb in ("DELETE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
+                assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
+            for verb in ("CREATE", "UPDATE"):
+                assert await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}") == (user == SETUP)
+        assert await guest.may_say(f"$JS.API.STREAM.DELETE.{NODES}") == (user == SETUP)
+        assert await guest.may_say(f"$JS.API.STREAM.PURGE.{NODES}") == (user == ALLOCATOR)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.CAPACITY}"
+        assert await guest.may_say(asked) == (user in (ALLOCATOR, PAGE, OPERATOR))
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for owner in (ALLOCATOR, LAUNCHER):
+            for stream in (ORDERS, FACTS):
+                own = f"{stream}.{durable(owner, stream)}"
+                asked = [
+                    f"{guest.client.api}.CONSUMER.{verb}.{own}" for verb in ("MSG.NEXT", "DELETE")
+                ]
+                for subject in (*asked, f"$JS.ACK.{own}.1.1.1.1.0"):
+                    assert await guest.may_say(subject) == (user == owner), subject
+                if user != owner:
+                    made = f"{guest.client.api}.CONSUMER.CREATE.{own}"
+                    assert not await guest.may_say(made) and not await guest.may_say(
+                        f"{made}.weir.cluster.*.{OWN}"
+                    )
+
+
+BUCKET, FOREIGN_BUCKET = program_bucket("team-a"), program_bucket("team-b")
+PROGRAMS, FOREIGN_PROGRAMS = program_stream("team-a"), program_stream("team-b")
+META, FOREIGN_META = descriptions(BUCKET), descriptions(FOREIGN_BUCKET)
+TOKEN, OTHER_TOKEN = meta_token(secured_server.DIGEST), meta_token(secured_server.OTHER_DIGEST)
+WRITERS = {
+    entry(STATE, ALLOCATOR): (ALLOCATOR,),
+    entry(STATE, LAUNCHER): (LAUNCHER,),
+    entry(STATE, f"{ALLOCATOR}.a.0"): (ALLOCATOR,),
+    entry(STATE, f"{LAUNCHER}.a.0"): (LAUNCHER,),
+    **{entry(STATE, lease_key(user)): (user,) for user in SERVICES},
+    entry(JOBS, OWN): (ALLOCATOR,),
+    entry(LEDGER, OWN): (JOB,),
+    entry(LEDGER, NEIGHBOUR): (),
+    f"{META}.{TOKEN}": (OPERATOR, SUBMITTER),
+    f"{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER),
+    f"{FOREIGN_META}.{TOKEN}": (OPERATOR,),
+    f"{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
+}
+READERS = {
+    f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
+    f"KV_{STATE}.{entry(STATE, f'{ALLOCATOR}.a.0')}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, f'{LAUNCHER}.a.0')}": (LAUNCHER,),
+    **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
+    f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
+    f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
+    f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
+    f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
+    f"{PROGRAMS}.{chunks(BUCKET)}.any": (ALLOCATOR,),
+    f"{PROGRAMS}.>": (),
+    f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
+}
+PULLED = {
+    f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
+    f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (PAGE, OPERATOR),
+    f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
+    f"{PROGRAMS}.x.{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAMS}.x.{META}.*": (),
+    f"{PROGRAMS}.x.$O.{BUCKET}.>": (),
+    f"{PROGRAMS}.x": (),
+    f"{FOREIGN_PROGRAMS}.x.{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_what_is_kept_is_written_and_read_by_who_needs_it(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        api = guest.client.api
+        for subject, users in WRITERS.items():
+            assert await guest.may_say(subject) == (user in users), subject
+        for subject, users in READERS.items():
+            assert await guest.may_say(f"{api}.DIRECT.GET.{subject}") == (user in users), subject
+        for subject, users in PULLED.items():
+            named = subject.replace(".x", f".{consumer_of(user)}")
+            assert await guest.may_say(f"{api}.CONSUMER.CREATE.{named}") == (user in users), subject
+
+
+async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> None:
+    for user in (JOB, SUBMITTER):
+        async with visitor(server.url, credentials(user)) as guest:
+            for api in ("$JS.API", guest.client.api):
+                for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
+                    for verb in (
+                        "STREAM.INFO",
+                        "STREAM.MSG.GET",
+                        "DIRECT.GET",
+                        "CONSUMER.NAMES",
+                        "CONSUMER.LIST",
+                    ):
+                        assert not await guest.may_say(f"{api}.{verb}.{stream}"), verb
+
+
+# ------------------------------------------------------------ consumers
+
+
+async def accepted_consumers(guest: Visitor, names: list[str], filtered: str) -> int:
+    """How many durable consumers of these names the server lets us create on the orders."""
+    accepted = 0
+    for name in names:
+        config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
+        subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
+        with contextlib.suppress(NatsError):
+            answer = await guest.asked(subject, {"stream_name": ORDERS, "config": config})
+            accepted += "error" not in answer
+    return accepted
+
+
+async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none_of_another_s(
+    server: NatsServer,
+) -> None:
+    filtered = "weir.*.*.team-a.*"
+    async with visitor(server.url, credentials(SUBMITTER)) as guest:
+        free = [f"hoard-{number}" for number in range(5)]
+        assert await accepted_consumers(guest, free, filtered) == 0
+        assert await accepted_consumers(guest, slots("team-b")[:5], filtered) == 0
+        assert await accepted_consumers(guest, slots("team-a"), filtered) == SLOTS
+        assert not await guest.may_say(
+            f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}"
+        )
+
+        with pytest.raises(TooManyReaders, match="has 32 readers of weir-orders already"):
+            await anext(guest.bus.tail([f"weir.job.accepted.team-a.{name}" for name in "ab"]))
+
+
+async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s(
+    server: NatsServer,
+) -> None:
+    filtered, own = f"weir.cluster.*.{OWN}", reader_names(*OWN.split("."), 0)
+    others = (*reader_names(*NEIGHBOUR.split("."), 0), *slots("team-a"), *slots("team-b"))
+    async with visitor(server.url, credentials(JOB)) as guest:
+        assert (
+            await accepted_consumers(
+                guest, ["hoard", others[0], reader_names(*OWN.split("."), 1)[0]], filtered
+            )
+            == 0
+        )
+        assert await accepted_consumers(guest, own, filtered) == READERS_BLOCK
+        for name in others:
+            assert not await guest.may_say(
+                f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{name}"
+            ), name
+
+        with pytest.raises(
+            NatsError,
+            match=r"8 names of job\.team-a\.mine for a consumer of weir-orders are in use",
+        ):
+            await anext(
+                Bus(guest.client, "impatient", patient=False).tail(
+                    [f"weir.cluster.published.{OWN}"]
+                )
+            )
+
+
+async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_each_trainer(
+    server: NatsServer,
+) -> None:
+    blocks = reader_blocks(MOST_TRAINERS)
+    text = authority.job(
+        authority.signer(secured_server.KEYS),
+        *OWN.split("."),
+        "m",
+        os.urandom(32),
+        secured_server.NOW_S,
+        reader_blocks=blocks,
+    )
+    async with visitor(server.url, text) as guest:
+        last = reader_names(*OWN.split("."), blocks - 1)[-1]
+        assert (
+            len(guest.client.consumer_names) >= MOST_TRAINERS
+            and guest.client.consumer_names[-1] == last
+        )
+        assert await accepted_consumers(guest, [last], f"weir.cluster.*.{OWN}") == 1
+
+
+async def test_a_job_cannot_remove_the_ledger_entries_of_others(server: NatsServer) -> None:
+    theirs = entry(LEDGER, STRANGER)
+    async with visitor(server.url, credentials(JOB, STRANGER)) as stranger:
+        await stranger.client.request(theirs, b"{}", timeout=60)
+    async with visitor(server.url, credentials(JOB)) as guest:
+        answer = await guest.client.request(
+            entry(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"}
+        )
+        assert "rollup not permitted" in json.loads(answer.data)["error"]["description"]
+
+    assert theirs in await orders_in(server)
+
+
+async def test_readers_of_programs_are_counted_for_each_namespace(server: NatsServer) -> None:
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        config = (await person.bus.js.stream_info(program_stream("team-a"))).config
+    assert config.max_consumers == streams.PROGRAM_READERS
+    assert (
+        config.consumer_limits and config.consumer_limits.inactive_threshold == streams.FORGOTTEN_S
+    )
+
+
+@pytest.mark.parametrize("user", [SUBMITTER, JOB])
+async def test_a_durable_consumer_that_nobody_reads_is_forgotten(
+    server: NatsServer, user: str
+) -> None:
+    filtered, name = (
+        f"weir.cluster.*.{OWN}" if user == JOB else "weir.*.*.team-a.*",
+        consumer_of(user),
+    )
+    async with visitor(server.url, credentials(user)) as guest:
+        config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
+        subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
+        made = await guest.asked(subject, {"stream_name": ORDERS, "config": config})
+        longer = await guest.asked(
+            subject,
+            {"stream_name": ORDERS, "config": {**config, "inactive_threshold": 61_000_000_000}},
+        )
+
+    assert made["config"]["inactive_threshold"] == streams.FORGOTTEN_S * 1e9
+    assert "inactive threshold exceeds" in longer["error"]["description"]
+
+
+# ------------------------------------------------------------ by the back door
+
+
+async def lie(guest: Visitor) -> None:
+    """Say on our own subject what would be an order for somebody else."""
+    assert await guest.may_say(f"weir.training.saved.{OWN}", b'{"fact":"cluster.published"}')
+    await guest.client.request(f"weir.training.saved.{OWN}", b"+TERM", timeout=60)
+
+
+async def orders_in(server: NatsServer) -> dict[str, int]:
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        found: dict[str, int] = {}
+        for stream in (ORDERS, f"KV_{LEDGER}", FACTS):
+            found |= (
+                await person.bus.js.stream_info(stream, subjects_filter=">")
+            ).state.subjects or {}
+        return found
+
+
+async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsServer) -> None:
+    """The server holds a request's subject against what one may, but not where the answer is to
+    go.
+    """
+    targets = (
+        f"weir.cluster.published.{STRANGER}",
+        f"weir.task.ready.{STRANGER}",
+        entry(LEDGER, NEIGHBOUR),
+    )
+    async with visitor(server.url, credentials(JOB)) as guest:
+        await lie(guest)
+        api, subject = guest.client.api, f"weir.training.progress.{OWN}"
+        await guest.may_say(subject, b'{"fact":"cluster.published"}')
+        for target in targets:
+            assert await guest.may_say(f"{api}.DIRECT.GET.{FACTS}.{subject}", reply=target)
+            assert await guest.may_say(subject, b"{}", reply=target)
+        await asyncio.sleep(0.3)
+
+    assert set(await orders_in(server)) == {subject, f"weir.training.saved.{OWN}"}
+
+
+async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(
+    server: NatsServer,
+) -> None:
+    async with (
+        visitor(server.url, credentials(ALLOCATOR)) as service,
+        visitor(server.url, credentials(OPERATOR)) as person,
+        visitor(server.url, credentials(JOB)) as guest,
+    ):
+        reply = await unacknowledged(server, service)
+        await person.may_subscribe("weir.>")
+        await lie(guest)
+        filtered = f"weir.training.*.{OWN}"
+        for number, target in enumerate(
+            (reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))
+        ):
+            name = reader_names(*OWN.split("."), 0)[number]
+            config: dict[str, Any] = {
+                "name": name,
+                "filter_subject": filtered,
+                "deliver_subject": target,
+            }
+            asked = f"{guest.client.api}.CONSUMER.CREATE.{FACTS}.{name}.{filtered}"
+            answer = await guest.asked(
+                asked, {"stream_name": FACTS, "config": {**config, **ORDINARY}}
+            )
+            assert answer is not None
+        await asyncio.sleep(0.3)
+        assert await pending(server) == 1
+
+    assert set(await orders_in(server)) == {
+        f"weir.job.requested.{STRANGER}",
+        f"weir.training.saved.{OWN}",
+    }
+
+
+async def unacknowledged(server: NatsServer, service: Visitor) -> str:
+    """Where the allocator would acknowledge the one message that it has been given."""
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        await person.bus.js.publish(f"weir.job.requested.{STRANGER}", b"{}")
+    name = durable(ALLOCATOR, ORDERS)
+    await service.bus.js.add_consumer(
+        ORDERS, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT)
+    )
+    return (await Puller(service.client, ORDERS, name).next()).reply
+
+
+async def pending(server: NatsServer) -> int:
+    """How much the allocator has not acknowledged; asked for as it would itself, by making it once
+    more.
+    """
+    async with visitor(server.url, credentials(ALLOCATOR)) as service:
+        config = ConsumerConfig(
+            durable_name=durable(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT
+        )
+        return int((await service.bus.js.add_consumer(ORDERS, config)).num_ack_pending or 0)

@@ -1,0 +1,288 @@
+"""Whatever is said on whatever subject: it is heard, or buried with its error; and the next message
+is heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from nats.js.api import DiscardPolicy
+from nats.js.errors import APIError, NotFoundError
+
+from shared.bus import streams, subjects
+from shared.bus.bus import Bus
+from shared.bus.dead_letters import LETTER_BYTES, TEXT_KEPT, LetterBudget, shortened
+from shared.bus.intake import LARGEST_MESSAGE
+from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
+from tests.conftest import connected
+from tests.shared.bus.test_client import put, spoken
+from tests.shared.listeners import Ears
+from tests.shared.malformed import DEEP, Poison, poison
+from tests.shared.sample_messages import abandoned
+
+SUBJECT = "weir.cluster.abandoned.default.digits"
+BIG = 1_000_000  # bytes; a server takes 1,048,576
+
+
+class Listener:
+    """Somebody who hears all there is to hear."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus, self.ears, self.good = bus, Ears(), 0
+
+    async def next_is_heard(self) -> None:
+        """Say something good in each stream, for they are read one beside the other, and wait until
+        it is heard.
+        """
+        self.good += 1
+        order = abandoned(job="good", generation=self.good)
+        fact = TrainingResumed(job="good", uid=1, generation=self.good, step=1, samples=1)
+        await self.bus.publish(order)
+        await self.bus.publish(fact)
+        async with asyncio.timeout(60):
+            while not {order.id(), fact.id()} <= set(self.ears.ids[-4:]):
+                await asyncio.sleep(0.001)
+
+    async def letter(self, stream: str, sequence: int) -> DeadLetter | None:
+        """The newest dead letter, if it is about this message."""
+        try:
+            raw = await self.bus.js.get_last_msg(subjects.DEAD, f"{DeadLetter.PREFIX}.>")
+        except NotFoundError:
+            return None
+        letter = msgspec.json.decode(raw.data or b"", type=DeadLetter)
+        return letter if (letter.stream, letter.sequence) == (stream, sequence) else None
+
+    def has_heard(self, stream: str, sequence: int) -> bool:
+        return any((h.stream, h.sequence) == (stream, sequence) for h in self.ears.heard[-4:])
+
+
+@pytest.fixture
+async def listener(bus: Bus, nats_url: str) -> AsyncIterator[Listener]:
+    other = await connected(nats_url, "listener")
+    made = Listener(bus)
+    await other.follow(MESSAGES, made.ears, {}, strays=True)
+    failing = asyncio.ensure_future(other.failed())
+    yield made
+    if failing.done():
+        failing.result()
+    failing.cancel()
+    await other.close()
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(said=poison())
+async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
+    listener: Listener, said: Poison
+) -> None:
+    subject, body = said
+    ack = await listener.bus.js.publish(subject, body)
+
+    await listener.next_is_heard()
+
+    heard, letter = (
+        listener.has_heard(ack.stream, ack.seq),
+        await listener.letter(ack.stream, ack.seq),
+    )
+    assert heard != (letter is not None)
+    if letter:
+        assert (
+            letter.error
+            and letter.subject == shortened(subject, TEXT_KEPT)
+            and letter.said_by == "unknown"
+        )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"x" * BIG, b"\xff" * BIG, b"\x00" * BIG, DEEP],
+    ids=["text", "bytes", "control", "deep"],
+)
+async def test_a_body_of_any_size_and_depth_is_buried(listener: Listener, body: bytes) -> None:
+    ack = await listener.bus.js.publish(SUBJECT, body)
+
+    await listener.next_is_heard()
+
+    letter = await listener.letter(ack.stream, ack.seq)
+    assert letter and letter.error and (len(body) < BIG or f"({BIG} bytes in all)" in letter.body)
+
+
+async def test_a_name_as_long_as_a_message_is_buried(listener: Listener) -> None:
+    body = msgspec.json.encode({"fact": "job.rejected", "job": "x" * BIG, "uid": 1, "reasons": []})
+    ack = await listener.bus.js.publish("weir.job.rejected.default.digits", body)
+
+    await listener.next_is_heard()
+
+    letter = await listener.letter(ack.stream, ack.seq)
+    assert letter and letter.error.startswith("the body belongs on weir.job.rejected.default.xxx")
+
+
+async def test_a_subject_as_long_as_a_server_takes_is_buried_on_a_shorter_one(
+    listener: Listener, nats_url: str
+) -> None:
+    subject = "weir.cluster.abandoned.default." + "x" * 4_000
+    await spoken(nats_url, put(subject.encode(), b"{"))
+
+    await listener.next_is_heard()
+
+    letter = await listener.letter(subjects.ORDERS, 1)
+    assert letter and letter.subject.startswith(subject[:1_000])
+
+
+async def test_what_lies_on_a_subject_of_no_kind_is_buried(listener: Listener) -> None:
+    for sequence, subject in enumerate(
+        ["weir.job.wished.default.digits", "weir.cluster.x", "weir.job.requested"], 1
+    ):
+        await listener.bus.js.publish(subject, b"{}")
+        await listener.next_is_heard()
+        letter = await listener.letter(subjects.ORDERS, 2 * sequence - 1)
+        assert letter and letter.subject == subject and letter.error
+
+
+STATUS = b"NATS/1.0\r\nStatus: %d\r\n\r\n"
+RAW = [
+    put(SUBJECT.encode(), b"{", STATUS % 100),
+    put(SUBJECT.encode(), b"{", STATUS % 408),
+    put(SUBJECT.encode(), b"{", STATUS % 503),
+    put(SUBJECT.encode(), b"{", b"NATS/1.0 409 no\r\n\r\n"),
+    put(SUBJECT.encode(), b"{", b"NATS/1.0 \xff\xff\xff\r\n\r\n"),
+    put(SUBJECT.encode(), b"{", b"NATS/1.0\r\nce-source: \xff\xfe\r\n:\r\nno colon\r\n\r\n"),
+    put(b"weir.cluster.\xff\xfe.default.digits", b"{"),
+    put(b"weir.cluster.abandoned.default.\xff", b"{"),
+]
+
+
+@pytest.mark.parametrize("raw", RAW)
+async def test_odd_headers_and_subjects_that_are_no_text_are_buried(
+    listener: Listener, nats_url: str, raw: bytes
+) -> None:
+    await spoken(nats_url, raw)
+
+    await listener.next_is_heard()
+
+    letter = await listener.letter(subjects.ORDERS, 1)
+    assert letter and letter.error and letter.body == "{"
+
+
+@pytest.mark.parametrize("raw", RAW)
+async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(
+    bus: Bus, nats_url: str, raw: bytes
+) -> None:
+    await spoken(nats_url, raw)
+    await bus.publish(abandoned())
+    ears = Ears()
+
+    async with asyncio.timeout(60):
+        await bus.follow([GenerationAbandoned], ears, {}, strays=True)
+
+    assert ears.ids == [abandoned().id()]
+
+
+OF_NEXT_YEAR = "weir.capacity.licences.default"
+
+
+@pytest.mark.parametrize("source", ["monitor", "allocator", "launcher", "trainer"])
+async def test_what_a_newer_service_says_is_passed_over(listener: Listener, source: str) -> None:
+    """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a
+    fault.
+    """
+    headers = {"ce-source": source, "ce-type": "dev.weir.capacity.licences.v1"}
+    ack = await listener.bus.js.publish(
+        OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers
+    )
+
+    await listener.next_is_heard()
+
+    assert await listener.letter(ack.stream, ack.seq) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ce-source": "weir", "ce-type": "dev.weir.capacity.licences.v1"},
+        {"ce-source": "monitor", "ce-type": "dev.weir.capacity.changed.v1"},
+    ],
+    ids=["by a person", "of another type"],
+)
+async def test_what_no_service_says_on_an_unknown_subject_is_buried(
+    listener: Listener, headers: dict[str, str]
+) -> None:
+    ack = await listener.bus.js.publish(
+        OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers
+    )
+
+    await listener.next_is_heard()
+
+    assert await listener.letter(ack.stream, ack.seq) is not None
+
+
+async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) -> None:
+    """Whoever reads the log from its beginning finds it again; the server must still know the
+    letter.
+    """
+    window = (await bus.js.stream_info(subjects.DEAD)).config.duplicate_window
+
+    assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * streams.DAY_S
+
+
+async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(bus: Bus) -> None:
+    for _ in range(2):
+        await bus.js.publish(SUBJECT, b"{")
+        await bus.follow([GenerationAbandoned], Ears(), {})
+        await bus.js.delete_stream(subjects.ORDERS)
+        await bus.create()
+
+    assert (await bus.js.stream_info(subjects.DEAD)).state.messages == 2
+
+
+async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None:
+    await bus.js.delete_stream(subjects.DEAD)
+    full = next(config for config in streams.streams() if config.name == subjects.DEAD)
+    await bus.js.add_stream(full, max_bytes=1, discard=DiscardPolicy.NEW)
+    await bus.js.publish(SUBJECT, b"{")
+    await bus.publish(abandoned())
+    ears = Ears()
+
+    await bus.follow([GenerationAbandoned], ears, {})
+
+    assert ears.ids == [abandoned().id()]
+
+
+async def test_dead_letters_take_no_more_room_than_their_limits_however_much_cannot_be_read(
+    bus: Bus, nats_url: str
+) -> None:
+    other = await connected(nats_url, "listener")
+    other.burial.budget = LetterBudget(at_once=20, per_day=1)
+    for number in range(60):
+        await bus.js.publish(f"weir.cluster.abandoned.team-a.job-{number}", b"\x01" * 100_000)
+    await bus.js.publish("weir.cluster.abandoned.team-b.other", b"{")
+    await bus.publish(abandoned())
+    ears = Ears()
+
+    await other.follow([GenerationAbandoned], ears, {})
+
+    info = await bus.js.stream_info(subjects.DEAD, subjects_filter=">")
+    assert ears.ids == [abandoned().id()]
+    assert info.state.messages == 21 and info.state.bytes < 21 * LETTER_BYTES
+    assert "weir-dead.weir.cluster.abandoned.team-b.other" in (info.state.subjects or {})
+    assert other.burial.budget.refused == {"team-a": 40}
+    await other.close()
+
+
+async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_large_one(
+    bus: Bus,
+) -> None:
+    """A job says itself that its ledger cannot be read."""
+    subject = "weir-dead.$KV.weir-ledger.team-a.mine"
+    for _ in range(streams.DEAD_PER_SUBJECT + 20):
+        await bus.js.publish(subject, b"{}")
+    with pytest.raises(APIError, match="message size"):
+        await bus.js.publish(subject, b"x" * (LARGEST_MESSAGE + 1))
+
+    state = (await bus.js.stream_info(subjects.DEAD)).state
+    assert state.messages == streams.DEAD_PER_SUBJECT

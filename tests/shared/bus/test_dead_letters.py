@@ -1,0 +1,131 @@
+"""A dead letter can always be stored, whatever it is about.
+
+Dead letters are counted whoever buried them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.bus import dead_letters
+from shared.bus.bus import Bus
+from shared.bus.dead_letters import LETTERS, Letters
+from shared.bus.subjects import LEDGER
+from shared.messages import DeadLetter
+from shared.runtime.process import end
+
+MAX_COMMAND = 4096
+
+
+def letter(**fields: object) -> DeadLetter:
+    known = {
+        "stream": "weir-orders",
+        "sequence": 3,
+        "subject": "weir.job.x",
+        "said_by": "nobody",
+        "error": "bad",
+    }
+    return dead_letters.dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
+
+
+def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
+    assert letter() == DeadLetter(
+        stream="weir-orders",
+        sequence=3,
+        subject="weir.job.x",
+        error="bad",
+        body="{",
+        said_by="nobody",
+    )
+
+
+def test_what_is_no_text_is_escaped() -> None:
+    assert letter(body=b"\xff \xc3\xbc").body == "\\xff ü"
+
+
+def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> None:
+    kept = letter(body=b"x" * 100_000, error="y" * 3_000)
+
+    assert kept.body == "x" * 4_096 + "... (100000 bytes in all)"
+    assert kept.error == "y" * 1_000 + "... (3000 characters in all)"
+
+
+def test_it_lies_behind_the_subject_of_its_message() -> None:
+    assert (
+        dead_letters.subject_of("weir.job.requested.default.digits")
+        == "weir-dead.weir.job.requested.default.digits"
+    )
+
+
+def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
+    assert (
+        dead_letters.subject_of("weir.job.requested." + "a" * 4_000)
+        == "weir-dead.weir.job.requested"
+    )
+    assert dead_letters.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
+
+
+TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
+    lambda text: text * 5_000
+)
+
+
+@given(TEXT, st.binary() | st.binary(min_size=1).map(lambda body: body * 200_000), TEXT, TEXT)
+def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
+    stored = msgspec.json.encode(letter(subject=subject, body=body, said_by=said_by, error=error))
+
+    assert len(stored) < dead_letters.LETTER_BYTES
+    assert msgspec.json.decode(stored, type=DeadLetter).sequence == 3
+
+
+@given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
+def test_its_subject_always_fits(subject: str) -> None:
+    assert len(dead_letters.subject_of(subject).encode()) < MAX_COMMAND / 4
+
+
+def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
+    budget = dead_letters.LetterBudget(at_once=3, per_day=24)
+
+    assert [budget.take("team-a", 0.0) for _ in range(5)] == [True, True, True, False, False]
+    assert budget.take("team-b", 0.0) and budget.refused == {"team-a": 2}
+    assert budget.take("team-a", 3_600.0) and not budget.take("team-a", 3_600.0)  # one an hour
+
+
+def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
+    subjects = ("weir.job.requested.team-a.digits", "$KV.weir-ledger.team-a.digits")
+
+    assert {dead_letters.namespace_of(subject) for subject in subjects} == {"team-a"}
+    assert {
+        dead_letters.namespace_of(each)
+        for each in ("weir.capacity.changed.node", "weir.job.requested.x")
+    } == {"-"}
+
+
+async def number(letters: Letters, wanted: int) -> None:
+    async with asyncio.timeout(30):
+        while letters.number != wanted:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_another_buries_is_counted_as_our_own(bus: Bus, nats_url: str) -> None:
+    letters = Letters()
+    assert list(letters.measures()) == [], "a number that jumps from 0 would count as many letters"
+    counting = asyncio.ensure_future(letters.count(bus, every_s=0.02))
+    try:
+        await number(letters, 0)
+        await bus.bury_entry(LEDGER, "default.digits", 7, b"{", "it is torn")  # as a trainer does
+        await number(letters, 1)
+        await bus.bury_entry(
+            LEDGER, "default.digits", 7, b"{", "it is torn"
+        )  # the same again: the server knows it
+        await bus.bury_entry(LEDGER, "default.digits", 8, b"[", "it is torn")
+        await number(letters, 2)
+    finally:
+        await end(counting)
+
+    (measure,) = letters.measures()
+    assert (measure.family, measure.series) == (LETTERS, {(): 2.0})

@@ -1,0 +1,54 @@
+"""A leader whose first requests find a bus that is still electing: it waits for the answer, and
+does not end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from services.allocator import memory as allocator_memory
+from services.allocator import service as allocator
+from services.launcher import memory as launcher_memory
+from services.monitor.service import recall
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from tests.conftest import WITHIN_S, NatsServer, connected
+
+SILENT_TRIES = 3
+"""So many requests have timed out before the bus answers."""
+ANSWER_S = 0.3
+
+
+async def decide(bus: Bus) -> None:
+    await allocator.start(bus, allocator.Settings(nats_url=""))
+
+
+STARTS: dict[str, Callable[[Bus], Awaitable[Any]]] = {
+    "streams": Bus.verify,
+    "allocator": decide,
+    "allocator's snapshot": allocator_memory.recall,
+    "launcher's snapshot": launcher_memory.load,
+    "monitor's facts": lambda bus: recall(bus, 10),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+async def test_a_service_that_starts_while_the_bus_answers_nothing_waits_for_it(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, start: Callable[[Bus], Awaitable[Any]]
+) -> None:
+    await (await connected(nats_server.url, "setup")).close()
+    monkeypatch.setattr(wire, "ANSWER_S", ANSWER_S)
+    bus = await wire.connect(nats_server.url, "allocator")
+
+    with nats_server.hung():
+        starting = asyncio.ensure_future(start(bus))
+        done, _ = await asyncio.wait({starting}, timeout=SILENT_TRIES * ANSWER_S)
+        assert not done, f"it ended while the bus elected: {starting.exception()!r}"
+
+    async with asyncio.timeout(WITHIN_S):
+        await starting
+    await bus.close()

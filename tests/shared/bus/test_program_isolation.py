@@ -1,0 +1,239 @@
+"""Programs on a real server with accounts: a tenant reaches no other's, however it asks; a job
+finds its own again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from nats.errors import NoRespondersError
+
+from services.trainer import program_file
+from services.trainer.program import BadProgram
+from shared.auth.permissions import (
+    JOB,
+    OPERATOR,
+    SUBMITTER,
+    chunks,
+    descriptions,
+    inbox,
+    program_stream,
+)
+from shared.bus import programs
+from shared.bus.client import Refused
+from shared.bus.programs import digest_of, keep, meta_token
+from shared.bus.subjects import program_bucket
+from shared.messages import Program
+from tests.conftest import NatsServer
+from tests.shared import secured_server
+from tests.shared.secured_server import Visitor, credentials, unlimited, visitor
+
+SECRET, OWN, SIBLING = (
+    f"def model(): {name!r}".encode() for name in ("team-a", "team-b", "sibling")
+)
+DIGEST = digest_of(OWN)
+TEAM_A, TEAM_B = program_bucket("team-a"), program_bucket("team-b")
+STREAM_A, STREAM_B = program_stream("team-a"), program_stream("team-b")
+WIDE = (
+    "$O.>",
+    f"$O.{TEAM_A}.>",
+    f"{descriptions(TEAM_A)}.*",
+    f"{descriptions('*')}.*",
+    f"{chunks(TEAM_A)}.*",
+    "*",
+    ">",
+)
+BODIES: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"seq": 1},
+    *({"last_by_subj": wide} for wide in WIDE),
+    *({"next_by_subj": wide, "seq": 1} for wide in WIDE),
+    *({"multi_last": [wide]} for wide in WIDE),
+    {"batch": 10, "seq": 1},
+    *({"batch": 10, "next_by_subj": wide, "seq": 1} for wide in WIDE),
+    *({"batch": 10, "multi_last": [wide], "max_bytes": 1 << 20} for wide in WIDE),
+)
+
+
+class Guest(NamedTuple):
+    """An attacker in team-b, and how its answers and inboxes are called."""
+
+    user: str
+    name: str
+
+
+GUESTS = (Guest(SUBMITTER, "submitter.team-b"), Guest(JOB, "job.team-b.mine"))
+EACH = pytest.mark.parametrize("guest", GUESTS, ids=lambda guest: guest.user)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """team-a has a program, team-b two, of which one is the job's."""
+    async with secured_server.guarded(tmp_path) as running:
+        async with visitor(running.url, credentials(OPERATOR)) as person:
+            for namespace, body in (("team-a", SECRET), ("team-b", OWN), ("team-b", SIBLING)):
+                await keep(person.bus, namespace, digest_of(body), body)
+        yield running
+
+
+def of(guest: Guest) -> str:
+    return credentials(guest.user, "team-b.mine", DIGEST)
+
+
+async def answer(visitor: Visitor, subject: str, body: object = None) -> bytes:
+    """All that comes back on a request, headers and content; nothing where it is refused or nobody
+    answers.
+    """
+    try:
+        raw = msgspec.json.encode(body) if body is not None else b""
+        message = await visitor.client.request(subject, raw, timeout=60)
+    except (Refused, NoRespondersError):
+        return b""
+    return repr(message.headers).encode() + message.data
+
+
+def tells(text: bytes, program: bytes) -> bool:
+    """Whether an answer holds a program, or its digest as it stands in a description or on its
+    subject.
+    """
+    digest = digest_of(program)
+    return any(part in text for part in (program, digest.encode(), meta_token(digest).encode()))
+
+
+def gets() -> Iterator[str]:
+    for stream in (STREAM_A, STREAM_B, "*", ">", "OBJ_*"):
+        yield f"DIRECT.GET.{stream}"
+        yield f"STREAM.MSG.GET.{stream}"
+        for wide in (
+            *WIDE,
+            f"{descriptions(TEAM_B)}.*",
+            f"{descriptions(TEAM_B)}.>",
+            f"$O.{TEAM_B}.>",
+        ):
+            yield f"DIRECT.GET.{stream}.{wide}"
+    yield f"DIRECT.GET.{STREAM_B}.{descriptions(TEAM_B)}.{meta_token(DIGEST)}"
+
+
+@EACH
+async def test_no_get_tells_another_tenant_s_program(server: NatsServer, guest: Guest) -> None:
+    """Literal wildcards in the subject, in the body and in both. A job is told of no other program
+    of its namespace.
+    """
+    heard = []
+    async with visitor(server.url, of(guest)) as attacker:
+        for api in (attacker.client.api, "$JS.API"):
+            for subject in gets():
+                for body in BODIES if api == attacker.client.api else (None,):
+                    heard.append(await answer(attacker, f"{api}.{subject}", body))
+
+    assert [text for text in heard if tells(text, SECRET)] == []
+    assert any(tells(text, OWN) for text in heard), "what is allowed is answered"
+    assert any(tells(text, SIBLING) for text in heard) == (guest.user == SUBMITTER)
+
+
+def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Subjects that make a consumer, and what they ask for."""
+    filters = (*WIDE, f"{descriptions(TEAM_B)}.*", f"$O.{TEAM_B}.>", f"{chunks(TEAM_B)}.*")
+    for stream in (STREAM_A, STREAM_B, "*"):
+        for wide in filters:
+            for asked in (
+                {"filter_subject": wide},
+                {"filter_subjects": [wide, f"{descriptions(TEAM_B)}.*"]},
+                {},
+            ):
+                yield f"{stream}.c.{wide}", asked
+        for wide in WIDE:  # the subject says what is allowed, the body something else
+            yield f"{stream}.c.{chunks(TEAM_B)}.*", {"filter_subject": wide}
+            yield (
+                f"{stream}.c.{chunks(TEAM_B)}.*",
+                {"filter_subjects": [wide, f"{chunks(TEAM_B)}.*"]},
+            )
+        yield f"{stream}.c", {}
+        yield stream, {}
+
+
+@EACH
+async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, guest: Guest) -> None:
+    """One that can be made holds contents of the own namespace, and no description."""
+    made = set()
+    async with visitor(server.url, of(guest)) as attacker:
+        for number, (subject, asked) in enumerate(consumers()):
+            name = f"c{number}"
+            stream = subject.split(".")[0]
+            config = {
+                "name": name,
+                "ack_policy": "none",
+                "deliver_policy": "all",
+                "replay_policy": "instant",
+                **asked,
+            }
+            target = f"{attacker.client.api}.CONSUMER.CREATE.{subject}".replace(".c", f".{name}", 1)
+            text = await answer(attacker, target, {"stream_name": stream, "config": config})
+            if text and "error" not in msgspec.json.decode(text[text.index(b'{"') :]):
+                made.add((stream, *asked.values()))
+
+    assert made == {(STREAM_B, f"{chunks(TEAM_B)}.*")}
+
+
+@EACH
+async def test_what_another_tenant_stored_cannot_be_replaced(
+    server: NatsServer, guest: Guest
+) -> None:
+    async with visitor(server.url, of(guest)) as attacker:
+        for subject in (
+            f"{descriptions(TEAM_A)}.{meta_token(digest_of(SECRET))}",
+            f"{chunks(TEAM_A)}.x",
+            "$O.*.M.*",
+        ):
+            assert not await attacker.may_say(subject, b"{}")
+        own = await attacker.may_say(f"{descriptions(TEAM_B)}.x", b"{}")
+    assert own == (guest.user == SUBMITTER)
+
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        assert await programs.fetched(person.bus, "team-a", digest_of(SECRET)) == SECRET
+
+
+async def test_an_answer_goes_to_no_inbox_but_one_s_own(server: NatsServer) -> None:
+    async with visitor(server.url, of(GUESTS[1])) as attacker:
+        assert not await attacker.may_subscribe(f"{inbox('submitter.team-a')}.>")
+        assert not await attacker.may_subscribe("$O.>")
+
+
+# ---------------------------------------------------------------- a job finds its own again
+
+
+async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_running_job(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    """As `nats object put` does it: under a new id, and what was there before is deleted."""
+    text, program = of(GUESTS[1]), Program(name="net.py", digest=DIGEST)
+    async with visitor(server.url, text) as pod:
+        await program_file.fetched(pod.bus, "team-b", program, tmp_path / "first")
+
+    async with visitor(server.url, unlimited()) as person:
+        before = await programs.described(person.bus, "team-b", DIGEST)
+        await (await person.bus.programs("team-b")).put(DIGEST, OWN)
+        after = await programs.described(person.bus, "team-b", DIGEST)
+        left = await person.bus.js.stream_info(STREAM_B, subjects_filter=f"{chunks(TEAM_B)}.*")
+    assert before.nuid != after.nuid and f"{chunks(TEAM_B)}.{before.nuid}" not in (
+        left.state.subjects or {}
+    )
+
+    async with visitor(server.url, text) as pod:
+        path = await program_file.fetched(pod.bus, "team-b", program, tmp_path / "second")
+    assert path.read_bytes() == OWN
+
+
+async def test_a_program_that_nobody_has_stored_is_not_waited_for(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    missing = digest_of(os.urandom(8))
+    async with visitor(server.url, credentials(JOB, "team-b.mine", missing)) as pod:
+        with pytest.raises(BadProgram, match="the store has no"):
+            program = Program(name="net.py", digest=missing)
+            await program_file.fetched(pod.bus, "team-b", program, tmp_path / "pod")

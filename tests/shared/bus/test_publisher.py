@@ -1,0 +1,222 @@
+"""What is said stays with its sender until the server has it; what can never be said, he knows at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.api import PubAck
+from nats.js.errors import APIError
+from structlog.testing import capture_logs
+
+from services.allocator.state import State, apply
+from shared.auth.permissions import LAUNCHER, MONITOR
+from shared.bus import bus as wire
+from shared.bus import publisher, subjects
+from shared.bus.bus import Bus
+from shared.bus.client import Lost, Refused
+from shared.bus.consumer import Heard
+from shared.bus.publisher import no_room
+from shared.messages import GenerationAbandoned, JobAccepted, ProgressReported
+from shared.runtime.metrics import WAITING
+from tests.allocator.builders import accepted
+from tests.allocator.builders import progress as reported
+from tests.conftest import NatsServer, connected
+from tests.shared.listeners import Ears
+from tests.shared.sample_messages import JOB, abandoned, request
+from tests.shared.secured_server import credentials, guarded
+
+WITHIN_S, FOR_EVER_S = 60.0, 3600.0
+SMALL = 40_000  # bytes
+
+
+async def change(bus: Bus, stream: str, **changes: Any) -> None:
+    """How a stream is kept."""
+    config = (await bus.js.stream_info(stream)).config
+    await bus.js.update_stream(replace(config, **changes))
+
+
+# ------------------------------------------------------------ what may not be said
+
+
+@pytest.fixture
+async def guarded_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with guarded(tmp_path) as running:
+        yield running
+
+
+async def test_what_ones_credentials_do_not_allow_is_refused_at_once(
+    guarded_server: NatsServer,
+) -> None:
+    monitor = await wire.connect(guarded_server.url, MONITOR, credentials(MONITOR))
+    monitor.js._timeout = FOR_EVER_S  # else no answer would be told of as one that is late
+
+    with pytest.raises(
+        Refused, match=r"may not publish to weir\.cluster\.abandoned\.default\.digits"
+    ):
+        async with asyncio.timeout(WITHIN_S):
+            await monitor.publish(abandoned())
+
+    await monitor.close()
+
+
+async def test_a_refusal_stops_nobody_else(guarded_server: NatsServer) -> None:
+    launcher = await wire.connect(guarded_server.url, LAUNCHER, credentials(LAUNCHER))
+
+    said = await asyncio.gather(
+        launcher.publish(request()),
+        *(launcher.publish(abandoned(generation=g)) for g in range(5)),
+        return_exceptions=True,
+    )
+
+    assert [type(each) for each in said] == [Refused, *[int] * 5]
+    await launcher.close()
+
+
+# ------------------------------------------------------------ a full stream
+
+
+async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "ROOM_S", 0.1)
+    ears, long = Ears(), "x" * 1_000
+    await bus.follow([GenerationAbandoned], ears, {})
+    await change(bus, subjects.ORDERS, max_bytes=SMALL)
+
+    with capture_logs() as said:
+        saying = asyncio.gather(
+            *(bus.publish(abandoned(generation=g, reason=long)) for g in range(60))
+        )
+        await ears.until(20)
+        await asyncio.sleep(0.5)
+        assert not saying.done() and "being heard" in bus.vitals.lacks()
+        await change(bus, subjects.ORDERS, max_bytes=-1)
+        await saying
+
+    await ears.until(60)
+    assert "being heard" not in bus.vitals.lacks()
+    (word,) = [line for line in said if line["event"] == "NoRoom"]
+    assert word["stream"] == subjects.ORDERS and "weir streams create" in word["remedy"]
+
+
+async def test_a_person_is_told_that_there_is_no_room(bus: Bus) -> None:
+    await change(bus, subjects.ORDERS, max_bytes=1)
+
+    with pytest.raises(APIError) as refused:
+        await bus.request(request())
+
+    assert no_room(refused.value)
+
+
+# ------------------------------------------------------------ the server is away
+
+
+def progress(job: str, step: int) -> ProgressReported:
+    fields = {**JOB, "job": job, "uid": int(job[1:])}
+    return ProgressReported(
+        **fields, step=step, epoch=0, samples=0, total_samples=1, samples_per_second=1.0
+    )
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+async def test_many_who_speak_while_the_server_is_killed_again_and_again_keep_their_order(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    ears, steps = Ears(), 150
+    await bus.follow([ProgressReported], ears, {})
+    speaker = await connected(nats_server.url, "speaker")
+
+    async def speak(job: str) -> None:
+        for step in range(1, steps + 1):
+            await speaker.publish(progress(job, step))
+            await asyncio.sleep(0.01)
+
+    saying = asyncio.gather(*(speak(f"j{n}") for n in range(1, 21)))
+    for _ in range(2):
+        await asyncio.sleep(0.5)
+        await nats_server.kill()
+        await nats_server.start()
+    await saying
+
+    heard = await ears.until(20 * steps)
+    sequences = [h.sequence for h in heard]
+    assert sequences == sorted(set(sequences))
+    for n in range(1, 21):
+        of_job = [h.message.step for h in heard if h.message.key() == f"default.j{n}"]  # type: ignore[attr-defined]
+        assert list(dict.fromkeys(of_job)) == list(range(1, steps + 1))
+    await speaker.close()
+
+
+async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_first_fails(
+    bus: Bus,
+) -> None:
+    """The second would be stored while the first waits to be tried again."""
+    storing, fails = bus.js.publish, [Lost("the connection broke")]
+
+    async def failing_once(*args: Any, **more: Any) -> PubAck:
+        if fails:
+            raise fails.pop()
+        return await storing(*args, **more)
+
+    bus.js.publish = failing_once  # type: ignore[method-assign]
+    saying = asyncio.gather(*(bus.publish(abandoned(generation=g)) for g in range(10)))
+    await asyncio.sleep(0)
+    elsewhere = await bus.publish(abandoned(job="letters", uid=8))
+    assert not saying.done() and waiting(bus) == 10, (
+        "all that wait on the subject, and not the subject"
+    )
+
+    assert elsewhere == 1 and await saying == list(range(2, 12))
+    assert waiting(bus) == 0
+
+
+def waiting(bus: Bus) -> float:
+    """As whoever runs us is told."""
+    (told,) = [m for m in bus.vitals.measures() if m.family is WAITING]
+    number = told.series[()]
+    assert isinstance(number, float)
+    return number
+
+
+async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twice_and_counts_once(
+    bus: Bus,
+) -> None:
+    """The acknowledgement got lost, say, and its sender was away; others have spoken meanwhile."""
+    await change(bus, subjects.ORDERS, duplicate_window=0.2)
+    await change(bus, subjects.FACTS, duplicate_window=0.2)
+    ears, early, late = Ears(), reported(1, 10, 100, 5.0, step=1), reported(1, 20, 100, 7.0, step=2)
+    await bus.follow([JobAccepted, ProgressReported], ears, {})
+
+    first = {message.id(): await bus.publish(message) for message in (accepted(), early, late)}
+    async with asyncio.timeout(WITHIN_S):
+        for message in (accepted(), early):
+            while await bus.publish(message) == first[message.id()]:
+                await asyncio.sleep(0.1)  # it remembers yet
+        while len(ears.heard) < 5:
+            await asyncio.sleep(0.01)
+
+    assert folded(ears.heard[:3]).jobs and folded(ears.heard).jobs == folded(ears.heard[:3]).jobs
+
+
+def folded(heard: list[Heard]) -> State:
+    """As the allocator does it."""
+    state = State()
+    for each in sorted(heard, key=lambda each: each.stored_s):
+        state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
+    return state
+
+
+async def test_one_who_is_closed_does_not_try_for_ever(nats_server: NatsServer, bus: Bus) -> None:
+    speaker = await connected(nats_server.url, "speaker")
+    await speaker.client.close()
+
+    with pytest.raises(Exception, match="connection closed"):
+        async with asyncio.timeout(WITHIN_S):
+            await speaker.publish(abandoned())

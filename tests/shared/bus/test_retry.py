@@ -1,0 +1,100 @@
+"""What a bus that is away does not answer is asked again; what can never be answered, he who asks
+knows at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+from structlog.testing import capture_logs
+
+from shared.auth.permissions import MONITOR
+from shared.bus import bus as wire
+from shared.bus import programs
+from shared.bus.bus import Bus
+from shared.bus.client import Lost, Refused, passes
+from shared.messages import GenerationAbandoned
+from tests.conftest import NatsServer, connected
+from tests.shared.sample_messages import abandoned
+from tests.shared.secured_server import credentials, guarded
+
+KEY, PROGRAM = "default.digits", b"def model(): ..."
+DIGEST = programs.digest_of(PROGRAM)
+WITHIN_S, FOR_EVER_S = 60.0, 3600.0
+
+
+async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is_back(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    reader = await connected(nats_server.url, "reader")
+    said = await bus.publish(abandoned())
+    await programs.keep(bus, "default", DIGEST, PROGRAM)
+
+    async def ask(bus: Bus) -> set[int]:
+        answers = set[int]()
+        while not back.is_set():
+            found = await bus.last(GenerationAbandoned, KEY)
+            answers |= {
+                found.sequence if found else 0,
+                await bus.last_sequence(GenerationAbandoned, KEY),
+            }
+            assert (await programs.described(bus, "default", DIGEST)).size == 16
+        return answers
+
+    back = asyncio.Event()
+    asking = asyncio.gather(*(ask(reader) for _ in range(20)))
+    with capture_logs() as lines:
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            await nats_server.kill()
+            await asyncio.sleep(0.3)
+            await nats_server.start()
+        await asyncio.sleep(0.3)
+        back.set()
+        assert await asking == [{said}] * 20
+
+    told = [line["error"] for line in lines if line["event"] == "AnswerWaits"]
+    assert 1 <= len(told) <= 2, "once by each who asks: what reads, and the outbox"
+    await reader.close()
+
+
+async def test_one_who_is_not_patient_is_told_that_the_server_is_away(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    hurried = Bus(bus.client, "person", patient=False)
+    hurried.js._timeout = 1.0
+    asking = asyncio.gather(*(hurried.last(GenerationAbandoned, KEY) for _ in range(50)))
+    await asyncio.sleep(0)
+    await nats_server.kill()
+
+    with pytest.raises(NatsError):
+        async with asyncio.timeout(WITHIN_S):
+            await asking
+            await hurried.last(GenerationAbandoned, KEY)
+
+
+async def test_what_is_not_there_is_not_waited_for(bus: Bus) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        assert await bus.last(GenerationAbandoned, KEY) is None
+        assert await bus.last_sequence(GenerationAbandoned, KEY) == 0
+        with pytest.raises(NotFoundError):
+            await programs.described(bus, "default", DIGEST)
+
+
+async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+        monitor = await wire.connect(server.url, MONITOR, credentials(MONITOR))
+        monitor.js._timeout = FOR_EVER_S
+        with pytest.raises(Refused):
+            async with asyncio.timeout(WITHIN_S):
+                await monitor.last(GenerationAbandoned, KEY)
+        await monitor.close()
+
+
+def test_only_what_may_end_otherwise_is_tried_again() -> None:
+    assert all(map(passes, (Lost(), ServiceUnavailableError(), NatsError())))
+    assert not any(map(passes, (NotFoundError(), Refused("weir.x"), APIError(code=400))))

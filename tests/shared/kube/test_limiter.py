@@ -1,0 +1,154 @@
+"""What was asked, counted.
+
+How often the API is asked, and how long is waited after trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.kube.limiter import (
+    LONGEST_HOLD_S,
+    Gate,
+    Requests,
+    between,
+    counted,
+    hold_s,
+    measures,
+    most_in_a_second,
+    wait_s,
+    waited,
+)
+from shared.runtime.metrics import exposed
+from tests.shared.metric_lint import problems
+
+
+def test_requests_are_counted_by_verb_and_status() -> None:
+    requests = Requests()
+    for verb, status in (("list", 200), ("watch", 410), ("list", 200), ("create", 0)):
+        requests = counted(requests, verb, status)
+    assert (
+        requests.counts == {"list 200": 2, "watch 410": 1, "create 0": 1} and requests.total() == 4
+    )
+
+
+def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
+    before = waited(counted(Requests(), "list", 200), 0.5)
+    after = waited(counted(counted(before, "get", 404), "get", 404), 0.25)
+    assert between(before, after) == Requests(counts={"get 404": 2}, waited_s=0.25)
+    assert between(after, after) == Requests()
+
+
+def test_what_was_asked_is_told_by_verb_and_status() -> None:
+    requests = waited(
+        counted(counted(counted(Requests(), "list", 200), "list", 200), "watch", 0), 1.5
+    )
+    asked, waiting = measures(requests)
+
+    assert asked.series == {("list", "200"): 2, ("watch", "0"): 1}
+    assert waiting.series == {(): 1.5}
+    assert problems(exposed([asked, waiting])) == []
+
+
+COUNTS, CHANCES = st.integers(1, 10_000), st.floats(0, 1, exclude_max=True)
+
+
+@given(COUNTS, CHANCES)
+def test_a_wait_is_between_half_of_what_the_doubling_says_and_all_of_it(
+    count: int, chance: float
+) -> None:
+    whole = min(15.0, 0.5 * 2 ** min(count - 1, 40))
+    assert whole / 2 <= wait_s(count, 0.5, 15.0, chance) <= whole
+
+
+def test_chance_keeps_apart_those_that_were_hurt_together() -> None:
+    chance = random.Random(1)
+    assert len({wait_s(3, 0.5, 15.0, chance.random()) for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "seconds"),
+    [
+        (429, "7", 7),
+        (503, "1", 1),
+        (429, None, 0),
+        (429, "soon", 0),
+        (429, "-1", 0),
+        (409, "7", 0),
+        (429, "9" * 9, 300),
+    ],
+)
+def test_the_silence_that_an_answer_asks_for(status: int, said: str | None, seconds: float) -> None:
+    assert hold_s(status, said) == seconds <= LONGEST_HOLD_S
+
+
+# ------------------------------------------------------------ the gate
+
+
+class Arrivals:
+    """Requests through a gate; each is a while on its way to the server, and back."""
+
+    def __init__(self, rate: float, burst: int, seed: int = 1) -> None:
+        self.chance = random.Random(seed)
+        self.gate, self.at = Gate(rate, burst, self.chance.random), list[float]()
+
+    async def one(self) -> None:
+        async with self.gate.turn():
+            await asyncio.sleep(self.chance.random() * 0.02)
+            self.at.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(self.chance.random() * 0.02)
+
+    async def many(self, count: int) -> None:
+        await asyncio.gather(*(self.one() for _ in range(count)))
+
+    def most_in(self, seconds: float) -> int:
+        return max(sum(begin <= at < begin + seconds for at in self.at) for begin in self.at)
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(100.0, 10), (100.0, 100), (50.0, 20), (200.0, 7)])
+async def test_however_long_each_is_on_its_way_no_more_arrive_than_the_limit_allows(
+    rate: float, burst: int
+) -> None:
+    arrivals = Arrivals(rate, burst)
+    await arrivals.many(120)
+    assert arrivals.most_in(1.0) <= most_in_a_second(rate, burst) == burst * math.ceil(rate / burst)
+    assert arrivals.most_in(burst / rate - 0.001) <= burst
+
+
+async def test_a_burst_waits_for_nobody() -> None:
+    async with asyncio.timeout(60):
+        await Arrivals(0.001, 10).many(10)  # a slot comes back after 10,000 s
+
+
+async def test_while_the_server_wants_silence_nobody_asks_and_afterwards_not_all_at_once() -> None:
+    apart_s = [await apart_behind_silence_s(seed) for seed in range(3)]
+    assert max(apart_s) > 0.05, (
+        "a machine that stands still brings them together now and then, and not each time"
+    )
+
+
+async def apart_behind_silence_s(seed: int) -> float:
+    arrivals = Arrivals(50.0, 10, seed)
+    until_s = asyncio.get_running_loop().time() + 0.3
+    arrivals.gate.hold(0.3)
+    arrivals.gate.hold(0.1)  # who wants less does not end it
+    await arrivals.many(10)
+    assert min(arrivals.at) >= until_s
+    return max(arrivals.at) - min(arrivals.at)
+
+
+async def test_who_gives_up_gives_his_slot_back() -> None:
+    arrivals = Arrivals(100.0, 1)
+    arrivals.gate.hold(60.0)
+    waiting = asyncio.create_task(arrivals.one())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    arrivals.gate.open_s = 0.0
+    await asyncio.wait_for(arrivals.one(), 60)

@@ -1,0 +1,55 @@
+"""Every number that Weir's services tell, found in the source: so none can be left out of a
+test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+from services.allocator.measures import Meters as AllocatorMeters
+from services.allocator.state import State
+from services.launcher.measures import Meters as LauncherMeters
+from services.launcher.view import View
+from services.monitor.capacity import capacity
+from shared.bus.dead_letters import Letters
+from shared.runtime.metrics import Family, Measure, Traffic
+from tests.architecture.source import modules
+
+DECLARED = "shared.runtime.metrics.Family"
+
+
+@cache
+def families() -> dict[str, Family]:
+    """By name; raises where two have the same."""
+    declaring = [
+        module.name
+        for module in modules("services", "shared")
+        if DECLARED in module.imports or f"{module.name}.Family" == DECLARED
+    ]
+    values = [value for name in declaring for value in vars(importlib.import_module(name)).values()]
+    found = list({id(value): value for value in values if isinstance(value, Family)}.values())
+    assert len({family.name for family in found}) == len(found)
+    return {family.name: family for family in found}
+
+
+def at_first() -> list[Measure]:
+    """What services tell before anything has happened, of an empty cluster."""
+    return [
+        *capacity([]),
+        *AllocatorMeters().measures(State(), 0.0),
+        *LauncherMeters().measures(View()),
+        *Traffic().measures(True, 0, 0),
+        *Letters(0).measures(),
+    ]
+
+
+@cache
+def values() -> dict[tuple[str, str], set[str]]:
+    """By family and label: the values that are told then."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for measure in at_first():
+        for labels in measure.series:
+            for label, value in zip(measure.family.labels, labels, strict=True):
+                found.setdefault((measure.family.name, label), set()).add(value)
+    return found

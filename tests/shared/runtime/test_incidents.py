@@ -1,0 +1,179 @@
+"""What keeps a service from saying and hearing is told, with cause and remedy, when it begins and
+when it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from nats.errors import SlowConsumerError
+
+from services.cli.sentences import sentence
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.messages import Message, ServiceTroubled
+from shared.runtime.incidents import REMEDIES, TOLD_S, WAITING_MOST, Troubles
+from shared.runtime.process import end
+from tests.conftest import NatsServer
+from tests.shared.listeners import consumers
+from tests.shared.sample_messages import abandoned
+
+
+class Desk:
+    """Troubles of a service, and all that was told of them."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.troubles = Troubles("launcher", lambda: self.now_s)
+
+    async def told(self) -> list[ServiceTroubled]:
+        """Since the last time."""
+        said: list[ServiceTroubled] = []
+
+        async def say(fact: ServiceTroubled) -> None:
+            said.append(fact)
+
+        telling = asyncio.ensure_future(self.troubles.tell(say))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await end(telling)
+        return said
+
+
+async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
+    desk = Desk()
+    desk.troubles.begins("no room", "it is full", "weir-orders")
+    desk.now_s += 34.0
+    desk.troubles.begins("no room", "it is full", "weir-orders")
+    desk.troubles.ends("no room", "weir-orders")
+    desk.troubles.ends("no room", "weir-orders")
+
+    begun, over = await desk.told()
+    assert (begun.service, begun.what, begun.cause, begun.seconds) == (
+        "launcher",
+        "no room",
+        "it is full",
+        None,
+    )
+    assert begun.remedy == REMEDIES["no room"] and begun.begun_s == over.begun_s == 1_000.0
+    assert over.seconds == 34.0 and over.id() != begun.id()
+
+
+async def test_that_the_bus_was_away_is_told_when_it_is_back() -> None:
+    desk = Desk()
+    desk.troubles.begins("bus away", "the connection broke")
+    assert await desk.told() == []
+    desk.now_s += 3.0
+    desk.troubles.ends("bus away")
+
+    assert [fact.seconds for fact in await desk.told()] == [3.0]
+
+
+async def test_what_comes_and_goes_is_told_once_in_a_while() -> None:
+    desk = Desk()
+    for _ in range(10):
+        desk.troubles.begins("bus away", "the connection broke")
+        desk.now_s += 1.0
+        desk.troubles.ends("bus away")
+    assert len(await desk.told()) == 1
+    desk.now_s += TOLD_S
+    desk.troubles.passed("bus away", "again")
+    assert [fact.cause for fact in await desk.told()] == ["again"]
+
+
+async def test_a_moment_is_told_once_and_has_no_end() -> None:
+    desk = Desk()
+    desk.troubles.passed("bus slow", "too slow")
+    desk.troubles.ends("bus slow")
+
+    assert [(fact.what, fact.seconds) for fact in await desk.told()] == [("bus slow", None)]
+
+
+async def test_where_nobody_tells_them_no_more_than_a_few_wait() -> None:
+    desk = Desk()
+    for number in range(2 * WAITING_MOST):
+        desk.troubles.begins("no room", "it is full", f"stream-{number}")
+
+    assert len(await desk.told()) == WAITING_MOST
+
+
+# ---------------------------------------------------------------- on a real bus
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> AsyncIterator[list[ServiceTroubled]]:
+    """What is told on the bus, by a service of ours that is called as one of Weir's."""
+    heard: list[ServiceTroubled] = []
+
+    async def listen() -> None:
+        async for each in bus.tail([subjects.pattern(ServiceTroubled)]):
+            assert isinstance(each.message, ServiceTroubled)
+            heard.append(each.message)
+
+    tasks = [asyncio.ensure_future(one) for one in (listen(), bus.tell_troubles())]
+    await consumers(bus, 1, subjects.FACTS)
+    yield heard
+    await end(*tasks)
+
+
+async def until(facts: list[ServiceTroubled], count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(facts) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_full_stream_of_orders_is_told_while_it_is_full_and_when_there_is_room(
+    bus: Bus, facts: list[ServiceTroubled]
+) -> None:
+    config = (await bus.js.stream_info(subjects.ORDERS)).config
+    await bus.js.update_stream(replace(config, max_bytes=1))
+    order: Message = abandoned()
+    saying = asyncio.ensure_future(bus.publish(order))
+    await until(facts, 1)
+    assert not saying.done(), "it waits for room"
+    await bus.js.update_stream(config)
+    assert await asyncio.wait_for(saying, 60) > 0
+    await until(facts, 2)
+
+    begun, over = facts
+    assert (begun.what, begun.seconds) == ("no room", None) and (over.seconds or 0) > 0
+    assert subjects.ORDERS in begun.cause and subjects.subject_of(order) in begun.cause
+    assert "weir streams create --orders-gib" in begun.remedy
+
+
+async def test_a_server_that_was_away_is_told_when_it_is_back(
+    bus: Bus, nats_server: NatsServer, facts: list[ServiceTroubled]
+) -> None:
+    await nats_server.kill()
+    await nats_server.start()
+    await until(facts, 1)
+
+    assert (facts[0].what, facts[0].seconds is not None) == ("bus away", True)
+    assert "nothing is lost" in facts[0].remedy
+
+
+async def test_a_service_that_is_too_slow_for_the_bus_says_so(
+    bus: Bus, facts: list[ServiceTroubled]
+) -> None:
+    subscription = await bus.client.subscribe("weir.nothing")
+    await bus.client._error_cb(
+        SlowConsumerError(subject="weir.nothing", reply="", sid=1, sub=subscription)
+    )
+    await until(facts, 1)
+
+    assert facts[0].what == "bus slow" and "weir.nothing" in facts[0].cause
+
+
+async def test_a_service_that_was_begun_again_says_how_it_ended(
+    bus: Bus, facts: list[ServiceTroubled]
+) -> None:
+    bus.troubles.passed("began again", "it ended with code -9, and was begun again")
+    await until(facts, 1)
+
+    assert (facts[0].service, facts[0].what, facts[0].seconds) == ("test", "began again", None)
+    assert sentence(facts[0]).startswith(
+        "began again: it ended with code -9, and was begun again; nothing is lost"
+    )

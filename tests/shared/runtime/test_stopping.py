@@ -1,0 +1,96 @@
+"""A service that is told to end while it imports, as process 1 of a container; and one that has no
+streams yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.__main__ import weir
+from shared.runtime.process import free_port
+
+ROOT = Path(__file__).parents[3]
+AS_FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+ENDS_WITHIN_S, STARTS_WITHIN_S = 2.0, 60.0
+EARLY = b" msgspec"
+"""The first library that every service imports; all others come after it."""
+MODULES = {"page": "services.console.page"}
+CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "setup": 0, "trainer": 143}
+
+
+@asynccontextmanager
+async def started(service: str, url: str, *before: str, **environ: str) -> AsyncIterator[Process]:
+    told = {"PYTHONPATH": str(ROOT), "WEIR_NATS_URL": url, "WEIR_LOG_JSON": "true", **environ}
+    words = (*before, sys.executable, "-m", MODULES.get(service, f"services.{service}"))
+    process = await asyncio.create_subprocess_exec(
+        *words, env={**os.environ, **told}, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def line_with(process: Process, wanted: bytes) -> None:
+    assert process.stderr is not None
+    async with asyncio.timeout(STARTS_WITHIN_S):
+        while wanted not in (line := await process.stderr.readline()):
+            assert line, f"it ended without {wanted!r}"
+
+
+def may_unshare() -> bool:
+    """Return whether we may start a process that is the first one of its namespace, as in a
+    container.
+    """
+    try:
+        return (
+            subprocess.run(
+                [*AS_FIRST, "true"], capture_output=True, timeout=STARTS_WITHIN_S
+            ).returncode
+            == 0
+        )
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("service", CODES)
+async def test_a_service_that_still_imports_ends_at_once_when_it_is_told_to(service: str) -> None:
+    """The kernel gives process 1 no signal that it has not asked for."""
+    first = AS_FIRST if may_unshare() else ()
+    async with started(
+        service, "nats://127.0.0.1:1", *first, PYTHONPROFILEIMPORTTIME="1"
+    ) as process:
+        await line_with(process, EARLY)
+        here = psutil.Process(process.pid)
+        (here.children()[0] if first else here).send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
+
+    assert process.returncode == CODES[service]
+
+
+@pytest.mark.parametrize("service", ["allocator", "page"])
+async def test_a_service_waits_for_its_streams_and_begins_when_they_are_made(
+    nats_url: str, service: str
+) -> None:
+    page = {"WEIR_PAGE_PORT": str(free_port())} if service == "page" else {}
+    async with started(service, nats_url, **page) as process:
+        await line_with(process, b"StreamsMissing")
+        assert await asyncio.to_thread(weir, ["streams", "create", "--nats", nats_url]) == 0
+        await line_with(process, {"allocator": b'"Leads"', "page": b"PageServed"}[service])
+        process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.communicate(), STARTS_WITHIN_S)
+
+    assert process.returncode == 0

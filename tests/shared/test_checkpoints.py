@@ -1,0 +1,132 @@
+"""The checkpoint folder of a job belongs to that job alone.
+
+Which checkpoints come first when a job goes on, and what a digest pins.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from shared.checkpoints import (
+    Committed,
+    candidates,
+    counts,
+    digest,
+    is_in_namespace,
+    location,
+    new_folder,
+    step,
+)
+from shared.messages import CheckpointRule, JobRequested
+from tests.launcher.builders import request
+
+NOVEMBER = 1_795_408_512.0  # 2026-11-23 04:35:12 UTC
+BUCKET = "gs://bucket/models"
+
+
+def asked(job: str = "net", namespace: str = "team-a", path: str | None = None) -> JobRequested:
+    wanted = request(checkpoint=CheckpointRule(path=path))
+    return msgspec.structs.replace(wanted, job=job, namespace=namespace)
+
+
+def where(wanted: JobRequested, uid: int = 7, accepted_s: float = NOVEMBER) -> str:
+    return location(wanted, uid, new_folder(wanted, uid, accepted_s))
+
+
+def test_the_folder_names_the_namespace_the_job_its_uid_and_the_time_of_its_acceptance() -> None:
+    assert where(asked()) == "team-a/net-7-20261123t043512"
+    assert where(asked(path="vision/deep")) == "team-a/vision/deep/net-7-20261123t043512"
+    assert where(asked(path=BUCKET)) == f"{BUCKET}/team-a/net-7-20261123t043512"
+
+
+@pytest.mark.parametrize("path", [None, "shared", "team-a/net-7-20261123t043512", BUCKET])
+def test_two_jobs_with_the_same_path_have_two_folders(path: str | None) -> None:
+    mine = where(asked(path=path))
+    others = [
+        where(asked(path=path, namespace="team-b")),
+        where(asked(path=path, job="other")),
+        where(asked(path=path), uid=8),
+        where(
+            asked(path=path), accepted_s=NOVEMBER + 3600.0
+        ),  # the bus was lost, and counts from the beginning
+    ]
+    assert len({mine, *others}) == 5
+
+
+def test_no_path_leads_into_another_namespace() -> None:
+    assert where(asked(namespace="team-b", path="team-a/secret-12")).startswith("team-b/")
+
+
+def test_a_job_that_version_0_1_accepted_keeps_its_folder() -> None:
+    assert location(asked(), 7, "") == "team-a/net-7"
+    assert location(asked(path="mine"), 7, "") == "mine"
+    assert location(asked(path=BUCKET), 7, "") == BUCKET
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["team-a/net-7-20261123t043512", "team-a/net-7", "team-a/deep/net-7", f"{BUCKET}/team-a/net-7"],
+)
+def test_a_job_folder_of_the_namespace_is_recognised(folder: str) -> None:
+    assert is_in_namespace(folder, "team-a") and not is_in_namespace(folder, "team-b")
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "team-a",
+        "net-7",
+        "team-a/net",
+        "gs://team-a/net-7",
+        "team-b/team-a/net-7",
+        "gs://bucket/team-a/team-b/net-7",
+        "gs://bucket/team-a/deep/net-7",
+    ],
+)
+def test_another_folder_is_none_of_the_namespace(folder: str) -> None:
+    assert not is_in_namespace(folder, "team-a")
+
+
+NAMED = ("/c/gen-2/ckpt-40", "/c/gen-2/ckpt-30")
+
+
+def test_marked_checkpoints_come_first_where_they_are_newer_than_the_ledger() -> None:
+    marked = ("/c/gen-3/ckpt-60", "/c/gen-2/ckpt-40", "/c/gen-3/ckpt-70")
+
+    assert candidates(NAMED, marked) == ("/c/gen-3/ckpt-70", "/c/gen-3/ckpt-60", *NAMED)
+
+
+def test_the_ledger_decides_where_no_marked_checkpoint_is_newer() -> None:
+    """A generation number says nothing here: after a loss the same numbers are given again."""
+    assert candidates(NAMED, ("/c/gen-7/ckpt-35", "/c/gen-1/ckpt-40")) == NAMED
+    assert candidates((), ()) == ()
+
+
+def test_without_a_ledger_entry_all_marked_ones_are_tried() -> None:
+    assert candidates((), ("/c/gen-1/ckpt-5", "/c/gen-1/ckpt-12")) == (
+        "/c/gen-1/ckpt-12",
+        "/c/gen-1/ckpt-5",
+    )
+
+
+def test_the_digest_is_of_the_index_and_of_the_sizes_of_the_other_files() -> None:
+    first = digest(b"index", [("a", 1), ("b", 2)])
+
+    assert first == digest(b"index", [("b", 2), ("a", 1)])
+    assert (
+        len({first, digest(b"other", [("a", 1), ("b", 2)]), digest(b"index", [("a", 1), ("b", 3)])})
+        == 3
+    )
+    assert [counts(f"ckpt-1{end}") for end in (".index", ".committed", ".data-00000-of-00001")] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_mark_tells_whether_the_job_had_trained_all() -> None:
+    assert Committed(digest="d", samples=10, total_samples=10).finished
+    assert not Committed(digest="d", samples=9, total_samples=10).finished
+    assert not Committed(digest="d").finished
+    assert step("/c/gen-1/ckpt-12") == 12 and step("/c/gen-1/rehearsal") == -1

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from shared.bounds import unknown_fields
 from shared.messages import BY_PERSONS, MESSAGES, Message
-from shared.unknown_fields import unknown_fields
 
 PREFIX = "weir"
 ORDERS = "weir-orders"

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from shared import documents
+from shared.bounds import unknown_fields
 from shared.bus import subjects
 from shared.messages import BY_PERSONS, ChangeRequested, JobRequested, Message
-from shared.unknown_fields import unknown_fields
 from tests.shared.sample_messages import one_of_each
 
 WRITTEN_BY_SERVICES = [message for message in one_of_each() if not isinstance(message, BY_PERSONS)]

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
+from shared.bounds import struct_type
 from shared.bus import subjects
-from shared.unknown_fields import struct_type
 
 NAME = "of_next_year"
 VALUE = {"a": [1, {"b": None}]}

@@ -25,9 +25,9 @@ from services.allocator.requests.wording import reworded
 from services.allocator.rules import Limit, Rules
 from shared import checkpoints
 from shared.auth.permissions import MOST_TRAINERS
+from shared.bounds import struct_type
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, RoleResources, Span, Volume
 from shared.text import counted
-from shared.unknown_fields import struct_type
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from shared.bounds import struct_type
 from shared.messages import DNS_LABEL, Digest, Span
-from shared.unknown_fields import struct_type
 
 NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
 (DIGEST,) = (meta.pattern for meta in get_args(Digest)[1:])

@@ -23,7 +23,7 @@ ALLOWED = {
     "CHANGELOG.md",
 }
 MEDIAN, NINETIETH, LONG, LONG_SHARE = 8, 25, 40, 0.02
-README_LINES = 170
+README_LINES = 200
 ALL = modules()
 LENGTHS = {name: lines for module in ALL for name, lines in module.functions}
 

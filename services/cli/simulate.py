@@ -28,11 +28,11 @@ from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.console.top.figures_table import differing, table
 from services.whatif.simulator import cluster_file, files, log_file, recorded
+from services.whatif.simulator.losses import Bad
 from services.whatif.simulator.outcome import Run, figures, timeline
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Scenario, Work
 from services.whatif.simulator.surfaces import Surface
-from services.whatif.simulator.tables import Bad
 from shared.text import counted
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
+from services.whatif.simulator.losses import Bad, Reason
 from services.whatif.simulator.scenario import Cluster, Machine, Tenant
-from services.whatif.simulator.tables import Bad, Reason
 from shared import documents
 
 KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}

@@ -13,13 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from services.whatif.simulator.losses import Curve, Point
+from services.whatif.simulator.losses import Bad, Curve, Point, Reason
 from services.whatif.simulator.scenario import Work
 from services.whatif.simulator.surfaces import Measured, Surface
 from services.whatif.simulator.tables import (
-    Bad,
     Column,
-    Reason,
     Row,
     Table,
     amount,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from services.whatif.simulator.tables import Bad, Reason
+from services.whatif.simulator.losses import Bad, Reason
 from shared.bus.subjects import Unusable, decode, kind_of
 from shared.messages import Message
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+import msgspec
+
 Point = tuple[float, float]
 """A number of samples, and the loss after them."""
 
@@ -29,3 +31,19 @@ class Curve:
         to_x, to_y = self.points[behind]
         rise = to_y - from_y
         return from_y + rise * (samples - from_x) / (to_x - from_x)
+
+
+class Reason(msgspec.Struct, frozen=True, order=True):
+    """A reason against a file: the line, and the fault there."""
+
+    line: int
+    said: str
+
+
+class Bad(ValueError):
+    """A file that cannot be used; its text has a line for each reason."""
+
+    def __init__(self, reasons: Iterable[Reason]) -> None:
+        self.reasons = tuple(sorted(reasons))
+        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
+        super().__init__("\n".join(texts))

@@ -6,31 +6,16 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, isfinite
 from typing import Any
 
 import msgspec
 
+from services.whatif.simulator.losses import Reason
 from shared.messages import DNS_LABEL
 
 ALIKE = 0.7  # of an unknown column's name to a known one: a slip of the finger
-
-
-class Reason(msgspec.Struct, frozen=True, order=True):
-    """A reason against a file: the line, and the fault there."""
-
-    line: int
-    said: str
-
-
-class Bad(ValueError):
-    """A file that cannot be used; its text has a line for each reason."""
-
-    def __init__(self, reasons: Iterable[Reason]) -> None:
-        self.reasons = tuple(sorted(reasons))
-        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
-        super().__init__("\n".join(texts))
 
 
 class Column(msgspec.Struct, frozen=True):

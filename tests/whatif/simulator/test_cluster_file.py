@@ -6,7 +6,7 @@ import pytest
 
 from services.allocator.policies.contract import Quota
 from services.whatif.simulator.cluster_file import cluster
-from services.whatif.simulator.tables import Bad
+from services.whatif.simulator.losses import Bad
 
 GOOD = """\
 nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.whatif.simulator.files import jobs, losses, surfaces
-from services.whatif.simulator.tables import Bad
+from services.whatif.simulator.losses import Bad
 from shared.messages import Resources, Span
 
 SERVED = "model,mode,ps,workers,global_batch,samples_per_second\nnet,sync,1,1,64,100\nnet,sync,2,4,64,300\n"

@@ -13,10 +13,10 @@ from services.allocator.decide import Decisions
 from services.allocator.rules import Rules
 from services.whatif.simulator import run as simulator
 from services.whatif.simulator.log_file import Told, told
+from services.whatif.simulator.losses import Bad
 from services.whatif.simulator.outcome import figures
 from services.whatif.simulator.recorded import Past, past
 from services.whatif.simulator.scenario import Scenario, Tenant
-from services.whatif.simulator.tables import Bad
 from shared.bus.subjects import FACTS, subject_of
 from shared.messages import AllocationDecided, Message
 from tests.allocator.builders import accepted, node, own, progress, request, resumed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.whatif.simulator.tables import Bad, Column, Table, amount, number, table, whole
+from services.whatif.simulator.losses import Bad
+from services.whatif.simulator.tables import Column, Table, amount, number, table, whole
 
 COLUMNS = (
     Column("name", str),

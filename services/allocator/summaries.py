@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.models.history import EARLY
-from services.allocator.policies.contract import Reading
+from services.allocator.policies.contract import EARLY, Reading
 from shared.messages import JobFinished
 from shared.text import shortened
 

@@ -15,8 +15,7 @@ from collections import deque
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.models.history import EARLY
-from services.allocator.policies.contract import JobSeen, Observed, Past, Plan, Reading, Size
+from services.allocator.policies.contract import EARLY, JobSeen, Observed, Past, Plan, Reading, Size
 from services.allocator.policies.dlrover.candidates import timed_of
 from services.allocator.readings import TRIED_KEPT
 from shared.messages import (

@@ -24,7 +24,6 @@ from shared.messages import JobRequested
 
 MOST_SIMILAR = 5
 MU = 0.5  # weight of each job over those before it
-EARLY = 0.25  # of its examples
 SAME_DIGEST = 4.0
 SAME_NAME = 2.0
 SAME_NAMESPACE = 1.0

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from services.allocator.job import Job
 from services.allocator.models.evidence import believable
-from services.allocator.models.history import EARLY
-from services.allocator.policies.contract import Observed, Past, Plan, Timed
+from services.allocator.policies.contract import EARLY, Observed, Past, Plan, Timed
 from services.allocator.state import Closed
 from shared.messages import AllocationDecided, Resources, Role
 

@@ -36,6 +36,8 @@ from shared.text import counted
 
 PAUSE_S = 5.0
 """The pause (s) that a resize is taken to cost until a job's own was measured."""
+EARLY = 0.25
+"""The share of a job's examples that are its beginning, for `Past.ps_gib`."""
 
 
 # ---------------------------------------------------------------- nodes, sizes, quotas

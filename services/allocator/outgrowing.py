@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from services.allocator.job import Job
-from services.allocator.models.foresight import AHEAD_S, foreseen, limit_due
+from services.allocator.models.memory_forecast import AHEAD_S, foreseen, limit_due
 from services.allocator.placing.resizing import with_memory
 from services.allocator.placing.trial import Shortage
 from services.allocator.policies.contract import Reading

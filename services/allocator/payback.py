@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.allocator.models.evidence import SPEEDS
+from services.allocator.models.fitting import SPEEDS
 from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.rules import Rules
 from shared.text import repaid

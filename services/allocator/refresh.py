@@ -17,14 +17,13 @@ from services.allocator import failures
 from services.allocator.capacity import node_view, promised_tasks, reserved_amounts
 from services.allocator.failures import compute_each
 from services.allocator.job import Job
-from services.allocator.models.kin import by_program, kin_of
-from services.allocator.models.past import past_of
+from services.allocator.models.program_history import by_program, kin_of, past_of
 from services.allocator.placing.amounts import amounts, minus, together
 from services.allocator.placing.order import update_index
 from services.allocator.policies.contract import JobList, JobSeen, Node, Quota
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
+from services.allocator.policies.weir.job_rows import update_rows
 from services.allocator.policies.weir.policy import largest, rounded
-from services.allocator.policies.weir.row_updates import update_rows
 from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State

@@ -16,8 +16,8 @@ from services.allocator.models.programs import Programs
 from services.allocator.models.speed import Fit
 from services.allocator.policies.contract import JobSeen
 from services.allocator.policies.registry import MODELS
-from services.allocator.policies.weir.hull import Config
-from services.allocator.policies.weir.rows import JobRow, Numbers
+from services.allocator.policies.weir.job_rows import JobRow, Numbers
+from services.allocator.policies.weir.staircase import Config
 from services.allocator.tables import Tables
 from shared.messages import Resources
 from shared.version import VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.messages import DeadLetter, Message
 
 

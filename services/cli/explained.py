@@ -12,8 +12,8 @@ from services.allocator.proposal import Effect
 from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
+from services.whatif.event_log import Told
 from services.whatif.explain.explanation import Explanation, Ground, Holding, Means, Prospect
-from services.whatif.simulator.log_file import Told
 from shared.bus.subjects import tag_of
 from shared.text import counted, headline, lasting, plain, repaid, size
 

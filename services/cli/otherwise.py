@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.allocator.placing.misfit import told as amount
-from services.whatif.explain.change import (
+from services.whatif.explain.counterfactual import (
     Adds,
     AnyChange,
     Change,

@@ -19,9 +19,8 @@ from services.allocator.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
+from services.whatif.event_log import History, Moment, Told, is_cause
 from services.whatif.explain.explanation import Ground
-from services.whatif.explain.history import History, Moment, is_cause
-from services.whatif.simulator.log_file import Told
 from shared.bus.bus import Bus
 from shared.bus.node_facts import read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS

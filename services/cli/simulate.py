@@ -27,12 +27,12 @@ from services.cli.policy_names import policies
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.console.top.figures_table import differing, table
-from services.whatif.simulator import cluster_file, files, log_file, recorded
-from services.whatif.simulator.losses import Bad
+from services.whatif import event_log
+from services.whatif.simulator import csv_files, recorded_run
+from services.whatif.simulator import scenario as scenario_module
 from services.whatif.simulator.outcome import Run, figures, timeline
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Cluster, Scenario, Work
-from services.whatif.simulator.surfaces import Surface
+from services.whatif.simulator.scenario import Bad, Cluster, Scenario, Surface, Work
 from shared.text import counted
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
@@ -182,10 +182,10 @@ def scenario(args: argparse.Namespace) -> Scenario:
     ]:
         raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
     reasons: list[str] = []
-    surfaces = _read(args.surfaces, files.surfaces, reasons)
-    losses = _read(args.loss, files.losses, reasons) if args.loss else {}
+    surfaces = _read(args.surfaces, csv_files.surfaces, reasons)
+    losses = _read(args.loss, csv_files.losses, reasons) if args.loss else {}
     jobs = _read(args.jobs, _jobs_with(surfaces), reasons)
-    cluster = _read(args.cluster, cluster_file.cluster, reasons)
+    cluster = _read(args.cluster, scenario_module.cluster, reasons)
     if surfaces is None or losses is None or jobs is None or cluster is None:
         raise _unusable(reasons)
     return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
@@ -198,10 +198,10 @@ def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     ]:
         raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
     reasons: list[str] = []
-    log = _read(args.from_log, log_file.told, reasons)
+    log = _read(args.from_log, event_log.told, reasons)
     if log is None:
         raise _unusable(reasons)
-    found = recorded.past(log)
+    found = recorded_run.past(log)
     if found.left_out:
         print(
             f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr
@@ -225,7 +225,7 @@ def _unusable(reasons: Sequence[str]) -> Trouble:
 
 
 def _jobs_with(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:
-    return lambda text: files.jobs(text, surfaces)
+    return lambda text: csv_files.jobs(text, surfaces)
 
 
 def _read(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None:

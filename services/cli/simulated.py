@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.whatif.simulator.outcome import Run, completion_s, shares
-from services.whatif.simulator.record import Record
+from services.whatif.simulator.outcome import Record, Run, completion_s, shares
 
 HOURS_FROM_S = 7200.0
 PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 from services.allocator.state import State
 from services.cli.absence import ASK, LISTED
-from services.whatif.explain.history import Moment
+from services.whatif.event_log import Moment
 from shared.messages import Message
 from shared.text import listed, plain
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from services.allocator import memory
 from services.allocator.decide import decide, prepared
 from services.allocator.policies.contract import ClusterQuota, JobList, Quota, TaskLimits
-from services.allocator.policies.weir.rows import JobRow
+from services.allocator.policies.weir.job_rows import JobRow
 from services.allocator.rules import Rules
 from services.allocator.state import State, without_tables
 from services.allocator.stored_models import decode_models, encode_models

@@ -12,8 +12,8 @@ from services.allocator.decide import prepared
 from services.allocator.placing.placement import Room
 from services.allocator.policies.contract import Quota
 from services.allocator.reservations import MOST, TRIES, Reserve
+from services.whatif.event_log import Moment
 from services.whatif.explain.explain import explained
-from services.whatif.explain.history import Moment
 from shared.messages import JobFinished, JobRequested, Resources, RoleResources
 from tests.allocator.builders import (
     AT_ONCE,

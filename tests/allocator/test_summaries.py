@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from services.allocator import memory
 from services.allocator.job import Job
-from services.allocator.models.kin import by_program
+from services.allocator.models.program_history import by_program
 from services.allocator.policies.contract import Learned, Observed, Reading
 from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
 from services.allocator.state import CLOSED_KEPT, Closed, State, summarised

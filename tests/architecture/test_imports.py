@@ -252,7 +252,7 @@ def test_the_allocator_keeps_nothing_between_decisions_but_its_state() -> None:
 
 def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:
     by_name = {m.name: m for m in ALL}
-    needed, unread = set[str](), {"services.allocator.policies.static"}
+    needed, unread = set[str](), {"services.allocator.policies.config_manager"}
     while unread:
         name = unread.pop()
         needed.add(name)

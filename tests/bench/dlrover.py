@@ -31,8 +31,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.models.history import Guess, warm_start
 from services.allocator.policies.contract import JobSeen, Kin, Node, Past, Plan, Want, at_start
+from services.allocator.policies.dlrover.model import Guess, warm_start
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, dlrover
 from tests.bench.cloud import play
 from tests.bench.dlrover_fit import recovery

@@ -26,10 +26,16 @@ from services.allocator.policies.contract import JobSeen, Node, Policy, Want
 from services.allocator.policies.flowcon.growth import Rules
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.registry import POLICIES
-from services.whatif.simulator.losses import Curve
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Work
-from services.whatif.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.scenario import (
+    Cluster,
+    Curve,
+    Machine,
+    Measured,
+    Scenario,
+    Surface,
+    Work,
+)
 from shared.messages import Span
 from tests.bench.flowcon_jobs import Schedule
 from tests.bench.machine import CORES, Image

@@ -34,10 +34,10 @@ from rich.table import Table
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
-from services.whatif.simulator import files
+from services.whatif.simulator import csv_files
 from services.whatif.simulator.outcome import figures
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.scenario import Measured, Surface
 from tests.bench.policy_worlds import Trace, scenario
 from tests.bench.report import finish
 
@@ -95,7 +95,7 @@ def _points(a: float, b: float, c: float, d: float) -> Iterator[Measured]:
 def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
     found: dict[str, Surface] = {}
     for path in paths:
-        found |= files.surfaces(Path(path).read_text())
+        found |= csv_files.surfaces(Path(path).read_text())
     return found or by_formula()
 
 

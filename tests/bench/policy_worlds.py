@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Work
-from services.whatif.simulator.surfaces import Axis, Surface
+from services.whatif.simulator.scenario import Axis, Cluster, Machine, Scenario, Surface, Work
 from shared.messages import Span
 
 MIDDLE_S, SPREAD = 1800.0, 0.8

@@ -15,9 +15,8 @@ import pytest
 
 from services.__main__ import weir
 from services.cli import file_formats
-from services.whatif.decide_json.document import Said, Wrong, document
-from services.whatif.decide_json.request import reasons_against
-from services.whatif.simulator.files import JOBS, SPEEDS
+from services.whatif.decide_json.document import Said, Wrong, document, reasons_against
+from services.whatif.simulator.csv_files import JOBS, SPEEDS
 
 EXAMPLES = {
     "jobs": file_formats.JOBS,

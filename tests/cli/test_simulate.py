@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from services.__main__ import weir
 from services.cli import simulated
-from services.whatif.simulator.outcome import Run
-from services.whatif.simulator.record import Record
+from services.whatif.simulator.outcome import Record, Run
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, JobFinished, Message, Span, TaskPlan
 from tests.allocator.builders import EVEN, ONE_CORE, accepted, node, progress, request, resumed
-from tests.whatif.simulator.test_recorded import line
+from tests.whatif.simulator.test_recorded_run import line
 
 SURFACES = "model,ps,workers,global_batch,samples_per_second\n" + "".join(
     f"net,{ps},{workers},64,{100 * workers**0.8:.1f}\n" for ps in (1, 2) for workers in (1, 2, 4, 8)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from services.allocator.state import State, apply
 from services.cli.unexplained import unexplained
-from services.whatif.explain.history import Moment
+from services.whatif.event_log import Moment
 from shared.messages import JobRejected
 from tests.allocator.builders import Story, accepted, node, request
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from services.allocator.failures import compute_each
-from services.allocator.models.estimate import prior_of, told
 from services.allocator.models.fitting import Prior, closest
+from services.allocator.models.model_profile import prior_of, told
 from services.allocator.models.speed import Fit, Form
 from services.allocator.policies.contract import JobSeen, Observed
 from shared.messages import ModelProfile

@@ -11,6 +11,8 @@ would be more than `r` workers a ps, r being the job's initial ratio; a job grow
 or `max` is reached. Ours, too: jobs that wait to start come before jobs that grow, ps stay at their
 maximum while workers go on to theirs, and the allocator's payback test and timers, which the paper
 does not mention, stand behind it.
+
+The baseline: what the user asked for, for ever.
 """
 
 from __future__ import annotations
@@ -81,3 +83,8 @@ def _take_step(job: JobSeen, size: Size, step: Size, room: Room) -> str:
         room.undo(mark)
         return "no node has room for another worker"
     return ""
+
+
+def static(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    """Start the jobs that wait at the size that was asked for, and leave the others alone."""
+    return [at_start(job, "the size that was asked for") for job in jobs if job.size is None]

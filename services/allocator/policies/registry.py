@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from services.allocator.policies.config_manager import config_manager
+from services.allocator.policies.config_manager import config_manager, static
 from services.allocator.policies.contract import JobSeen, Policy
 from services.allocator.policies.dike.policy import DikeModel, dike
 from services.allocator.policies.dike.policy import fit_jobs as fit_dike
@@ -18,11 +18,10 @@ from services.allocator.policies.dlrover.policy import dlrover
 from services.allocator.policies.elastic_batch.policy import ScaleModel, elastic_batch
 from services.allocator.policies.elastic_batch.policy import fit_jobs as fit_elastic_batch
 from services.allocator.policies.flowcon.policy import flowcon
+from services.allocator.policies.optimus.fits import ProbeOrder
+from services.allocator.policies.optimus.fits import fit_jobs as fit_optimus
 from services.allocator.policies.optimus.policy import optimus
-from services.allocator.policies.optimus.probes import ProbeOrder
-from services.allocator.policies.optimus.probes import fit_jobs as fit_optimus
-from services.allocator.policies.static import static
-from services.allocator.policies.weir.field import arrays_of
+from services.allocator.policies.weir.market import arrays_of
 from services.allocator.policies.weir.policy import weir
 
 POLICIES: dict[str, Policy] = {

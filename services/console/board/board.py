@@ -26,8 +26,7 @@ from services.console.board import series, story
 from services.console.board.beginning import shown
 from services.console.board.nodes import Node, Totals, node_of, rounded, summed
 from services.console.board.story import Decision, Story
-from services.whatif.explain.history import is_cause
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told, is_cause
 from shared.bounds import add_early
 from shared.messages import (
     AllocationDecided,

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from services.allocator.view import TRAINS, JobView
 from services.console.board import beginning, series
 from services.console.board.beginning import Beginning
+from services.whatif.event_log import Told
 from services.whatif.explain.explanation import Holding, holding
-from services.whatif.simulator.log_file import Told
 from shared.messages import (
     AllocationDecided,
     Alternative,

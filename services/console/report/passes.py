@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from services.allocator.exits import SHUT_DOWN
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 
 APART_S = 120.0

@@ -10,8 +10,8 @@ from services.console.report.bars import PARTS
 from services.console.report.foresight import Came
 from services.console.report.stops import Stop, ends, folded
 from services.console.report.words import NOTHING, lasting, lines, number, percent, text, whole
+from services.whatif.event_log import Told
 from services.whatif.explain.explanation import Holding
-from services.whatif.simulator.log_file import Told
 from shared.messages import (
     Alternative,
     CheckpointFailed,

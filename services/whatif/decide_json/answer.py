@@ -1,26 +1,47 @@
-"""One document in, one out: the whole wanted state of every job, and why."""
+"""One document in, one out: the whole wanted state of every job, and why.
+
+Documents as the allocator's state, from one to the next.
+
+A job or node that stayed the same stays the very same object. A job that is said no more is over,
+and succeeded as far as anybody knows. A node's `free` is as said, or else as our running tasks
+leave it; their pods are listed, as the monitor does it, so they are not counted twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
 from services.allocator.job import Job
+from services.allocator.requests.admission import completed
 from services.allocator.rules import Rules
-from services.allocator.state import apply
+from services.allocator.state import State, apply, over
 from services.allocator.timing import Wish
 from services.whatif.decide_json.document import (
     Document,
+    Free,
+    JobSaid,
+    NodeSaid,
     Wrong,
     document,
     names_against,
+    request,
     request_against,
 )
-from services.whatif.decide_json.mirror import Mirror
-from shared.messages import AllocationDecided, Role
+from services.whatif.decide_json.job_state import learned, standing
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobFinished,
+    JobRequested,
+    OwnPod,
+    Resources,
+    Role,
+)
 
 STREAM = "documents"
 
@@ -166,3 +187,254 @@ def decided(name: str, job: Job, why: str) -> Decided:
 def _nodes_of(wanted: AllocationDecided, role: Role) -> tuple[str, ...]:
     """Return the nodes of the tasks of one role, in their order."""
     return tuple(task.node for task in wanted.tasks if task.role == role)
+
+
+PLENTY = 4096.0  # cores or GiB of a node that does not say
+MOST = 1e6  # cores, GiB or devices of any node
+Pods = tuple[OwnPod, ...]
+Request = tuple[JobSaid, JobRequested]
+"""One job of a document, and its request as it was read."""
+
+
+class Mirror:
+    """The allocator's state, as the service's would be, after document upon document.
+
+    `said` and `nodes` are the newest words about each job and each node.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.state = State()
+        self.said: dict[str, JobSaid] = {}
+        self.nodes: dict[str, NodeSaid] = {}
+        self.running: dict[str, AllocationDecided | None] = {}
+        self.pods: dict[str, dict[str, Pods]] = {}
+        """By node, then by job."""
+        self.uids = 0
+        self.looks = 0
+
+    def look(self, document: Document) -> None:
+        """Take a document for the newest picture of the world."""
+        self.looks += 1
+        now = document.now
+        newest = self._requests_by_key(document)
+        self._close_missing(newest, now)
+        self._add_new(newest, now)
+        jobs = self._jobs_now(newest, now)
+        touched = self._move_pods(jobs)
+        nodes = self._nodes_now(document, touched)
+
+        self.said = {key: said for key, (said, _) in newest.items()}
+        self.nodes = {node.name: node for node in document.nodes}
+        cause = f"document {self.looks}"
+        self.state = replace(self.state, jobs=jobs, nodes=nodes, cause=cause)
+
+    # ------------------------------------------------------------ jobs
+
+    def _close_missing(self, newest: Mapping[str, Request], now: float) -> None:
+        """Close the jobs that are said no more.
+
+        The speeds that they have shown stay known of their programs, as in the live service.
+        """
+        for key, job in self.state.jobs.items():
+            if key not in newest:
+                self.state = over(self.state, _success(job, now))
+
+    def has_request(self, said: JobSaid) -> bool:
+        """Tell if the last document had the same request of the job."""
+        before = self.said.get(_key(said))
+        return before is not None and before.request == said.request
+
+    def _requests_by_key(self, document: Document) -> dict[str, Request]:
+        """Return each job of a document with its request."""
+        newest = {}
+        for said in document.jobs:
+            asked = self._request(said)
+            newest[asked.key()] = (said, asked)
+        return newest
+
+    def _request(self, said: JobSaid) -> JobRequested:
+        """Return the job's request; that of the last document, if it is the same."""
+        if self.has_request(said):
+            return self.state.jobs[_key(said)].request
+        asked = request(said.job, said.request)
+        return completed(asked, self.rules)
+
+    def _add_new(self, newest: Mapping[str, Request], now: float) -> None:
+        """Add the new jobs, numbered in the order of their submission."""
+        new = []
+        for key, (said, asked) in newest.items():
+            if key not in self.state.jobs:
+                asked_s = now if said.submitted_s is None else said.submitted_s
+                new.append((asked_s, asked))
+        new.sort(key=itemgetter(0))
+
+        jobs = dict(self.state.jobs)
+        for asked_s, asked in new:
+            self.uids += 1
+            jobs[asked.key()] = Job(uid=self.uids, request=asked, asked_s=asked_s)
+        self.state = replace(self.state, jobs=jobs)
+
+    def _jobs_now(self, newest: Mapping[str, Request], now: float) -> dict[str, Job]:
+        """Return every job after the newest word about it."""
+        jobs = {}
+        for key, (said, asked) in newest.items():
+            before = self.state.jobs[key]
+            jobs[key] = self._job(before, asked, said, now)
+        return jobs
+
+    def _job(self, before: Job, asked: JobRequested, said: JobSaid, now: float) -> Job:
+        """Return the job after the newest word; the very same one, if there is nothing new."""
+        if before.coming is None and self.said.get(before.key) == said:
+            return before
+        job = before
+        if before.request != asked:
+            job = replace(before, request=asked)
+        progressed = self._has_progressed(before.key, said)
+        job = standing(job, said.current, progressed, now, self.rules)
+        return learned(job, said, now)
+
+    def _has_progressed(self, key: str, said: JobSaid) -> bool:
+        """Tell if the job has more samples than in the last document."""
+        if said.progress is None:
+            return False
+        before = self.said.get(key)
+        return _samples(said) > _samples(before)
+
+    # ------------------------------------------------------------ nodes
+
+    def _move_pods(self, jobs: Mapping[str, Job]) -> set[str]:
+        """Keep the pods of the running decisions; return the nodes on which they changed."""
+        touched: set[str] = set()
+        for key in self.running.keys() | jobs.keys():
+            job = jobs.get(key)
+            runs = job.runs if job else None
+            before = self.running.get(key)
+            if runs is not before:
+                touched |= self._remove_pods(key, before)
+                touched |= self._add_pods(key, runs)
+        self.running = {key: job.runs for key, job in jobs.items()}
+        return touched
+
+    def _remove_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:
+        """Take the pods of a decision away; return their nodes."""
+        nodes = _node_names(runs)
+        for node in nodes:
+            self.pods[node].pop(key, None)
+        return nodes
+
+    def _add_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:
+        """Put the pods of a decision in place; return their nodes."""
+        nodes = _node_names(runs)
+        for node in nodes:
+            pods = self.pods.setdefault(node, {})
+            pods[key] = _pods_on(node, runs)
+        return nodes
+
+    def _nodes_now(
+        self, document: Document, touched: Collection[str]
+    ) -> dict[str, CapacityChanged]:
+        """Return every node as the monitor would see it. `touched`: those on which pods changed."""
+        nodes = {}
+        for said in document.nodes:
+            is_touched = said.name in touched
+            nodes[said.name] = self._node(said, is_touched)
+        return nodes
+
+    def _node(self, said: NodeSaid, touched: bool) -> CapacityChanged:
+        """Return the node as the monitor would see it; the very same, if nothing changed."""
+        if not touched and self.nodes.get(said.name) == said:
+            return self.state.nodes[said.name]
+
+        own: list[OwnPod] = []
+        for pods in self.pods.get(said.name, {}).values():
+            own += pods
+        has = _resources(said)
+        return CapacityChanged(
+            node=said.name,
+            node_uid=said.name,
+            seen=str(self.looks),
+            allocatable=has,
+            free=_free_resources(said.free or Free(), has, own),
+            own=tuple(own),
+            labels={"kind": said.kind} if said.kind else {},
+        )
+
+
+def _success(job: Job, now: float) -> JobFinished:
+    """Return the end of a job that has succeeded."""
+    return JobFinished(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        outcome="succeeded",
+        samples=job.progress.samples if job.progress else 0,
+        finished_s=now,
+    )
+
+
+def _samples(said: JobSaid | None) -> float:
+    """Return the samples that a job is said to have; 0 if they are unknown."""
+    if said is None or said.progress is None:
+        return 0
+    return said.progress.samples or 0
+
+
+def _key(said: JobSaid) -> str:
+    """Return `<namespace>.<job>`."""
+    namespace = said.request.get("namespace", "default")
+    return f"{namespace}.{said.job}"
+
+
+def _node_names(runs: AllocationDecided | None) -> set[str]:
+    """Return the names of the nodes of a decision's tasks."""
+    if runs is None:
+        return set()
+    return {task.node for task in runs.tasks}
+
+
+def _pods_on(node: str, runs: AllocationDecided | None) -> Pods:
+    """Return the pods of a decision on one node."""
+    if runs is None:
+        return ()
+    pods = []
+    for task in runs.tasks:
+        if task.node != node:
+            continue
+        pod = OwnPod(
+            namespace=runs.namespace,
+            job=runs.job,
+            pod=task.pod(runs.job),
+            resources=task.resources,
+        )
+        pods.append(pod)
+    return tuple(pods)
+
+
+def _resources(said: NodeSaid) -> Resources:
+    """Return the resources of a node as said, or else plenty of them, but no device."""
+    return Resources(
+        cpu=_possible(said.cpu, PLENTY),
+        memory_gib=_possible(said.memory_gib, PLENTY),
+        gpu=int(_possible(said.gpu, 0)),
+    )
+
+
+def _free_resources(said: Free, has: Resources, own: Sequence[OwnPod]) -> Resources:
+    """Return the free resources as said, or else those that our pods leave."""
+    ours = [pod.resources for pod in own]
+    cpu = has.cpu - sum(amount.cpu for amount in ours)
+    memory_gib = has.memory_gib - sum(amount.memory_gib for amount in ours)
+    gpu = has.gpu - sum(amount.gpu for amount in ours)
+    return Resources(
+        cpu=_possible(said.cpu, max(0.0, cpu)),
+        memory_gib=_possible(said.memory_gib, max(0.0, memory_gib)),
+        gpu=int(_possible(said.gpu, max(0, gpu))),
+    )
+
+
+def _possible(value: float | None, default: float) -> float:
+    """Return the value if it is possible, within bounds, so that sums of it stay numbers."""
+    if value is None or not value >= 0:
+        return default
+    return min(value, MOST)

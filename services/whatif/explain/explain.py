@@ -21,10 +21,9 @@ from services.allocator.state import Closed
 from services.allocator.timing import due_s, retry_s
 from services.allocator.unknown import unknown_policies
 from services.allocator.view import closed_view, phase_of, speed_of
-from services.whatif.explain.change import AnyChange, bounds_of
-from services.whatif.explain.explanation import Explanation, Ground, Means, holding
-from services.whatif.explain.history import Decided, Moment
-from services.whatif.explain.prospect import prospect
+from services.whatif.event_log import Decided, Moment
+from services.whatif.explain.counterfactual import AnyChange, bounds_of
+from services.whatif.explain.explanation import Explanation, Ground, Means, holding, prospect
 from services.whatif.explain.remedies import hindrance, remedies
 from services.whatif.explain.waiting import by_waiting, grounds
 from shared.messages import AllocationDecided, JobFinished

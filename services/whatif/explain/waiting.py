@@ -22,7 +22,12 @@ from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, without_tables
 from services.allocator.timing import Wish
-from services.whatif.explain.aftermath import (
+from services.whatif.explain.counterfactual import (
+    AnyChange,
+    Reports,
+    Settles,
+    Trains,
+    Waits,
     given_more,
     landed_state,
     outcome,
@@ -30,9 +35,7 @@ from services.whatif.explain.aftermath import (
     trained,
     without_timers,
 )
-from services.whatif.explain.change import AnyChange, Reports, Settles, Trains, Waits
-from services.whatif.explain.explanation import Means, holding
-from services.whatif.explain.prospect import expected_speed
+from services.whatif.explain.explanation import Means, expected_speed, holding
 from shared.messages import AllocationDecided, ProgressReported
 
 WAKES = 32

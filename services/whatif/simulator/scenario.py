@@ -3,21 +3,59 @@
 Units: seconds, cores, GiB, devices, samples; a batch is the global one (of all workers together),
 as in the surfaces. The CSV of jobs says nothing of memory, so its tasks want none; nor of a chief,
 so it costs nothing. A job from a recorded log is asked for with its own request.
+
+The true speed of a model, between the points at which it was measured.
+
+    v(batch, ps, workers)  [samples/s];  without ps: v(batch, workers)
+
+Each axis is taken as its logarithm, and so is v; the axes are read in the order above. Between two
+measured numbers log v is linear. Outside the measured range:
+
+    above the largest    the last slope where v falls, flat where it rises: a size that was not
+                         measured never gains
+    below the smallest   in proportion: half the workers, half the speed; half the batch, the same
+                         seconds a step
+
+so v never exceeds the largest measured one. Measured twice, a point counts with its geometric mean.
+
+The true learning of a model: the loss by samples, between the points of a measured curve.
+
+The cluster file: the machines that there are, and the tenants that come and go.
+
+Every reason against it is told at once.
+
+    nodes:
+      - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
+      - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
+    tenants:
+      - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
+    quotas:                                            # of a namespace in all; absent: no limit
+      team-a: {cpu: 4, memory_gib: 8, gpu: 1}
+
+It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several
+kinds).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Annotated
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
+from statistics import fmean
+from string import ascii_lowercase
+from typing import Annotated, Any
 
 import msgspec
+import yaml
 from msgspec import Meta
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import Quotas
-from services.whatif.simulator.losses import Curve
-from services.whatif.simulator.surfaces import Surface
+from services.allocator.requests.validate import field_reasons, quota_reasons
+from shared import documents
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span
 
 Least1 = Annotated[int, Meta(ge=1)]
@@ -141,3 +179,350 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of the logarithm of a job's speed from one report to the next."""
     report_s: float = 30.0
     """Every job that trains reports at each multiple of this."""
+
+
+Row = tuple[tuple[float, ...], float]
+"""A point: the logarithms of its coordinates, and of its speed."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One measured speed."""
+
+    ps: int
+    """0: devices side by side."""
+    workers: int
+    batch: int
+    """The global one."""
+    samples_per_second: float
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """The measured numbers along one axis."""
+
+    at: tuple[float, ...]
+    """Their logarithms, rising."""
+    then: tuple[Axis | float, ...]
+    """At each of them log v, or the next axis."""
+
+
+class Surface:
+    """One model's true speeds."""
+
+    def __init__(self, points: Iterable[Measured]) -> None:
+        self.most_ps = 0
+        self.most_workers = 0
+        served: list[Row] = []
+        alone: list[Row] = []
+        for point in points:
+            self.most_ps = max(self.most_ps, point.ps)
+            self.most_workers = max(self.most_workers, point.workers)
+            if point.ps:
+                served.append(_row(point, point.batch, point.ps, point.workers))
+            else:
+                alone.append(_row(point, point.batch, point.workers))
+        self.served = _axis(served)
+        self.alone = _axis(alone)
+
+    def speed(self, ps: int, workers: int, batch: float) -> float:
+        """Return the samples a second.
+
+        The speed is 0 without workers, and where the model was not measured in this form (with ps,
+        or without).
+        """
+        if workers <= 0 or batch <= 0:
+            return 0.0
+
+        at: tuple[float, ...]
+        if ps:
+            axis = self.served
+            at = (log(batch), log(ps), log(workers))
+        else:
+            axis = self.alone
+            at = (log(batch), log(workers))
+        if axis is None:
+            return 0.0
+        return exp(_read(axis, at))
+
+
+# ---------------------------------------------------------------- axes
+
+
+def _row(point: Measured, *at: int) -> Row:
+    """Return a point of a surface; `at`: its coordinates."""
+    place = tuple(map(log, at))
+    return place, log(point.samples_per_second)
+
+
+def _axis(rows: Sequence[Row]) -> Axis | float | None:
+    """Return the first axis of the points, with the others below; log v, if there is no axis left.
+
+    Return None without points.
+    """
+    if not rows:
+        return None
+    first_at, _ = rows[0]
+    if not first_at:
+        return fmean(value for _, value in rows)
+
+    grouped = _grouped_rows(rows)
+    numbers = sorted(grouped)
+    thens = []
+    for x in numbers:
+        then = _axis(grouped[x])
+        if then is not None:
+            thens.append(then)
+    return Axis(tuple(numbers), tuple(thens))
+
+
+def _grouped_rows(rows: Sequence[Row]) -> dict[float, list[Row]]:
+    """Return the points with each number of the first axis, without that number."""
+    grouped: dict[float, list[Row]] = {}
+    for at, value in rows:
+        group = grouped.setdefault(at[0], [])
+        group.append((at[1:], value))
+    return grouped
+
+
+def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
+    """Return log v at a point."""
+    if isinstance(axis, float):
+        return axis
+    x = at[0]
+    rest = at[1:]
+    above = bisect_right(axis.at, x)
+    if above == 0:
+        return _read(axis.then[0], rest) + x - axis.at[0]
+    if above == len(axis.at):
+        return _beyond(axis, x, rest)
+
+    below = above - 1
+    from_value = _read(axis.then[below], rest)
+    slope = _slope(axis, above, rest)
+    return from_value + slope * (x - axis.at[below])
+
+
+def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
+    """Return log v above the largest number of an axis."""
+    last = len(axis.at) - 1
+    falling = 0.0
+    if last:
+        falling = min(0.0, _slope(axis, last, rest))
+    largest = _read(axis.then[last], rest)
+    return largest + falling * (x - axis.at[last])
+
+
+def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
+    """Return d log v / d x between a measured number of an axis and the one before."""
+    below = above - 1
+    to_value = _read(axis.then[above], rest)
+    from_value = _read(axis.then[below], rest)
+    return (to_value - from_value) / (axis.at[above] - axis.at[below])
+
+
+Point = tuple[float, float]
+"""A number of samples, and the loss after them."""
+
+
+class Curve:
+    """Linear between the points, flat outside them."""
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        """Raises `ValueError` if there are no points."""
+        self.points = sorted(points)
+        if not self.points:
+            raise ValueError("a loss curve needs a point")
+
+    def at(self, samples: float) -> float:
+        """Return the loss after so many samples."""
+        behind = bisect_right(self.points, samples, key=lambda point: point[0])
+        if behind == 0:
+            return self.points[0][1]
+        if behind == len(self.points):
+            return self.points[-1][1]
+        from_x, from_y = self.points[behind - 1]
+        to_x, to_y = self.points[behind]
+        rise = to_y - from_y
+        return from_y + rise * (samples - from_x) / (to_x - from_x)
+
+
+class Reason(msgspec.Struct, frozen=True, order=True):
+    """A reason against a file: the line, and the fault there."""
+
+    line: int
+    said: str
+
+
+class Bad(ValueError):
+    """A file that cannot be used; its text has a line for each reason."""
+
+    def __init__(self, reasons: Iterable[Reason]) -> None:
+        self.reasons = tuple(sorted(reasons))
+        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
+        super().__init__("\n".join(texts))
+
+
+KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
+
+
+def cluster(text: str) -> Cluster:
+    """Return the cluster of a file; raise `Bad`."""
+    document, tree = _read_cluster_file(text)
+    quotas = document.get("quotas") or {}
+    said = list(_against_shape(document))
+    said += quota_reasons(quotas, "quotas")
+    for field, kind in KINDS.items():
+        said += _against_entries(document, field, kind)
+    if said:
+        raise _bad(tree, said)
+
+    spec = _cluster(document)
+    said = [*_against_names(spec), *_against_tenants(spec)]
+    if said:
+        raise _bad(tree, said)
+    return spec
+
+
+def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
+    """Return the document, and its tree, which knows the place of each node in the text."""
+    try:
+        document = documents.load(text)
+        tree = documents.compose(text)
+    except yaml.MarkedYAMLError as error:
+        raise Bad([_no_yaml(error)]) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
+
+    if not isinstance(document, dict) or tree is None:
+        raise Bad([Reason(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")])
+    return document, tree
+
+
+def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
+    """Return the error at its place in the text; at the start, if it has none."""
+    line = 1
+    column = 1
+    mark = error.problem_mark
+    if mark:
+        line = mark.line + 1
+        column = mark.column + 1
+    return Reason(line, f", column {column}: this is no YAML: {error.problem}")
+
+
+def _cluster(document: dict[str, Any]) -> Cluster:
+    """Return the cluster of a document without faults in its fields."""
+    nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
+    tenants = document.get("tenants") or []
+    quotas = document.get("quotas") or {}
+    return Cluster(
+        nodes=tuple(_named(nodes)),
+        tenants=msgspec.convert(tenants, tuple[Tenant, ...]),
+        quotas=msgspec.convert(quotas, Quotas),
+    )
+
+
+def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
+    """Yield the nodes, those without a name with `node`, or `node-a`, `node-b`, and so on."""
+    for number, machine in enumerate(nodes):
+        if machine.name:
+            yield machine
+        elif len(nodes) == 1:
+            yield replace(machine, name="node")
+        else:
+            letter = str(number)
+            if number < len(ascii_lowercase):
+                letter = ascii_lowercase[number]
+            yield replace(machine, name=f"node-{letter}")
+
+
+# ---------------------------------------------------------------- reasons: a path, and a fault
+
+
+def _against_shape(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields that nobody knows, and that there are no nodes."""
+    known = (*KINDS, "quotas")
+    for key in document:
+        if key not in known:
+            yield f"{key}: unknown; there are {', '.join(known)}"
+    if not document.get("nodes"):
+        yield "nodes: there must be at least one"
+
+
+def _against_entries(
+    document: dict[str, Any], field: str, kind: type[msgspec.Struct]
+) -> Iterator[str]:
+    """Yield the reasons against each entry of a list."""
+    entries = document.get(field) or []
+    if not isinstance(entries, list):
+        yield f"{field}: is not a list"
+        return
+
+    for number, entry in enumerate(entries):
+        where = f"{field}[{number}]"
+        if isinstance(entry, dict):
+            yield from field_reasons(kind, entry, f"{where}.")
+        else:
+            yield f"{where}: no mapping"
+
+
+def _against_names(spec: Cluster) -> Iterator[str]:
+    """Yield the names that more than one node has."""
+    times: Counter[str] = Counter()
+    for machine in spec.nodes:
+        times.update(machine.names())
+
+    for number, machine in enumerate(spec.nodes):
+        for name in machine.names():
+            if times[name] > 1:
+                yield f"nodes[{number}].name: {name!r} is there {times[name]} times"
+
+
+def _against_tenants(spec: Cluster) -> Iterator[str]:
+    """Yield the tenants that have no node, more than it has, or no time."""
+    has = spec.named()
+    for number, tenant in enumerate(spec.tenants):
+        where = f"tenants[{number}]"
+        node = has.get(tenant.node)
+        if node is None:
+            yield f"{where}.node: there is no node {tenant.node!r}"
+        elif tenant.cpu > node.cpu:
+            yield f"{where}.cpu: {tenant.node!r} has {node.cpu:g}"
+        if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
+            yield f"{where}.to_s: must be later than from_s"
+
+
+# ---------------------------------------------------------------- the place of a path in the text
+
+
+def _bad(tree: yaml.Node, reasons: Iterable[str]) -> Bad:
+    """Return the error with all reasons, each at its place in the text."""
+    placed = []
+    for why in reasons:
+        where, _, _ = why.partition(":")
+        path = re.findall(r"[\w-]+", where)
+        line, column = _mark(tree, path)
+        placed.append(Reason(line, f", column {column}: {why}"))
+    return Bad(placed)
+
+
+def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
+    """Return line and column, from one, of as much of the path as there is."""
+    for step in path:
+        below = _below(tree, step)
+        if below is None:
+            break
+        tree = below
+    mark = tree.start_mark
+    return mark.line + 1, mark.column + 1
+
+
+def _below(tree: yaml.Node, step: str) -> yaml.Node | None:
+    """Return the node of a list by its number, or of a mapping by its name."""
+    if isinstance(tree, yaml.SequenceNode) and step.isdigit():
+        number = int(step)
+        if number < len(tree.value):
+            return tree.value[number]  # type: ignore[no-any-return]
+    if isinstance(tree, yaml.MappingNode):
+        for key, value in tree.value:
+            if key.value == step:
+                return value  # type: ignore[no-any-return]
+    return None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from services.allocator.decide import decide
 from services.allocator.policies.contract import Quota, Quotas
 from services.allocator.policies.registry import POLICIES
-from services.allocator.policies.weir import trying
+from services.allocator.policies.weir import exploration
 from services.allocator.rules import Rules
 from services.allocator.state import without_tables
 from tests.allocator.builders import AT_ONCE
@@ -60,8 +60,8 @@ def test_whatever_happens_every_decision_keeps_the_laws(
     rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=named, quotas=quotas)
     with pytest.MonkeyPatch.context() as patch:
         if policy == EAGER:  # in worlds as small as these hardly anything repays a try
-            patch.setattr(trying, "GAIN", 0.0)
-            patch.setattr(trying, "pays_from", lambda *_: 0.0)
+            patch.setattr(exploration, "GAIN", 0.0)
+            patch.setattr(exploration, "pays_from", lambda *_: 0.0)
         _lives(World(rules, shape, EACH if policy == MIXED else ("",)), story)
 
 

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
-from services.whatif.simulator.outcome import Run
-from services.whatif.simulator.record import Record
+from services.whatif.simulator.outcome import Record, Run
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work
 from tests.whatif.simulator.worlds import scenario, span, work

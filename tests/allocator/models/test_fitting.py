@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.evidence import Measured
-from services.allocator.models.fitting import Prior, fit, fits
+from services.allocator.models.fitting import Measured, Prior, fit, fits
 from services.allocator.policies.contract import Observed
 
 SHARES = (0.6, 0.1, 0.0, 0.3, 0.0, 0.0, 0.0, 0.1)

@@ -1,17 +1,20 @@
-"""How fast a job would be at a size it never had."""
+"""How fast a job would be at a size it never had.
+
+Speeds over whole grids, against each size by itself.
+"""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.evidence import Measured
-from services.allocator.models.fitting import Prior, closest, fit
-from services.allocator.models.speed import TERMS, Fit, Form, Points
+from services.allocator.models.fitting import Measured, Prior, closest, fit
+from services.allocator.models.speed import TERMS, Fit, Form, Grid, Points, filled, log_speeds
 from services.allocator.policies.contract import Observed
 
 BATCH = 64
@@ -243,3 +246,49 @@ def test_bytes_that_stay_on_their_node_cost_less():
 def test_a_larger_batch_spreads_what_each_step_costs():
     fitted = fit([Observed(1, 2, 32, 100.0), Observed(1, 2, 64, 150.0)])
     assert 150.0 < fitted.speed(1, 2, 128) < 260.0
+
+
+CORES = st.none() | st.sampled_from([0.5, 2.0])
+SEEN = st.builds(
+    Observed,
+    st.integers(0, 9),
+    st.integers(1, 9),
+    st.sampled_from([32, 64]),
+    st.floats(1.0, 1e4),
+    CORES,
+    CORES,
+)
+FITS = st.builds(
+    lambda seen, form, device: fit(seen, Prior(form=form, device=device)),
+    st.lists(SEEN, max_size=6),
+    st.sampled_from(["synchronous", "asynchronous"]),
+    st.sampled_from([8.0, float("inf")]),
+)
+AXIS = st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple)
+PS = st.lists(st.integers(0, 12), min_size=1, max_size=4).map(tuple)
+BATCHES = st.lists(st.sampled_from([16, 32, 64]), min_size=1, max_size=3).map(tuple)
+
+
+TOGETHER = 4
+
+
+def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
+    """Devices side by side leave their node where they are more than it holds."""
+    cores, usual = fitted.usual[1:3], fitted.usual[3]
+    rows = [(*size, *cores, usual if size[0] else float(size[1] > TOGETHER)) for size in sizes]
+    return fitted.mean(Points(np.array(rows, dtype=float), fitted.observed.device))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(FITS, PS, AXIS, BATCHES), min_size=1, max_size=4))
+def test_a_speed_on_a_grid_is_the_models_at_that_size(jobs):
+    fits, *axes = zip(*jobs, strict=True)
+    grid = Grid(*map(filled, axes))
+    for n, found in enumerate(log_speeds(fits, grid, grid.sizes(), [TOGETHER] * len(fits))):
+        sizes = [tuple(map(int, size)) for size in product(*(axis[n].tolist() for axis in grid))]
+        assert grid.sizes()[n].tolist() == [list(size) for size in sizes]
+        assert found == pytest.approx(alone(fits[n], sizes), abs=1e-9)
+
+
+def test_a_short_row_is_filled_up_with_its_last_number():
+    assert filled([(1, 2, 3), (5,)]).tolist() == [[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from services.console.board.board import apply, begun
 from services.console.page.watch import Watch
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.runtime.process import end
 from shared.text import lasting
 from tests.allocator.builders import accepted, request, resumed

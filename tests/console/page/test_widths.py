@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, why
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from tests.allocator.builders import accepted, request
 from tests.console.page import scene
 from tests.console.page.conftest import Look, Still, served

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, begun
 from services.console.report.passes import Passes, heard
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
     AllocationDecided,

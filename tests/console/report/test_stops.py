@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.console.report.stops import folded
 from services.console.report.tables import marks
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 from tests.console.report.story import exited
 

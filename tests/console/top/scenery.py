@@ -9,7 +9,7 @@ from typing import Any
 
 from services.cli.entry import Entry
 from services.console.board.board import Board, apply, begun, why
-from services.whatif.simulator.log_file import Told
+from services.whatif.event_log import Told
 from shared.bus.subjects import stream_holding, subject_of
 from shared.messages import (
     AllocationDecided,

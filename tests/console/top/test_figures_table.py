@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from services.allocator.rules import Rules
 from services.console.top.figures_table import SHOWN, UNLIKE, YIELDING, differing, table
-from services.whatif.simulator.cluster_file import cluster
-from services.whatif.simulator.files import jobs, surfaces
+from services.whatif.simulator.csv_files import jobs, surfaces
 from services.whatif.simulator.outcome import Run
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Scenario
+from services.whatif.simulator.scenario import Scenario, cluster
 from tests.cli.test_simulate import CLUSTER, JOBS, SURFACES
 from tests.console.top.drawn import shown
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.whatif.explain.change import AnyChange, changed
+from services.whatif.event_log import History, Moment, Told
+from services.whatif.explain.counterfactual import AnyChange, changed
 from services.whatif.explain.explain import explained
 from services.whatif.explain.explanation import Explanation, Means
-from services.whatif.explain.history import History, Moment
-from services.whatif.simulator.log_file import Told
 from shared.messages import AllocationDecided, Message
 from tests.allocator.builders import AT_ONCE, Story
 

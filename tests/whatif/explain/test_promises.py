@@ -13,11 +13,22 @@ from services.allocator.decide import decide
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.state import State
-from services.whatif.explain.aftermath import amount, given_more, held, outcome, said, trained
-from services.whatif.explain.change import Reports, Settles, Trains, Waits, changed
+from services.whatif.event_log import Moment
+from services.whatif.explain.counterfactual import (
+    Reports,
+    Settles,
+    Trains,
+    Waits,
+    amount,
+    changed,
+    given_more,
+    held,
+    outcome,
+    said,
+    trained,
+)
 from services.whatif.explain.explain import explained
 from services.whatif.explain.explanation import Explanation, Means
-from services.whatif.explain.history import Moment
 from services.whatif.explain.waiting import LONGEST_S, grounds, heard
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.world import World

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import Size
-from services.whatif.explain.change import Adds, Frees, Opens, Raises, Widens
+from services.whatif.explain.counterfactual import Adds, Frees, Opens, Raises, Widens
 from shared.messages import CapacityChanged, Resources, RoleResources
 from tests.allocator.builders import (
     AT_ONCE,

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.whatif.simulator.machines import Amount
-from services.whatif.simulator.outcome import Run, figures, shares, timeline
-from services.whatif.simulator.record import Record
+from services.whatif.fake_cluster import Amount
+from services.whatif.simulator.outcome import Record, Run, figures, shares, timeline
 from services.whatif.simulator.scenario import Work
 from shared.messages import Outcome
 from tests.whatif.simulator.worlds import work

@@ -14,11 +14,9 @@ from services.allocator.policies.contract import Quota, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.whatif.simulator import run as simulator
-from services.whatif.simulator.losses import Curve
-from services.whatif.simulator.outcome import Run, timeline
-from services.whatif.simulator.record import Record
+from services.whatif.simulator.outcome import Record, Run, timeline
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Scenario, Tenant
+from services.whatif.simulator.scenario import Curve, Scenario, Tenant
 from tests.whatif.simulator.worlds import cluster, growing, run, scenario, span, work
 
 ELASTIC = Rules(policy="config-manager")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.whatif.simulator.losses import Curve
-from services.whatif.simulator.scenario import Work
+from services.whatif.simulator.scenario import Curve, Work
 from services.whatif.simulator.training import Training
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan
 from tests.whatif.simulator.worlds import scenario, span, work

@@ -10,8 +10,15 @@ from typing import Any
 from services.allocator.rules import Rules
 from services.whatif.simulator.outcome import Run
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work
-from services.whatif.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.scenario import (
+    Cluster,
+    Machine,
+    Measured,
+    Scenario,
+    Surface,
+    Tenant,
+    Work,
+)
 from shared.messages import Span
 
 SPEEDS = {(1, 1): 100.0, (1, 2): 180.0, (1, 4): 300.0, (2, 1): 100.0, (2, 2): 190.0, (2, 4): 360.0}

@@ -30,9 +30,8 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
-from services.allocator.models.evidence import believable
-from services.allocator.models.fitting import Prior, closest
+from services.allocator.models.fitting import Prior, believable, closest
+from services.allocator.models.model_profile import Kind, fitted_kind, prior_of, told
 from services.allocator.models.search import (
     Probe,
     certain_gain,

@@ -5,33 +5,39 @@ R / Psi) for the R examples that remain. Of the plans in reach (`bidding.py`) th
 would use their cores; others are dearer ways to train as fast. Cores that an example costs are the
 same on every plan, so the use of one plan tells that of all. A ps always has more cores than the
 busiest one uses (hot ps). All of this is our reconstruction.
+
+Upper limits on the plans of a running job, beside its own bounds and the size of a node.
+
+Live pods do not move: a task can only grow by what is free on its node. All jobs of a namespace
+share its quota: a job can have what the others leave of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.evidence import believable
-from services.allocator.models.foresight import AHEAD_S, MOST_GIB, rate
-from services.allocator.models.history import most_similar
-from services.allocator.models.priority import priority_weight
+from services.allocator.models.memory_forecast import AHEAD_S, MOST_GIB, rate
 from services.allocator.placing.amounts import ROUNDING
-from services.allocator.policies.contract import JobSeen, Past, Plan, Reading, Timed
+from services.allocator.policies.contract import (
+    JobSeen,
+    Node,
+    Plan,
+    Reading,
+    priority_weight,
+)
 from services.allocator.policies.dlrover.bidding import Array, Bid, Reach, front
-from services.allocator.policies.dlrover.bounds import BOUNDLESS, Bounds
 from services.allocator.policies.dlrover.iteration import (
-    Case,
     Model,
     grid,
-    shares_of,
     step_s,
     throughput,
-    usable,
 )
 from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
@@ -47,7 +53,18 @@ NEARLY = 0.9  # of the best use in reach will do where there is none so good
 HOT = 1.1  # a ps has so many times the cores that the busiest one uses
 
 
-# ---------------------------------------------------------------- the tasks of a job
+class Bounds(NamedTuple):
+    """Cores that each ps, and each worker, can have on its node; cores and GiB of all ps and
+    workers of the job together.
+    """
+
+    ps_cpu: float = math.inf
+    worker_cpu: float = math.inf
+    cpu: float = math.inf
+    gib: float = math.inf
+
+
+BOUNDLESS = Bounds()
 
 
 class Tasks(msgspec.Struct, frozen=True):
@@ -96,9 +113,6 @@ def held(job: JobSeen, role: Role) -> Resources:
             largest = has
             amounts = (has.cpu, has.memory_gib)
     return largest
-
-
-# ---------------------------------------------------------------- the plans of a job
 
 
 class Plans(NamedTuple):
@@ -309,66 +323,9 @@ def unevenness(job: JobSeen) -> float:
     return len(uses) * max(uses) / total
 
 
-# ---------------------------------------------------------------- observations of a job
-
-
 def last_report(job: JobSeen) -> Reading | None:
     """Return the last report of the job; None: there is none yet."""
     return job.recent[-1] if job.recent else None
-
-
-def timed_of(job: JobSeen) -> list[Timed]:
-    """Return the observed speeds as iteration times; where the cores of then are not known, those
-    of now stand in.
-    """
-    now = tasks_of(job).plan
-    timed = []
-    for seen in job.tried or job.observed:
-        ps_cpu = seen.ps_cpu or now.ps_cpu
-        worker_cpu = seen.worker_cpu or now.worker_cpu
-        step_s = math.inf
-        if believable(seen):
-            step_s = seen.workers * seen.batch / seen.samples_per_second
-        plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
-        timed.append(Timed(plan, seen.batch, step_s))
-    return usable(timed)
-
-
-def past_of(job: JobSeen) -> tuple[Past, ...]:
-    """Return the finished jobs of the job's program."""
-    return job.kin.past if job.kin else ()
-
-
-def case_of(job: JobSeen) -> Case:
-    """Return the observations to which the job's throughput is fitted."""
-    similar: list[Timed] = []
-    for past in most_similar(job.request, past_of(job)):
-        similar.extend(past.timed)
-    return Case(timed_of(job), usable(similar), _shares(job))
-
-
-def _shares(job: JobSeen) -> tuple[float, ...] | None:
-    """Return how an iteration divides among the model's terms, by the CPU use of the last report;
-    None where that does not tell, as for a job without ps.
-    """
-    last = last_report(job)
-    if last is None or last.worker_cpu is None:
-        return None
-
-    now = tasks_of(job).plan
-    if (last.ps, last.workers) != (now.ps, now.workers):
-        return None
-
-    ps_cpu = now.ps * now.ps_cpu
-    worker_cpu = now.workers * now.worker_cpu
-    if ps_cpu <= 0 or worker_cpu <= 0:
-        return None
-    busy_ps = (last.ps_cpu or 0.0) / ps_cpu
-    busy_workers = last.worker_cpu / worker_cpu
-    return shares_of(busy_workers, busy_ps)
-
-
-# ---------------------------------------------------------------- memory
 
 
 class MemoryTrend(msgspec.Struct, frozen=True):
@@ -428,3 +385,90 @@ def memory_due(
 def generations(request: JobRequested) -> int:
     """Return how many generations a task has to hold at once."""
     return 2 if request.handover == "make-before-break" else 1
+
+
+Held = tuple[float, float]
+"""Cores and GiB."""
+NOTHING: Held = (0.0, 0.0)
+
+
+def bounds(
+    cluster: Sequence[Node], jobs: Sequence[JobSeen], bidding: Sequence[JobSeen], move: bool
+) -> dict[str, Bounds]:
+    """Return the bounds of those that bid, by job; `jobs` are all. With `move`, a task that cannot
+    grow on its node goes to another one.
+    """
+    free_cpu: dict[str, float] = {}
+    if not move:
+        free_cpu = _free_cpu(cluster)
+    held = _held_by_namespace(jobs)
+    found = {}
+    for job in bidding:
+        held_by_all = held.get(job.request.namespace, NOTHING)
+        found[job.key] = _job_bounds(job, free_cpu, held_by_all)
+    return found
+
+
+def _free_cpu(cluster: Sequence[Node]) -> dict[str, float]:
+    """Return the cores that are free for tasks, by node."""
+    free_cpu = {}
+    for node in cluster:
+        free_cpu[node.name] = node.free.cpu if node.open else 0.0
+    return free_cpu
+
+
+def _held_by_namespace(jobs: Sequence[JobSeen]) -> dict[str, Held]:
+    """Return what the jobs of each namespace with a quota hold together."""
+    held: dict[str, Held] = {}
+    for job in jobs:
+        if job.quota:
+            namespace = job.request.namespace
+            cpu, gib = held.get(namespace, NOTHING)
+            job_cpu, job_gib = _held_by_job(job, with_chief=True)
+            held[namespace] = (cpu + job_cpu, gib + job_gib)
+    return held
+
+
+def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: Held) -> Bounds:
+    """Return the bounds of one job. `held`: by all jobs in its namespace, its own included."""
+    ps_cpu, worker_cpu = _room_to_grow(job, free_cpu)
+    if job.quota is None:
+        return Bounds(ps_cpu, worker_cpu)
+    most = job.quota.most()
+    held_cpu, held_gib = held
+    cpu, gib = _held_by_job(job, with_chief=False)
+    return Bounds(
+        ps_cpu=ps_cpu,
+        worker_cpu=worker_cpu,
+        cpu=most.cpu - held_cpu + cpu,
+        gib=most.memory_gib - held_gib + gib,
+    )
+
+
+def _held_by_job(job: JobSeen, with_chief: bool) -> Held:
+    """Return cores and GiB of the job's tasks."""
+    cpu = gib = 0.0
+    for task in job.tasks:
+        if with_chief or task.role != "chief":
+            cpu += task.resources.cpu
+            gib += task.resources.memory_gib
+    return cpu, gib
+
+
+def _room_to_grow(job: JobSeen, free_cpu: Mapping[str, float]) -> tuple[float, float]:
+    """Return the cores that every ps, and every worker, could have on its node; the job's tasks on
+    a node share what is free there.
+    """
+    ps_cpu = worker_cpu = math.inf
+    if not free_cpu:
+        return ps_cpu, worker_cpu
+
+    tasks_on = Counter([task.node for task in job.tasks])
+    for task in job.tasks:
+        free = free_cpu.get(task.node, 0.0)
+        most = task.resources.cpu + free / tasks_on[task.node]
+        if task.role == "ps":
+            ps_cpu = min(ps_cpu, most)
+        elif task.role == "worker":
+            worker_cpu = min(worker_cpu, most)
+    return ps_cpu, worker_cpu

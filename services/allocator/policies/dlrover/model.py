@@ -4,6 +4,19 @@ A model holds until one of the job's facts changes: the policy only combines mod
 capacity (`policy.py`). The candidates in a model are those on nodes of any size and without bounds
 (`candidates.bid_of`); where nodes or bounds are too narrow for one of them, all are found
 anew.
+
+The probable needs of a job, from jobs that finished: the warm start of DLRover-RM (Wang et al.,
+PVLDB 17(12), 2024).
+
+The paper's: the k most similar finished jobs are found by their metadata, and exponentially
+smoothed,
+
+    A <- mu A_i + (1 - mu) A          from the least to the most similar
+
+so that training starts near the best size, not at it. Ours: what counts as similar (the same
+program file by digest or by name, the same namespace, a batch of the same order; of equals the one
+that finished later), that a job of another program is no guide at all, and that memory is the most
+that any of them used, because too little of it kills.
 """
 
 from __future__ import annotations
@@ -15,19 +28,18 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from services.allocator.models.history import Guess, warm_start
+from services.allocator.models.fitting import believable
 from services.allocator.placing.amounts import ROUNDING
-from services.allocator.policies.contract import JobSeen, left_open
+from services.allocator.policies.contract import JobSeen, Past, Plan, Timed, left_open
 from services.allocator.policies.dlrover.bidding import Bid, Reach, in_reach
-from services.allocator.policies.dlrover.bounds import Bounds
 from services.allocator.policies.dlrover.candidates import (
+    Bounds,
     MemoryTrend,
     Tasks,
     candidates,
-    case_of,
+    last_report,
     memory_trend,
     needed_bounds,
-    past_of,
     tasks_of,
 )
 from services.allocator.policies.dlrover.iteration import (
@@ -36,7 +48,10 @@ from services.allocator.policies.dlrover.iteration import (
     Case,
     Model,
     fitted_each,
+    shares_of,
+    usable,
 )
+from shared.messages import JobRequested
 
 NOTHING = Case(timed=())
 
@@ -263,3 +278,148 @@ def _stored_bid(job: JobSeen, tasks: Tasks, model: Model, counts_only: bool) -> 
         reach=StoredReach(*numbers),
         counts_only=counts_only,
     )
+
+
+MOST_SIMILAR = 5
+MU = 0.5  # weight of each job over those before it
+SAME_DIGEST = 4.0
+SAME_NAME = 2.0
+SAME_NAMESPACE = 1.0
+
+
+class Guess(msgspec.Struct, frozen=True):
+    """The size and memory to start with."""
+
+    plan: Plan
+    ps_gib: float
+    """Memory of all ps together, then."""
+    worker_gib: float
+    """Memory of each worker."""
+    jobs: int
+    """The number of finished jobs that it is taken from."""
+
+
+def similarity(request: JobRequested, past: Past) -> float:
+    """Return how much of a guide a finished job is; 0: none."""
+    other = past.request
+    score = 0.0
+    if request.program.digest == other.program.digest:
+        score += SAME_DIGEST
+    if request.program.name == other.program.name:
+        score += SAME_NAME
+    if not score:
+        return 0.0
+
+    if request.namespace == other.namespace:
+        score += SAME_NAMESPACE
+    # Batches of one order of magnitude are alike.
+    ratio = request.batch.start / other.batch.start
+    apart = abs(math.log2(ratio))
+    return score + 1 / (1 + apart)
+
+
+def most_similar(
+    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR
+) -> list[Past]:
+    """Return the k most similar jobs, from the least to the most similar of them."""
+    ranked = []
+    for place, past in enumerate(history):
+        score = similarity(request, past)
+        if score > 0:
+            ranked.append((score, past.finished_s, place))
+    ranked.sort()
+    return [history[place] for _, _, place in ranked[-k:]]
+
+
+def warm_start(
+    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR, mu: float = MU
+) -> Guess | None:
+    """Return where to start; None where no finished job is a guide."""
+    similar = most_similar(request, history, k)
+    if not similar:
+        return None
+    plans = []
+    ps_gib = []
+    worker_gib = []
+    for past in similar:
+        plans.append(past.plan)
+        ps_gib.append(past.ps_gib)
+        worker_gib.append(past.worker_gib)
+
+    return Guess(
+        plan=smoothed(plans, mu),
+        ps_gib=max(ps_gib),
+        worker_gib=max(worker_gib),
+        jobs=len(similar),
+    )
+
+
+def smoothed(plans: Sequence[Plan], mu: float) -> Plan:
+    """Return the exponentially smoothed plan; the last one weighs most."""
+    first = plans[0]
+    ps: float = first.ps
+    workers: float = first.workers
+    ps_cpu = first.ps_cpu
+    worker_cpu = first.worker_cpu
+    for plan in plans[1:]:
+        ps = _smoothing_step(plan.ps, ps, mu)
+        workers = _smoothing_step(plan.workers, workers, mu)
+        ps_cpu = _smoothing_step(plan.ps_cpu, ps_cpu, mu)
+        worker_cpu = _smoothing_step(plan.worker_cpu, worker_cpu, mu)
+    return Plan(max(1, round(ps)), max(1, round(workers)), ps_cpu, worker_cpu)
+
+
+def _smoothing_step(number: float, before: float, mu: float) -> float:
+    """Return the smoothed number; `before`: that of the jobs before."""
+    return mu * number + (1 - mu) * before
+
+
+def timed_of(job: JobSeen) -> list[Timed]:
+    """Return the observed speeds as iteration times; where the cores of then are not known, those
+    of now stand in.
+    """
+    now = tasks_of(job).plan
+    timed = []
+    for seen in job.tried or job.observed:
+        ps_cpu = seen.ps_cpu or now.ps_cpu
+        worker_cpu = seen.worker_cpu or now.worker_cpu
+        step_s = math.inf
+        if believable(seen):
+            step_s = seen.workers * seen.batch / seen.samples_per_second
+        plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
+        timed.append(Timed(plan, seen.batch, step_s))
+    return usable(timed)
+
+
+def past_of(job: JobSeen) -> tuple[Past, ...]:
+    """Return the finished jobs of the job's program."""
+    return job.kin.past if job.kin else ()
+
+
+def case_of(job: JobSeen) -> Case:
+    """Return the observations to which the job's throughput is fitted."""
+    similar: list[Timed] = []
+    for past in most_similar(job.request, past_of(job)):
+        similar.extend(past.timed)
+    return Case(timed_of(job), usable(similar), _shares(job))
+
+
+def _shares(job: JobSeen) -> tuple[float, ...] | None:
+    """Return how an iteration divides among the model's terms, by the CPU use of the last report;
+    None where that does not tell, as for a job without ps.
+    """
+    last = last_report(job)
+    if last is None or last.worker_cpu is None:
+        return None
+
+    now = tasks_of(job).plan
+    if (last.ps, last.workers) != (now.ps, now.workers):
+        return None
+
+    ps_cpu = now.ps * now.ps_cpu
+    worker_cpu = now.workers * now.worker_cpu
+    if ps_cpu <= 0 or worker_cpu <= 0:
+        return None
+    busy_ps = (last.ps_cpu or 0.0) / ps_cpu
+    busy_workers = last.worker_cpu / worker_cpu
+    return shares_of(busy_workers, busy_ps)

@@ -24,8 +24,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.models.foresight import limit_due, limit_for
-from services.allocator.models.history import Guess
+from services.allocator.models.memory_forecast import limit_due, limit_for
 from services.allocator.placing.amounts import together
 from services.allocator.policies.contract import (
     JobSeen,
@@ -37,9 +36,13 @@ from services.allocator.policies.contract import (
     models_of,
 )
 from services.allocator.policies.dlrover.bidding import Array, Bid, greedy
-from services.allocator.policies.dlrover.bounds import bounds
-from services.allocator.policies.dlrover.candidates import generations, last_report, memory_due
-from services.allocator.policies.dlrover.model import DlroverModel, fit_with_sizes
+from services.allocator.policies.dlrover.candidates import (
+    bounds,
+    generations,
+    last_report,
+    memory_due,
+)
+from services.allocator.policies.dlrover.model import DlroverModel, Guess, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
 from shared.text import counted
 

@@ -38,25 +38,23 @@ import numpy as np
 from msgspec.structs import astuple
 
 from services.allocator.policies.contract import JobSeen, Node, Size, Want, models_of
-from services.allocator.policies.elastic_batch.pool import (
-    Pool,
-    core_pool,
-    cores,
-    device_pool,
-    ps_beside,
-    without,
-)
 from services.allocator.policies.elastic_batch.scalability import (
     Floats,
     Ints,
     Limits,
+    Pool,
     Speed,
     Table,
     Timing,
+    core_pool,
+    cores,
+    device_pool,
     feasible_devices,
     fitted_each,
+    ps_beside,
     rate_by,
     scale_tables,
+    without,
 )
 from shared.text import counted
 

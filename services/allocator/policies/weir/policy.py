@@ -34,12 +34,11 @@ import numpy as np
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import amounts
 from services.allocator.policies.contract import JobList, JobSeen, Node, Want
-from services.allocator.policies.weir.auction import NONE, Ints, granted
-from services.allocator.policies.weir.field import Field, PolicyArrays, arrays_of, build_arrays
-from services.allocator.policies.weir.hindrance import Hindrance, hindrances
+from services.allocator.policies.weir.auction import NONE, Hindrance, Ints, granted, hindrances
+from services.allocator.policies.weir.exploration import longest, tries
+from services.allocator.policies.weir.job_rows import fit_rows
+from services.allocator.policies.weir.market import Field, PolicyArrays, arrays_of, build_arrays
 from services.allocator.policies.weir.reasons import want_of_too_large, want_to_try, wants_of
-from services.allocator.policies.weir.rows import fit_rows
-from services.allocator.policies.weir.trying import longest, tries
 from shared.messages import Resources
 
 

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS, amounts
 from services.allocator.policies.contract import JobSeen, Size, Want
-from services.allocator.policies.weir.auction import NONE, Ints
-from services.allocator.policies.weir.field import KEEP, Field
-from services.allocator.policies.weir.hindrance import Cause, Hindrance
-from services.allocator.policies.weir.hull import APART, BATCH, COST, SPEED, Config
-from services.allocator.policies.weir.rows import JobRow, config_of, model_speeds
+from services.allocator.policies.weir.auction import NONE, Cause, Hindrance, Ints
+from services.allocator.policies.weir.job_rows import JobRow, config_of, model_speeds
+from services.allocator.policies.weir.market import KEEP, Field
+from services.allocator.policies.weir.staircase import APART, BATCH, COST, SPEED, Config
 from shared.messages import Alternative
 from shared.text import lasting
 

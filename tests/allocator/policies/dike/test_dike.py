@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
 from services.allocator.policies.dike.policy import PROBES, DikeModel, by_kind, dike, fit_jobs
-from services.whatif.simulator.record import Record
-from services.whatif.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.outcome import Record
+from services.whatif.simulator.scenario import Measured, Surface
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
 from tests.whatif.simulator.worlds import cluster, scenario, work

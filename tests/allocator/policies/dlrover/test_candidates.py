@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.models.memory_forecast import AHEAD_S
 from services.allocator.policies.contract import JobSeen, Observed, Plan, Reading, Size
 from services.allocator.policies.dlrover.bidding import Bid, in_reach
-from services.allocator.policies.dlrover.bounds import BOUNDLESS, Bounds
 from services.allocator.policies.dlrover.candidates import (
-    AHEAD_S,
+    BOUNDLESS,
     HOT,
+    Bounds,
     candidates,
-    case_of,
     held,
     memory_due,
     memory_trend,
     needed_bounds,
     tasks_of,
-    timed_of,
 )
 from services.allocator.policies.dlrover.iteration import fitted_each
+from services.allocator.policies.dlrover.model import case_of, timed_of
 from shared.messages import ProgressReported, Resources, Role, TaskPlan, TaskUsage
 from tests.allocator.builders import EVEN, request, span
 

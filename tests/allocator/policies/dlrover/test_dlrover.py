@@ -26,8 +26,8 @@ from services.allocator.policies.contract import (
 from services.allocator.policies.dlrover.model import DlroverModel, fit_jobs
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, SETTLE_S, dlrover
 from services.allocator.policies.registry import POLICIES
-from services.whatif.simulator.record import Record
-from services.whatif.simulator.surfaces import Measured, Surface
+from services.whatif.simulator.outcome import Record
+from services.whatif.simulator.scenario import Measured, Surface
 from shared.messages import (
     JobFinished,
     ProgressReported,

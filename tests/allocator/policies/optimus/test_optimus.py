@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
-from services.allocator.policies.optimus.candidate import Candidate, total
-from services.allocator.policies.optimus.nodes import chosen
-from services.allocator.policies.optimus.policy import Rules, allotted, gain, optimus, remaining
+from services.allocator.policies.optimus.policy import (
+    Candidate,
+    Rules,
+    allotted,
+    chosen,
+    gain,
+    optimus,
+    remaining,
+    total,
+)
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed, size, span
 

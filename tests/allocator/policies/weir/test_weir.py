@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from services.allocator.payback import payback
 from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
 from services.allocator.policies.weir.auction import NONE
-from services.allocator.policies.weir.field import Field, Jobs
+from services.allocator.policies.weir.job_rows import fit_rows
+from services.allocator.policies.weir.market import Field, Jobs
 from services.allocator.policies.weir.policy import largest, weir
-from services.allocator.policies.weir.rows import fit_rows
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes

@@ -1,0 +1,207 @@
+"""The history of a program, of jobs that are over: speeds, pauses, and the number of examples of an
+epoch; and of those that succeeded, the plan at which they ended and the memory they used.
+
+A job that waits has reported nothing yet; its program may have run before. Another version of it, a
+file of the same name, is a guide only to the plan, not to its speed.
+
+The record of a job that succeeded, for those like it: its last plan, the memory it used, and the
+iterations that were timed.
+
+Memory that was never measured counts as what its tasks had. The last reports of a job are kept, not
+all: where none is left of its beginning, the memory of all its ps is that of the earliest that are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from services.allocator.job import Job
+from services.allocator.models.fitting import believable
+from services.allocator.policies.contract import EARLY, Kin, Observed, Past, Plan, Timed
+from services.allocator.state import Closed
+from shared.messages import AllocationDecided, JobRequested, Resources, Role
+
+
+def epoch_samples(request: JobRequested, total_samples: int) -> float | None:
+    """Return the number of samples of an epoch; None: not known."""
+    if total_samples <= 0:
+        return None
+    return total_samples / request.epochs
+
+
+def kin_of(kins: Mapping[str, Kin], request: JobRequested) -> Kin | None:
+    """Return the history of a request's program; if it never ran, of another version of it."""
+    if not kins:
+        return None
+    same_version = kins.get(request.program.digest)
+    return same_version or kins.get(_named(request))
+
+
+def _named(request: JobRequested) -> str:
+    """Return the key of all versions of a program."""
+    return f"name {request.program.name}"
+
+
+def by_program(
+    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]] | None = None
+) -> dict[str, Kin]:
+    """Return what jobs that are over have shown, by their program's digest and by its name.
+
+    `known`: `past_of` of each closed job, if the caller has it.
+    """
+    if known is None:
+        known = {key: tuple(past_of(end)) for key, end in closed.items()}
+    past = _past_by_name(closed, known)
+
+    kins = {}
+    for digest, jobs in _jobs_by_digest(closed).items():
+        newest = jobs[-1].request
+        kins[digest] = _kin(jobs, past[_named(newest)])
+    for name, versions in past.items():
+        if versions:
+            kins[name] = Kin(past=tuple(versions))
+    return kins
+
+
+def _jobs_by_digest(closed: Mapping[str, Closed]) -> dict[str, list[Job]]:
+    """Return the jobs of each version of a program, the oldest first."""
+    found: dict[str, list[Job]] = {}
+    for end in closed.values():
+        of_version = found.setdefault(end.job.request.program.digest, [])
+        of_version.append(end.job)
+    return found
+
+
+def _past_by_name(
+    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]]
+) -> dict[str, list[Past]]:
+    """Return the records of all versions of each program, the oldest first."""
+    found: dict[str, list[Past]] = {}
+    for key, end in closed.items():
+        of_name = found.setdefault(_named(end.job.request), [])
+        of_name.extend(known[key])
+    return found
+
+
+def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
+    """Return the history of one program. `jobs`: those of this version, the oldest first."""
+    observed: list[Observed] = []
+    pauses: list[float] = []
+    ended: list[tuple[float, float]] = []
+    newest_epoch: float | None = None
+    for job in jobs:
+        observed += job.observed
+        pauses += job.pauses
+        progress = job.progress
+        if progress is None:
+            continue
+        ended.append((job.asked_s, float(progress.samples)))
+        samples = epoch_samples(job.request, progress.total_samples)
+        if samples:
+            newest_epoch = samples
+
+    return Kin(
+        observed=tuple(observed),
+        epoch_samples=newest_epoch,
+        pause_s=_mean_pause(pauses),
+        ended=tuple(ended),
+        past=tuple(past),
+    )
+
+
+def _mean_pause(pauses: Sequence[float]) -> float | None:
+    """Return the mean in seconds; None where no pause was measured."""
+    if not pauses:
+        return None
+    return sum(pauses) / len(pauses)
+
+
+TIMED_KEPT = 12
+
+
+def past_of(end: Closed) -> Iterator[Past]:
+    """Yield the record; nothing of a job that did not succeed, or that had no ps."""
+    job = end.job
+    runs = job.runs
+    if end.finished.outcome != "succeeded" or runs is None:
+        return
+    ps_tasks = _tasks_of(runs, "ps")
+    worker_tasks = _tasks_of(runs, "worker")
+    if not ps_tasks or not worker_tasks:
+        return
+    ps = max(ps_tasks, key=_extent)
+    worker = max(worker_tasks, key=_extent)
+    if min(ps.cpu, worker.cpu) <= 0:
+        return
+
+    yield Past(
+        request=job.request,
+        plan=Plan(len(ps_tasks), len(worker_tasks), ps.cpu, worker.cpu),
+        ps_gib=_early_gib(job) or ps.memory_gib * len(ps_tasks),
+        worker_gib=_worker_gib(job) or worker.memory_gib,
+        timed=_timed(job)[-TIMED_KEPT:],
+        finished_s=end.finished.finished_s,
+    )
+
+
+def _tasks_of(runs: AllocationDecided, role: Role) -> list[Resources]:
+    """Return the resources of each task of a role."""
+    return [task.resources for task in runs.tasks if task.role == role]
+
+
+def _extent(has: Resources) -> tuple[float, float]:
+    """Return the order of tasks: by their cores, then by their memory."""
+    return has.cpu, has.memory_gib
+
+
+def _early_gib(job: Job) -> float:
+    """Return the GiB of all ps together at the beginning; 0 where it was not measured."""
+    total = job.progress.total_samples if job.progress else 0
+    known = []
+    early = []
+    for reading in job.recent:
+        if _is_measured(reading.ps_gib):
+            known.append(reading)
+            if reading.samples <= EARLY * total:
+                early.append(reading)
+
+    most = 0.0
+    for reading in early or known[:1]:
+        of_each = reading.ps_gib or 0.0
+        most = max(most, of_each * reading.ps)
+    return most
+
+
+def _worker_gib(job: Job) -> float:
+    """Return the GiB of the worker that used most; 0 where it was not measured."""
+    most = 0.0
+    for reading in job.recent:
+        if _is_measured(reading.worker_gib):
+            most = max(most, reading.worker_gib or 0.0)
+    return most
+
+
+def _is_measured(gib: float | None) -> bool:
+    """Return True if an amount of memory is a finite number above 0."""
+    if gib is None:
+        return False
+    return math.isfinite(gib) and gib > 0
+
+
+def _timed(job: Job) -> tuple[Timed, ...]:
+    """Return the observed speeds that can be timed."""
+    found = []
+    for seen in job.tried:
+        if seen.ps_cpu and seen.worker_cpu and believable(seen):
+            found.append(timed(seen))
+    return tuple(found)
+
+
+def timed(seen: Observed) -> Timed:
+    """Return a speed as seconds an iteration."""
+    ps_cpu = seen.ps_cpu or 0.0
+    worker_cpu = seen.worker_cpu or 0.0
+    plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
+    iteration_s = seen.workers * seen.batch / seen.samples_per_second
+    return Timed(plan, seen.batch, iteration_s)

@@ -1,0 +1,78 @@
+"""Which larger size a job tries, in room that no other job has a use for.
+
+The auction goes by what is likely. A job that is likely to gain nothing more stays as it is, and
+what its model does not know of larger sizes it never learns: on an idle cluster, too, where all
+that there is to lose are two pauses. So what the auction leaves is offered once more, by what is to
+be expected where a size that proves slower is given up again (expected improvement:
+`models/search.py`; the speeds are in each job's row, `rows.py`):
+
+    a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of the rest
+
+No job tries while a job of the same policy waits, but for its quota, or where free capacity will be
+wanted soon (`Field.rest`). Of a program one job tries at a time, the one with most left to do, and
+a size once: what it shows holds for all. A job that has just paused waits as for any growth
+(`pauses.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI 2021),
+for contended room as well; that was worse where room is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.allocator.models.speed import Array
+from services.allocator.placing.amounts import ROUNDING
+from services.allocator.policies.weir.aging import PAUSES, settled_s
+from services.allocator.policies.weir.market import Field, pays_from
+from services.allocator.policies.weir.staircase import COLUMNS, CPU, GPU, SPEED, Config
+
+GAIN = 0.2
+"""Of its speed, in the mean of what a size may prove to be. With less, tries were as often in the
+way as of use."""
+
+
+def tries(field: Field, places: Sequence[int], left: Array, now: float) -> dict[int, Config]:
+    """Return what is tried, by place; a config's speed is what is to be expected of it.
+
+    `places`: some of those of `longest`, of which each has what it wants; `left` [jobs, 3]: cores,
+    GiB and devices that are left to each job.
+    """
+    left = left.copy()
+    least = pays_from(PAUSES * field.own_pause_s, field.speed, field.left)
+    least = np.maximum(least, (1.0 + GAIN) * field.speed)
+    found = {}
+    for at in places:
+        if np.isnan(field.left[at]) or not field.speed[at]:
+            continue
+        sizes = np.frombuffer(field.rows[at].untried).reshape(-1, COLUMNS)
+        more = sizes[:, CPU : GPU + 1] - field.held[at]
+        fits = (more <= left[at] + ROUNDING).all(axis=1) & (sizes[:, SPEED] >= least[at])
+        if not fits.any():
+            continue
+        first = int(fits.argmax())
+        gain = 1.0 - field.speed[at] / sizes[first, SPEED]
+        paused_s = field.jobs[at].pause_s or 0.0
+        if now >= settled_s(field.since_s[at], paused_s, gain):
+            left -= more[first]
+            found[at] = Config.of_row(sizes[first].tolist())
+    return found
+
+
+def longest(field: Field) -> list[int]:
+    """Return the place of each program's running job with most left to do, by falling time.
+
+    Of no program with a decision in flight, or of which a job has a size that it has not told the
+    speed of: something will be learned anyway.
+    """
+    runs = np.array(field.runs, dtype=int)
+    by_time = np.argsort(np.nan_to_num(field.left_s[runs]), kind="stable")
+    runs = runs[by_time[::-1]]
+    # The first of each model in this order.
+    _, firsts = np.unique(field.models[runs], return_index=True)
+    found = runs[np.sort(firsts)]
+    table = field.table
+    learning = np.zeros(len(table.jobs), dtype=bool)
+    learning[table.models[table.numbers["busy"] > 0]] = True
+    learning[field.models[runs[~field.heard[runs]]]] = True
+    return list(found[~learning[field.models[found]]].tolist())

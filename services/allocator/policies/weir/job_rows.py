@@ -1,0 +1,418 @@
+"""All that the policy needs of one job, as numbers: made once when a fact of the job changes.
+
+The state of the allocator keeps a row for each job. A pass puts the rows side by side and decides
+on arrays; it looks at no model and at no other part of a job.
+
+Update the rows of jobs: a row is made again when its job, its program's model or the cluster
+changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from services.allocator.failures import compute_each
+from services.allocator.models.fitting import SPEEDS
+from services.allocator.models.programs import Program, Programs, models, program, update_programs
+from services.allocator.models.search import expected_gain
+from services.allocator.models.speed import Array, Fit, Points
+from services.allocator.placing.amounts import amounts, fits, plus, plus_times, together
+from services.allocator.placing.gathering import spread
+from services.allocator.policies.contract import JobSeen, Size, priority_weight
+from services.allocator.policies.weir.staircase import (
+    COLUMNS,
+    COST,
+    SPEED,
+    Asked,
+    Config,
+    asked_of,
+    beside,
+    held_by,
+    larger_sizes,
+    staircases,
+    taken,
+)
+from services.allocator.tables import Tables
+from shared.messages import Resources
+
+SPARE = 1 / 32
+"""A job that grows leaves so much of the cluster, in whole workers, for the next job: a short one
+need not make a large one pause, nor let it pause again when it has gone."""
+
+
+class Numbers(NamedTuple):
+    """One job's numbers; side by side, columns [jobs, 26]. nan: not known.
+
+    `waits`, `busy`, `heard`: 0 or 1; `heard`: the speed at its size has been reported. `best`:
+    examples/s for the whole cluster's cost, at the best use. `speed`, `cost`: of what it has.
+    `left`: examples that remain; `epochs`: that were asked for; `epoch`: examples of one; `kin_*`:
+    as jobs of the program that are over have shown. `fills`: 1 if the cluster has no room for
+    another task that it may have, even if no other job had any of it. `spare_*`: what it leaves
+    when it grows; `held_*`: what all its tasks have.
+    """
+
+    waits: float
+    busy: float
+    asked_s: float
+    since_s: float
+    samples: float
+    weight: float
+    best: float
+    speed: float
+    cost: float
+    pause_s: float
+    left: float
+    epochs: float
+    epoch: float
+    kin_epoch: float
+    kin_pause_s: float
+    heard: float
+    fills: float
+    ps: float
+    workers: float
+    batch: float
+    spare_cpu: float
+    spare_gib: float
+    spare_gpu: float
+    held_cpu: float
+    held_gib: float
+    held_gpu: float
+
+
+class JobRow(msgspec.Struct, frozen=True, eq=False):
+    """One job. `there`: the cluster by which costs are shares; `node`: its largest node, empty.
+
+    Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as `hull.Config`,
+    `untried` [sizes, 10] larger sizes by falling speed, which is what is to be expected of a try.
+    """
+
+    there: Resources
+    node: Resources
+    fitted: Fit
+    program: Program
+    digest: str
+    numbers: bytes
+    steps: bytes
+    untried: bytes
+
+
+def fit_rows(jobs: Sequence[JobSeen], there: Resources, node: Resources) -> list[JobRow]:
+    """Make rows of jobs, with models fitted to what these jobs show."""
+    fits = models(jobs)
+    return rows_of(jobs, [fits[program(job)] for job in jobs], there, node)
+
+
+def rows_of(
+    jobs: Sequence[JobSeen], fits: Sequence[Fit], there: Resources, node: Resources
+) -> list[JobRow]:
+    """Make the rows of jobs, with the model of each one's program."""
+    held = [held_by_tasks(job) for job in jobs]
+    stairs = staircases(list(zip(jobs, fits, strict=True)), there, node)
+    speeds = _present_speeds(jobs, fits)
+    numbers = []
+    for at, job in enumerate(jobs):
+        now = _present_config(job, speeds.get(at), there, held[at])
+        if now is not None:
+            stairs[at] = beside(stairs[at], now)
+        numbers.append(_numbers(job, stairs[at], now, there, held[at]))
+    untried = _untried(jobs, fits, numbers, there, node)
+    rows = []
+    for at, job in enumerate(jobs):
+        row = JobRow(
+            there=there,
+            node=node,
+            fitted=fits[at],
+            program=program(job),
+            digest=job.request.program.digest,
+            numbers=np.array(numbers[at]).tobytes(),
+            steps=stairs[at].tobytes(),
+            untried=untried[at].tobytes(),
+        )
+        rows.append(row)
+    return rows
+
+
+def _numbers(
+    job: JobSeen, steps: Array, now: Config | None, there: Resources, held: Resources
+) -> Numbers:
+    progress = job.progress
+    request = job.request
+    size = job.size or Size(0, 0)
+    left = epoch = math.nan
+    if progress is not None and progress.total_samples > 0:
+        left = float(max(1, progress.total_samples - progress.samples))
+        epoch = progress.total_samples / request.epochs
+    kin_epoch = kin_pause_s = math.nan
+    if job.kin is not None:
+        kin_epoch = job.kin.epoch_samples or math.nan
+        if job.kin.pause_s is not None:
+            kin_pause_s = job.kin.pause_s
+    best = float((steps[:, SPEED] / steps[:, COST]).max()) if len(steps) else 0.0
+    spare_workers = math.floor(SPARE * held_by(there, job.sizes.worker))
+    spare = [spare_workers * amount for amount in amounts(job.sizes.worker)]
+    return Numbers(
+        waits=job.size is None,
+        busy=job.busy,
+        asked_s=job.submitted_s,
+        since_s=job.since_s,
+        samples=progress.samples if progress else 0,
+        weight=priority_weight(request.priority),
+        best=best,
+        speed=now.speed if now else 0.0,
+        cost=now.cost if now else 0.0,
+        pause_s=math.nan if job.pause_s is None else job.pause_s,
+        left=left,
+        epochs=request.epochs,
+        epoch=epoch,
+        kin_epoch=kin_epoch,
+        kin_pause_s=kin_pause_s,
+        heard=_is_heard(job),
+        fills=_fills_cluster(job, there, held),
+        ps=size.ps,
+        workers=size.workers,
+        batch=job.batch,
+        spare_cpu=spare[0],
+        spare_gib=spare[1],
+        spare_gpu=spare[2],
+        held_cpu=held.cpu,
+        held_gib=held.memory_gib,
+        held_gpu=held.gpu,
+    )
+
+
+def _is_heard(job: JobSeen) -> bool:
+    if job.size is None:
+        return False
+    size = (job.size.ps, job.size.workers, job.batch)
+    return any((seen.ps, seen.workers, seen.batch) == size for seen in job.observed)
+
+
+def _fills_cluster(job: JobSeen, there: Resources, held: Resources) -> bool:
+    size = job.size or job.least
+    more_ps = job.request.ps.max > size.ps
+    more_workers = job.request.workers.max > size.workers
+    if not more_ps and not more_workers:
+        return False
+    if more_ps and fits(plus(held, job.sizes.ps), there):
+        return False
+    return not (more_workers and fits(plus(held, job.sizes.worker), there))
+
+
+# ---------------------------------------------------------------- sizes that need not be steps
+
+
+def held_by_tasks(job: JobSeen) -> Resources:
+    """Return what all tasks of a job have."""
+    return together([task.resources for task in job.tasks])
+
+
+def _present_config(
+    job: JobSeen, speed: float | None, there: Resources, held: Resources
+) -> Config | None:
+    """Return what a job has, if it has workers. `speed`: examples/s."""
+    if job.size is None or speed is None:
+        return None
+    return priced(job.size, job.batch, held, there, job.worth(job.batch) * speed)
+
+
+def _present_speeds(jobs: Sequence[JobSeen], fits: Sequence[Fit]) -> dict[int, float]:
+    """Return the speed (examples/s) of each job with workers, by its place: as it was measured, or
+    else by its model.
+    """
+    found = {}
+    unknown = []
+    sizes = []
+    for at, job in enumerate(jobs):
+        if job.size is None or job.size.workers < 1:
+            continue
+        speed = measured(job, job.size)
+        if speed is not None:
+            found[at] = speed
+        else:
+            unknown.append(at)
+            sizes.append((job.size.ps, job.size.workers, job.batch))
+    speeds = model_speeds([fits[at] for at in unknown], sizes)
+    found.update(zip(unknown, speeds, strict=True))
+    return found
+
+
+def model_speeds(fits: Sequence[Fit], sizes: Sequence[tuple[int, int, int]]) -> list[float]:
+    """Return the speed (examples/s) at each size (ps, workers, batch) by its own model, with the
+    usual cores and traffic. Equal models compute all their sizes at once.
+    """
+    places: dict[Fit, list[int]] = {}
+    for at, fitted in enumerate(fits):
+        places.setdefault(fitted, []).append(at)
+    found = [0.0] * len(fits)
+    for fitted, mine in places.items():
+        rows = np.empty((len(mine), 6))
+        rows[:, :3] = [sizes[at] for at in mine]
+        rows[:, 3:] = fitted.usual[1:]
+        speeds = np.exp(fitted.mean(Points(rows, fitted.device)))
+        for at, speed in zip(mine, speeds.tolist(), strict=True):
+            found[at] = speed
+    return found
+
+
+def measured(job: JobSeen, size: Size) -> float | None:
+    """Return the speed (examples/s) that was observed at a size, placed as the job is.
+
+    None where nothing believable was observed.
+    """
+    speed = 0.0
+    nodes = spread(job.tasks)
+    for seen in job.observed:
+        same = (seen.ps, seen.workers, seen.batch) == (size.ps, size.workers, job.batch)
+        if same and seen.nodes in (None, nodes):
+            speed = seen.samples_per_second
+    return speed if SPEEDS[0] <= speed <= SPEEDS[1] else None
+
+
+def config_of(
+    job: JobSeen, row: JobRow, size: Size, batch: int, speed: float | None = None
+) -> Config:
+    """Return a size that need not be on the job's staircase. `speed`: None: by its model."""
+    sizes = job.sizes
+    takes = plus_times(plus_times(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
+    if speed is None:
+        speed = job.worth(batch) * row.fitted.speed(size.ps, size.workers, batch)
+    return priced(size, batch, takes, row.there, speed)
+
+
+def priced(size: Size, batch: int, takes: Resources, there: Resources, speed: float) -> Config:
+    """Return a size with its cost: the largest of its shares of the cluster's resources."""
+    shares = []
+    for mine, total in zip(amounts(takes), amounts(there), strict=True):
+        shares.append(mine / total if total > 0 else 0.0)
+    cost = max(shares)
+    return Config(
+        *(size.ps, size.workers, batch),
+        *amounts(takes),
+        cost,
+        speed,
+        scarce=shares.index(cost),
+    )
+
+
+# ---------------------------------------------------------------- sizes worth a try
+
+
+def _untried(
+    jobs: Sequence[JobSeen],
+    fits: Sequence[Fit],
+    numbers: Sequence[Numbers],
+    there: Resources,
+    node: Resources,
+) -> list[Array]:
+    """Return for each job larger sizes of which no job of its program has shown the speed.
+
+    [sizes, 10] as `hull.Config`, by falling speed: what is to be expected where a size that proves
+    slower is given up again. None for a job that does not train.
+    """
+    found = [np.zeros((0, COLUMNS))] * len(jobs)
+    together: dict[Fit, list[int]] = {}
+    for at, fitted in enumerate(fits):
+        if numbers[at].speed:
+            together.setdefault(fitted, []).append(at)
+    for fitted, places in together.items():
+        shown = {tuple(row) for row in fitted.rows[:, :3].tolist()}
+        asked = [asked_of(jobs[at], node) for at in places]
+        sizes = []
+        for at, bounds in zip(places, asked, strict=True):
+            larger = larger_sizes(bounds, fitted, (int(numbers[at].ps), int(numbers[at].workers)))
+            new = [tuple(row) not in shown for row in larger.tolist()]
+            sizes.append(larger[new])
+        mean, deviation = _predicted(fitted, sizes, asked)
+        start = 0
+        for at, bounds, mine in zip(places, asked, sizes, strict=True):
+            part = slice(start, start + len(mine))
+            start += len(mine)
+            if len(mine):
+                speeds = _expected_speeds(
+                    jobs[at], numbers[at].speed, mine, mean[part], deviation[part]
+                )
+                found[at] = _by_falling_speed(mine, speeds, bounds, numbers[at].speed, there)
+    return found
+
+
+def _predicted(fitted: Fit, sizes: Sequence[Array], asked: Sequence[Asked]) -> tuple[Array, Array]:
+    """Return the mean of log speed, and its standard deviation, of the sizes of several jobs of one
+    program, one job after the other [all sizes].
+    """
+    every = np.concatenate(sizes)
+    _, ps_cpu, worker_cpu, remote = fitted.usual
+    counts = [len(mine) for mine in sizes]
+    on_one_node = np.repeat([one.together for one in asked], counts)
+    rows = np.empty((len(every), 6))
+    rows[:, :3] = every
+    rows[:, 3] = ps_cpu
+    rows[:, 4] = worker_cpu
+    rows[:, 5] = np.where(every[:, 0] > 0, remote, every[:, 1] > on_one_node)
+    return fitted.predict(Points(rows, fitted.device))
+
+
+def _expected_speeds(
+    job: JobSeen, speed: float, sizes: Array, mean: Array, deviation: Array
+) -> Array:
+    """Return expected speeds [sizes], each sample with what it teaches."""
+    worth = np.log([job.worth(batch) for batch in sizes[:, 2].astype(int).tolist()])
+    gains = expected_gain(mean + worth, deviation, math.log(speed))
+    return np.asarray(speed * np.exp(gains))
+
+
+def _by_falling_speed(
+    sizes: Array, speeds: Array, asked: Asked, now: float, there: Resources
+) -> Array:
+    """Return the sizes with what they take and cost [sizes, 10]. `now`: the present speed."""
+    takes = taken(sizes[None], [asked])[:, 0].T
+    total = np.array(amounts(there))
+    shares = np.divide(takes, total, out=np.zeros_like(takes), where=total > 0)
+    # One node could hold these devices: apart they are taken to gain nothing.
+    gathers = (sizes[:, 0] == 0) & (sizes[:, 1] > 1) & (sizes[:, 1] <= asked.together)
+    apart = np.where(gathers, now, math.nan)
+    columns = [*sizes.T, *takes.T, shares.max(axis=1), speeds, apart, shares.argmax(axis=1)]
+    order = np.argsort(-speeds, kind="stable")
+    return np.stack(columns, axis=1)[order]
+
+
+def update_rows(
+    before: Tables, tables: Tables, changed: Sequence[str], gone: Collection[str]
+) -> Tables:
+    """Return the tables with the programs and rows of this policy's jobs as they are now.
+
+    `changed`: its jobs that came or changed; `gone`: jobs that are no longer its own. `before`: the
+    tables of the last update.
+    """
+    is_first = not before.jobs
+    same_cluster = (before.total, before.largest) == (tables.total, tables.largest)
+    if same_cluster and not (changed or gone or is_first):
+        return tables
+    programs, refitted = update_programs(
+        tables.programs, tables.jobs, tables.ranks, changed, gone, is_first
+    )
+    stale = set(changed)
+    for key, name in programs.of_job.items():
+        if not same_cluster or name in refitted:
+            stale.add(key)
+    ready = [key for key in sorted(stale) if programs.of_job[key] in programs.fits]
+    make_rows = partial(_rows_of_keys, programs=programs, tables=tables)
+    rows = dict(zip(ready, compute_each(make_rows, ready), strict=True))
+    # The policy fails with a job that has no row, and with no other job.
+    jobs = dict(tables.jobs)
+    for key in stale:
+        jobs[key] = replace(jobs[key], model=rows.get(key))
+    return replace(tables, jobs=jobs, programs=programs)
+
+
+def _rows_of_keys(keys: Sequence[str], programs: Programs, tables: Tables) -> list[JobRow]:
+    """Return the rows of these jobs, by the models of their programs."""
+    jobs = [tables.jobs[key] for key in keys]
+    fits = [programs.fits[programs.of_job[key]] for key in keys]
+    return rows_of(jobs, fits, tables.total, tables.largest)

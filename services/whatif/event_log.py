@@ -1,0 +1,211 @@
+"""A recorded event log, as `weir events --json` prints it: a JSON object a line, with the whole
+message.
+
+The log up to a moment, as far as an explanation needs it; read once, kept small.
+
+The state is folded some seconds behind: later messages are kept as they came, so that the wishes
+of the allocator at the moment can be rebuilt by deciding again as it did. A wish is granted once it
+was held for the window, or once some wish was for the maximum delay; wishes from before the longer
+of the two make no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from services.allocator.decide import decide
+from services.allocator.rules import Rules
+from services.allocator.state import HEARD, State, apply
+from services.allocator.timing import Wish
+from services.whatif.simulator.scenario import Bad, Reason
+from shared.bus.subjects import Unusable, decode, kind_of
+from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
+
+
+class Line(msgspec.Struct, frozen=True):
+    """The fields of a line that are needed."""
+
+    time: datetime
+    stream: str
+    sequence: int
+    subject: str
+    message: msgspec.Raw
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A message, with the place and the time (seconds since 1970) at which the server stored it."""
+
+    at_s: float
+    stream: str
+    sequence: int
+    message: Message
+
+
+def told(text: str) -> list[Told]:
+    """Return every message of a known kind, by time; raise `Bad`. Dead letters are passed over."""
+    reasons: list[Reason] = []
+    entries: list[Told] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            entry = _entry(line)
+        except (msgspec.DecodeError, Unusable, RecursionError) as error:
+            reasons.append(Reason(number, f": {error}"))
+            continue
+        if entry is not None:
+            entries.append(entry)
+
+    if not entries and not reasons:
+        reasons.append(Reason(1, ": the log is empty"))
+    if reasons:
+        raise Bad(reasons)
+    entries.sort(key=lambda entry: (entry.at_s, entry.stream, entry.sequence))
+    return entries
+
+
+def _entry(line: str) -> Told | None:
+    """Return the message of a line; None for an empty line, or a kind that is not known."""
+    if not line.strip():
+        return None
+    said = msgspec.json.decode(line, type=Line)
+    if not _is_known(said.subject):
+        return None
+    message = decode(said.subject, bytes(said.message))
+    return Told(said.time.timestamp(), said.stream, said.sequence, message)
+
+
+def _is_known(subject: str) -> bool:
+    try:
+        kind_of(subject)
+    except Unusable:
+        return False
+    return True
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+EVENTS_KEPT = 50_000
+"""So many of the newest events are kept, should a decision name one as its cause."""
+DECISIONS_KEPT = 64
+LOOKS_MOST = 200
+"""Decisions that are taken again, at most."""
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A decision, and the event that led to it, where that is still known."""
+
+    decision: AllocationDecided
+    event: Told | None
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """The state at a time, the wishes that were held then, and the past of one job.
+
+    `decided`: its newest decisions, by revision; `rejected`: the newest answer to a request of its
+    name, if it is a no.
+    """
+
+    state: State
+    at_s: float
+    wishes: dict[str, Wish]
+    decided: dict[int, Decided]
+    rejected: JobRejected | None
+
+
+class History:
+    """Of one job, `<namespace>.<job>`. Messages come in the order in which they were stored.
+
+    `before`: a stored state, where the log's beginning is gone; messages that it has already change
+    nothing.
+    """
+
+    def __init__(self, key: str, rules: Rules, before: State | None = None) -> None:
+        self.key = key
+        self.rules = rules
+        self.horizon_s = max(rules.window_s, rules.max_delay_s)
+        self.before = before or State()
+        self.recent = deque[Told]()
+        self.events: dict[str, Told] = {}
+        self.decided: dict[int, Decided] = {}
+        self.rejected: JobRejected | None = None
+
+    def hear(self, told: Told) -> None:
+        """Take one message; fold those that are older than the horizon by now."""
+        if type(told.message) not in HEARD:
+            return
+        self.recent.append(told)
+        while self.recent[0].at_s < told.at_s - self.horizon_s:
+            self.before = _after(self.before, self.recent.popleft())
+        self._note(told)
+
+    def _note(self, told: Told) -> None:
+        """Keep a message of the job, and every message as an event."""
+        said = told.message
+        if isinstance(said, AllocationDecided | JobAccepted | JobRejected):
+            self._note_about(said)
+        self.events[said.id()] = told
+        if isinstance(said, TaskExited) and said.key() == self.key:
+            self.events[said.pod] = told  # a replacement names the pod as its cause
+        _forget_oldest(self.events, EVENTS_KEPT)
+
+    def _note_about(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
+        """Keep a decision or an answer, if it is about the job."""
+        if said.key() != self.key:
+            return
+        if isinstance(said, AllocationDecided):
+            event = self.events.get(said.cause)
+            self.decided[said.revision] = Decided(said, event)
+            _forget_oldest(self.decided, DECISIONS_KEPT)
+        elif isinstance(said, JobRejected):
+            self.rejected = said
+        else:
+            self.decided = {}
+            self.rejected = None
+
+    def moment(self, at_s: float) -> Moment:
+        """Fold all messages, and decide again after each group of them, as the allocator did."""
+        newest_s = self.recent[-1].at_s if self.recent else at_s
+        state = self.before
+        looked_s = newest_s - self.horizon_s
+        wishes = self._wishes(state, looked_s, {})
+        for told, next_s in self._recent_and_next_s():
+            state = _after(state, told)
+            # A message is decided on only if the next one comes some time later.
+            if next_s - looked_s >= self.horizon_s / LOOKS_MOST:
+                wishes = self._wishes(state, told.at_s, wishes)
+                looked_s = told.at_s
+        return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
+
+    def _recent_and_next_s(self) -> Iterator[tuple[Told, float]]:
+        """Yield each recent message, and the time of the next one."""
+        times = [told.at_s for told in self.recent]
+        times.append(math.inf)
+        yield from zip(self.recent, times[1:], strict=True)
+
+    def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
+        """Decide as the allocator did at this time. Return the pending size changes by job, which
+        the next decision starts from.
+        """
+        return decide(state, now, self.rules, wishes).wishes
+
+
+def is_cause(message: Message, cause: str) -> bool:
+    """Tell if the cause is the id of the message, or the name of its pod."""
+    pod = message.pod if isinstance(message, TaskExited) else ""
+    return cause in (message.id(), pod)
+
+
+def _after(state: State, told: Told) -> State:
+    return apply(state, told.message, told.stream, told.sequence, told.at_s)
+
+
+def _forget_oldest(known: dict[K, V], most: int) -> None:
+    """Drop the oldest entries, where there are more than `most`."""
+    while len(known) > most:
+        oldest = next(iter(known))
+        del known[oldest]

@@ -1,0 +1,411 @@
+"""Facts that could be different, and a state in which they are.
+
+`Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); somebody
+has to do the others.
+
+The future of a state if nothing else happens: decide, take the decision for true, decide again.
+
+    trained(state)     each generation in flight has taken over, and the nodes list just the pods
+                       that are wanted
+    rested(state)      the last pause and the last abandoned generation of every job lie a day back
+    outcome(state)     both, after each decision, with timers of 0, until the job is given more or
+                       nothing moves
+
+So a counterfactual need not wait: what holds a job for a time only does not hold it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.cluster_quotas import quotas_after
+from services.allocator.decide import Decisions, decide
+from services.allocator.job import OF_JOB, Job
+from services.allocator.placing.amounts import less, plus, together
+from services.allocator.rules import Rules
+from services.allocator.state import State, apply, without_tables
+from shared.bus.subjects import ORDERS
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobFinished,
+    JobRequested,
+    OwnPod,
+    Resources,
+    Span,
+    TaskPlan,
+    TrainingResumed,
+)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="what"):
+    """One fact that would be different."""
+
+
+class Waits(Change, frozen=True, kw_only=True, tag="waits"):
+    """Nothing but a certain time (seconds since 1970).
+
+    The allocator looks when its timers say so. A policy's own times have no timer: there a report,
+    or any other fact, has to make it look. If one comes earlier, the policy may have changed its
+    mind meanwhile.
+    """
+
+    until_s: float
+
+
+class Settles(Change, frozen=True, kw_only=True, tag="settles"):
+    """The wishes for all these jobs (as `group.name`) have been decided, and have come true."""
+
+    jobs: tuple[str, ...]
+
+
+class Trains(Change, frozen=True, kw_only=True, tag="trains"):
+    """A generation in flight has taken over."""
+
+    job: str
+    generation: int
+
+
+class Reports(Change, frozen=True, kw_only=True, tag="reports"):
+    """The job has reported its speed at its size. `samples_per_second` is the speed assumed."""
+
+    generation: int
+    samples_per_second: float
+
+
+class Frees(Change, frozen=True, kw_only=True, tag="frees"):
+    """So much more is free on a node: pods that are not ours have left it."""
+
+    node: str
+    more: Resources
+
+
+class Adds(Change, frozen=True, kw_only=True, tag="adds"):
+    """There are more nodes, empty ones.
+
+    `like` is a node of the same shape; empty if no node has that shape.
+    """
+
+    nodes: int
+    shape: Resources
+    like: str = ""
+
+
+class Opens(Change, frozen=True, kw_only=True, tag="opens"):
+    """A node that takes no tasks (not ready, cordoned or tainted) takes them."""
+
+    node: str
+
+
+class Raises(Change, frozen=True, kw_only=True, tag="raises"):
+    """The job was asked for with this priority."""
+
+    priority: int
+
+
+class Widens(Change, frozen=True, kw_only=True, tag="widens"):
+    """The job was asked for with these bounds."""
+
+    ps: Span
+    workers: Span
+    batch: Span
+
+
+def bounds_of(request: JobRequested) -> Widens:
+    """Return the bounds of a request."""
+    return Widens(ps=request.ps, workers=request.workers, batch=request.batch)
+
+
+AnyChange = Waits | Settles | Trains | Reports | Frees | Adds | Opens | Raises | Widens
+
+
+def changed(state: State, key: str, changes: Iterable[AnyChange]) -> State:
+    """Return the state after the changes that somebody has to make.
+
+    A change that comes by itself does nothing here.
+    """
+    for change in changes:
+        apply_change = DONE[type(change)]
+        state = apply_change(state, key, change)
+    return state
+
+
+def asked_otherwise(state: State, key: str, **fields: Any) -> State:
+    """Return the state in which these fields of a job's request are different."""
+    job = state.jobs[key]
+    request: JobRequested = replace(job.request, **fields)
+    jobs = state.jobs | {key: replace(job, request=request)}
+    return replace(without_tables(state), jobs=jobs)
+
+
+def _change_nothing(state: State, key: str, change: Change) -> State:
+    return state
+
+
+def _free_room(state: State, key: str, change: Frees) -> State:
+    """Return the state with more free capacity on one node, as if pods of others had left it."""
+    node = state.nodes[change.node]
+    free = plus(node.free, change.more)
+    freer = replace(node, free=free)
+    return _with_node(state, freer)
+
+
+def _add_nodes(state: State, key: str, change: Adds) -> State:
+    """Return the state with additional empty nodes of one shape. They have the labels of an
+    existing node of that shape, if there is one.
+    """
+    labels = state.nodes[change.like].labels if change.like else {}
+    for number in range(change.nodes):
+        # Placement looks at a node's name only to break ties.
+        name = f"another-{number + 1}"
+        node = _empty_node(name, change.shape, labels)
+        state = _with_node(state, node)
+    return state
+
+
+def _empty_node(name: str, shape: Resources, labels: dict[str, str]) -> CapacityChanged:
+    """Return a node on which no pod runs: all that is allocatable is free."""
+    return CapacityChanged(
+        node=name,
+        node_uid=name,
+        seen="-",
+        allocatable=shape,
+        free=shape,
+        labels=labels,
+    )
+
+
+def _open_node(state: State, key: str, change: Opens) -> State:
+    """Return the state in which a node is ready, not cordoned and without taints."""
+    node = state.nodes[change.node]
+    usable = replace(node, ready=True, schedulable=True, taints=())
+    return _with_node(state, usable)
+
+
+def _raise_priority(state: State, key: str, change: Raises) -> State:
+    return asked_otherwise(state, key, priority=change.priority)
+
+
+def _widen_bounds(state: State, key: str, change: Widens) -> State:
+    """Return the state in which the request has other bounds of ps, workers and batch."""
+    return asked_otherwise(
+        state,
+        key,
+        ps=change.ps,
+        workers=change.workers,
+        batch=change.batch,
+    )
+
+
+def _with_node(state: State, node: CapacityChanged) -> State:
+    """Return the state with this node added or replaced. The tables are dropped, because they are
+    derived from the nodes as they were.
+    """
+    nodes = state.nodes | {node.node: node}
+    return replace(without_tables(state), nodes=nodes)
+
+
+DONE: dict[type[Change], Callable[[State, str, Any], State]] = {
+    Waits: _change_nothing,
+    Settles: _change_nothing,
+    Trains: _change_nothing,
+    Reports: _change_nothing,
+    Frees: _free_room,
+    Adds: _add_nodes,
+    Opens: _open_node,
+    Raises: _raise_priority,
+    Widens: _widen_bounds,
+}
+"""The function that makes each kind of change."""
+
+ROUNDS = 4
+"""Decisions one after the other: one gives room, the next takes it."""
+DAY_S = 86_400.0
+DIGITS = 6
+"""Decimal digits of cores and GiB that sums of fractions are good for."""
+Amount = tuple[int, float, int]
+"""Devices, cores, tasks; of two amounts the larger one is more."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The first decision that gives the job more (None: none does), and the world after it.
+
+    `why` is the reason of each job then, and `state` the state then.
+    """
+
+    given: AllocationDecided | None
+    why: dict[str, str]
+    state: State
+
+
+def amount(tasks: Iterable[TaskPlan]) -> Amount:
+    """Return the devices, the cores and the number of tasks."""
+    whole = tuple(tasks)
+    gpu = sum(task.resources.gpu for task in whole)
+    cpu = sum(task.resources.cpu for task in whole)
+    return gpu, round(cpu, DIGITS), len(whole)
+
+
+def held(job: Job) -> tuple[TaskPlan, ...]:
+    """Return the tasks that are decided and have not ended."""
+    if job.wanted is None:
+        return ()
+    return tuple(task for task in job.wanted.tasks if job.exit_of(task) is None)
+
+
+def given_more(found: Decisions, job: Job) -> AllocationDecided | None:
+    """Return the decision about this job, if there is one and it gives more than the job holds."""
+    for action in found.actions:
+        if not isinstance(action, AllocationDecided) or action.key() != job.key:
+            continue
+        if amount(action.tasks) > amount(held(job)):
+            return action
+    return None
+
+
+def outcome(state: State, key: str, now: float, rules: Rules, to_the_end: bool = False) -> Outcome:
+    """Decide round after round until the job is given more, or nothing moves.
+
+    `to_the_end`: go on when the job was given more, to see the effects on the others.
+    """
+    job = state.jobs[key]
+    rules = without_timers(rules)
+    state = landed_state(state, now)
+    given: AllocationDecided | None = None
+    why: dict[str, str] = {}
+    for _ in range(ROUNDS):
+        found = decide(state, now, rules)
+        given = given or given_more(found, job)
+        why = found.why
+        if not found.actions:
+            break
+        if given and not to_the_end:
+            break
+        state = said(state, found.actions, now)
+        state = landed_state(state, now)
+    return Outcome(given, why, state)
+
+
+def landed_state(state: State, now: float) -> State:
+    """Return the state once everything in flight has landed and no job has to rest."""
+    return rested(trained(state, now), now)
+
+
+def without_timers(rules: Rules) -> Rules:
+    """Return the rules with every timer at 0 seconds."""
+    return replace(
+        rules,
+        window_s=0.0,
+        max_delay_s=0.0,
+        cooldown_s=0.0,
+        backoff_s=0.0,
+        settle_s=0.0,
+    )
+
+
+def said(state: State, actions: Iterable[AllocationDecided | JobFinished], now: float) -> State:
+    """Fold the actions of a decision."""
+    for action in actions:
+        sequence = state.sequences.get(ORDERS, 0) + 1
+        state = apply(state, action, ORDERS, sequence, now)
+    return state
+
+
+def rested(state: State, now: float) -> State:
+    """Set back the last pause of every job by a day, and forget its abandoned generations."""
+    since_s = now - DAY_S
+    jobs = {}
+    for key, job in state.jobs.items():
+        if job.resumed_s != since_s or job.abandonments:
+            job = replace(job, resumed_s=since_s, abandonments=0)
+        jobs[key] = job
+    return replace(without_tables(state), jobs=jobs)
+
+
+# ---------------------------------------------------------------- decisions come true
+
+
+def trained(state: State, now: float, keys: Collection[str] | None = None) -> State:
+    """Let the generations in flight of these jobs (None: of all) take over.
+
+    The nodes list just the pods that are wanted there.
+    """
+    jobs = dict(state.jobs)
+    for key, job in state.jobs.items():
+        if job.coming is None:
+            continue
+        if keys is None or key in keys:
+            jobs[key] = _resumed_job(job, now)
+    before = replace(without_tables(state), jobs=jobs)
+    after = replace(before, nodes=_nodes_with_wanted_pods(before))
+    return replace(after, quotas=quotas_after(before, after))
+
+
+def _resumed_job(job: Job, now: float) -> Job:
+    """Return the job as if the trainers of its generation in flight had taken over."""
+    progress = job.progress
+    fact = TrainingResumed(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        generation=job.coming or 0,
+        step=progress.step if progress else 0,
+        samples=progress.samples if progress else 0,
+    )
+    resumed: Job = OF_JOB[TrainingResumed](job, fact, now)
+    return resumed
+
+
+def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
+    """Return the nodes, each with just the pods that are wanted there."""
+    pods = _wanted_pods(state.jobs.values())
+    nodes = {}
+    for name, node in state.nodes.items():
+        nodes[name] = _listing(node, pods.get(name, ()))
+    return nodes
+
+
+def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
+    """Return the pods that are wanted on each node."""
+    wanted: dict[str, list[OwnPod]] = {}
+    for job in jobs:
+        for task in held(job):
+            pods = wanted.setdefault(task.node, [])
+            pods.append(_own_pod(job, task))
+    return wanted
+
+
+def _own_pod(job: Job, task: TaskPlan) -> OwnPod:
+    """Return the pod of a task, as its node would list it."""
+    return OwnPod(
+        namespace=job.request.namespace,
+        job=job.request.job,
+        pod=job.pod(task),
+        resources=task.resources,
+    )
+
+
+def _listing(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
+    """Return the node with these pods of ours, and with the room that they leave free."""
+    pods = tuple(own)
+    if pods == node.own:
+        return node
+    ours = plus(node.free, all_have(node.own))
+    free = less(ours, all_have(pods))
+    return replace(node, own=pods, free=rounded(free))
+
+
+def all_have(pods: Iterable[OwnPod]) -> Resources:
+    """Return the sum of the resources of pods."""
+    return together(pod.resources for pod in pods)
+
+
+def rounded(amount: Resources) -> Resources:
+    """Return the amount without the errors of sums of decimal fractions."""
+    cpu = round(amount.cpu, DIGITS)
+    memory_gib = round(amount.memory_gib, DIGITS)
+    return replace(amount, cpu=cpu, memory_gib=memory_gib)

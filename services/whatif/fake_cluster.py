@@ -1,0 +1,283 @@
+"""The machines as the monitor sees them: tenants, our pods, and the room that is left on each node.
+
+Law: no node ever holds more than it has; a look while one does raises `Overcommitted`: a decision
+was wrong. A tenant has the right of way: our newest pods on its node make room.
+
+The machines of a recorded log, and the part of them that others took.
+
+    others' cpu  =  allocatable - free - our own pods    [cores]
+
+While nothing may be put on a node, others have all of it that we do not hold; before it is there,
+and after, all of it. Of memory and devices a node has as much as it ever left to us: tenants are
+counted in cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from math import inf
+
+import msgspec
+
+from services.allocator.placing.amounts import ROUNDING
+from services.whatif.simulator.scenario import Cluster, Machine, Tenant
+from shared.messages import CapacityChanged, OwnPod, Resources
+
+SLACK = 1e-6
+"""The rounding error of sums of many tasks that each fit, in cores and GiB."""
+
+
+class Overcommitted(AssertionError):
+    """More was put on a node than it has."""
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Cores and devices of many nodes or pods together."""
+
+    cpu: float = 0.0
+    gpu: int = 0
+
+
+Pods = dict[tuple[str, str], OwnPod]
+"""By namespace and name."""
+Held = tuple[float, Amount, Amount]
+"""A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
+
+
+class Machines:
+    """The nodes, and the pods and tenants on them."""
+
+    def __init__(self, nodes: Mapping[str, Resources]) -> None:
+        self.nodes = dict(nodes)
+        self.tenants = dict.fromkeys(nodes, 0.0)
+        """The cores of each node that tenants want."""
+        self.pods: dict[str, Pods] = {name: {} for name in nodes}
+        """The pods of each node, in the order in which they came."""
+        self.touched = set(nodes)
+        """The nodes that the monitor has to tell of."""
+        self.looks = 0
+        self._held = dict.fromkeys(nodes, Resources())
+        """The sum of the pods of each node."""
+
+    # ------------------------------------------------------------ events
+
+    def put(self, node: str, pod: OwnPod) -> None:
+        """Put a pod on a node; one that stands there may have other resources now."""
+        pods = self.pods[node]
+        name = (pod.namespace, pod.pod)
+        if pods.get(name) != pod:
+            pods[name] = pod
+            self._touch(node)
+
+    def remove(self, node: str, namespace: str, pod: str) -> None:
+        """Take a pod off a node, if it is there."""
+        if self.pods[node].pop((namespace, pod), None) is not None:
+            self._touch(node)
+
+    def tenant(self, node: str, cpu: float) -> list[OwnPod]:
+        """Give so much more cpu (less, if negative) to tenants; return the pods that must go."""
+        self.tenants[node] += cpu
+        gone = []
+        self._touch(node)
+        pods = self.pods[node]
+        while pods and self._is_overcommitted(node):
+            _, newest = pods.popitem()
+            gone.append(newest)
+            self._touch(node)
+        return gone
+
+    def _is_overcommitted(self, node: str) -> bool:
+        return self.free(node).cpu < -ROUNDING
+
+    def _touch(self, node: str) -> None:
+        """Note that a node changed."""
+        self.touched.add(node)
+        pods = self.pods[node].values()
+        self._held[node] = _sum(pod.resources for pod in pods)
+
+    # ------------------------------------------------------------ the monitor's view
+
+    def free(self, node: str) -> Resources:
+        """Return the free resources of a node. They may be below zero while pods move."""
+        has = self.nodes[node]
+        held = self._held[node]
+        return Resources(
+            cpu=has.cpu - self._taken(node) - held.cpu,
+            memory_gib=has.memory_gib - held.memory_gib,
+            gpu=has.gpu - held.gpu,
+        )
+
+    def _taken(self, node: str) -> float:
+        """Return the cores of tenants. They share the node if they want more than there is."""
+        wanted = max(0.0, self.tenants[node])
+        return min(self.nodes[node].cpu, wanted)
+
+    def facts(self, now: float) -> Iterator[CapacityChanged]:
+        """Yield each node that was touched since the last look; raise `Overcommitted`."""
+        touched = sorted(self.touched)
+        self.touched = set()
+        for name in touched:
+            self.looks += 1
+            yield CapacityChanged(
+                node=name,
+                node_uid=name,
+                seen=str(self.looks),
+                allocatable=self.nodes[name],
+                free=_not_negative(name, self.free(name)),
+                own=tuple(self.pods[name].values()),
+                observed_s=now,
+            )
+
+    def used(self) -> Amount:
+        """Return the cores and devices that our pods hold."""
+        held = _sum(self._held.values())
+        return Amount(held.cpu, held.gpu)
+
+    def offered(self) -> Amount:
+        """Return the cores and devices that tenants leave to us."""
+        everything = _sum(self.nodes.values())
+        taken = sum(map(self._taken, self.nodes))
+        return Amount(everything.cpu - taken, everything.gpu)
+
+
+def _sum(resources: Iterable[Resources]) -> Resources:
+    """Return all of some resources together."""
+    cpu = 0.0
+    memory_gib = 0.0
+    gpu = 0
+    for one in resources:
+        cpu += one.cpu
+        memory_gib += one.memory_gib
+        gpu += one.gpu
+    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+
+
+def _not_negative(name: str, free: Resources) -> Resources:
+    """Return the amount without rounding errors below 0."""
+    if min(free.cpu, free.memory_gib, free.gpu) < -SLACK:
+        raise Overcommitted(f"{name} is given more than it has: {free} is left")
+    return Resources(
+        cpu=max(0.0, free.cpu),
+        memory_gib=max(0.0, free.memory_gib),
+        gpu=max(0, free.gpu),
+    )
+
+
+LEAST = 1e-6  # cores; less is a rounding error
+Level = tuple[float, float]
+"""A time, and the cores that others have of a node from then on."""
+
+
+class Grounds:
+    """The nodes of a log, and the amounts over time."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, Resources] = {}
+        """All of each node."""
+        self.best: dict[str, Resources] = {}
+        """The most memory and devices of each node that were ever left to us."""
+        self.levels: dict[str, list[Level]] = {}
+        """The cores of others on each node, over time."""
+        self.ours: dict[str, Resources] = {}
+        """The amounts that our pods hold on each node now."""
+        self.held: list[Held] = []
+        """An entry for each change, as in a run."""
+
+    def see(self, seen: CapacityChanged, now: float) -> None:
+        """Take a node as the monitor saw it."""
+        node = seen.node
+        if node not in self.has and now > 0:
+            # Before a node was there, others had all of it.
+            self.levels[node] = [(0.0, seen.allocatable.cpu)]
+
+        ours = _total(own.resources for own in seen.own)
+        if seen.gone:
+            self.has.setdefault(node, Resources())
+            self.ours[node] = Resources()
+        else:
+            self.has[node] = seen.allocatable
+            self.ours[node] = ours
+
+        self._note_best(seen, ours)
+        self._note_level(seen, now)
+        self.held.append((now, self._used(), self._offered()))
+
+    def _note_level(self, seen: CapacityChanged, now: float) -> None:
+        """Note the cores of a node that others have from now on."""
+        levels = self.levels.setdefault(seen.node, [])
+        levels.append((now, self._others(seen)))
+
+    def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
+        """Keep the most memory and devices of a node that were ever left to us."""
+        best = self.best.get(seen.node, Resources())
+        memory_gib = seen.free.memory_gib + ours.memory_gib
+        gpu = seen.free.gpu + ours.gpu
+        self.best[seen.node] = Resources(
+            memory_gib=max(best.memory_gib, memory_gib),
+            gpu=max(best.gpu, gpu),
+        )
+
+    def _others(self, seen: CapacityChanged) -> float:
+        """Return the cores of a node that others have."""
+        if seen.gone:
+            return self.has[seen.node].cpu
+        left = 0.0
+        if seen.ready and seen.schedulable:
+            left = seen.free.cpu
+        ours = self.ours[seen.node].cpu
+        return max(0.0, seen.allocatable.cpu - left - ours)
+
+    def _used(self) -> Amount:
+        """Return what our pods hold."""
+        held = _total(self.ours.values())
+        return Amount(held.cpu, held.gpu)
+
+    def _offered(self) -> Amount:
+        """Return everything but the cores of others."""
+        others = sum(levels[-1][1] for levels in self.levels.values())
+        everything = _total(self.has.values())
+        return Amount(everything.cpu - others, everything.gpu)
+
+    def cluster(self) -> Cluster:
+        """Return the machines and the tenants of the log."""
+        nodes = []
+        for name, has in self.has.items():
+            best = self.best[name]
+            machine = Machine(
+                name=name,
+                cpu=has.cpu,
+                memory_gib=best.memory_gib,
+                gpu=best.gpu,
+            )
+            nodes.append(machine)
+        return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))
+
+    def _tenants(self) -> Iterator[Tenant]:
+        """Yield a tenant for each time in which others held the same."""
+        for node, levels in self.levels.items():
+            changes = [*_changes(levels), (inf, 0.0)]
+            for (from_s, cpu), (until_s, _) in pairwise(changes):
+                if cpu <= LEAST or from_s >= until_s:
+                    continue
+                to_s = None if until_s == inf else until_s
+                yield Tenant(node=node, cpu=cpu, from_s=from_s, to_s=to_s)
+
+
+def _total(parts: Iterable[Resources]) -> Resources:
+    """Return the sum of resources."""
+    listed = list(parts)
+    return Resources(
+        cpu=sum(one.cpu for one in listed),
+        memory_gib=sum(one.memory_gib for one in listed),
+        gpu=sum(one.gpu for one in listed),
+    )
+
+
+def _changes(levels: Iterable[Level]) -> Iterator[Level]:
+    """Yield the levels that differ from the one before."""
+    before = None
+    for at_s, cpu in levels:
+        if cpu != before:
+            yield at_s, cpu
+        before = cpu

@@ -1,0 +1,427 @@
+"""The CSV files that anybody can hand in: speeds, loss curves, jobs. Every reason against a file is
+told at once.
+
+surfaces   model, ps, workers, global_batch, samples_per_second;
+           or `gpus` in place of ps and workers (ps = 0)
+loss       model, samples, loss
+jobs       see `JOBS`; empty or absent optional cells take the defaults named in `_work`
+
+A CSV file as typed rows; or every reason against it, with line and column, at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import ceil, isfinite
+from typing import Any
+
+import msgspec
+
+from services.whatif.simulator.scenario import Bad, Curve, Measured, Point, Reason, Surface, Work
+from shared.messages import DNS_LABEL, Span
+
+ALIKE = 0.7  # of an unknown column's name to a known one: a slip of the finger
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of a file."""
+
+    name: str
+    read: Callable[[str], Any]
+    """Reads a cell; raises `ValueError`."""
+    optional: bool = False
+    default: Any = None
+    """The value of an empty cell."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The values of one line, by column."""
+
+    line: int
+    cells: dict[str, Any]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The rows that could be read, and the reasons against the others."""
+
+    rows: list[Row]
+    reasons: list[Reason]
+    at: dict[str, int]
+    """The number of each column, counted from one."""
+
+    def against(self, row: Row, column: str, why: str) -> Reason:
+        """Return a reason against a cell of a row that could be read."""
+        number = self.at.get(column)
+        return _at(row.line, number, column, why)
+
+
+def _at(line: int, number: int | None, column: str, why: str) -> Reason:
+    """Return a reason against a cell; its column has a number if it is there."""
+    if number:
+        return Reason(line, f", column {number} ({column}): {why}")
+    return Reason(line, f", column {column}: {why}")
+
+
+def table(text: str, columns: Sequence[Column]) -> Table:
+    """Read a table. Lines without content are skipped.
+
+    Columns that nobody knows are left alone, unless they look misspelt.
+    """
+    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
+    header = next(filter(_has_content, lines), None)
+    if header is None:
+        return Table([], [_no_header(columns)], {})
+    names = list(map(str.strip, header))
+    places = {name: number for number, name in enumerate(names, start=1)}
+    reasons = list(_against_header(names, columns, lines.line_num))
+    whole_header = not reasons
+    read = Table([], reasons, places)
+
+    for line in lines:
+        if _has_content(line):
+            _take(read, lines.line_num, line, columns)
+
+    if not whole_header:
+        return Table([], read.reasons, read.at)
+    if not read.rows and not read.reasons:
+        read.reasons.append(Reason(lines.line_num, ": there are no rows"))
+    return read
+
+
+def _has_content(line: Sequence[str]) -> bool:
+    """Return true if any cell of a line is not blank."""
+    return "".join(line).strip() != ""
+
+
+def _no_header(columns: Sequence[Column]) -> Reason:
+    """Return the reason against a file without a line."""
+    wanted = ", ".join(column.name for column in columns if not column.optional)
+    return Reason(1, f": the file is empty; its first line names the columns {wanted}")
+
+
+def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) -> Iterator[Reason]:
+    """Yield the columns that are lacking, that are there twice, and that look misspelt."""
+    known = [column.name for column in columns]
+    absent = [name for name in known if name not in names]
+    for column in columns:
+        if not column.optional and column.name in absent:
+            yield Reason(line, f": no column {column.name!r}")
+
+    for number, name in enumerate(names, start=1):
+        if name in names[: number - 1]:
+            yield _at(line, number, name, "is there twice")
+        elif name not in known:
+            meant = _meant_column(name, absent)
+            if meant:
+                yield _at(line, number, name, f"no such column; did you mean {meant!r}?")
+
+
+def _meant_column(name: str, absent: Sequence[str]) -> str:
+    """Return the absent column that an unknown one is a misspelling of; empty if there is none."""
+    close = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+    if not close:
+        return ""
+    return close[0]
+
+
+def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
+    """Add one more row, or the reasons against it."""
+    row = Row(line, {})
+    reasons = []
+    most = max(read.at.values())
+    if len(cells) > most:
+        reasons.append(Reason(line, f": has {len(cells)} cells under {most} columns"))
+
+    # Read all cells, so that every reason is told at once.
+    for column in columns:
+        number = read.at.get(column.name, 0)
+        try:
+            row.cells[column.name] = _value(column, cells, number)
+        except ValueError as error:
+            reasons.append(_at(line, number, column.name, str(error)))
+
+    read.reasons.extend(reasons)
+    if not reasons:
+        read.rows.append(row)
+
+
+def _value(column: Column, cells: Sequence[str], number: int) -> Any:
+    """Return the value of a cell, or the default of an empty or absent one.
+
+    `number`: that of the column, counted from one; 0: it is absent.
+    """
+    text = ""
+    if 0 < number <= len(cells):
+        text = cells[number - 1].strip()
+    if text:
+        return column.read(text)
+    if number and not column.optional:
+        raise ValueError("is empty")
+    return column.default
+
+
+def number(least: float, above: bool = False) -> Callable[[str], float]:
+    """Return a reader of finite numbers that are at least (or above) `least`."""
+
+    def read(text: str) -> float:
+        value = _float(text)
+        if value < least or (above and value == least):
+            relation = "not above" if above else "less than"
+            raise ValueError(f"{text} is {relation} {least:g}")
+        return value
+
+    return read
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers that are at least `least`."""
+
+    def read(text: str) -> int:
+        value = number(least)(text)
+        if value != int(value):
+            raise ValueError(f"{text} is not a whole number")
+        return int(value)
+
+    return read
+
+
+def label(text: str) -> str:
+    """Read a name as Kubernetes has it."""
+    if not re.fullmatch(DNS_LABEL, text):
+        raise ValueError(f"{text!r} is no name of small letters, digits and -")
+    return text
+
+
+def amount(text: str) -> int:
+    """Read an amount of work, rounded up to whole samples."""
+    value = number(0.0, above=True)(text)
+    return ceil(value)
+
+
+def _float(text: str) -> float:
+    """Read a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+SERVED = (Column("ps", whole(0)), Column("workers", whole(1)))
+ALONE = (Column("gpus", whole(1)),)
+SPEEDS = (
+    Column("model", str),
+    Column("global_batch", whole(1)),
+    Column("samples_per_second", number(0.0, above=True)),
+    Column("mode", str, optional=True),
+)
+LOSSES = (
+    Column("model", str),
+    Column("samples", number(0.0)),
+    Column("loss", number(float("-inf"))),
+)
+COUNT_0 = whole(0)
+COUNT_1 = whole(1)
+JOBS = (
+    Column("job", str),
+    Column("submitted_s", number(0.0)),
+    Column("model", str),
+    Column("samples", amount),
+    Column("global_batch", COUNT_1),
+    Column("ps", COUNT_0, optional=True),
+    Column("min_ps", COUNT_0, optional=True),
+    Column("max_ps", COUNT_0, optional=True),
+    Column("workers", COUNT_1, optional=True),
+    Column("min_workers", COUNT_1, optional=True),
+    Column("max_workers", COUNT_1, optional=True),
+    Column("batch_min", COUNT_1, optional=True),
+    Column("batch_max", COUNT_1, optional=True),
+    Column("device_batch_max", COUNT_1, optional=True),
+    Column("ps_cpu", number(0.0), optional=True),
+    Column("worker_cpu", number(0.0), optional=True),
+    Column("worker_gpu", COUNT_0, optional=True),
+    Column("priority", whole(-1_000_000), optional=True, default=0),
+    Column("namespace", label, optional=True, default="default"),
+)
+Cells = Mapping[str, Any]
+Speeds = Mapping[str, Surface]
+
+
+def surfaces(text: str) -> dict[str, Surface]:
+    """Return each model's true speeds; raise `Bad`."""
+    read = table(text, (*_form(text), *SPEEDS))
+    _raise(read, _two_modes(read))
+    points: dict[str, list[Measured]] = {}
+    for row in read.rows:
+        of_model = points.setdefault(row.cells["model"], [])
+        of_model.append(_measured(row.cells))
+    return {model: Surface(known) for model, known in points.items()}
+
+
+def _form(text: str) -> tuple[Column, ...]:
+    """Return the columns of the size: with ps, or devices alone."""
+    content = text.removeprefix("\ufeff").lstrip()
+    first_line, _, _ = content.partition("\n")
+    header = [cell.strip(' "') for cell in first_line.split(",")]
+    if "gpus" in header and "workers" not in header:
+        return ALONE
+    return SERVED
+
+
+def _measured(cells: Cells) -> Measured:
+    """Return the measured speed of a row."""
+    batch = cells["global_batch"]
+    speed = cells["samples_per_second"]
+    if "gpus" in cells:
+        return Measured(0, cells["gpus"], batch, speed)
+    return Measured(cells["ps"], cells["workers"], batch, speed)
+
+
+def _two_modes(read: Table) -> Iterator[Reason]:
+    """Yield a reason for each row whose model is there in another mode, too."""
+    modes: dict[str, str | None] = {}
+    for row in read.rows:
+        model = row.cells["model"]
+        mode = row.cells["mode"]
+        first = modes.setdefault(model, mode)
+        if first != mode:
+            why = f"{model} is there as {first!r} already: one mode a model"
+            yield read.against(row, "mode", why)
+
+
+def losses(text: str) -> dict[str, Curve]:
+    """Return each model's loss curve; raise `Bad`."""
+    read = table(text, LOSSES)
+    _raise(read, ())
+    points: dict[str, list[Point]] = {}
+    for row in read.rows:
+        cells = row.cells
+        of_model = points.setdefault(cells["model"], [])
+        of_model.append((cells["samples"], cells["loss"]))
+    return {model: Curve(known) for model, known in points.items()}
+
+
+def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
+    """Return the jobs in the order of their submission; raise `Bad`.
+
+    `measured` is None if the speeds could not be read: then the models go unchecked.
+    """
+    read = table(text, JOBS)
+    surface_of = measured or {}
+    works = []
+    reasons = list(_named_twice(read))
+    for row in read.rows:
+        surface = surface_of.get(row.cells["model"])
+        work = _work(row.cells, surface)
+        reasons += _wrong(read, row, work, measured)
+        works.append(work)
+
+    _raise(read, reasons)
+    works.sort(key=lambda work: work.submitted_s)
+    return tuple(works)
+
+
+def _work(cells: Cells, surface: Surface | None) -> Work:
+    """Return the job of a row.
+
+    Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number
+    measured, if that is not less than the start; a fixed batch; a core a task, or without ps a
+    device a worker.
+    """
+    given = {name: value for name, value in cells.items() if value is not None}
+    batch = cells["global_batch"]
+    ps = given.get("ps", _default_ps(surface))
+    most_ps = ps
+    workers = given.get("workers", 1)
+    most_workers = workers
+    if surface is not None:
+        most_workers = max(workers, surface.most_workers)
+        if ps:
+            most_ps = max(ps, surface.most_ps)
+    worker_cpu = 1.0 if ps else 0.0
+    worker_gpu = 0 if ps else 1
+
+    return Work(
+        job=cells["job"],
+        model=cells["model"],
+        samples=cells["samples"],
+        submitted_s=cells["submitted_s"],
+        batch=_span(given, batch, ("batch_min", batch), ("batch_max", batch)),
+        ps=_span(given, ps, ("min_ps", min(1, ps)), ("max_ps", most_ps)),
+        workers=_span(given, workers, ("min_workers", 1), ("max_workers", most_workers)),
+        device_batch_max=cells["device_batch_max"],
+        ps_cpu=given.get("ps_cpu", 1.0),
+        worker_cpu=given.get("worker_cpu", worker_cpu),
+        worker_gpu=given.get("worker_gpu", worker_gpu),
+        priority=cells["priority"],
+        namespace=cells["namespace"],
+    )
+
+
+def _default_ps(surface: Surface | None) -> int:
+    """Return 1; 0 if the model was measured without ps only."""
+    if surface is None or surface.served is not None:
+        return 1
+    return 0
+
+
+def _span(
+    given: Mapping[str, int], start: int, least: tuple[str, int], most: tuple[str, int]
+) -> Span:
+    """Return a span. `least` and `most` are each the name of a column, and its default."""
+    return Span(start=start, min=given.get(*least), max=given.get(*most))
+
+
+def _wrong(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterator[Reason]:
+    """Yield the reasons against one job."""
+    yield from _wrong_span(read, row, "global_batch", work.batch)
+    yield from _wrong_span(read, row, "ps", work.ps)
+    yield from _wrong_span(read, row, "workers", work.workers)
+    if work.ps.min == 0 < work.ps.max:
+        why = f"0 ps means none throughout, but up to {work.ps.max} are allowed"
+        yield read.against(row, "ps", why)
+    if measured is not None:
+        yield from _wrong_model(read, row, work, measured)
+
+
+def _wrong_span(read: Table, row: Row, column: str, span: Span) -> Iterator[Reason]:
+    """Yield a reason if a start is not between the least and the most."""
+    if not span.min <= span.start <= span.max:
+        why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
+        yield read.against(row, column, why)
+
+
+def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterator[Reason]:
+    """Yield a reason if the model was not measured, or not in this form."""
+    surface = measured.get(work.model)
+    if surface is None:
+        yield read.against(row, "model", f"the speeds of {work.model!r} were not measured")
+        return
+    ps = work.ps.start
+    if surface.speed(ps, work.workers.start, work.batch.start) == 0:
+        form = "with" if ps else "without"
+        yield read.against(row, "ps", f"{work.model!r} was not measured {form} ps")
+
+
+def _named_twice(read: Table) -> Iterator[Reason]:
+    """Yield a reason for each row of a job whose name is there in another row, too."""
+    rows_of = Counter(row.cells["job"] for row in read.rows)
+    for row in read.rows:
+        job = row.cells["job"]
+        times = rows_of[job]
+        if times > 1:
+            yield read.against(row, "job", f"{job!r} is there {times} times")
+
+
+def _raise(read: Table, more: Iterable[Reason]) -> None:
+    """Raise `Bad` if there is any reason against the file."""
+    reasons = [*read.reasons, *more]
+    if reasons:
+        raise Bad(reasons)

@@ -1,0 +1,312 @@
+"""What is tried in room that nobody else has a use for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.payback import payback
+from services.allocator.placing.amounts import together
+from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
+from services.allocator.policies.weir.exploration import longest, tries
+from services.allocator.policies.weir.job_rows import JobRow, fit_rows
+from services.allocator.policies.weir.market import Field, Jobs
+from services.allocator.policies.weir.policy import largest, rounded, weir
+from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
+from tests.allocator.builders import AT_ONCE, request, span
+
+NOW = 1e4
+DEVICE = Resources(gpu=1)
+SIZES = RoleResources(chief=Resources(), ps=Resources(), worker=DEVICE)
+NODE = Resources(cpu=64.0, memory_gib=64.0, gpu=4)
+IN_PASSES = tuple(
+    Observed(0, devices, batch, speed, nodes=nodes)
+    for devices, batch, speed, nodes in (
+        (2, 200, 398, 1),
+        (4, 800, 796, 1),
+        (8, 4800, 1583, 2),
+        (16, 12800, 3076, 4),
+    )
+)
+"""Twice as fast with twice the devices. As a device holds 200 and the batch grew as well, exchange
+would explain it as well as computing does, and then 32 devices would be no faster; which they
+are.
+"""
+PROVEN_SLOWER = Observed(0, 32, 12800, 3000.0, nodes=8)
+
+
+def nodes(free: int, held: int = 4) -> list[Node]:
+    """The first ones are full, and `free` are empty."""
+    there = [Resources(cpu=64.0, memory_gib=64.0, gpu=0)] * held + [NODE] * free
+    return [Node(f"n{n}", has, NODE) for n, has in enumerate(there)]
+
+
+def running(
+    name: str = "one", at: Observed = IN_PASSES[-1], left: float = 1e9, **fields: object
+) -> JobSeen:
+    """At a size that it has shown the speed of. Each example teaches alike, however large the
+    batch.
+    """
+    asked = replace(
+        request(
+            job=name,
+            workers=span(1, 1, 64),
+            batch=Span(start=200, min=200, max=12800),
+            resources=SIZES,
+        ),
+        ps=Span(start=0, min=0, max=0),
+        device_batch_max=200,
+    )
+    report = ProgressReported(
+        job=name,
+        uid=1,
+        step=1,
+        epoch=0,
+        samples=0,
+        total_samples=int(left),
+        samples_per_second=at.samples_per_second,
+        gradient_noise=1e12,
+    )
+    tasks = tuple(
+        TaskPlan(role="worker", index=n, serial=n, node=f"n{n // 4}", resources=DEVICE)
+        for n in range(at.workers)
+    )
+    seen = JobSeen(
+        key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0, size=Size(0, at.workers)
+    )
+    ran = replace(
+        seen,
+        batch=at.batch,
+        tasks=tasks,
+        since_s=0.0,
+        progress=report,
+        pause_s=30.0,
+        observed=IN_PASSES,
+    )
+    return replace(ran, **fields)
+
+
+def wanted(there: list[Node], *jobs: JobSeen) -> dict[str, int]:
+    return {want.job.removeprefix("default."): want.workers for want in weir(there, jobs, NOW)}
+
+
+def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
+    [want] = weir(nodes(12), [running()], NOW)
+    assert want.workers == 32 and want.faster and want.faster > 1.2
+    assert want.reason.startswith("tries 0 ps and 32 workers in room that is free: ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"observed": (*IN_PASSES, PROVEN_SLOWER)},
+        {"progress": running(left=200_000).progress},
+        {
+            "progress": None,
+            "request": replace(running().request, batch=Span(start=12800, min=200, max=12800)),
+        },
+        {"pause_s": 1e4},
+        {"since_s": NOW - 60.0},
+        {"quota": Quota(gpu=28)},
+    ],
+    ids=[
+        "was tried",
+        "ends soon",
+        "nobody knows when it ends",
+        "a pause is long",
+        "has just paused",
+        "its quota is spent",
+    ],
+)
+def test_it_does_not_try(fields):
+    assert wanted(nodes(12), running(**fields))["one"] <= 16
+
+
+@pytest.mark.parametrize(("first_s", "most"), [(-1e4, 16), (-1e9, 32)], ids=["busy", "idle"])
+def test_while_jobs_come_it_tries_where_all_work_is_little_for_the_time_since_the_first(
+    first_s, most
+):
+    """The other one, of another program, has come just now, and has all that it may have."""
+    other = running("other", IN_PASSES[0])
+    asked = replace(
+        other.request,
+        program=Program(name="o.py", digest="sha256-" + "1" * 64),
+        workers=span(2, 2, 2),
+    )
+    other = replace(other, request=asked, submitted_s=NOW - 1.0)
+    assert wanted(nodes(11, held=5), running(submitted_s=first_s), other)["one"] == most
+
+
+def test_it_tries_no_more_than_there_is_room_and_quota_for():
+    assert wanted(nodes(12), running(quota=Quota(gpu=32))) == {"one": 32}
+    assert [wanted(nodes(free), running())["one"] for free in (4, 3)] == [32, 16]
+
+
+def test_of_a_program_the_one_tries_that_has_most_left_to_do():
+    jobs = running("short", left=5e8), running("long")
+    assert wanted(nodes(24, held=8), *jobs) == {"short": 16, "long": 32}
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_while_another_job_of_its_program_is_about_to_tell_something_nobody_tries(busy):
+    other = running("other", left=1e8, busy=busy, size=Size(0, 12), since_s=NOW - 1.0)
+    assert wanted(nodes(24, held=8), running(), other)["one"] == 16
+
+
+def of(digit: str, job: JobSeen) -> JobSeen:
+    """Of another program."""
+    program = Program(name=f"{digit}.py", digest="sha256-" + digit * 64)
+    return replace(job, request=replace(job.request, program=program))
+
+
+def test_of_two_programs_the_one_tries_that_has_a_job_with_most_left_to_do_where_there_is_room_for_one():
+    jobs = (
+        running("small", left=3e8),
+        of("1", running("middle", left=5e8)),
+        running("large", left=9e8),
+    )
+    assert wanted(nodes(4, held=12), *jobs) == {"small": 16, "middle": 16, "large": 32}
+    assert wanted(nodes(8, held=12), *jobs) == {"small": 16, "middle": 32, "large": 32}
+
+
+def waiting(name: str, most: int, **fields: object) -> JobSeen:
+    job = of(
+        "2", running(name, size=None, tasks=(), batch=0, progress=None, pause_s=None, observed=())
+    )
+    return replace(job, request=replace(job.request, workers=span(1, 1, most)), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"), [({}, 16), ({"quota": Quota(gpu=0)}, 32)], ids=["room", "its quota"]
+)
+def test_nobody_tries_while_a_job_waits_though_there_is_room_in_sum_but_for_one_that_waits_for_its_quota(
+    fields, most
+):
+    waits = waiting("waits", 1, submitted_s=0.0, **fields)
+    if fields:
+        waits = replace(waits, key="other.waits", request=replace(waits.request, namespace="other"))
+    assert wanted(nodes(24), running(), waits)["one"] == most
+
+
+def test_what_a_job_holds_that_is_given_nothing_is_not_free():
+    """Its namespace's quota was taken away; what runs is left its least."""
+    had = of("3", running("had", quota=Quota(gpu=0)))
+    had = replace(
+        had,
+        key="other.had",
+        request=replace(had.request, namespace="other", workers=span(16, 16, 16)),
+    )
+    assert wanted(nodes(0, held=8), running(), had)["one"] == 16
+
+
+def test_a_size_is_tried_whole_or_not_at_all():
+    [want] = weir(nodes(12), [running()], NOW)
+    part = want.cut(Size(0, 28), 12800, "as far as there is room")
+    assert not payback(running(), part.size, part.batch, AT_ONCE, part.faster, part.speed_now).pays
+
+
+def test_devices_that_one_node_could_hold_are_tried_on_one():
+    big = Resources(cpu=64.0, memory_gib=64.0, gpu=32)
+    there = [Node("n0", replace(big, gpu=16), big), *(Node(f"n{n}", big, big) for n in (1, 2))]
+    one = running()
+    one = replace(one, tasks=tuple(replace(task, node="n0") for task in one.tasks))
+    [want] = weir(
+        there, [replace(one, observed=tuple(replace(o, nodes=1) for o in IN_PASSES))], NOW
+    )
+    assert (want.workers, want.apart) == (32, 1.0)
+
+
+def with_rows(there: list[Node], jobs: tuple[JobSeen, ...], kept: bool) -> list[JobSeen]:
+    """`kept`: as they are read again where the allocator has stored them."""
+    held = [task.resources for job in jobs for task in job.tasks]
+    rows = fit_rows(jobs, rounded(together([node.free for node in there] + held)), largest(there))
+    if kept:
+        rows = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
+    return [replace(job, model=row) for job, row in zip(jobs, rows, strict=True)]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["made before", "read again"])
+@pytest.mark.parametrize(
+    ("there", "jobs", "tried"),
+    [
+        (nodes(12), (running(),), {"one": 32}),
+        (nodes(4), (running(),), {"one": 32}),
+        (nodes(3), (running(),), {}),
+        (nodes(12), (running(quota=Quota(gpu=32)),), {"one": 32}),
+        (nodes(12), (running(observed=(*IN_PASSES, PROVEN_SLOWER)),), {}),
+        (nodes(12), (running(pause_s=1e4),), {}),
+        (nodes(24, held=8), (running("short", left=5e8), running("long")), {"long": 32}),
+        (
+            nodes(24, held=8),
+            (running(), running("other", left=1e8, busy=True, size=Size(0, 12))),
+            {},
+        ),
+        (
+            nodes(8, held=12),
+            (
+                running("small", left=3e8),
+                of("1", running("middle", left=5e8)),
+                running("large", left=9e8),
+            ),
+            {"middle": 32, "large": 32},
+        ),
+        (nodes(24), (running(), waiting("waits", 1, submitted_s=0.0)), {}),
+    ],
+    ids=[
+        "alone",
+        "room for one",
+        "no room",
+        "a quota",
+        "was tried",
+        "long pause",
+        "two of a program",
+        "one in flight",
+        "two programs",
+        "one waits",
+    ],
+)
+def test_with_rows_that_were_kept_the_same_is_tried_as_without(there, jobs, tried, kept):
+    wants = weir(there, jobs, NOW)
+    assert {
+        want.job.removeprefix("default."): want.workers for want in wants if "tries" in want.reason
+    } == tried
+    again = weir(there, with_rows(there, jobs, kept), NOW)
+    assert [replace(want, lesser=None) for want in again] == [
+        replace(want, lesser=None) for want in wants
+    ]
+    for one, other in zip(again, wants, strict=True):
+        if "tries" in other.reason:
+            parts = [want.cut(Size(0, 28), want.batch, "so") for want in (one, other)]
+            assert parts[0].faster == parts[1].faster == 1.0
+
+
+def field_of(jobs: Sequence[JobSeen]) -> Field:
+    table = Jobs(jobs, [job.model for job in with_rows(nodes(8), jobs, False)])
+    return Field(table, table.may_change())
+
+
+def test_what_is_tried_takes_from_the_room_of_those_after_it_and_no_more_than_the_quota_of_its_own():
+    """`tries` itself is told what is left to each."""
+    jobs = running("large", left=9e8), of("1", running("middle", left=5e8))
+    field = field_of(jobs)
+    places = longest(field)
+    assert places == [0, 1]
+    changing = replace(jobs[0], key="default.changing", busy=True)
+    assert longest(field_of((*jobs, changing))) == [1]
+    for devices, found in (
+        ((40, 40), [0, 1]),
+        ((16, 40), [0, 1]),
+        ((31, 31), [0]),
+        ((0, 40), [1]),
+        ((0, 0), []),
+    ):
+        left = np.array([[64.0, 64.0, float(count)] for count in devices])
+        tried = tries(field, places, left, NOW)
+        assert sorted(tried) == found and all(config.workers == 32 for config in tried.values())
+        assert left.tolist() == [[64.0, 64.0, float(count)] for count in devices], (
+            "it is left as it was"
+        )

@@ -1,0 +1,81 @@
+"""Would more be faster?"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Observed
+from services.whatif.explain.explanation import prospect
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    span,
+)
+from tests.allocator.test_decide import running
+from tests.cli.test_explained import lines
+from tests.whatif.explain.asking import KEY, why
+
+
+def grown(first: float, second: float) -> Story:
+    """Seen at 1 ps and 1 worker, and at 2 and 3."""
+    story = running(Story()).hear(progress(1, done=100, total=10**7, speed=first))
+    more = story.hear(node("n2", cpu=3)).decided()
+    new = own("mnist", *(task for task in more.tasks if task.node == "n2"))
+    story.hear(node("n2", cpu=3, free=0, own=new), resumed(2))
+    return story.hear(progress(2, done=200, total=10**7, speed=second, step=2))
+
+
+def test_a_job_that_scales_would_gain_by_more() -> None:
+    story = grown(100.0, 299.0)
+    found = prospect(story.state, KEY, story.rules)
+    assert (
+        found and found.faster and found.larger_samples_per_second > 1.05 * found.samples_per_second
+    )
+    assert found.sizes_seen == 2 and (found.ps, found.workers) > (2, 3)
+
+
+@pytest.mark.parametrize(("most", "beyond"), [(8, False), (1, True)])
+def test_of_a_larger_size_is_told_whether_it_may_have_it(most, beyond) -> None:
+    story = Story(AT_ONCE).hear(
+        node(cpu=3), accepted(request(ps=span(1, 1, most), workers=span(1, 1, most)))
+    )
+    story.decided()
+    story.hear(resumed(1), progress(1, done=100, total=10**7, speed=100.0))
+    found = prospect(story.state, KEY, story.rules)
+    assert found and found.beyond == beyond
+    assert (", more than was asked for at most: " in lines(why(story))[-1]) == beyond
+
+
+def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
+    story = grown(100.0, 100.0)
+    flat = tuple(Observed(ps, workers, 32, 100.0) for ps in (1, 2, 3) for workers in (1, 2, 3, 4))
+    job = replace(story.state.jobs[KEY], observed=flat)
+    found = prospect(replace(story.state, jobs={KEY: job}), KEY, story.rules)
+    assert (
+        found
+        and not found.faster
+        and found.larger_samples_per_second < 1.05 * found.samples_per_second
+    )
+
+
+def test_of_a_job_whose_speed_nobody_saw_nothing_is_said() -> None:
+    assert prospect(running(Story()).state, KEY, Story().rules) is None
+
+
+def test_what_it_has_is_told_as_it_was_measured_whatever_the_model_expects_there() -> None:
+    """Two jobs of one program teach one model; the other one is three times as fast."""
+    story = running(Story()).hear(progress(1, done=100, total=10**7, speed=110.0))
+    job = story.state.jobs[KEY]
+    fast = replace(
+        job, request=replace(job.request, job="fast"), observed=(Observed(1, 1, 32, 351.0),)
+    )
+    found = prospect(replace(story.state, jobs={KEY: job, fast.key: fast}), KEY, story.rules)
+    assert found and found.measured and found.samples_per_second == 110.0
+    assert found.expected > 1.2 * 110.0

@@ -1,0 +1,112 @@
+"""A log, folded up to a moment: the wishes are those that the allocator held, and causes are
+known.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.state import State
+from services.whatif.event_log import EVENTS_KEPT, History, Told
+from shared.messages import JobRejected, ProgressReported, TaskReady
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    progress,
+    request,
+    tasks,
+)
+from tests.allocator.test_decide import running
+from tests.whatif.explain.asking import KEY, moment
+
+HELD_BACK = replace(AT_ONCE, window_s=4.0, max_delay_s=30.0, cooldown_s=500.0)
+
+
+@pytest.mark.parametrize(
+    "gaps", [(1.0, 1.0, 1.0), (3.0, 3.5, 3.9), (20.0, 9.0, 1.0), (60.0, 60.0, 3.0)]
+)
+def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> None:
+    story = running(Story(HELD_BACK))
+    for cpu, gap in zip((2, 3, 3), gaps, strict=True):
+        story.hear(node("n2", cpu=cpu), after_s=gap)
+        story.decide()
+        held, live = moment(story).wishes[KEY], story.decisions.wishes[KEY]
+        window_s, delay_s = story.rules.window_s, story.rules.max_delay_s
+        assert (
+            held.since_s == live.since_s
+            or story.now - live.since_s > window_s < story.now - held.since_s
+        )
+        assert (
+            held.first_s == live.first_s
+            or story.now - live.first_s >= delay_s <= story.now - held.first_s
+        )
+
+
+def test_the_state_is_the_logs_and_nothing_is_forgotten_on_the_way() -> None:
+    story = running(Story(HELD_BACK))
+    for n in range(9):
+        story.hear(progress(1, done=n + 1, total=100, speed=10, step=n + 1), after_s=11.0)
+    assert moment(story).state == story.facts
+
+
+def test_of_a_burst_not_each_message_is_decided_on() -> None:
+    story = running(Story(HELD_BACK))
+    for n in range(2000):
+        story.hear(progress(1, done=n + 1, total=10**6, speed=10, step=n + 1), after_s=0.001)
+    assert moment(story).state == story.facts
+
+
+def test_a_replaced_task_is_the_cause_of_its_replacement() -> None:
+    story = running(Story(), cpu=12)
+    worker = tasks(story.state.jobs[KEY].runs, "worker")[0]
+    story.hear(exited(worker)).decided()
+    event = moment(story).decided[2].event
+    assert event and event.message == story.log[-2][0]
+
+
+def test_a_new_job_of_the_name_begins_anew() -> None:
+    history = History(KEY, AT_ONCE)
+    no = JobRejected(job="mnist", uid=1, reasons=("no",))
+    history.hear(Told(1.0, "weir", 1, no))
+    assert history.moment(2.0).rejected == no
+    history.hear(Told(2.0, "weir", 2, accepted(uid=2)))
+    assert history.moment(2.0).rejected is None
+
+
+def test_what_the_allocator_does_not_hear_is_no_cause() -> None:
+    story = Story().hear(node(), accepted())
+    chief = TaskReady(
+        job="mnist",
+        uid=1,
+        pod="p",
+        pod_uid="u",
+        role="chief",
+        serial=0,
+        node="n1",
+        host="h",
+        ports=(1, 2),
+    )
+    story.log.append((chief, "weir", 3, story.now))
+    assert moment(story).state.cause == accepted().id()
+
+
+def test_a_stored_state_stands_in_for_a_beginning_that_is_gone() -> None:
+    story = Story().hear(node(), accepted(request(priority=7)))
+    history = History(KEY, AT_ONCE, story.state)
+    late = node("n2")
+    history.hear(Told(story.now + 1.0, "weir", 3, late))
+    there = history.moment(story.now + 1.0).state
+    assert there.jobs[KEY].request.priority == 7 and set(there.nodes) == {"n1", "n2"}
+
+
+def test_events_are_kept_within_bounds() -> None:
+    history = History(KEY, AT_ONCE, State())
+    report = progress(1, done=1, total=2, speed=1)
+    for step in range(EVENTS_KEPT + 10):
+        said: ProgressReported = replace(report, step=step)
+        history._note(Told(1.0, "weir", step + 1, said))
+    assert len(history.events) == EVENTS_KEPT

@@ -59,7 +59,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 def main() -> int:
     # A command says itself what went wrong, in one line: asyncio's report of the same stays out of
     # the terminal.
-    log.configure("cli", "error", asyncio_level=logging.CRITICAL)
+    log.configure_logging("cli", "error", asyncio_level=logging.CRITICAL)
     return weir(sys.argv[1:])
 
 

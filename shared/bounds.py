@@ -28,7 +28,7 @@ from msgspec import inspect
 from msgspec.structs import replace
 
 from shared.messages import JobMessage
-from shared.text import shortened
+from shared.text import cut_middle
 
 P = TypeVar("P", bound=msgspec.Struct)
 Clamp = Callable[[Any], Any]
@@ -38,14 +38,14 @@ lose their end.
 """
 
 
-def clamped(part: P) -> P:
+def within_bounds(part: P) -> P:
     """Return the message, or a part of one, with each number, text and list within the bounds of
     its field.
 
     A number that JSON does not know becomes null where the field may be, else the lower bound.
     """
     changes = {}
-    for name, clamp in _clamps(type(part)):
+    for name, clamp in _field_clamps(type(part)):
         value = getattr(part, name)
         if (kept := clamp(value)) is not value:
             changes[name] = kept
@@ -53,35 +53,37 @@ def clamped(part: P) -> P:
 
 
 @cache
-def _clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
+def _field_clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
     """The fields that have bounds, and how each is clamped."""
     told = inspect.type_info(kind)
     fields = told.fields if isinstance(told, inspect.StructType) else ()
-    found = ((field.name, _clamp(field.type)) for field in fields)
+    found = ((field.name, _type_clamp(field.type)) for field in fields)
     return tuple((name, clamp) for name, clamp in found if clamp is not None)
 
 
-def _clamp(kind: inspect.Type) -> Clamp | None:
+def _type_clamp(kind: inspect.Type) -> Clamp | None:
     """None for a type without bounds. A name that has a pattern is never changed."""
     if isinstance(kind, inspect.UnionType):
-        clamps = [clamp for one in kind.types if (clamp := _clamp(one))]
+        clamps = [clamp for one in kind.types if (clamp := _type_clamp(one))]
         optional = any(isinstance(one, inspect.NoneType) for one in kind.types)
-        return _nullable(clamps[0], optional) if len(clamps) == 1 else None
+        return _optional_clamp(clamps[0], optional) if len(clamps) == 1 else None
     if isinstance(kind, inspect.FloatType | inspect.IntType):
-        return _between(kind.ge, kind.le)
-    if isinstance(kind, inspect.StructType) and _clamps(kind.cls):
-        return clamped
+        return _number_clamp(kind.ge, kind.le)
+    if isinstance(kind, inspect.StructType) and _field_clamps(kind.cls):
+        return within_bounds
     if isinstance(kind, inspect.StrType) and kind.max_length is not None and kind.pattern is None:
-        return _cut(kind.max_length)
+        return _text_clamp(kind.max_length)
     if isinstance(kind, inspect.VarTupleType):
-        inner = _clamp(kind.item_type)
-        return _each(inner, kind.max_length) if inner or kind.max_length is not None else None
+        inner = _type_clamp(kind.item_type)
+        return (
+            _tuple_clamp(inner, kind.max_length) if inner or kind.max_length is not None else None
+        )
     if isinstance(kind, inspect.DictType) and kind.max_length is not None:
-        return _entries(_clamp(kind.key_type), kind.max_length)
+        return _dict_clamp(_type_clamp(kind.key_type), kind.max_length)
     return None
 
 
-def _between(least: float | None, most: float | None) -> Clamp:
+def _number_clamp(least: float | None, most: float | None) -> Clamp:
     def clamp(value: float) -> float:
         if value != value:
             return 0.0 if least is None else least
@@ -92,7 +94,7 @@ def _between(least: float | None, most: float | None) -> Clamp:
     return clamp
 
 
-def _nullable(clamp: Clamp, optional: bool) -> Clamp:
+def _optional_clamp(clamp: Clamp, optional: bool) -> Clamp:
     def nullable(value: Any) -> Any:
         if value is None:
             return None
@@ -103,16 +105,16 @@ def _nullable(clamp: Clamp, optional: bool) -> Clamp:
     return nullable
 
 
-def _cut(longest: int) -> Clamp:
+def _text_clamp(longest: int) -> Clamp:
     def cut(text: str) -> str:
         if len(text) <= longest:
             return text
-        return shortened(text, longest) if longest >= PROSE else text[:longest]
+        return cut_middle(text, longest) if longest >= PROSE else text[:longest]
 
     return cut
 
 
-def _each(clamp: Clamp | None, most: int | None) -> Clamp:
+def _tuple_clamp(clamp: Clamp | None, most: int | None) -> Clamp:
     def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
         kept = values[:most]
         kept = tuple(map(clamp, kept)) if clamp else kept
@@ -124,7 +126,7 @@ def _each(clamp: Clamp | None, most: int | None) -> Clamp:
     return each
 
 
-def _entries(clamp: Clamp | None, most: int) -> Clamp:
+def _dict_clamp(clamp: Clamp | None, most: int) -> Clamp:
     """The first entries of a dict, with keys that are not too long."""
 
     def entries(values: dict[Any, Any]) -> dict[Any, Any]:
@@ -144,7 +146,7 @@ E = TypeVar("E")
 F = TypeVar("F", bound=JobMessage)
 
 
-def add_early(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tuple[E, ...]:
+def add_early_fact(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tuple[E, ...]:
     """Return the facts that wait, with one more and without the oldest one that there is no room
     for beside it.
     """
@@ -159,7 +161,7 @@ def add_early(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tu
     return (*(each for each in waiting if each is not dropped), new)
 
 
-def brief(fact: F) -> F:
+def shorten_texts(fact: F) -> F:
     """Return the fact without the middle of its long texts."""
     texts = {name: getattr(fact, name) for name in fact.__struct_fields__}
     long = {
@@ -168,7 +170,7 @@ def brief(fact: F) -> F:
         if isinstance(text, str) and len(text) > LONGEST_TEXT
     }
     return (
-        replace(fact, **{name: shortened(text, LONGEST_TEXT) for name, text in long.items()})
+        replace(fact, **{name: cut_middle(text, LONGEST_TEXT) for name, text in long.items()})
         if long
         else fact
     )

@@ -35,7 +35,7 @@ OWN_FOLDER = re.compile(r"[a-z][-a-z0-9]*-\d+(-\d{8}t\d{6})?")
 """The last part of a job's folder. Version 0.1.0 wrote no time."""
 
 
-def new_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
+def new_checkpoint_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
     """Return the folder of a job that is accepted now, relative to the cluster's folder or to the
     URL of its path.
     """
@@ -45,7 +45,7 @@ def new_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
     return posixpath.join(request.namespace, below, f"{request.job}-{uid}-{stamp}")
 
 
-def location(request: JobRequested, uid: int, folder: str) -> str:
+def checkpoint_location(request: JobRequested, uid: int, folder: str) -> str:
     """Return where a job's checkpoints are: a path relative to the cluster's folder, or a URL.
 
     `folder`: as the job was accepted with; empty for one that version 0.1.0 accepted, which used
@@ -74,7 +74,7 @@ REQUEST = "job/request.json"
 PROGRAM = "job/program"
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class CommitMark(msgspec.Struct, frozen=True, kw_only=True):
     """The digest that the ledger has of a checkpoint. `samples`: applied of `total_samples`; None:
     unknown.
     """
@@ -88,28 +88,32 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
         return self.samples is not None and self.samples == self.total_samples
 
 
-def digest(index: bytes, sizes: Iterable[tuple[str, int]]) -> str:
+def checkpoint_digest(index: bytes, sizes: Iterable[tuple[str, int]]) -> str:
     """Return the digest of a checkpoint: of its index, and of the names and sizes of its other
     files.
     """
     return f"sha256-{hashlib.sha256(index + msgspec.json.encode(sorted(sizes))).hexdigest()}"
 
 
-def counts(name: str) -> bool:
+def is_in_digest(name: str) -> bool:
     """Return whether a file of a checkpoint is one of those whose sizes are in its digest."""
     return not name.endswith((INDEX, COMMITTED))
 
 
-def step(path: str) -> int:
+def checkpoint_step(path: str) -> int:
     """Return the step of a checkpoint, by its path; -1 for a path that is none."""
     number = path.rpartition("/ckpt-")[2]
     return int(number) if number.isdecimal() else -1
 
 
-def candidates(named: Sequence[str], marked: Iterable[str]) -> tuple[str, ...]:
+def restore_candidates(named: Sequence[str], marked: Iterable[str]) -> tuple[str, ...]:
     """Return the checkpoints to restore from, the best first: marked ones newer than all that the
     ledger names, then those that it names, in its order.
     """
-    newest = max(map(step, named), default=-1)
-    newer = sorted((path for path in marked if step(path) > newest), key=step, reverse=True)
+    newest = max(map(checkpoint_step, named), default=-1)
+    newer = sorted(
+        (path for path in marked if checkpoint_step(path) > newest),
+        key=checkpoint_step,
+        reverse=True,
+    )
     return (*newer, *named)

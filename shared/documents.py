@@ -22,19 +22,19 @@ class TooLarge(yaml.YAMLError):
     """The document is larger than its reader allows."""
 
 
-def load(text: str, longest: int = LONGEST) -> Any:
+def load_yaml(text: str, longest: int = LONGEST) -> Any:
     """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also for what
     is too large.
     """
-    return _construct([compose(text, longest)])[0]
+    return _construct([compose_yaml(text, longest)])[0]
 
 
-def load_all(text: str, longest: int = LONGEST) -> list[Any]:
+def load_yaml_documents(text: str, longest: int = LONGEST) -> list[Any]:
     """Return every document of a text, as plain values; raises as `load`."""
     return _construct(list(_compose_all(text, longest)))
 
 
-def compose(text: str, longest: int = LONGEST) -> yaml.Node | None:
+def compose_yaml(text: str, longest: int = LONGEST) -> yaml.Node | None:
     """Return the tree of the only document of a text, aliases not expanded; raises as `load`."""
     documents = list(_compose_all(text, longest))
     if len(documents) > 1:

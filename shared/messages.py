@@ -148,7 +148,7 @@ class Message(
         raise NotImplementedError
 
 
-class Spoken(Message, frozen=True, kw_only=True):
+class JobNameMessage(Message, frozen=True, kw_only=True):
     """A message about one job by its name."""
 
     job: JobName
@@ -158,7 +158,7 @@ class Spoken(Message, frozen=True, kw_only=True):
         return f"{self.namespace}.{self.job}"
 
 
-class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
+class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
     """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
     `batch` is the number of examples of one update, by one worker; times the optimizer's
@@ -194,7 +194,7 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
         return f"{self.key()}.job.requested.{self.request_id}"
 
 
-class CancelRequested(Spoken, frozen=True, kw_only=True, tag="job.cancel"):
+class CancelRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.cancel"):
     """Somebody wants the job to stop and leave nothing behind."""
 
     request_id: str = "-"
@@ -210,7 +210,7 @@ class Bounds(Part, frozen=True, kw_only=True):
     max: Bound
 
 
-class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
+class ChangeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.change"):
     """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or
     `ChangeRejected`. What is absent stays as it is.
     """
@@ -224,7 +224,7 @@ class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
         return f"{self.key()}.job.change.{self.request_id}"
 
 
-class SuspendRequested(Spoken, frozen=True, kw_only=True, tag="job.suspend"):
+class SuspendRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.suspend"):
     """Somebody wants the job to save and to give back all that it has, until it is resumed.
     Answered as a change is.
     """
@@ -235,7 +235,7 @@ class SuspendRequested(Spoken, frozen=True, kw_only=True, tag="job.suspend"):
         return f"{self.key()}.job.suspend.{self.request_id}"
 
 
-class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
+class ResumeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.resume"):
     """Somebody wants a suspended job to go on from where it was. Answered as a change is."""
 
     request_id: str = "-"
@@ -244,7 +244,7 @@ class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
         return f"{self.key()}.job.resume.{self.request_id}"
 
 
-class ForgetRequested(Spoken, frozen=True, kw_only=True, tag="job.forget"):
+class ForgetRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.forget"):
     """Somebody wants what a job left on the bus to be removed, this message included. Of a job that
     is not over, only this message is.
     """
@@ -261,7 +261,7 @@ BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
 """Requests in which an unknown field is refused: a person wrote them."""
 
 
-class JobMessage(Spoken, frozen=True, kw_only=True):
+class JobMessage(JobNameMessage, frozen=True, kw_only=True):
     """A message about one accepted (or rejected) job. `uid` is the stream sequence of its
     request.
     """

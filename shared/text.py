@@ -16,36 +16,36 @@ COUNTS_KEPT = 1024
 
 
 @lru_cache(COUNTS_KEPT)
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter
     servers, too.
     """
-    return f"{number:,} {plural(noun) if number != 1 else noun}"
+    return f"{number:,} {plural_form(noun) if number != 1 else noun}"
 
 
-def plural(noun: str) -> str:
+def plural_form(noun: str) -> str:
     return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('tch') else 's'}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def format_names(names: Sequence[str], most: int) -> str:
     """So many by name, and how many more there are: `a`, `a, b`, `a, b and 3 more`."""
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{rest}"
 
 
-def some(names: Sequence[str], noun: str, most: int = 2) -> str:
+def format_some_names(names: Sequence[str], noun: str, most: int = 2) -> str:
     """As `listed`; where there are more, with how many there are in all: `5 pods: a, b and 3
     more`.
     """
-    return f"{f'{counted(len(names), noun)}: ' if len(names) > most else ''}{listed(names, most)}"
+    return f"{f'{format_count(len(names), noun)}: ' if len(names) > most else ''}{format_names(names, most)}"
 
 
-def size(ps: int, workers: int) -> str:
+def format_size(ps: int, workers: int) -> str:
     """Of a job; its one chief goes without saying."""
-    return f"{counted(ps, 'ps')}, {counted(workers, 'worker')}"
+    return f"{format_count(ps, 'ps')}, {format_count(workers, 'worker')}"
 
 
-def lasting(seconds: float, fine: bool = False) -> str:
+def format_duration(seconds: float, fine: bool = False) -> str:
     """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
 
     `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. What is no number of
@@ -56,7 +56,7 @@ def lasting(seconds: float, fine: bool = False) -> str:
     if fine and abs(seconds) < 60:
         return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s"
     if seconds < 0:
-        return f"{MINUS}{lasting(-seconds, fine)}"
+        return f"{MINUS}{format_duration(-seconds, fine)}"
     whole = round(seconds)
     for unit, name, smaller, below in UNITS:
         if whole >= unit:
@@ -65,40 +65,44 @@ def lasting(seconds: float, fine: bool = False) -> str:
     return f"{whole} s"
 
 
-def saving(seconds: float, fine: bool = False) -> str:
+def format_saving(seconds: float, fine: bool = False) -> str:
     """What a change is worth to its job: `saves 3 min 20 s`; what one that makes room for others
     takes: `costs 9 s`.
     """
-    return f"saves {lasting(seconds, fine)}" if seconds >= 0 else f"costs {lasting(-seconds, fine)}"
+    return (
+        f"saves {format_duration(seconds, fine)}"
+        if seconds >= 0
+        else f"costs {format_duration(-seconds, fine)}"
+    )
 
 
-def beside(seconds: float) -> str:
+def pause_preposition(seconds: float) -> str:
     """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to
     it.
     """
     return " for" if seconds >= 0 else ", beside"
 
 
-def repaid(saved_s: float, pause_s: float, fine: bool = False) -> str:
+def format_payback(saved_s: float, pause_s: float, fine: bool = False) -> str:
     """What a change is worth beside its pause: `saves 3 min 20 s for a pause of 1.10 s`."""
-    return f"{saving(saved_s, fine)}{beside(saved_s)} a pause of {lasting(pause_s, fine=True)}"
+    return f"{format_saving(saved_s, fine)}{pause_preposition(saved_s)} a pause of {format_duration(pause_s, fine=True)}"
 
 
 # ---------------------------------------------------------------- foreign text
 
 
-def plain(text: str) -> str:
+def single_line(text: str) -> str:
     """One line without control characters, whoever wrote it: a terminal obeys those."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def headline(text: str) -> str:
     """What can be read alone of a cause: its first line, but of a bare traceback the last."""
-    first = next((line for line in map(plain, text.splitlines()) if line), "")
+    first = next((line for line in map(single_line, text.splitlines()) if line), "")
     return last_line(text) if first.startswith("Traceback") else first
 
 
-def shortened(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
+def cut_middle(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
     """A long one without its middle, for it begins with what, and ends with where; `head`: the
     beginning's share.
     """
@@ -110,5 +114,5 @@ def shortened(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n
 
 def last_line(text: str) -> str:
     """What a traceback says in the end."""
-    lines = [line for line in map(plain, text.splitlines()) if line]
+    lines = [line for line in map(single_line, text.splitlines()) if line]
     return lines[-1] if lines else ""

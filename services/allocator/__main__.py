@@ -3,12 +3,12 @@
 from shared.runtime import process
 
 if __name__ == "__main__":
-    process.end_when_told()  # before the imports below, which take a while
+    process.exit_on_signal()  # before the imports below, which take a while
 
     from services.allocator.collecting import collect_seldom
     from services.allocator.service import Settings, start
     from shared.runtime import app
-    from shared.runtime.leadership import led
+    from shared.runtime.leadership import with_leadership
 
     collect_seldom()
-    app.run("allocator", Settings, led("allocator", start))
+    app.run_service("allocator", Settings, with_leadership("allocator", start))

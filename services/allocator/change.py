@@ -31,7 +31,7 @@ from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, Alternative, TaskPlan
-from shared.text import counted
+from shared.text import format_count
 
 
 def in_flight(job: Job) -> Verdict | None:
@@ -297,7 +297,7 @@ def _placed(
         gain = _gain(situation, replace(target, faster=target.apart))
         if not gain.pays:
             placed.undo()
-            workers = counted(target.workers, "worker")
+            workers = format_count(target.workers, "worker")
             return Verdict(why=f"waits for room for {workers} on one node", wish=held)
 
     why = f"staying: the change {gain.told()}"

@@ -14,9 +14,9 @@ from services.allocator.placing.node_terms import fulfils_any
 from services.allocator.placing.placement import Room
 from services.allocator.rules import Rules
 from services.allocator.state import State
-from shared.checkpoints import location
+from shared.checkpoints import checkpoint_location
 from shared.messages import NodeTerm
-from shared.text import listed, some
+from shared.text import format_names, format_some_names
 
 NOWHERE: frozenset[str] = frozenset()
 EVERYWHERE = nullcontext()
@@ -61,11 +61,11 @@ class Reach:
             return ""
         names = self._limiting_claims(job)
         word = "claim" if len(names) == 1 else "claims"
-        claims = f"{word} {listed(names, NAMED)}"
+        claims = f"{word} {format_names(names, NAMED)}"
         reached = sorted(self.state.nodes.keys() - outside)
         if not reached:
             return f"no node can use its {claims}"
-        return f"its {claims} can be used on {some(reached, 'node')} only"
+        return f"its {claims} can be used on {format_some_names(reached, 'node')} only"
 
     def _limiting_claims(self, job: Job) -> list[str]:
         """Return the job's claims that some nodes cannot use."""
@@ -104,7 +104,7 @@ class Reach:
 def claims_of(job: Job, rules: Rules) -> tuple[str, ...]:
     """Return the claims that every task of the job mounts, as the launcher makes its pods."""
     claims = [volume.claim for volume in job.request.volumes if volume.claim]
-    own_folder = location(job.request, job.uid, job.checkpoint_folder)
+    own_folder = checkpoint_location(job.request, job.uid, job.checkpoint_folder)
     first_folder = job.request.checkpoint.continue_from or own_folder
     is_remote = "://" in own_folder and "://" in first_folder
     if rules.checkpoint_claim and not is_remote:

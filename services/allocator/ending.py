@@ -15,7 +15,7 @@ from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
 from shared.messages import JobFinished, Outcome, TaskPlan
-from shared.text import counted, lasting
+from shared.text import format_count, format_duration
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
@@ -41,7 +41,9 @@ def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str
     most = max(1, rules.max_failures)
     if is_own_fault:
         failed = job.recent_failures(now, rules.failure_window_s)
-        return f"failed generation {failed} of {most} within {lasting(rules.failure_window_s)}"
+        return (
+            f"failed generation {failed} of {most} within {format_duration(rules.failure_window_s)}"
+        )
     base = job.runs or job.flies
     if is_unexplained and base and base.generation in job.killed_generations:
         killed = len(job.killed_generations)
@@ -54,8 +56,8 @@ def _failure(job: Job, now: float, rules: Rules) -> str | None:
     most_failures = max(1, rules.max_failures)
     failed = job.recent_failures(now, rules.failure_window_s)
     if failed >= most_failures:
-        generations = counted(failed, "generation")
-        within = lasting(rules.failure_window_s)
+        generations = format_count(failed, "generation")
+        within = format_duration(rules.failure_window_s)
         return f"{generations} failed within {within}; {_last(job, exits.own_fault)}"
     if len(job.killed_generations) >= most_failures:
         return _describe_killed(job)
@@ -68,8 +70,8 @@ def _describe_killed(job: Job) -> str:
     """
     killed = len(job.killed_generations)
     were = "was" if killed == 1 else "were"
-    examples = counted(job.furthest, "example")
-    generations = f"{counted(killed, 'generation')} {were} killed"
+    examples = format_count(job.furthest, "example")
+    generations = f"{format_count(killed, 'generation')} {were} killed"
     last = _last(job, exits.unexplained)
     return f"{generations}, none got further than {examples}; {last}"
 

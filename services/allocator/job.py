@@ -556,7 +556,7 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     """
     closed = TAINTED
     if seen is not None:
-        closed = eviction.closed(seen.schedulable, seen.taints)
+        closed = eviction.leaving_reason(seen.schedulable, seen.taints)
     told = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:

@@ -20,7 +20,7 @@ from services.allocator.state import HEARD, State, fresh_tables, missed, summari
 from services.allocator.stored_models import encode_models
 from shared.bus import snapshots, subjects
 from shared.bus.bus import Bus
-from shared.bus.snapshots import Snapshots
+from shared.bus.snapshots import SnapshotStore
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ async def recall_for_leader(connection: Bus) -> State:
     state = await _stored_state(connection)
     known = state.known or KNOWN_TO_0_2_0
     kinds = [kind for kind in HEARD if subjects.tag_of(kind) not in known]
-    async for heard in connection.stored(kinds, state.sequences):
+    async for heard in connection.read_stored(kinds, state.sequences):
         state = missed(state, heard.message, heard.sequence, heard.stored_s)
     return replace(state, known=())
 
@@ -69,7 +69,7 @@ async def _stored_state(connection: Bus) -> State:
     snapshot can be read or it is ahead of a stream.
     """
     try:
-        stored = await snapshots.load(connection, KEY)
+        stored = await snapshots.load_snapshot(connection, KEY)
         state = msgspec.json.decode(zlib.decompress(stored), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("StartsFromTheLog", reason=repr(error))
@@ -95,4 +95,4 @@ def encoded(state: State) -> bytes:
 
 async def remember(connection: Bus, state: State) -> None:
     """Store the state once."""
-    await Snapshots(connection, KEY).store(encoded(state))
+    await SnapshotStore(connection, KEY).store(encoded(state))

@@ -23,7 +23,7 @@ import msgspec
 from services.allocator.models.fitting import SPEEDS
 from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.rules import Rules
-from shared.text import repaid
+from shared.text import format_payback
 
 
 class Payback(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Payback(msgspec.Struct, frozen=True):
     left_s: float = math.inf
 
     def told(self) -> str:
-        return repaid(self.saved_s, self.cost_s, fine=True)
+        return format_payback(self.saved_s, self.cost_s, fine=True)
 
 
 def payback(

@@ -137,7 +137,7 @@ class Removal:
             )
 
         try:
-            return await self.bus.asked(ask)
+            return await self.bus.retry_until_answered(ask)
         except NotFoundError:
             return None
 
@@ -165,7 +165,7 @@ class Removal:
         """Return the sequence of the last message about a job under any of its names."""
         last = 0
         for name in _names(key):
-            last = max(last, await self.bus.last_over(f"weir.job.*.{name}"))
+            last = max(last, await self.bus.last_sequence_matching(f"weir.job.*.{name}"))
         return last
 
     async def _purge(self, stream: str, key: str, last: int) -> None:
@@ -245,7 +245,7 @@ def _names(key: str) -> tuple[str, ...]:
 def _is_gone(raw: RawStreamMsg) -> bool:
     """Return True if a message is the fact that a node was deleted; False if it cannot be read."""
     try:
-        fact = subjects.decode(str(raw.subject), raw.data or b"")
-    except subjects.Unusable:
+        fact = subjects.decode_message(str(raw.subject), raw.data or b"")
+    except subjects.UnreadableMessage:
         return False
     return isinstance(fact, CapacityChanged) and fact.gone

@@ -26,7 +26,7 @@ from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
-from shared.text import some
+from shared.text import format_some_names
 
 Tasks = list[TaskPlan]
 
@@ -140,9 +140,9 @@ def _describe_loss(job: Job, lost: Tasks) -> str:
     """
     if _shut_down(job, lost):
         pods = [job.pod(task) for task in lost]
-        return f"was stopped with its cluster or its nodes ({some(pods, 'pod')})"
+        return f"was stopped with its cluster or its nodes ({format_some_names(pods, 'pod')})"
     ends = [_describe_end(job, task) for task in lost]
-    return f"lost {some(ends, 'pod')}"
+    return f"lost {format_some_names(ends, 'pod')}"
 
 
 def _shut_down(job: Job, tasks: Tasks) -> bool:

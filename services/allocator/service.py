@@ -45,11 +45,11 @@ from services.allocator.state import (
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
-from shared.bus.consumer import Heard, SetBack
-from shared.bus.dead_letters import Letters, namespace_of
+from shared.bus.consumer import StoredMessage, StreamSetBack
+from shared.bus.dead_letters import DeadLetterCount, namespace_of
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.publisher import Stale
-from shared.bus.snapshots import Snapshots
+from shared.bus.snapshots import SnapshotStore
 from shared.messages import (
     AllocationDecided,
     CapacityFact,
@@ -62,9 +62,9 @@ from shared.messages import (
     JobRequested,
     Message,
 )
-from shared.runtime.app import BAD_SETTINGS, Leave
+from shared.runtime.app import BAD_SETTINGS, ServiceExit
 from shared.runtime.config import BadSettings
-from shared.runtime.log import RateLimitedWarning, about
+from shared.runtime.log import RateLimitedWarning, bind_message
 
 log = structlog.get_logger()
 
@@ -144,14 +144,14 @@ class Allocator:
         self.changed = asyncio.Event()
         self.unsaved = asyncio.Event()
         self.meters = Meters()
-        self.snapshots = Snapshots(bus, memory.KEY)
+        self.snapshots = SnapshotStore(bus, memory.KEY)
         self.plaints: dict[tuple[str, str], RateLimitedWarning] = {}
         # When the first fact since the last pass was stored, by the server's clock.
         self.stirred_s: float | None = None
 
     # ------------------------------------------------------------ hearing
 
-    def begin_from(self, state: State, node_facts: Sequence[Heard]) -> None:
+    def begin_from(self, state: State, node_facts: Sequence[StoredMessage]) -> None:
         """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does
         not tell.
         """
@@ -159,11 +159,11 @@ class Allocator:
         last_fact = state.sequences.get(subjects.FACTS, 0)
         self.node_facts = LastNodeFacts(node_facts, last_fact)
 
-    async def on_fact(self, heard: Heard) -> None:
+    async def on_fact(self, heard: StoredMessage) -> None:
         """Remember; then look again."""
         before = self.state
         if self.replaying:
-            self.node_facts.hear(heard.message)
+            self.node_facts.note_fact(heard.message)
         self._remember(heard)
         if isinstance(heard.message, ForgetRequested):
             self.forget_asked.set()
@@ -206,13 +206,13 @@ class Allocator:
         decide.
         """
         self.replaying = False
-        for fact in self.node_facts.take_unheard():
+        for fact in self.node_facts.take_missing():
             if isinstance(fact.message, CapacityFact):
                 self.state = with_last_fact(self.state, fact.message, fact.stored_s)
         self.forget_asked.set()  # it may have been heard before the snapshot was stored
         await self._look_again()
 
-    def _remember(self, heard: Heard) -> None:
+    def _remember(self, heard: StoredMessage) -> None:
         """Fold a message into the state. The namespace of an unreadable request is kept until the
         request's rejection is read back.
         """
@@ -354,7 +354,7 @@ class Allocator:
                 await self._answer(answer)
 
     def _may_answer(self, key: str) -> bool:
-        return subjects.about(key, "job") not in self.resting
+        return subjects.area_pattern(key, "job") not in self.resting
 
     async def _answer_request(self, uid: int) -> None:
         """Accept or reject a request. Publish nothing if it was answered while its stored program
@@ -383,8 +383,8 @@ class Allocator:
         We looked while we led, so a later leader's answer is behind what we saw, and ours is
         refused.
         """
-        over = subjects.about(answer.key(), "job")
-        last = await self.bus.last_over(over)
+        over = subjects.area_pattern(answer.key(), "job")
+        last = await self.bus.last_sequence_matching(over)
         try:
             sequence = await self.bus.publish(answer, expect_last=last, over=over)
         except Stale:
@@ -401,7 +401,7 @@ class Allocator:
         """
         digest = request.program.digest
         try:
-            info = await programs.described(self.bus, request.namespace, digest)
+            info = await programs.read_description(self.bus, request.namespace, digest)
         except (NotFoundError, msgspec.DecodeError):
             return ProgramFault.MISSING
         except programs.NotProvisioned:
@@ -420,7 +420,7 @@ class Allocator:
         decided = subjects.pattern(AllocationDecided, action.key())
         if decided in self.resting:
             return
-        with about(action):
+        with bind_message(action):
             last = self._expected(action)
             try:
                 sequence = await self.bus.publish(action, expect_last=last, over=decided)
@@ -548,7 +548,7 @@ def know_policies(settings: Settings) -> None:
         enrol((settings.policy, *settings.policies))
     except BadSettings as bad:
         log.error("BadSettings", why=str(bad))
-        raise Leave(BAD_SETTINGS) from bad
+        raise ServiceExit(BAD_SETTINGS) from bad
 
 
 async def show_for_ever(allocator: Allocator, views: Views) -> None:
@@ -580,7 +580,7 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
     allocator.begin_from(known, node_facts)
     try:
         await follow_from(known.sequences, stored_s=known.stored_s)
-    except SetBack as error:
+    except StreamSetBack as error:
         log.warning("StartsFromTheLog", reason=str(error))
         allocator.begin_from(State(), node_facts)
         await follow_from({})
@@ -593,8 +593,10 @@ async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
     state = await memory.recall_for_leader(bus)
     allocator = Allocator(bus, settings, state)
-    bus.vitals.tell("the snapshot", allocator.snapshots.measures)
-    bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
+    bus.health.add_source("the snapshot", allocator.snapshots.measures)
+    bus.health.add_source(
+        "allocator", lambda: allocator.meters.measures(allocator.state, time.time())
+    )
 
     await follow(bus, allocator)
     await allocator.live()
@@ -606,6 +608,6 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(allocator.remove_for_ever())
     bus.spawn(allocator.remove_forgotten_for_ever())
 
-    letters = Letters()
-    bus.vitals.tell("dead letters", letters.measures)
-    bus.spawn(letters.count(bus))
+    letters = DeadLetterCount()
+    bus.health.add_source("dead letters", letters.measures)
+    bus.spawn(letters.keep_counting(bus))

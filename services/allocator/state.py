@@ -18,7 +18,7 @@ from services.allocator.job import OF_JOB, Job, above_serial, node_seen, without
 from services.allocator.releases import Releases, begin_release, end_releases
 from services.allocator.summaries import end_of, summary_of
 from services.allocator.tables import NO_MARKS, Marks, Tables
-from shared.bounds import add_early, brief
+from shared.bounds import add_early_fact, shorten_texts
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -267,8 +267,8 @@ def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
     if before is not None and message.uid <= before.job.uid:
         return state
 
-    waits = EarlyFact(brief(message), stored_s)
-    return replace(state, early=add_early(state.early, waits, lambda each: each.fact))
+    waits = EarlyFact(shorten_texts(message), stored_s)
+    return replace(state, early=add_early_fact(state.early, waits, lambda each: each.fact))
 
 
 def _apply_early(state: State, key: str, uid: int) -> State:

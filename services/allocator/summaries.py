@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from services.allocator.job import Job
 from services.allocator.policies.contract import EARLY, Reading
 from shared.messages import JobFinished
-from shared.text import shortened
+from shared.text import cut_middle
 
 SIZES_KEPT = 64
 """Sizes with a speed that is kept: the ones that ran last."""
@@ -55,7 +55,7 @@ def summary_of(job: Job) -> Job:
 
 def end_of(finished: JobFinished) -> JobFinished:
     """Return the end without the middle of a long cause."""
-    return replace(finished, cause=shortened(finished.cause, LONGEST_CAUSE))
+    return replace(finished, cause=cut_middle(finished.cause, LONGEST_CAUSE))
 
 
 def _telling(reports: Sequence[Reading], total_samples: int) -> tuple[Reading, ...]:

@@ -26,7 +26,7 @@ from services.allocator.policies.contract import Node
 from services.allocator.state import State
 from services.allocator.waiting import staying
 from shared.messages import OwnPod, Resources, TaskPlan
-from shared.text import some
+from shared.text import format_some_names
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +81,7 @@ def describe_amounts(claim: Reservation) -> str:
     for name, amount in sorted(claim.nodes.items()):
         parts.append(f"{_describe(amount)} on {name}")
     if parts:
-        return some(parts, "node")
+        return format_some_names(parts, "node")
     return f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
 
 

@@ -17,9 +17,9 @@ from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
-from shared.auth.permissions import API, chunks, descriptions
+from shared.auth.permissions import API, chunk_subject, description_subject
 from shared.bus.bus import Bus
-from shared.bus.programs import Info
+from shared.bus.programs import ProgramInfo
 from shared.bus.subjects import PROGRAMS
 
 Use = tuple[str, str]
@@ -65,8 +65,10 @@ async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -
 async def _namespaces(bus: Bus) -> list[str]:
     """Return the namespaces that have a bucket for programs."""
     prefix = f"OBJ_{PROGRAMS}-"
-    query = msgspec.json.encode({"subject": f"{descriptions('*')}.*"})
-    answer = await bus.asked(lambda: bus.client.request(f"{API}.STREAM.NAMES", query, timeout=5.0))
+    query = msgspec.json.encode({"subject": f"{description_subject('*')}.*"})
+    answer = await bus.retry_until_answered(
+        lambda: bus.client.request(f"{API}.STREAM.NAMES", query, timeout=5.0)
+    )
     listed = msgspec.json.decode(answer.data, type=Streams)
     namespaces = []
     for stream in listed.streams or []:
@@ -89,7 +91,7 @@ class _Bucket:
         digests.
         """
         described = await self._remove_unused_descriptions(used)
-        for subject in await self._subjects(chunks(self.bucket)):
+        for subject in await self._subjects(chunk_subject(self.bucket)):
             if _last_token(subject) not in described:
                 await self._purge_if_old(subject)
 
@@ -98,7 +100,7 @@ class _Bucket:
         description led.
         """
         described = set[str]()
-        for subject in await self._subjects(descriptions(self.bucket)):
+        for subject in await self._subjects(description_subject(self.bucket)):
             raw = await self._last(subject)
             if raw is None:
                 continue
@@ -115,21 +117,21 @@ class _Bucket:
 
     async def remove(self, digest: str) -> None:
         """Remove one program: its description, and the contents that it leads to."""
-        for subject in await self._subjects(descriptions(self.bucket)):
+        for subject in await self._subjects(description_subject(self.bucket)):
             if _digest(subject) != digest:
                 continue
             raw = await self._last(subject)
             if raw is None or not self._is_old(raw):
                 continue
             await self._purge(subject, raw)
-            contents = f"{chunks(self.bucket)}.{_nuid(raw)}"
+            contents = f"{chunk_subject(self.bucket)}.{_nuid(raw)}"
             part = await self._last(contents)
             if part is not None:
                 await self._purge(contents, part)
 
     async def _subjects(self, prefix: str) -> list[str]:
         """Return the subjects below a prefix that have messages in the bucket's stream."""
-        info = await self.bus.asked(
+        info = await self.bus.retry_until_answered(
             lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>")
         )
         return list(info.state.subjects or {})
@@ -137,7 +139,7 @@ class _Bucket:
     async def _last(self, subject: str) -> RawStreamMsg | None:
         """Return the last message of a subject; None: there is none."""
         try:
-            return await self.bus.asked(
+            return await self.bus.retry_until_answered(
                 lambda: self.bus.js.get_msg(self.stream, subject=subject, direct=True)
             )
         except NotFoundError:
@@ -158,7 +160,7 @@ class _Bucket:
 def _nuid(raw: RawStreamMsg) -> str:
     """Return the place of the contents, as a description names it; nothing if it cannot be read."""
     try:
-        return msgspec.json.decode(raw.data or b"", type=Info).nuid
+        return msgspec.json.decode(raw.data or b"", type=ProgramInfo).nuid
     except msgspec.DecodeError:
         return ""
 

@@ -13,7 +13,7 @@ from services.allocator.policies.contract import Size, Want
 from services.allocator.seen import size_of
 from services.allocator.situation import Situation
 from shared.messages import AllocationDecided, Alternative
-from shared.text import counted
+from shared.text import format_count
 
 
 def useful(situation: Situation, current: AllocationDecided, target: Want) -> Want:
@@ -26,7 +26,7 @@ def useful(situation: Situation, current: AllocationDecided, target: Want) -> Wa
     most = max(profile.variables, now.ps, job.request.ps.min)
     if target.ps <= most:
         return target
-    why = f"more than {most} ps cannot help: the model has {counted(profile.variables, 'variable')}"
+    why = f"more than {most} ps cannot help: the model has {format_count(profile.variables, 'variable')}"
     return _with_ps(target, most, why, now)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.allocator.view import ENDED, JobView
-from shared.text import listed
+from shared.text import format_names
 
 ASK = "`weir submit FILE` asks for one"
 LISTED = 10
@@ -27,4 +27,6 @@ def _listed(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
         return f"there are none; {ASK}"
-    return f"there are {listed(names, LISTED)}{' (`weir jobs`)' if len(names) > LISTED else ''}"
+    return (
+        f"there are {format_names(names, LISTED)}{' (`weir jobs`)' if len(names) > LISTED else ''}"
+    )

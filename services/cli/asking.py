@@ -18,7 +18,7 @@ from services.cli import from_tfjob, program_check, request_file, store
 from services.cli.request_file import Fields
 from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
-from shared.text import plain
+from shared.text import single_line
 
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 """Stands for one that cannot be read, while the other fields are looked at."""
@@ -47,7 +47,9 @@ def asked(args: argparse.Namespace) -> Asked:
     if wrong := request_file.reasons_against(fields):
         told = [*wrong, *(f"program: {line}" for line in str(trouble or "").splitlines())]
         raise Trouble(
-            "\n".join([f"{file} cannot be asked for:", *(f"  - {plain(r)}" for r in told), BEGIN]),
+            "\n".join(
+                [f"{file} cannot be asked for:", *(f"  - {single_line(r)}" for r in told), BEGIN]
+            ),
             WRONG_USE,
         )
     if trouble:

@@ -9,7 +9,7 @@ from services.cli import answers, connection, words
 from services.cli.standing import Standing, standing
 from services.cli.trouble import DONE, Trouble
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested
 
 EXAMPLES = ("weir cancel digits", "weir cancel digits -n team-a --timeout 2m")
@@ -60,10 +60,12 @@ async def require_open(bus: Bus, name: str, key: str) -> None:
 
 async def standing_of(bus: Bus, key: str) -> Standing:
     """Return whether there is a job of this name, and whether it is over."""
-    requested = await bus.last(JobRequested, key)
-    answered = [_uid(await bus.last(kind, key)) for kind in (JobAccepted, JobRejected, JobFinished)]
+    requested = await bus.last_message(JobRequested, key)
+    answered = [
+        _uid(await bus.last_message(kind, key)) for kind in (JobAccepted, JobRejected, JobFinished)
+    ]
     return standing(requested.sequence if requested else 0, *answered)
 
 
-def _uid(heard: Heard | None) -> int:
+def _uid(heard: StoredMessage | None) -> int:
     return int(getattr(heard.message, "uid", 0)) if heard else 0

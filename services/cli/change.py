@@ -11,7 +11,7 @@ from services.cli.job_change import ask_for, job_arguments
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.messages import MOST_OF_SPAN, Bounds, ChangeRequested, Span
-from shared.text import counted
+from shared.text import format_count
 
 EXAMPLES = ("weir change digits --priority 5", "weir change digits -n team-a --workers 1..8 --ps 2")
 HIGHEST = 2_147_483_647
@@ -68,7 +68,7 @@ async def change(bus: Bus, args: argparse.Namespace) -> int:
 
 
 def _workers(span: Span) -> str:
-    return f"{_least(span)}{counted(span.max, 'worker')}"
+    return f"{_least(span)}{format_count(span.max, 'worker')}"
 
 
 def _least(span: Span) -> str:

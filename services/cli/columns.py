@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from shared.text import plain
+from shared.text import single_line
 
 Cell = tuple[str, int, str]
 """Text, width in columns, style. What is wider pushes what follows to the right."""
@@ -23,7 +23,7 @@ left.
 def beside(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
     """`width` of the terminal; None: one line, however long."""
     front = Text.assemble(
-        *((f"{_padded(plain(text), wide)} ", style) for text, wide, style in cells)
+        *((f"{_padded(single_line(text), wide)} ", style) for text, wide, style in cells)
     )
     if width is None or sentence.cell_len <= width - front.cell_len:
         return Text.assemble(front, sentence)

@@ -23,10 +23,10 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, Servi
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.auth.keyring import credentials_file
 from shared.bus.bus import Bus
-from shared.bus.client import Refused, SturdyClient, dial
-from shared.bus.publisher import no_room
+from shared.bus.client import Refused, ResilientClient, connect_client
+from shared.bus.publisher import is_no_room
 from shared.bus.tail import NotAdmitted, TooManyReaders
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 FILE = Path(".weir/connection.json")
 USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
@@ -175,7 +175,7 @@ async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
             return working.result()
         raise Trouble(f"these credentials may not do this: {refused.result()}\n{OTHERS}")
     finally:
-        await end(working, refused)
+        await cancel_tasks(working, refused)
 
 
 async def _refusal(errors: Errors) -> str:
@@ -205,14 +205,14 @@ async def _connected(connection: Connection, errors: Errors) -> Bus:
         raise Trouble(_unreached(error, connection)) from error
     finally:
         if not connecting.done():
-            await end(connecting)
-        await end(failing)
+            await cancel_tasks(connecting)
+        await cancel_tasks(failing)
 
 
 async def _dial(
     connection: Connection, on_error: Callable[[Exception], Awaitable[None]]
-) -> SturdyClient:
-    return await dial(
+) -> ResilientClient:
+    return await connect_client(
         connection.nats_url,
         connection.nats_credentials,
         connection.nats_ca,
@@ -239,7 +239,7 @@ def _explained(error: Exception, connection: Connection) -> str:
     where = f"NATS at {connection.shown}"
     if isinstance(error, (NotAdmitted, TooManyReaders)):
         return str(error)
-    if no_room(error):
+    if is_no_room(error):
         return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, ServiceUnavailableError):
         if error.err_code in NO_JETSTREAM:

@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        written = keyring.issue(
+        written = keyring.write_credentials(
             args.folder, time.time(), args.submitter, tuple(args.tls) if args.tls else None
         )
     except (keyring.BadKeys, OSError) as error:

@@ -107,12 +107,12 @@ async def put_back(bus: Bus, args: argparse.Namespace) -> int:
         )
     body = await _body(bus, said)
     try:
-        subjects.decode(said.subject, body)
-    except subjects.Unusable as error:
+        subjects.decode_message(said.subject, body)
+    except subjects.UnreadableMessage as error:
         look = f"`weir dead-letters show {args.number}` shows it whole"
         raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
     ack = await bus.js.publish(
-        said.subject, body, headers=dead_letters.headers_back(said, args.number, bus.name)
+        said.subject, body, headers=dead_letters.headers_to_put_back(said, args.number, bus.name)
     )
     print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
     return DONE

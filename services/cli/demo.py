@@ -40,7 +40,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 PICTURE = Path("weir-demo.png")
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
@@ -145,7 +145,7 @@ async def _told(console: Console, watched: Trial) -> None:
     try:
         await _play(watched)
     finally:
-        await end(telling)
+        await cancel_tasks(telling)
         console.print(scene.draw(watched, "the end"))
 
 

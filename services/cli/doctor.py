@@ -31,7 +31,7 @@ from services.cli.trying import tried
 from services.cli.words import duration
 from services.trainer.examined import Asked
 from shared.messages import JobRequested
-from shared.text import plain
+from shared.text import single_line
 
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on
@@ -148,7 +148,7 @@ def _show(findings: list[Finding]) -> None:
     for each in findings:
         line = Text(f"{each.weight:7}", style=STYLES[each.weight])
         first, *rest = each.what.splitlines()
-        terminal.print(line.append(plain(first), style="default"), soft_wrap=True)
+        terminal.print(line.append(single_line(first), style="default"), soft_wrap=True)
         for more in (*rest, *each.more.splitlines()):
             terminal.print(
                 Text(f"        | {''.join(c if c.isprintable() else ' ' for c in more)}"),

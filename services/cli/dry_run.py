@@ -34,7 +34,7 @@ from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact, DeadLetter
 from shared.runtime import config
-from shared.text import size
+from shared.text import format_size
 
 UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
@@ -73,7 +73,7 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
     known = unknown | {name: said for name, said in (limits or {}).items() if name in LIMITS}
     known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     try:
-        rules = config.load(Rules, "allocator", known)
+        rules = config.load_settings(Rules, "allocator", known)
         enrol((rules.policy, *rules.policies))
         return rules
     except config.BadSettings as bad:
@@ -91,9 +91,9 @@ async def _state(bus: Bus) -> State:
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if not isinstance(entry.said, DeadLetter):
-                node_facts.hear(entry.said)
+                node_facts.note_fact(entry.said)
                 state = apply(state, entry.said, entry.stream, entry.sequence, entry.stored_s)
-    for fact in node_facts.take_unheard():
+    for fact in node_facts.take_missing():
         if isinstance(fact.message, CapacityFact):
             state = with_last_fact(state, fact.message, fact.stored_s)
     return state
@@ -117,11 +117,11 @@ def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
         nodes.setdefault(task.node, []).append(task.role)
     places = "; ".join(f"{node}: {', '.join(roles)}" for node, roles in nodes.items())
     return [
-        f"job {job} would start now with {size(counts['ps'], counts['worker'])}, batch {found.batch}",
+        f"job {job} would start now with {format_size(counts['ps'], counts['worker'])}, batch {found.batch}",
         f"  why: {found.why}",
         f"  where: {places}",
         *_by(found, unnamed),
-        *(f"  rather than {size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
+        *(f"  rather than {format_size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
         *map(_effect, found.effects),
     ]
 
@@ -163,4 +163,4 @@ def _effect(effect: Effect) -> str:
 
 
 def _size(has: Size | None) -> str:
-    return size(has.ps, has.workers) if has else "nothing"
+    return format_size(has.ps, has.workers) if has else "nothing"

@@ -58,7 +58,7 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     there, notes = await past(bus, key, at_s, rules)
     found = explained(there, key, rules)
     if found is None:
-        later = await bus.last(JobAccepted, key)
+        later = await bus.last_message(JobAccepted, key)
         raise Trouble(
             "\n".join([unexplained(there, key, later.message if later else None), *notes])
         )

@@ -15,7 +15,14 @@ from services.cli.sentences import sentence
 from services.whatif.event_log import Told
 from services.whatif.explain.explanation import Explanation, Ground, Holding, Means, Prospect
 from shared.bus.subjects import tag_of
-from shared.text import counted, headline, lasting, plain, repaid, size
+from shared.text import (
+    format_count,
+    format_duration,
+    format_payback,
+    format_size,
+    headline,
+    single_line,
+)
 
 WIDTH = 11
 """Of what stands in front."""
@@ -30,9 +37,9 @@ def told(e: Explanation, zone: tzinfo | None) -> list[str]:
     """`zone` None: that of this machine."""
     words = _Words(e, zone)
     named = ((name, line) for name, lines in words.parts() for line in lines)
-    before, out = "", [plain(words.heading())]
+    before, out = "", [single_line(words.heading())]
     for name, line in named:
-        out.append(f"  {name if name != before else '':<{WIDTH}}{plain(line)}")
+        out.append(f"  {name if name != before else '':<{WIDTH}}{single_line(line)}")
         before = name
     return out
 
@@ -75,7 +82,7 @@ class _Words:
         yield "note", [e.unasked, *e.notes] if e.unasked else e.notes
 
     def has(self) -> list[str]:
-        e, since = self.e, lasting(self.e.at_s - self.e.since_s)
+        e, since = self.e, format_duration(self.e.at_s - self.e.since_s)
         if e.phase in ENDED.values():
             return [
                 f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"
@@ -99,10 +106,10 @@ class _Words:
         """Who trains reports again and again: one who does not may be stuck."""
         if self.e.reported_s is None or (silent_s := self.e.at_s - self.e.reported_s) < SILENT_S:
             return ""
-        return f" {lasting(silent_s)} ago"
+        return f" {format_duration(silent_s)} ago"
 
     def because(self, ground: Ground) -> Iterator[str]:
-        gain = f"; {repaid(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
+        gain = f"; {format_payback(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
             yield f"after {self.event(ground.event)}"
@@ -153,7 +160,7 @@ def _prospect(p: Prospect) -> str:
 
 def _pair(p: Prospect) -> str:
     """Where both speeds come from."""
-    fit = f"by a fit to {counted(p.sizes_seen, 'size')} of its own"
+    fit = f"by a fit to {format_count(p.sizes_seen, 'size')} of its own"
     if not p.measured:
         return (
             f"both {fit}; with its tasks, batch and number of nodes of now it has told no speed yet"
@@ -179,4 +186,4 @@ def _or_nothing(size: Size | None) -> str:
 
 
 def _size(of: Any) -> str:
-    return size(of.ps, of.workers)
+    return format_size(of.ps, of.workers)

@@ -99,7 +99,7 @@ async def _kept_checkpoints(bus: Bus, key: str) -> str:
     """Return where a job's checkpoints are, below the folder of all jobs or as a URL; nothing where
     it has none.
     """
-    heard = await bus.last(JobAccepted, key)
+    heard = await bus.last_message(JobAccepted, key)
     if (
         heard is None
         or not isinstance(heard.message, JobAccepted)
@@ -107,7 +107,9 @@ async def _kept_checkpoints(bus: Bus, key: str) -> str:
     ):
         return ""
     accepted = heard.message
-    place = checkpoints.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
+    place = checkpoints.checkpoint_location(
+        accepted.request, accepted.uid, accepted.checkpoint_folder
+    )
     return place if checkpoints.is_in_namespace(place, accepted.namespace) else ""
 
 

@@ -13,7 +13,7 @@ from services.cli.request_file import Fields
 from services.cli.text_file import text_in
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
-from shared.text import plain
+from shared.text import single_line
 
 ABOUT = """\
 Taken are a TFJob's name, namespace, replicas (the start; 1 is the least),
@@ -92,7 +92,13 @@ def _lost(file: Path, lost: list[str]) -> list[str]:
 
 def _listed(head: str, lines: list[str]) -> list[str]:
     return (
-        [head, *(f"  - {line if line.startswith('program: ') else plain(line)}" for line in lines)]
+        [
+            head,
+            *(
+                f"  - {line if line.startswith('program: ') else single_line(line)}"
+                for line in lines
+            ),
+        ]
         if lines
         else []
     )

@@ -9,7 +9,7 @@ from services.cli.cancel import require_open
 from services.cli.trouble import Trouble
 from shared.bus.bus import Bus
 from shared.messages import Change, ChangeRejected, JobChanged
-from shared.text import plain
+from shared.text import single_line
 
 ANSWER_S = 30.0
 ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)
@@ -42,7 +42,10 @@ async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
     if isinstance(answer, ChangeRejected):
         raise Trouble(
             "\n".join(
-                [f"job {name} is not changed:", *(f"  - {plain(each)}" for each in answer.reasons)]
+                [
+                    f"job {name} is not changed:",
+                    *(f"  - {single_line(each)}" for each in answer.reasons),
+                ]
             )
         )
     return answer

@@ -22,7 +22,7 @@ from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
 from shared.auth.permissions import entry, stream_of
 from shared.bus.bus import Bus
-from shared.bus.consumer import Gone, Puller
+from shared.bus.consumer import ConsumerGone, PullConsumer
 from shared.bus.subjects import JOBS
 from shared.bus.tail import add_consumer
 from shared.messages import JobAccepted
@@ -95,14 +95,14 @@ async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGen
     while True:
         views = Views()
         info = await add_consumer(bus.client, bus.js, VIEWS, _consumer(namespace, job))
-        puller, left = Puller(bus.client, VIEWS, info.name), int(info.num_pending or 0)
+        puller, left = PullConsumer(bus.client, VIEWS, info.name), int(info.num_pending or 0)
         try:
             while True:
                 if left <= 0:
                     yield dict(views)
                 _apply(views, await puller.next())
                 left -= 1
-        except Gone:  # the server forgot us: all of them anew
+        except ConsumerGone:  # the server forgot us: all of them anew
             continue
         finally:
             await puller.close()
@@ -172,6 +172,6 @@ def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
 
 async def _epochs(bus: Bus, view: JobView) -> int:
     """How many epochs the job is to have; 0 where its request is stored no more."""
-    heard = await bus.last(JobAccepted, f"{view.namespace}.{view.job}")
+    heard = await bus.last_message(JobAccepted, f"{view.namespace}.{view.job}")
     said = heard.message if heard else None
     return said.request.epochs if isinstance(said, JobAccepted) and said.uid == view.uid else 0

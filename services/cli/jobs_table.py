@@ -13,7 +13,7 @@ from services.allocator.view import ENDED, SILENT, JobView
 from services.cli.words import evaluated
 from services.console.top.fitting import fitting, longest, taken
 from shared.bus.subjects import DEFAULT_NAMESPACE
-from shared.text import counted, headline, lasting
+from shared.text import format_count, format_duration, headline
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "EXAMPLES/S", "LOSS", "PAUSE")
 WHY = "WHY"
@@ -83,7 +83,7 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
         Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),
         Text(NOTHING if view.loss is None else f"{view.loss:.4f}"),
-        Text(lasting(view.pauses[-1], fine=True) if view.pauses else NOTHING),
+        Text(format_duration(view.pauses[-1], fine=True) if view.pauses else NOTHING),
         Text(_end(view) if view.phase in ENDED.values() else headline(view.why or view.reason)),
     ]
 
@@ -102,10 +102,10 @@ def _epochs(view: JobView, epochs: int) -> str:
 def _end(view: JobView) -> str:
     """How long it took, what came of it, and its cause."""
     took = (
-        [f"after {lasting(view.finished_s - view.submitted_s)}"]
+        [f"after {format_duration(view.finished_s - view.submitted_s)}"]
         if view.finished_s > view.submitted_s
         else []
     )
-    came = [counted(view.samples, "example"), *evaluated(view.metrics)]
+    came = [format_count(view.samples, "example"), *evaluated(view.metrics)]
     cause = headline(view.why)
     return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

@@ -17,7 +17,7 @@ from services.cli.jobs import snapshots
 from services.local.kubelet.world import KubeletSettings
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
-from shared.text import counted, some
+from shared.text import format_count, format_some_names
 
 GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
@@ -40,7 +40,7 @@ async def left(bus: Bus) -> Left:
 
 
 async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
-    found = await bus.last(CheckpointSaved, key)
+    found = await bus.last_message(CheckpointSaved, key)
     said = found.message if found else None
     return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
 
@@ -48,7 +48,7 @@ async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
 def goes_on(under_way: Left) -> str:
     """With which jobs, and where; nothing where there are none."""
     jobs = [f"{_named(key)} from {_place(*found)}" for key, found in under_way.items()]
-    return GOES_ON.format(jobs=some(jobs, "job", NAMES_MOST)) if jobs else ""
+    return GOES_ON.format(jobs=format_some_names(jobs, "job", NAMES_MOST)) if jobs else ""
 
 
 def _place(view: JobView, saved: CheckpointSaved | None) -> str:
@@ -63,7 +63,7 @@ def told(under_way: Left, folder: Path, here: Path) -> list[str]:
     """Line by line. `folder`: where all of it lies; `here`: paths below it are told from there."""
     if not under_way:
         return [NOTHING.format(folder=folder)]
-    jobs = f"{counted(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
+    jobs = f"{format_count(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
     names = {key: _named(key) for key in under_way}
     wide = max(map(len, names.values()))
     lines = (f"  {names[key]:<{wide}}  {_one(*found, here)}" for key, found in under_way.items())

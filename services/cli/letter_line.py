@@ -11,7 +11,7 @@ from rich.text import Text
 from services.cli.entry import Entry
 from services.cli.event_line import when
 from shared.messages import DeadLetter
-from shared.text import headline, plain
+from shared.text import headline, single_line
 
 SHOWN = ("stream", "sequence", "said_by", "subject", "error", "body")
 
@@ -21,7 +21,7 @@ def line(number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None) 
     return Text.assemble(
         (f"{number:>6} ", "bold"),
         (f"{' '.join(when(stored_s, zone))} ", "dim"),
-        (f"{plain(letter.subject)} ", "cyan"),
+        (f"{single_line(letter.subject)} ", "cyan"),
         headline(letter.error),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from shared.text import plain, shortened
+from shared.text import cut_middle, single_line
 
 LEVELS = {
     "debug": "dim",
@@ -57,12 +57,12 @@ def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
     if said is None:
         yield Text(_clean(raw.decode("utf-8", "replace")))
         return
-    level = plain(str(said.get("level", "")))
+    level = single_line(str(said.get("level", "")))
     yield Text.assemble(
         (f"{_clock(said.get('timestamp'), zone)} ", "dim"),
         (f"{level:<{LEVEL_WIDE}} ", LEVELS.get(level, "")),
         (f"{task:<{TASK_WIDE}} ", "cyan"),
-        (f"{plain(str(said['event'])):<{EVENT_WIDE}}", "bold"),
+        (f"{single_line(str(said['event'])):<{EVENT_WIDE}}", "bold"),
         *(piece for name, value in _fields(said) for piece in ((f" {name}=", "dim"), value)),
     )
     for line in _traceback(said.get("exception")):
@@ -85,8 +85,10 @@ def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in sorted(said, key=lambda name: (name != "generation", name)):
         value = said[name]
         if name not in (*IN_FRONT, *KNOWN) and value is not None:
-            text = plain(value if isinstance(value, str) else msgspec.json.encode(value).decode())
-            yield plain(name), shortened(text, VALUE_MOST, head=0.5, gap=" [...] ")
+            text = single_line(
+                value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            )
+            yield single_line(name), cut_middle(text, VALUE_MOST, head=0.5, gap=" [...] ")
 
 
 def _traceback(exception: Any) -> Iterator[str]:
@@ -96,9 +98,11 @@ def _traceback(exception: Any) -> Iterator[str]:
     for one in exception if isinstance(exception, list) else ():
         frames = one.get("frames", ()) if isinstance(one, dict) else ()
         for frame in frames if isinstance(frames, list) else ():
-            yield plain(f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}")
+            yield single_line(
+                f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
+            )
         if isinstance(one, dict):
-            yield plain(f"{one.get('exc_type')}: {one.get('exc_value')}")
+            yield single_line(f"{one.get('exc_type')}: {one.get('exc_value')}")
 
 
 def _clock(stamp: Any, zone: tzinfo | None) -> str:

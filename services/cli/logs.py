@@ -27,7 +27,7 @@ from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kept_logs import PODS
 from shared.bus.bus import Bus
-from shared.text import counted
+from shared.text import format_count
 
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
-    said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
+    said += f"of a `weir up` those of the last {format_count(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
     parser.add_argument(
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         chunks = _kept(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)
         left_out = _put(whole_lines(chunks), put, everything=args.all or args.json)
     if left_out:
-        print(LEFT_OUT.format(lines=counted(left_out, "line")), file=sys.stderr)
+        print(LEFT_OUT.format(lines=format_count(left_out, "line")), file=sys.stderr)
     return DONE
 
 

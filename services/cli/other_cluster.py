@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.local.node_spec import BadCluster, ClusterSpec, NodeSpec, parse
-from shared.text import counted, listed
+from shared.text import format_count, format_names
 
 KEPT = "cluster.yaml"
 OTHER = "The cluster is another than that of the `weir up` before: {now}; it was {before}."
@@ -40,9 +40,11 @@ def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
 
 
 def _told(spec: ClusterSpec) -> str:
-    return listed([_kind(node) for node in spec.nodes], KINDS_MOST)
+    return format_names([_kind(node) for node in spec.nodes], KINDS_MOST)
 
 
 def _kind(node: NodeSpec) -> str:
-    devices = f", {counted(node.gpu, 'GPU')}" if node.gpu else ""
-    return f"{counted(node.count, 'node')} of {node.cpu:g} cpu, {node.memory_gib:g} GiB{devices}"
+    devices = f", {format_count(node.gpu, 'GPU')}" if node.gpu else ""
+    return (
+        f"{format_count(node.count, 'node')} of {node.cpu:g} cpu, {node.memory_gib:g} GiB{devices}"
+    )

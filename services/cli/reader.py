@@ -20,8 +20,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from services.cli.entry import Entry
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Puller
-from shared.bus.tail import add_consumer, filtered
+from shared.bus.consumer import PullConsumer
+from shared.bus.tail import add_consumer, consumer_filter
 from shared.messages import DeadLetter, Message
 
 WAIT_S = 10.0
@@ -49,7 +49,7 @@ class Reader:
     def __init__(self, bus: Bus, wanted: Wanted) -> None:
         self.bus, self.wanted = bus, wanted
         self._seen = wanted.after  # and taken by who reads, or passed over
-        self._puller: Puller | None = None
+        self._puller: PullConsumer | None = None
         self._left = 0
 
     async def stored(self) -> AsyncIterator[Entry]:
@@ -77,7 +77,7 @@ class Reader:
                     yield entry
                 self._seen = raw.metadata.sequence.stream
 
-    async def _open(self) -> Puller:
+    async def _open(self) -> PullConsumer:
         if self._puller:
             await self._puller.close()
         since = self.wanted.since_s if self._seen == 0 else None
@@ -88,19 +88,19 @@ class Reader:
             opt_start_seq=self._seen + 1 if since is None else None,
             opt_start_time=None if since is None else datetime.fromtimestamp(since, UTC),
             ack_policy=AckPolicy.NONE,
-            **filtered(self.bus.client, self.wanted.filters),
+            **consumer_filter(self.bus.client, self.wanted.filters),
             inactive_threshold=IDLE_S,
             mem_storage=True,
         )
         info = await add_consumer(self.bus.client, self.bus.js, self.wanted.stream, config)
         self._left = int(info.num_pending or 0)
-        return Puller(self.bus.client, self.wanted.stream, info.name)
+        return PullConsumer(self.bus.client, self.wanted.stream, info.name)
 
     def _entry(self, raw: Msg) -> Entry | None:
         """None for what one filter that covers all of ours lets through besides."""
         return (
             entry_of(raw)
-            if any(subjects.lets_through(f, raw.subject) for f in self.wanted.filters)
+            if any(subjects.matches_filter(f, raw.subject) for f in self.wanted.filters)
             else None
         )
 
@@ -117,6 +117,6 @@ def _said(raw: Msg, stream: str) -> Message | DeadLetter | None:
     try:
         if stream == subjects.DEAD:
             return msgspec.json.decode(raw.data, type=DeadLetter)
-        return subjects.decode(raw.subject, raw.data)
-    except (subjects.Unusable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return subjects.decode_message(raw.subject, raw.data)
+    except (subjects.UnreadableMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

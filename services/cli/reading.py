@@ -18,7 +18,7 @@ from nats.errors import Error as NatsError
 from services.cli.entry import Entry
 from services.cli.reader import Reader, Wanted
 from shared.bus.bus import Bus
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 SETTLE_S, RETRY_S = 0.1, 0.5
 A = TypeVar("A")
@@ -84,7 +84,7 @@ async def _as_it_comes(readers: list[Reader]) -> AsyncGenerator[Entry, None]:
         for task in over:
             task.result()
     finally:
-        await end(*pouring)
+        await cancel_tasks(*pouring)
     for entry in _at_hand(queue):
         yield entry
 
@@ -114,7 +114,7 @@ async def either(one: AsyncIterator[A], other: AsyncIterator[B]) -> AsyncGenerat
                 coming[_next(source)] = source
                 yield came.result()
     finally:
-        await end(*coming)
+        await cancel_tasks(*coming)
 
 
 def _next(source: AsyncIterator[Any]) -> asyncio.Future[Any]:

@@ -22,7 +22,7 @@ from services.cli.trouble import DONE, FAILED, Trouble
 from shared.bus.bus import Bus
 from shared.bus.subjects import ORDERS, pattern
 from shared.messages import JobAccepted, JobRejected, Program
-from shared.text import counted, plain
+from shared.text import format_count, single_line
 
 EXAMPLES = (
     "weir recover",
@@ -78,7 +78,7 @@ def print_table(found: Iterable[Remains], known: set[str]) -> None:
         print("no job has left anything here")
     wide = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     for name, how_far, how in rows:
-        print(f"{plain(name):<{wide[0]}}  {how_far:<{wide[1]}}  {how}")
+        print(f"{single_line(name):<{wide[0]}}  {how_far:<{wide[1]}}  {how}")
 
 
 def progress(job: Remains) -> str:
@@ -86,7 +86,7 @@ def progress(job: Remains) -> str:
         return "-"
     if job.samples is None or job.total_samples is None:
         return f"step {job.step:,}"
-    return f"step {job.step:,}, {job.samples:,} of {counted(job.total_samples, 'example')}"
+    return f"step {job.step:,}, {job.samples:,} of {format_count(job.total_samples, 'example')}"
 
 
 def standing(job: Remains, known: set[str]) -> str:
@@ -138,6 +138,9 @@ async def resume(bus: Bus, job: Remains) -> str:
         return ""
     if isinstance(answer, JobRejected):
         return "\n".join(
-            [f"{job.name} is refused:", *(f"  - {plain(reason)}" for reason in answer.reasons)]
+            [
+                f"{job.name} is refused:",
+                *(f"  - {single_line(reason)}" for reason in answer.reasons),
+            ]
         )
     return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"

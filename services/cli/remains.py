@@ -16,7 +16,7 @@ import msgspec
 
 from services.cli.trouble import WRONG_USE, Trouble
 from shared import checkpoints
-from shared.checkpoints import COMMITTED, INDEX, PROGRAM, REQUEST, Committed
+from shared.checkpoints import COMMITTED, INDEX, PROGRAM, REQUEST, CommitMark
 from shared.messages import LARGEST_PROGRAM, JobRequested
 
 
@@ -85,18 +85,19 @@ def _below(place: Path) -> Iterator[Remains]:
                 )
 
 
-def _newest(home: Path) -> tuple[int, Committed | None]:
+def _newest(home: Path) -> tuple[int, CommitMark | None]:
     """Return the step and the mark of the newest checkpoint that is complete; -1 and None where
     there is none.
     """
     marks = sorted(
-        home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=lambda file: checkpoints.step(_path(file))
+        home.glob(f"gen-*/ckpt-*{COMMITTED}"),
+        key=lambda file: checkpoints.checkpoint_step(_path(file)),
     )
     for file in reversed(marks):
         with contextlib.suppress(msgspec.DecodeError, OSError):
-            mark = msgspec.json.decode(file.read_bytes(), type=Committed)
+            mark = msgspec.json.decode(file.read_bytes(), type=CommitMark)
             if mark.digest == _digest(_path(file)):
-                return checkpoints.step(_path(file)), mark
+                return checkpoints.checkpoint_step(_path(file)), mark
     return -1, None
 
 
@@ -106,7 +107,9 @@ def _path(mark: Path) -> str:
 
 def _digest(path: str) -> str:
     index = Path(f"{path}{INDEX}")
-    parts = [file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.counts(file.name)]
-    return checkpoints.digest(
+    parts = [
+        file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.is_in_digest(file.name)
+    ]
+    return checkpoints.checkpoint_digest(
         index.read_bytes(), [(file.name, file.stat().st_size) for file in parts]
     )

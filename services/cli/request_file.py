@@ -37,8 +37,8 @@ def parse(text: str, name: str) -> Fields:
     twice.
     """
     try:
-        fields = documents.load(text, LONGEST_TEXT)
-        root = documents.compose(text, LONGEST_TEXT)
+        fields = documents.load_yaml(text, LONGEST_TEXT)
+        root = documents.compose_yaml(text, LONGEST_TEXT)
     except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from services.cli import figures
 from shared.messages import AllocationDecided, CapacityChanged, ProgressReported, TrainingResumed
-from shared.text import lasting
+from shared.text import format_duration
 
 if TYPE_CHECKING:
     from services.cli.trial import Trial
@@ -99,7 +99,7 @@ def _figures(
         f"{last.samples_per_second:,.0f}",
         "" if last.loss is None else f"{last.loss:.3f}",
         f"{figures.utilisation(watched.cpu, time.time() - WINDOW_S, time.time()):.0%}",
-        lasting(pauses[-1], fine=True) if pauses else "",
+        format_duration(pauses[-1], fine=True) if pauses else "",
         ProgressBar(total=last.total_samples, completed=last.samples, width=WIDTH),
     )
     return table

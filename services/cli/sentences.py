@@ -56,11 +56,11 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.text import counted, headline, last_line, lasting, plain, plural
+from shared.text import format_count, format_duration, headline, last_line, plural_form, single_line
 
 
 def sentence(said: Message | DeadLetter) -> str:
-    return plain(SENTENCES[type(said)](said))
+    return single_line(SENTENCES[type(said)](said))
 
 
 # ---------------------------------------------------------------- people and answers
@@ -70,7 +70,7 @@ def _requested(m: JobRequested) -> str:
     size = (
         f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
     )
-    return f"asks to train {m.program.name} for {counted(m.epochs, 'epoch')} with {size}"
+    return f"asks to train {m.program.name} for {format_count(m.epochs, 'epoch')} with {size}"
 
 
 def _cancel(m: CancelRequested) -> str:
@@ -101,7 +101,9 @@ def _forget(m: ForgetRequested) -> str:
 
 def _changed(m: JobChanged) -> str:
     how = "is suspended" if m.suspended else "may run"
-    bounds = f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {counted(m.workers.max, 'worker')}"
+    bounds = (
+        f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {format_count(m.workers.max, 'worker')}"
+    )
     return f"{how}, priority {m.priority}, {bounds}"
 
 
@@ -128,7 +130,7 @@ def _capacity(m: CapacityChanged) -> str:
         for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable))
         if so
     ]
-    ours = f", {counted(len(m.own), 'pod')} of ours" if m.own else ""
+    ours = f", {format_count(len(m.own), 'pod')} of ours" if m.own else ""
     return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
 
 
@@ -144,7 +146,7 @@ def _quota(m: QuotaChanged) -> str:
 def _claims(m: ClaimsChanged) -> str:
     claims = [claim for placement in m.placements for claim in placement.claims]
     return (
-        f"has {counted(len(claims), 'claim')} bound to some nodes only"
+        f"has {format_count(len(claims), 'claim')} bound to some nodes only"
         if claims
         else "has no claim bound to nodes"
     )
@@ -154,7 +156,7 @@ def _decided(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
     nodes = len({task.node for task in m.tasks})
-    has = f"{_roles(t.role for t in m.tasks)} on {counted(nodes, 'node')}, batch {m.batch}"
+    has = f"{_roles(t.role for t in m.tasks)} on {format_count(nodes, 'node')}, batch {m.batch}"
     return f"is to have {has}: {m.reason}{_rate(m)}"
 
 
@@ -167,7 +169,7 @@ def _rate(m: AllocationDecided) -> str:
         (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
         (
             by_workers,
-            f"{asked.rate_with_workers}: {asked.workers.start} -> {counted(workers, 'worker')}",
+            f"{asked.rate_with_workers}: {asked.workers.start} -> {format_count(workers, 'worker')}",
         ),
     )
     rules = ", ".join(rule for changes, rule in parts if changes != 1.0)
@@ -252,14 +254,14 @@ WAITED_LEAST_S = 1.0
 def _saved(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
     stood = f", and held all training up: {m.stood}" if m.stood else ""
-    held = lasting(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
+    held = format_duration(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
     paused = f", of which it held training up for {held}" if held else ""
     waited = (
-        f"; the bus answered only after {lasting(m.waited_s)}"
+        f"; the bus answered only after {format_duration(m.waited_s)}"
         if m.waited_s >= WAITED_LEAST_S
         else ""
     )
-    took = lasting(m.seconds, fine=True)
+    took = format_duration(m.seconds, fine=True)
     return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
 
 
@@ -280,7 +282,7 @@ def _resumed(m: TrainingResumed) -> str:
     if m.pause_s is None:
         return f"generation {m.generation} trains, from step {m.step}{at}"
     p = m.phases
-    off = f", off for {lasting(m.off_s)} before" if m.off_s else ""
+    off = f", off for {format_duration(m.off_s)} before" if m.off_s else ""
     waiting = f"waiting until ready and traced {p.waiting_s(m.pause_s):.2f}"
     made_way = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
     phases = f"{made_way}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
@@ -291,15 +293,13 @@ def _resumed(m: TrainingResumed) -> str:
 def _progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    return f"{share:.1f} % done, {counted(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
+    return f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
 
 
 def _finished(m: JobFinished) -> str:
     metrics = "".join(f", {said}" for said in evaluated(m.metrics))
     cause = headline(m.cause)
-    return (
-        f"{m.outcome} after {counted(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
-    )
+    return f"{m.outcome} after {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
 
 
 def _troubled(m: ServiceTroubled) -> str:
@@ -330,13 +330,13 @@ def _span(span: Span) -> str:
 
 
 def _noun(span: Span, noun: str) -> str:
-    return noun if span.max == 1 else plural(noun)
+    return noun if span.max == 1 else plural_form(noun)
 
 
 def _roles(roles: Iterable[Role]) -> str:
     counts = Counter[str](roles)
     return " + ".join(
-        counted(counts[role], role) for role in ("chief", "ps", "worker") if counts[role]
+        format_count(counts[role], role) for role in ("chief", "ps", "worker") if counts[role]
     )
 
 

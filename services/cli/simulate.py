@@ -33,7 +33,7 @@ from services.whatif.simulator import scenario as scenario_module
 from services.whatif.simulator.outcome import Run, figures, timeline
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Bad, Cluster, Scenario, Surface, Work
-from shared.text import counted
+from shared.text import format_count
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def _report_failures(runs: Sequence[Run]) -> int:
     """Show what the policies failed with, the first traceback of each; the exit code."""
     for done in (done for done in runs if done.failures):
         first = done.failures[0]
-        jobs = counted(len({failure.job for failure in done.failures}), "job")
+        jobs = format_count(len({failure.job for failure in done.failures}), "job")
         print(
             f"{first.traceback}policy {done.policy} failed with {jobs}; {first.job}: {first.reason}",
             file=sys.stderr,

@@ -16,7 +16,7 @@ from nats.js.errors import APIError, NotFoundError
 from services.cli.trouble import FAILED, WRONG_USE, Trouble
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.publisher import no_room
+from shared.bus.publisher import is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import LARGEST_PROGRAM
 
@@ -75,14 +75,14 @@ async def keep(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str
     Raises `Trouble` if the namespace has no bucket, or no room in it.
     """
     name = digest(body)
-    await _in_bucket(namespace, lambda: programs.keep(bus, namespace, name, body))
+    await _in_bucket(namespace, lambda: programs.store_program(bus, namespace, name, body))
     return name
 
 
 async def require_bucket(bus: Bus, namespace: str) -> None:
     """Raise `Trouble` if the namespace is not provisioned."""
     with contextlib.suppress(NotFoundError, msgspec.DecodeError):
-        await _in_bucket(namespace, lambda: programs.described(bus, namespace, NOTHING))
+        await _in_bucket(namespace, lambda: programs.read_description(bus, namespace, NOTHING))
 
 
 async def _in_bucket(namespace: str, use: Callable[[], Awaitable[T]]) -> T:
@@ -99,7 +99,7 @@ async def _in_bucket(namespace: str, use: Callable[[], Awaitable[T]]) -> T:
             if time.monotonic() > until_s:
                 raise Trouble(UNPROVISIONED.format(namespace), FAILED) from error
         except APIError as error:
-            if no_room(error):
+            if is_no_room(error):
                 raise Trouble(FULL.format(namespace, error.description), FAILED) from error
             raise
         await asyncio.sleep(AGAIN_S)

@@ -17,7 +17,7 @@ from services.cli.words import namespace_name
 from shared.auth.permissions import SETUP
 from shared.bus.bus import Bus
 from shared.bus.intake import DEFAULT_RATES, Rates
-from shared.bus.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
+from shared.bus.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, stream_configs, with_default
 from shared.bus.subjects import program_bucket
 from shared.runtime import config
 
@@ -70,7 +70,7 @@ def namespaces_to_provision(given: list[str], environ: Mapping[str, str]) -> lis
     """
     settings = {NAMESPACES: environ[NAMESPACES]} if NAMESPACES in environ else {}
     try:
-        listed = config.load(config.Common, "setup", settings).job_namespaces
+        listed = config.load_settings(config.Common, "setup", settings).job_namespaces
     except config.BadSettings as bad:
         raise Trouble(str(bad), WRONG_USE) from bad
     return with_default([*listed, *given])
@@ -82,12 +82,12 @@ async def verify(bus: Bus, args: argparse.Namespace) -> int:
     for bucket in BUCKETS:
         await bus.bucket(bucket)
     for namespace in namespaces:
-        await bus.programs(namespace)
+        await bus.program_store(namespace)
     return _show("there", namespaces)
 
 
 def _show(how: str, namespaces: list[str]) -> int:
     buckets = [*BUCKETS, *map(program_bucket, namespaces)]
-    for what, names in (("streams", [str(s.name) for s in streams()]), ("buckets", buckets)):
+    for what, names in (("streams", [str(s.name) for s in stream_configs()]), ("buckets", buckets)):
         print(f"{what} {', '.join(names)} are {how}")
     return DONE

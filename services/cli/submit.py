@@ -34,7 +34,7 @@ from shared.auth.permissions import API
 from shared.bus.bus import Bus
 from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, tag_of
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
-from shared.text import plain
+from shared.text import single_line
 
 EXAMPLES = (
     f"weir submit {example('digits.yaml')} --follow",
@@ -109,7 +109,7 @@ async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
             else f"the request in {request.file}"
         )
         raise Trouble(
-            "\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)])
+            "\n".join([f"{whose} is refused:", *(f"  - {single_line(r)}" for r in answer.reasons)])
         )
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     for line in filter(None, [await too_large(bus, answer), _next(answer, request.path, args)]):

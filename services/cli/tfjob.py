@@ -28,7 +28,7 @@ from services.cli.tfjob_shapes import Container, Replica, Requirements, TFJob, c
 from services.cli.trouble import WRONG_USE, Trouble
 from shared import documents as documents_module
 from shared.kube.objects import GIB, GPU
-from shared.text import counted
+from shared.text import format_count
 
 Fields = dict[str, Any]
 GROUP, ANNOTATION = "kubeflow.org/v1", "weir.dev/"
@@ -63,7 +63,7 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     try:
         documents = [
             each if isinstance(each, dict) else {}
-            for each in documents_module.load_all(text)
+            for each in documents_module.load_yaml_documents(text)
             if each is not None
         ]
     except yaml.YAMLError as error:
@@ -72,7 +72,7 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     if len(found) != 1:
         kinds = ", ".join(str(each.get("kind", "no object")) for each in documents) or "nothing"
         raise Trouble(
-            f"{name} has {counted(len(found), 'TFJob')}, and one is needed; there is {kinds}",
+            f"{name} has {format_count(len(found), 'TFJob')}, and one is needed; there is {kinds}",
             WRONG_USE,
         )
     if found[0].get("apiVersion") != GROUP:

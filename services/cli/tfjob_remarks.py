@@ -20,7 +20,7 @@ from services.cli.tfjob_shapes import (
     number,
 )
 from shared.kube.objects import GPU
-from shared.text import counted
+from shared.text import format_count
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
 NEEDED = {
@@ -79,7 +79,7 @@ def _wrong(job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]) ->
             yield Remark(
                 "wrong",
                 "",
-                f"spec.tfReplicaSpecs: {role} has {counted(_count(named, role), 'replica')}",
+                f"spec.tfReplicaSpecs: {role} has {format_count(_count(named, role), 'replica')}",
             )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.kube.objects import whole
+from shared.kube.objects import whole_units
 
 CONTAINER = "tensorflow"
 Amounts = dict[str, str | int | float]
@@ -94,7 +94,7 @@ def container(replica: Replica) -> Container | None:
 def number(resource: str, quantity: str | int | float | None, unit: int) -> float | None:
     """So many `unit`s; None for what is absent, or is no quantity (the remarks say so)."""
     try:
-        found = None if quantity is None else whole(resource, quantity)
+        found = None if quantity is None else whole_units(resource, quantity)
     except ValueError:
         return None
     return None if found is None else found if unit == 1 else found / unit

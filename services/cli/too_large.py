@@ -18,7 +18,7 @@ from services.allocator.view import JobView
 from services.cli.jobs import snapshots
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted
-from shared.text import plain
+from shared.text import single_line
 
 WORD_S = 2.0
 """So long the allocator's first word on it is waited for."""
@@ -46,4 +46,4 @@ def warning(view: JobView) -> str:
     """One line."""
     if view.phase != "Pending" or not view.why.startswith(NEVER):
         return ""
-    return f"weir submit: it was accepted, but {plain(view.why)}. It waits for a larger node"
+    return f"weir submit: it was accepted, but {single_line(view.why)}. It waits for a larger node"

@@ -23,7 +23,7 @@ from services.console.page.watch import Watch
 from services.console.top.palette import letters
 from services.console.top.whole import Look, whole
 from shared.bus.bus import Bus
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
 EVERY_S, WORDS_S = 1.0, 1.0
@@ -60,7 +60,7 @@ async def top(bus: Bus, args: argparse.Namespace) -> int:
         else:
             await _live(watch, watching, console, Picture(where), args.every)
     finally:
-        await end(watching)
+        await cancel_tasks(watching)
     return DONE
 
 
@@ -114,4 +114,4 @@ async def _unless_over(watching: asyncio.Future[None], wanted: object) -> None:
         if watching.done():
             watching.result()
     finally:
-        await end(waiting)
+        await cancel_tasks(waiting)

@@ -24,7 +24,7 @@ from services.local.stack import Stack
 from services.local.tenancy import pod_spec
 from shared.bus import bus
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import (
     JobFinished,
@@ -87,7 +87,7 @@ class Trial:
     bus: Bus
     tenants: Tenants
     broken: asyncio.Future[None]
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[StoredMessage] = field(default_factory=list)
     cpu: list[CpuSample] = field(default_factory=list)
     enforced: bool = False
     submitted_s: float = 0.0
@@ -188,7 +188,7 @@ async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
     bus in TLS.
     """
     connection = await bus.connect(stack.nats_url, "trial", stack.operator, ca)
-    broken = asyncio.ensure_future(connection.failed())
+    broken = asyncio.ensure_future(connection.raise_failure())
     watched = Trial(stack, connection, Tenants(stack.kube_url, stack.kube_headers), broken)
     broken.add_done_callback(lambda _: watched.changed.set())
     for filters in EVERYTHING:
@@ -197,5 +197,5 @@ async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
     try:
         yield watched
     finally:
-        await process.end(broken)
+        await process.cancel_tasks(broken)
         await connection.close()

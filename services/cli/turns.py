@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from services.cli.sentences import sentence
 from shared.messages import ProgressReported
-from shared.text import lasting
+from shared.text import format_duration
 
 REPORT_S, STILL_S = 5.0, 15.0
 """Between two reports; and how long nothing may be said."""
@@ -43,12 +43,12 @@ class Turns:
             self._report = report
             return sentence(report)
         late = saying and now_s >= self._said_s + self.still_s
-        return f"{lasting(now_s - self._turned_s)} so far: {saying}" if late else ""
+        return f"{format_duration(now_s - self._turned_s)} so far: {saying}" if late else ""
 
     def heading(self, saying: str, now_s: float) -> str:
         """What happens, and for how long it has."""
         self._turns(saying, now_s)
-        return f"{saying} ({lasting(now_s - self._turned_s)})" if saying else ""
+        return f"{saying} ({format_duration(now_s - self._turned_s)})" if saying else ""
 
     def _turns(self, saying: str, now_s: float) -> bool:
         """Whether this is another turn."""

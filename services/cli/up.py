@@ -24,7 +24,7 @@ from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
 from shared.auth.permissions import OPERATOR
 from shared.bus.bus import connect
 from shared.runtime.process import free_port
-from shared.text import counted
+from shared.text import format_count
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
@@ -102,7 +102,7 @@ async def _up(args: argparse.Namespace) -> int:
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
         async with stack:
             stack.write_connection(CONNECTION)
-            nodes = counted(len(spec.named()), "node")
+            nodes = format_count(len(spec.named()), "node")
             places = {
                 "kube": stack.kubeconfig,
                 "nats": stack.nats_url,

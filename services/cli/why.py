@@ -27,7 +27,7 @@ from services.console.why.lines import reasons, table
 from shared.bus.bus import Bus
 from shared.bus.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
 from shared.messages import CapacityChanged, Message
-from shared.text import plain
+from shared.text import single_line
 
 EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
 ROWS = 20
@@ -98,7 +98,7 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
                 break
     said = "`weir events` shows each with its name (o12, f345), and --json with its id"
     raise Trouble(
-        f"there is no event {plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`."
+        f"there is no event {single_line(text)!r} in the log; {said}. Of a job: `weir explain JOB`."
     )
 
 

@@ -45,7 +45,9 @@ def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[d
 
 
 def _own_folder(decision: AllocationDecided) -> str:
-    return checkpoints.location(decision.request, decision.uid, decision.checkpoint_folder)
+    return checkpoints.checkpoint_location(
+        decision.request, decision.uid, decision.checkpoint_folder
+    )
 
 
 def _in_pod(folder: str, settings: Settings) -> str:

@@ -27,7 +27,7 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
         return []
     there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
     most_s = rules.grace_most_s
-    grace_s = eviction.needed_s(
+    grace_s = eviction.grace_period(
         generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
     )
     return [

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shared.kube.eviction import TAKEN_AWAY, takes_away
+from shared.kube.eviction import TAKEN_AWAY, evicts_pods
 from shared.messages import CORDONED, TAINTED, Taint
 
 
@@ -24,7 +24,7 @@ class Doom(msgspec.Struct, frozen=True):
 
 def doom(unschedulable: bool, taints: Iterable[Taint]) -> Doom | None:
     """None for a node whose pods may stay; of several reasons the hardest."""
-    found = [taint for taint in taints if takes_away(taint)]
+    found = [taint for taint in taints if evicts_pods(taint)]
     if found:
         first = min(found, key=lambda taint: (TAKEN_AWAY.get(taint.key) or float("inf"), taint.key))
         return Doom(TAINTED, f"{first.key}:{first.effect}", TAKEN_AWAY.get(first.key, 0.0))

@@ -16,7 +16,7 @@ from services.launcher.events import Budget, Note, event
 from services.launcher.facts import ServiceFact
 from services.launcher.paths import path
 from services.launcher.settings import Settings
-from shared.kube.client import TROUBLES, Api, ApiError
+from shared.kube.client import READ_ERRORS, Api, ApiError
 from shared.runtime.log import RateLimitedWarning
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class EventWriter:
         except ApiError as error:
             if error.status != ALREADY_THERE:
                 self.plaint.warn_error("EventNotWritten", error)
-        except TROUBLES as error:
+        except READ_ERRORS as error:
             self.plaint.warn_error("EventNotWritten", error)
 
 

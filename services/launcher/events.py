@@ -29,7 +29,14 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
-from shared.text import counted, headline, lasting, plain, shortened, size
+from shared.text import (
+    cut_middle,
+    format_count,
+    format_duration,
+    format_size,
+    headline,
+    single_line,
+)
 
 COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
 LONGEST_TEXT = 1_024
@@ -67,7 +74,7 @@ def note_of(message: JobMessage, view: View) -> Note | None:
         )
     if isinstance(message, JobFinished) and message.uid in view.told.jobs:
         reason, cause = ENDS[message.outcome], headline(message.cause)
-        said = f"after {counted(message.samples, 'example')}" + (f": {cause}" if cause else "")
+        said = f"after {format_count(message.samples, 'example')}" + (f": {cause}" if cause else "")
         return _note(
             message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True
         )
@@ -77,7 +84,7 @@ def note_of(message: JobMessage, view: View) -> Note | None:
 def _note(
     message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False
 ) -> Note:
-    told = shortened(plain(text), LONGEST_TEXT, gap=" [...] ")
+    told = cut_middle(single_line(text), LONGEST_TEXT, gap=" [...] ")
     return Note(uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last)
 
 
@@ -96,7 +103,7 @@ def _resumed(message: TrainingResumed, view: View) -> Note | None:
     pause = (
         ""
         if message.pause_s is None
-        else f" after a pause of {lasting(message.pause_s, fine=True)}"
+        else f" after a pause of {format_duration(message.pause_s, fine=True)}"
     )
     return _note(
         message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}"
@@ -117,7 +124,7 @@ def _change(before: int, now: int) -> str:
 
 def _size(tasks: tuple[TaskPlan, ...]) -> str:
     roles: list[str] = [task.role for task in tasks]
-    return size(roles.count("ps"), roles.count("worker"))
+    return format_size(roles.count("ps"), roles.count("worker"))
 
 
 class Budget(msgspec.Struct, frozen=True):

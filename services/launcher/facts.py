@@ -36,7 +36,7 @@ from services.launcher.shapes import (
     Terminated,
     Waiting,
 )
-from shared.kube.objects import Shape, Strange
+from shared.kube.objects import ApiObject, MalformedObject
 from shared.messages import DELETED, EVICTED, Resources, Role, Taint
 
 Kind = Literal["pods", "services", "networkpolicies", "nodes"]
@@ -112,7 +112,7 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------- reading
 
-S = TypeVar("S", bound=Shape)
+S = TypeVar("S", bound=ApiObject)
 F = TypeVar("F")
 
 
@@ -149,7 +149,7 @@ def _read(raw: bytes, shape: type[S], reader: Callable[[S], F]) -> F:
     try:
         return reader(msgspec.json.decode(raw, type=shape))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
 # ---------------------------------------------------------------- each kind

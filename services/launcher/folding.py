@@ -122,7 +122,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
 
 def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
     if message.generation in job.generations and ahead(job, message.generation):
-        job = replace(job, changes_s=eviction.added(job.changes_s, message.change_s))
+        job = replace(job, changes_s=eviction.add_measurement(job.changes_s, message.change_s))
     return _running(job, message.generation, at_s)
 
 

@@ -11,7 +11,7 @@ from services.launcher.facts import PodFact
 from services.launcher.jobs import Job, ahead, locked, paused
 from services.launcher.view import View
 from shared.messages import OF_NODE, GenerationAbandoned, TaskPlan
-from shared.text import shortened
+from shared.text import cut_middle
 
 KEPT, HEAD = 4_000, 1 / 8
 """Characters of a reason, and the share of its beginning, which says who; a traceback ends with
@@ -49,7 +49,7 @@ def abandonment(view: View, job: Job, number: int, reason: str) -> GenerationAba
         job=job.job,
         uid=job.uid,
         generation=number,
-        reason=shortened(reason, KEPT, HEAD),
+        reason=cut_middle(reason, KEPT, HEAD),
         stood=job.generations[number].spec is not None,
         goes_on=goes_on(view, job),
     )

@@ -79,7 +79,7 @@ class Hands:
 
     async def again_later(self, action: Action, why: str) -> None:
         count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
-        wait_s = self.api.wait_s(count)
+        wait_s = self.api.backoff_s(count)
         log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
         await asyncio.sleep(wait_s)
         self.on_outcome(action, None)

@@ -26,7 +26,7 @@ from services.launcher.actions import (
 from services.launcher.paths import path
 from services.launcher.settings import Settings
 from services.launcher.shapes import ServiceObject
-from shared.kube.client import TROUBLES, Api, ApiError
+from shared.kube.client import READ_ERRORS, Api, ApiError
 
 Body = dict[str, Any]
 BAD_REQUEST = 400
@@ -51,7 +51,7 @@ async def perform(action: Action, api: Api, settings: Settings) -> None:
         await _PERFORM[type(action)](action, api, settings)
     except ApiError as error:
         raise (Refused if error.status in HOPELESS else TryLater)(str(error)) from error
-    except TROUBLES as error:
+    except READ_ERRORS as error:
         raise TryLater(repr(error)) from error
 
 

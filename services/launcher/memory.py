@@ -16,7 +16,7 @@ from nats.js.errors import NotFoundError
 from services.launcher.view import Told
 from shared.bus import snapshots
 from shared.bus.bus import Bus
-from shared.bus.snapshots import Snapshots
+from shared.bus.snapshots import SnapshotStore
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 async def load(connection: Bus) -> Snapshot:
     try:
         found = msgspec.json.decode(
-            zlib.decompress(await snapshots.load(connection, KEY)), type=Snapshot
+            zlib.decompress(await snapshots.load_snapshot(connection, KEY)), type=Snapshot
         )
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("NoSnapshot", error=repr(error))
@@ -58,4 +58,4 @@ def encoded(snapshot: Snapshot) -> bytes:
 
 async def save(connection: Bus, snapshot: Snapshot) -> None:
     """Store the snapshot once."""
-    await Snapshots(connection, KEY).store(encoded(snapshot))
+    await SnapshotStore(connection, KEY).store(encoded(snapshot))

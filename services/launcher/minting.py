@@ -38,9 +38,9 @@ class Minter:
 
     def _minted(self, decision: AllocationDecided) -> str:
         meta = programs.meta_token(decision.request.program.digest)
-        chance = os.urandom(authority.CHANCE_BYTES)
+        chance = os.urandom(authority.SEED_BYTES)
         request = decision.request
-        return authority.job(
+        return authority.job_credentials(
             self.signer,
             decision.namespace,
             decision.job,

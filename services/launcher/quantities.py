@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.kube.objects import GIB, GPU, whole
+from shared.kube.objects import GIB, GPU, whole_units
 from shared.messages import Resources
 
 
@@ -20,9 +20,9 @@ def quantities(resources: Resources) -> dict[str, str]:
 
 def resources(listed: Mapping[str, object]) -> Resources:
     return Resources(
-        cpu=whole("cpu", listed.get("cpu", 0)) / 1000,
-        memory_gib=whole("memory", listed.get("memory", 0)) / GIB,
-        gpu=whole(GPU, listed.get(GPU, 0)),
+        cpu=whole_units("cpu", listed.get("cpu", 0)) / 1000,
+        memory_gib=whole_units("memory", listed.get("memory", 0)) / GIB,
+        gpu=whole_units(GPU, listed.get(GPU, 0)),
     )
 
 

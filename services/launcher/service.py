@@ -29,16 +29,16 @@ from services.launcher.minting import Minter, minter
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
-from shared.bounds import clamped
+from shared.bounds import within_bounds
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
-from shared.bus.consumer import Heard, SetBack
+from shared.bus.consumer import StoredMessage, StreamSetBack
 from shared.bus.publisher import Stale
-from shared.bus.snapshots import Snapshots
+from shared.bus.snapshots import SnapshotStore
 from shared.kube import limiter
-from shared.kube.client import Api, connect
-from shared.kube.watch import Event, Listed, Missed
+from shared.kube.client import Api, connect_api
+from shared.kube.watch import Deleted, Event, Listed
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -110,19 +110,19 @@ class Launcher:
             str, int
         ] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
-        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
+        self.meters, self.snapshots = Meters(), SnapshotStore(bus, memory.KEY)
         self.events = EventWriter(api, settings, clock)
 
     # ------------------------------------------------------------ remember
 
-    async def on_fact(self, heard: Heard) -> None:
+    async def on_fact(self, heard: StoredMessage) -> None:
         if not self.replaying:
             self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
         self.fold(heard)
         if not self.replaying:
             self.meters.heard(heard.message)
 
-    def fold(self, heard: Heard) -> None:
+    def fold(self, heard: StoredMessage) -> None:
         message = cast(JobMessage, heard.message)
         if not self.ends_job_to_come(message, heard.sequence):
             self.remember(message, heard.stored_s)
@@ -152,7 +152,7 @@ class Launcher:
         if isinstance(event, Listed):
             self.on_list(kind, namespace, event.facts)
         else:
-            self.on_change(event.fact, isinstance(event, Missed))
+            self.on_change(event.fact, isinstance(event, Deleted))
 
     def on_list(self, kind: Kind, namespace: str, found: Iterable[Any]) -> None:
         if kind == "nodes":
@@ -263,7 +263,7 @@ class Launcher:
         if type(message) in ORDERS:
             await self.order(message)
         else:
-            message = clamped(
+            message = within_bounds(
                 message
             )  # as it is heard, or what was said would not be what is remembered
             await self.bus.publish(message)
@@ -279,9 +279,9 @@ class Launcher:
         """
         if message.uid in self.resting:
             return  # what this order follows on was refused
-        key, over = message.key(), subjects.about(message.key(), "cluster")
+        key, over = message.key(), subjects.area_pattern(message.key(), "cluster")
         last = max(
-            await self.bus.last_over(over), self.given.get(key, 0)
+            await self.bus.last_sequence_matching(over), self.given.get(key, 0)
         )  # a copy that lags has not even our own
         if not await self.heard(last, key):
             return self.stir(message.uid)
@@ -357,7 +357,7 @@ class Launcher:
             await self.bus.follow(
                 (*HEARD, *SAID), self.on_fact, known.after, stored_s=known.stored_s
             )
-        except SetBack as error:
+        except StreamSetBack as error:
             log.warning("StartsFromTheLog", reason=str(error))
             self.begin_from(memory.Snapshot())
             await self.bus.follow((*HEARD, *SAID), self.on_fact, {})
@@ -373,18 +373,18 @@ def completed(settings: Settings) -> Settings:
 
 async def start(bus: Bus, settings: Settings) -> None:
     settings = completed(settings)
-    api = await connect(settings, "weir-launcher", random.random)
+    api = await connect_api(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
-    api.tells(bus.troubles)
+    api.report_to(bus.incidents)
     api.may_change = bus.must_lead
-    bus.spawn(api.report())
+    bus.spawn(api.log_requests())
     launcher = Launcher(
         bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s)
     )
-    bus.vitals.need("the lists of what is there", launcher.listed.is_set)
-    bus.vitals.tell("kubernetes", lambda: limiter.measures(api.requests))
-    bus.vitals.tell("the snapshot", launcher.snapshots.measures)
-    bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
+    bus.health.require("the lists of what is there", launcher.listed.is_set)
+    bus.health.add_source("kubernetes", lambda: limiter.request_measures(api.requests))
+    bus.health.add_source("the snapshot", launcher.snapshots.measures)
+    bus.health.add_source("launcher", lambda: launcher.meters.measures(launcher.view))
     await launcher.follow(await memory.load(bus))
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))

@@ -6,13 +6,13 @@ decoder.
 
 from __future__ import annotations
 
-from shared.kube.objects import Shape
+from shared.kube.objects import ApiObject
 from shared.messages import Whole
 
 Amounts = dict[str, str | int | float]
 
 
-class Meta(Shape, frozen=True):
+class Meta(ApiObject, frozen=True):
     name: str
     namespace: str | None = None
     uid: str | None = None
@@ -21,7 +21,7 @@ class Meta(Shape, frozen=True):
     deletion_timestamp: str | None = None
 
 
-class Condition(Shape, frozen=True):
+class Condition(ApiObject, frozen=True):
     type: str
     status: str
     reason: str | None = None
@@ -29,41 +29,41 @@ class Condition(Shape, frozen=True):
     last_transition_time: str | None = None
 
 
-class Requirements(Shape, frozen=True):
+class Requirements(ApiObject, frozen=True):
     requests: Amounts | None = None
 
 
-class Container(Shape, frozen=True):
+class Container(ApiObject, frozen=True):
     resources: Requirements | None = None
 
 
-class Waiting(Shape, frozen=True):
+class Waiting(ApiObject, frozen=True):
     reason: str | None = None
 
 
-class Terminated(Shape, frozen=True):
+class Terminated(ApiObject, frozen=True):
     finished_at: str | None = None
     exit_code: Whole | None = None
     reason: str | None = None
     message: str | None = None
 
 
-class State(Shape, frozen=True):
+class State(ApiObject, frozen=True):
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Shape, frozen=True):
+class ContainerStatus(ApiObject, frozen=True):
     state: State | None = None
     resources: Requirements | None = None
 
 
-class Spec(Shape, frozen=True):
+class Spec(ApiObject, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
 
 
-class PodStatus(Shape, frozen=True):
+class PodStatus(ApiObject, frozen=True):
     phase: str | None = None
     reason: str | None = None
     message: str | None = None
@@ -71,31 +71,31 @@ class PodStatus(Shape, frozen=True):
     container_statuses: list[ContainerStatus] | None = None
 
 
-class NodeStatus(Shape, frozen=True):
+class NodeStatus(ApiObject, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class PodObject(Shape, frozen=True):
+class PodObject(ApiObject, frozen=True):
     metadata: Meta
     spec: Spec | None = None
     status: PodStatus | None = None
 
 
-class ServiceObject(Shape, frozen=True):
+class ServiceObject(ApiObject, frozen=True):
     metadata: Meta
 
 
-class NodeTaint(Shape, frozen=True):
+class NodeTaint(ApiObject, frozen=True):
     key: str
     effect: str
 
 
-class NodeSpec(Shape, frozen=True):
+class NodeSpec(ApiObject, frozen=True):
     unschedulable: bool | None = None
     taints: list[NodeTaint] | None = None
 
 
-class NodeObject(Shape, frozen=True):
+class NodeObject(ApiObject, frozen=True):
     metadata: Meta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None

@@ -16,7 +16,7 @@ from services.launcher import actions
 from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold, is_early
 from services.launcher.jobs import Job
-from shared.bounds import add_early, brief
+from shared.bounds import add_early_fact, shorten_texts
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -163,8 +163,8 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
     if isinstance(message, JobFinished):
         return _without(said, key, uid, at_s)
     if isinstance(message, Fact) and is_early(job, message):
-        waits = EarlyFact(brief(message), at_s)
-        return replace(said, early=add_early(said.early, waits, lambda each: each.fact))
+        waits = EarlyFact(shorten_texts(message), at_s)
+        return replace(said, early=add_early_fact(said.early, waits, lambda each: each.fact))
     if job is None and isinstance(message, AllocationDecided):
         job = Job(namespace=message.namespace, job=message.job, uid=uid)
     if job is None:

@@ -15,7 +15,7 @@ from services.launcher.labels import SELECTOR
 from services.launcher.paths import path
 from services.launcher.settings import Settings
 from shared.kube.client import Api
-from shared.kube.watch import Event, Reader
+from shared.kube.watch import Event, ListWatch
 
 KINDS: tuple[Kind, ...] = ("nodes", "services", "networkpolicies", "pods")
 READERS: dict[Kind, Callable[[bytes], Any]] = {
@@ -40,5 +40,5 @@ def watched(settings: Settings) -> list[tuple[Kind, str]]:
 async def watch(api: Api, kind: Kind, namespace: str, on_event: OnEvent) -> None:
     """Tell everything of a kind, for ever."""
     query = {} if kind == "nodes" else {"labelSelector": SELECTOR}
-    async for event in Reader(api, path(kind, namespace), READERS[kind], query).follow():
+    async for event in ListWatch(api, path(kind, namespace), READERS[kind], query).follow():
         on_event(kind, namespace, event)

@@ -63,7 +63,7 @@ async def serve(chosen: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    log.configure("local")
+    log.configure_logging("local")
     try:
         asyncio.run(serve(arguments()))
     except (BadCluster, OSError) as error:

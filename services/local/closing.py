@@ -13,8 +13,8 @@ import contextlib
 
 from msgspec.structs import replace
 
-from services.monitor.capacity import digest
-from services.monitor.service import recall
+from services.monitor.capacity import capacity_digest
+from services.monitor.service import read_last_facts
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from shared.messages import CapacityChanged
@@ -25,7 +25,7 @@ AT_ONCE = 100
 
 async def close_nodes(bus: Bus, now: float) -> None:
     """In the monitor's name, as long as there is none; a newer word than ours stands."""
-    for heard in await recall(bus, AT_ONCE):
+    for heard in await read_last_facts(bus, AT_ONCE):
         if isinstance(heard.message, CapacityChanged) and heard.message.ready:
             with contextlib.suppress(Stale):
                 await bus.publish(closed(heard.message, now), expect_last=heard.sequence)
@@ -34,4 +34,4 @@ async def close_nodes(bus: Bus, now: float) -> None:
 def closed(told: CapacityChanged, now: float) -> CapacityChanged:
     """Without pods: whatever ended the cluster ended them."""
     shut = replace(told, ready=False, free=told.allocatable, own=(), observed_s=now)
-    return replace(shut, seen=digest(shut, told.seen))
+    return replace(shut, seen=capacity_digest(shut, told.seen))

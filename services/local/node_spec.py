@@ -72,7 +72,7 @@ class BadCluster(ValueError):
 def parse(text: str) -> ClusterSpec:
     """Raises BadCluster."""
     try:
-        document = documents.load(text)
+        document = documents.load_yaml(text)
     except yaml.YAMLError as error:
         raise BadCluster(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):

@@ -218,7 +218,7 @@ class Stack:
 
     async def _start_nats(self) -> None:
         server = Path(sys.executable).with_name("nats-server")
-        keyring.issue(self.credentials, time.time())
+        keyring.write_credentials(self.credentials, time.time())
         config = self.folder / "nats.conf"
         config.write_text(nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
         cluster = nats_clusters.route_options([free_port() for _ in self.nats_ports])

@@ -3,10 +3,10 @@
 from shared.runtime import process
 
 if __name__ == "__main__":
-    process.end_when_told()  # before the imports below, which take a while
+    process.exit_on_signal()  # before the imports below, which take a while
 
     from services.monitor.service import Settings, start
     from shared.runtime import app
-    from shared.runtime.leadership import led
+    from shared.runtime.leadership import with_leadership
 
-    app.run("monitor", Settings, led("monitor", start))
+    app.run_service("monitor", Settings, with_leadership("monitor", start))

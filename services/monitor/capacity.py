@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from services.monitor.facts import NodeFact, PodFact, total
+from services.monitor.facts import NodeFact, PodFact, sum_amounts
 from shared.messages import CapacityChanged, OwnPod, Resources
 from shared.runtime.metrics import Family, Labels, Measure
 
@@ -32,7 +32,7 @@ def node_capacity(
     rests on.
     """
     holding = [p for p in pods if not p.ended]
-    free = node.allocatable.less(total(p.requests for p in holding))
+    free = node.allocatable.minus(sum_amounts(p.requests for p in holding))
     told = CapacityChanged(
         node=node.name,
         node_uid=node.uid,
@@ -42,14 +42,16 @@ def node_capacity(
         ready=node.ready,
         schedulable=node.schedulable,
         taints=node.taints,
-        own=tuple(sorted((_own(p) for p in holding if p.job), key=lambda o: (o.namespace, o.pod))),
+        own=tuple(
+            sorted((_own_pod(p) for p in holding if p.job), key=lambda o: (o.namespace, o.pod))
+        ),
         labels=node.labels,
         observed_s=now,
     )
-    return msgspec.structs.replace(told, seen=digest(told, revision))
+    return msgspec.structs.replace(told, seen=capacity_digest(told, revision))
 
 
-def node_gone(last: CapacityChanged, revision: str, now: float) -> CapacityChanged:
+def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityChanged:
     """The fact to tell of a node that was deleted."""
     told = CapacityChanged(
         node=last.node,
@@ -62,26 +64,28 @@ def node_gone(last: CapacityChanged, revision: str, now: float) -> CapacityChang
         gone=True,
         observed_s=now,
     )
-    return msgspec.structs.replace(told, seen=digest(told, revision))
+    return msgspec.structs.replace(told, seen=capacity_digest(told, revision))
 
 
-def same_picture(one: CapacityChanged | None, other: CapacityChanged) -> bool:
+def is_unchanged(one: CapacityChanged | None, other: CapacityChanged) -> bool:
     """Do two facts say the same, whenever and however it was seen?"""
-    return one is not None and _plain(one) == _plain(other)
+    return one is not None and _without_times(one) == _without_times(other)
 
 
-def digest(told: CapacityChanged, revision: str) -> str:
+def capacity_digest(told: CapacityChanged, revision: str) -> str:
     """Of the picture and of the revision it was seen at: a node that returns to an old picture
     tells a new fact.
     """
-    return hashlib.sha256(revision.encode() + msgspec.json.encode(_plain(told))).hexdigest()[:16]
+    return hashlib.sha256(
+        revision.encode() + msgspec.json.encode(_without_times(told))
+    ).hexdigest()[:16]
 
 
-def _plain(told: CapacityChanged) -> CapacityChanged:
+def _without_times(told: CapacityChanged) -> CapacityChanged:
     return msgspec.structs.replace(told, seen="", observed_s=0.0)
 
 
-def _own(pod: PodFact) -> OwnPod:
+def _own_pod(pod: PodFact) -> OwnPod:
     return OwnPod(
         namespace=pod.namespace,
         job=pod.job,
@@ -91,39 +95,39 @@ def _own(pod: PodFact) -> OwnPod:
     )
 
 
-class Picture:
+class ClusterPicture:
     """What has been seen, and what was last said of each node."""
 
     def __init__(self, said: Iterable[CapacityChanged] = ()) -> None:
-        self.said = {told.node: told for told in said}
+        self.published = {told.node: told for told in said}
         self.nodes: dict[str, NodeFact] = {}
         self.bound: dict[str, dict[str, PodFact]] = {}
         self.where: dict[str, str] = {}
         self.revisions: dict[str, str] = {}
 
-    def begin_from(self, said: Iterable[CapacityChanged]) -> set[str]:
+    def restart_from(self, said: Iterable[CapacityChanged]) -> set[str]:
         """Take these for what was said; every node may differ from that."""
-        before = set(self.said)
-        self.said = {told.node: told for told in said}
-        return before | set(self.said) | set(self.nodes)
+        before = set(self.published)
+        self.published = {told.node: told for told in said}
+        return before | set(self.published) | set(self.nodes)
 
     # ------------------------------------------------------------ seeing
 
-    def see_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
+    def replace_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
         """All nodes there are; those that we knew of and that are not among them are gone."""
-        before = set(self.nodes) | {name for name, told in self.said.items() if not told.gone}
+        before = set(self.nodes) | {name for name, told in self.published.items() if not told.gone}
         self.nodes = {n.name: n for n in nodes}
         return self._touch(before | set(self.nodes), revision)
 
-    def see_node(self, node: NodeFact, revision: str) -> set[str]:
+    def update_node(self, node: NodeFact, revision: str) -> set[str]:
         self.nodes[node.name] = node
         return self._touch({node.name}, revision)
 
-    def miss_node(self, node: NodeFact, revision: str) -> set[str]:
+    def remove_node(self, node: NodeFact, revision: str) -> set[str]:
         self.nodes.pop(node.name, None)
         return self._touch({node.name}, revision)
 
-    def see_pods(self, pods: Iterable[PodFact], revision: str) -> set[str]:
+    def replace_pods(self, pods: Iterable[PodFact], revision: str) -> set[str]:
         """All pods there are, and no others."""
         before = set(self.bound)
         self.bound, self.where = {}, {}
@@ -131,10 +135,10 @@ class Picture:
             self._bind(pod)
         return self._touch(before | set(self.bound), revision)
 
-    def see_pod(self, pod: PodFact, revision: str) -> set[str]:
+    def update_pod(self, pod: PodFact, revision: str) -> set[str]:
         return self._touch(self._forget(pod) | self._bind(pod), revision)
 
-    def miss_pod(self, pod: PodFact, revision: str) -> set[str]:
+    def remove_pod(self, pod: PodFact, revision: str) -> set[str]:
         return self._touch(self._forget(pod), revision)
 
     def _bind(self, pod: PodFact) -> set[str]:
@@ -154,21 +158,21 @@ class Picture:
 
     # ------------------------------------------------------------ saying
 
-    def news(self, names: Iterable[str], now: float) -> list[CapacityChanged]:
+    def take_changes(self, names: Iterable[str], now: float) -> list[CapacityChanged]:
         """Of these nodes, what is truly new; it counts as said."""
-        fresh = [told for told in (self._told(name, now) for name in sorted(names)) if told]
-        self.said.update({told.node: told for told in fresh})
+        fresh = [told for told in (self._changed_fact(name, now) for name in sorted(names)) if told]
+        self.published.update({told.node: told for told in fresh})
         return fresh
 
-    def _told(self, name: str, now: float) -> CapacityChanged | None:
-        last, revision = self.said.get(name), self.revisions.get(name, "")
+    def _changed_fact(self, name: str, now: float) -> CapacityChanged | None:
+        last, revision = self.published.get(name), self.revisions.get(name, "")
         if name in self.nodes:
             told = node_capacity(self.nodes[name], self.bound.get(name, {}).values(), revision, now)
         elif last:
-            told = node_gone(last, revision, now)
+            told = deleted_node(last, revision, now)
         else:
             return None
-        return None if same_picture(last, told) else told
+        return None if is_unchanged(last, told) else told
 
 
 GIB = 1 << 30  # bytes

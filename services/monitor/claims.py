@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from services.monitor.facts import UNREADABLE, ObjectMeta
-from services.monitor.namespaces import Collection, Named
-from shared.bounds import clamped
-from shared.kube.objects import Shape, Strange
+from services.monitor.namespaces import Collection, NamespacedObject
+from shared.bounds import within_bounds
+from shared.kube.objects import ApiObject, MalformedObject
 from shared.messages import ClaimPlacement, ClaimsChanged, Namespace, NodeRequirement, NodeTerm
 
 ZONES = (
@@ -30,35 +30,35 @@ Terms = tuple[NodeTerm, ...]
 # ---------------------------------------------------------------- the API's shapes
 
 
-class RequirementObject(Shape, frozen=True):
+class RequirementObject(ApiObject, frozen=True):
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
-class TermObject(Shape, frozen=True):
+class TermObject(ApiObject, frozen=True):
     match_expressions: list[RequirementObject] | None = None
     match_fields: list[RequirementObject] | None = None
 
 
-class SelectorObject(Shape, frozen=True):
+class SelectorObject(ApiObject, frozen=True):
     node_selector_terms: list[TermObject] | None = None
 
 
-class VolumeAffinity(Shape, frozen=True):
+class VolumeAffinity(ApiObject, frozen=True):
     required: SelectorObject | None = None
 
 
-class ClaimReference(Shape, frozen=True):
+class ClaimReference(ApiObject, frozen=True):
     namespace: str | None = None
 
 
-class VolumeSpec(Shape, frozen=True):
+class VolumeSpec(ApiObject, frozen=True):
     node_affinity: VolumeAffinity | None = None
     claim_ref: ClaimReference | None = None
 
 
-class VolumeObject(Shape, frozen=True):
+class VolumeObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: VolumeSpec | None = None
 
@@ -72,16 +72,16 @@ class VolumeObject(Shape, frozen=True):
         return tuple(msgspec.structs.replace(term, labels=(*term.labels, *zones)) for term in alone)
 
 
-class ClaimSpec(Shape, frozen=True):
+class ClaimSpec(ApiObject, frozen=True):
     volume_name: str | None = None
 
 
-class ClaimObject(Shape, frozen=True):
+class ClaimObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: ClaimSpec | None = None
 
 
-def claim(raw: bytes) -> Named[str] | None:
+def read_claim(raw: bytes) -> NamespacedObject[str] | None:
     """Read the name of the volume to which a claim is bound; None where it is bound to none. Raise
     `Strange`.
     """
@@ -89,15 +89,15 @@ def claim(raw: bytes) -> Named[str] | None:
         read = msgspec.json.decode(raw, type=ClaimObject)
         volume = read.spec.volume_name if read.spec else None
         return (
-            Named(_namespace(read.metadata.namespace), read.metadata.name, volume)
+            NamespacedObject(_namespace(read.metadata.namespace), read.metadata.name, volume)
             if volume
             else None
         )
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
-def volume(raw: bytes) -> Named[Terms] | None:
+def read_volume(raw: bytes) -> NamespacedObject[Terms] | None:
     """Read which nodes a volume is for; None where it is for all, or is nobody's. Raise
     `Strange`.
     """
@@ -106,12 +106,12 @@ def volume(raw: bytes) -> Named[Terms] | None:
         claimed = read.spec.claim_ref if read.spec else None
         terms = read.terms() if claimed else ()
         return (
-            Named(_namespace(claimed.namespace), read.metadata.name, terms)
+            NamespacedObject(_namespace(claimed.namespace), read.metadata.name, terms)
             if claimed and terms
             else None
         )
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
 def _namespace(namespace: str | None) -> str:
@@ -127,14 +127,18 @@ def _term(term: TermObject) -> NodeTerm:
 
 def _requirements(each: Iterable[RequirementObject] | None) -> tuple[NodeRequirement, ...]:
     return tuple(
-        clamped(NodeRequirement(key=one.key, operator=one.operator, values=tuple(one.values or ())))
+        within_bounds(
+            NodeRequirement(key=one.key, operator=one.operator, values=tuple(one.values or ()))
+        )
         for one in each or ()
     )
 
 
 def _zones(labels: Mapping[str, str]) -> tuple[NodeRequirement, ...]:
     return tuple(
-        clamped(NodeRequirement(key=key, operator="In", values=tuple(labels[key].split("__"))))
+        within_bounds(
+            NodeRequirement(key=key, operator="In", values=tuple(labels[key].split("__")))
+        )
         for key in ZONES
         if key in labels
     )
@@ -166,7 +170,7 @@ class ClaimPicture:
 
     def _told(self, namespace: str, now: float) -> ClaimsChanged:
         volumes, together = self.volumes.known.get(namespace, {}), dict[Terms, list[str]]()
-        for name, bound_to in self.claims.of(namespace):
+        for name, bound_to in self.claims.in_namespace(namespace):
             if bound_to in volumes:
                 together.setdefault(volumes[bound_to], []).append(name)
         placements = [

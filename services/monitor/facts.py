@@ -14,8 +14,8 @@ from typing import Annotated
 
 import msgspec
 
-from shared.bounds import clamped
-from shared.kube.objects import GIB, GPU, Shape, Strange, whole
+from shared.bounds import within_bounds
+from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
 from shared.messages import Resources, Taint
 
 
@@ -29,7 +29,7 @@ class Amount(msgspec.Struct, frozen=True):
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.milli + other.milli, self.bytes + other.bytes, self.gpu + other.gpu)
 
-    def less(self, other: Amount) -> Amount:
+    def minus(self, other: Amount) -> Amount:
         """What remains, never below nothing."""
         return Amount(
             max(0, self.milli - other.milli),
@@ -44,25 +44,27 @@ class Amount(msgspec.Struct, frozen=True):
 
     def resources(self) -> Resources:
         """Return it in the units of a message, and within the bounds of one."""
-        return clamped(Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu))
+        return within_bounds(
+            Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu)
+        )
 
 
 NOTHING = Amount()
 
 
-def amount(named: Mapping[str, object] | None) -> Amount:
+def read_amount(named: Mapping[str, object] | None) -> Amount:
     """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no
     amount.
     """
     if not named:
         return NOTHING
-    counted = [whole(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
+    counted = [whole_units(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
     if min(counted) < 0:
         raise ValueError(f"less than nothing: {dict(named)}")
     return Amount(*counted)
 
 
-def total(amounts: Iterable[Amount]) -> Amount:
+def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     return sum(amounts, Amount())
 
 
@@ -101,7 +103,7 @@ class NodeFact(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- the API's shapes
 
 
-class ObjectMeta(Shape, frozen=True):
+class ObjectMeta(ApiObject, frozen=True):
     name: Name
     namespace: str | None = None
     uid: str | None = None
@@ -110,22 +112,22 @@ class ObjectMeta(Shape, frozen=True):
     deletion_timestamp: str | None = None
 
 
-class Requirements(Shape, frozen=True):
+class Requirements(ApiObject, frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class Container(Shape, frozen=True):
+class Container(ApiObject, frozen=True):
     name: str = ""
     resources: Requirements | None = None
     restart_policy: str | None = None
 
 
-class ContainerStatus(Shape, frozen=True):
+class ContainerStatus(ApiObject, frozen=True):
     name: str = ""
     allocated_resources: dict[str, str | int | float] | None = None
 
 
-class PodSpec(Shape, frozen=True):
+class PodSpec(ApiObject, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -133,13 +135,13 @@ class PodSpec(Shape, frozen=True):
     overhead: dict[str, str | int | float] | None = None
 
 
-class PodStatus(Shape, frozen=True):
+class PodStatus(ApiObject, frozen=True):
     phase: str | None = None
     allocated_resources: dict[str, str | int | float] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
 
-class PodObject(Shape, frozen=True):
+class PodObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: PodSpec | None = None
     status: PodStatus | None = None
@@ -160,28 +162,28 @@ class PodObject(Shape, frozen=True):
         )
 
 
-class TaintObject(Shape, frozen=True):
+class TaintObject(ApiObject, frozen=True):
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
-class NodeSpec(Shape, frozen=True):
+class NodeSpec(ApiObject, frozen=True):
     unschedulable: bool | None = None
     taints: list[TaintObject] | None = None
 
 
-class Condition(Shape, frozen=True):
+class Condition(ApiObject, frozen=True):
     type: str = ""
     status: str = ""
 
 
-class NodeStatus(Shape, frozen=True):
+class NodeStatus(ApiObject, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[Condition] | None = None
 
 
-class NodeObject(Shape, frozen=True):
+class NodeObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
@@ -191,7 +193,7 @@ class NodeObject(Shape, frozen=True):
         return NodeFact(
             uid=self.metadata.uid or self.metadata.name,
             name=self.metadata.name,
-            allocatable=amount(status.allocatable),
+            allocatable=read_amount(status.allocatable),
             ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
             schedulable=not spec.unschedulable,
             taints=tuple(
@@ -206,7 +208,7 @@ def pod_fact(raw: bytes) -> PodFact:
     try:
         return msgspec.json.decode(raw, type=PodObject).fact()
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
 def node_fact(raw: bytes) -> NodeFact:
@@ -214,7 +216,7 @@ def node_fact(raw: bytes) -> NodeFact:
     try:
         return msgspec.json.decode(raw, type=NodeObject).fact()
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
 # ---------------------------------------------------------------- what a pod requests
@@ -230,12 +232,12 @@ def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
     """
     of_containers = container_requests(spec, status)
     whole = (spec.resources.requests if spec.resources else None) or {}
-    wanted = amount(whole).at_least(amount(status.allocated_resources))
+    wanted = read_amount(whole).at_least(read_amount(status.allocated_resources))
     return Amount(
         milli=wanted.milli if "cpu" in whole else of_containers.milli,
         bytes=wanted.bytes if "memory" in whole else of_containers.bytes,
         gpu=of_containers.gpu,
-    ) + amount(spec.overhead)
+    ) + read_amount(spec.overhead)
 
 
 def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
@@ -244,18 +246,20 @@ def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
 
     A sidecar is an init container that restarts always.
     """
-    has = {s.name: amount(s.allocated_resources) for s in status.container_statuses or ()}
+    has = {s.name: read_amount(s.allocated_resources) for s in status.container_statuses or ()}
     sidecars, peak = Amount(), Amount()
     for container in spec.init_containers or ():
-        wanted = _wanted(container)
+        wanted = _requested(container)
         if container.restart_policy == "Always":
             sidecars = sidecars + wanted
             peak = peak.at_least(sidecars)
         else:
             peak = peak.at_least(sidecars + wanted)
-    running = total(_wanted(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ())
+    running = sum_amounts(
+        _requested(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ()
+    )
     return (running + sidecars).at_least(peak)
 
 
-def _wanted(container: Container) -> Amount:
-    return amount(container.resources.requests if container.resources else None)
+def _requested(container: Container) -> Amount:
+    return read_amount(container.resources.requests if container.resources else None)

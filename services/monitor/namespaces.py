@@ -7,41 +7,41 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
-class Named(msgspec.Struct, Generic[Said], frozen=True):
+class NamespacedObject(msgspec.Struct, Generic[Value], frozen=True):
     """What one object says of a namespace."""
 
     namespace: str
     name: str
-    said: Said
+    value: Value
 
 
-class Collection(Generic[Said]):
+class Collection(Generic[Value]):
     """Every change returns the namespaces that it touches."""
 
     def __init__(self) -> None:
-        self.known: dict[str, dict[str, Said]] = {}
+        self.known: dict[str, dict[str, Value]] = {}
 
-    def see_all(self, objects: Iterable[Named[Said]]) -> set[str]:
+    def replace_all(self, objects: Iterable[NamespacedObject[Value]]) -> set[str]:
         before = set(self.known)
         self.known = {}
         for each in objects:
-            self.see(each)
+            self.update(each)
         return before | set(self.known)
 
-    def see(self, each: Named[Said]) -> set[str]:
-        self.known.setdefault(each.namespace, {})[each.name] = each.said
+    def update(self, each: NamespacedObject[Value]) -> set[str]:
+        self.known.setdefault(each.namespace, {})[each.name] = each.value
         return {each.namespace}
 
-    def miss(self, each: Named[Said]) -> set[str]:
+    def remove(self, each: NamespacedObject[Value]) -> set[str]:
         left = self.known.get(each.namespace, {})
         left.pop(each.name, None)
         if not left:
             self.known.pop(each.namespace, None)
         return {each.namespace}
 
-    def of(self, namespace: str) -> list[tuple[str, Said]]:
+    def in_namespace(self, namespace: str) -> list[tuple[str, Value]]:
         """Return what is said of a namespace, in the order of the objects' names."""
         return sorted(self.known.get(namespace, {}).items(), key=lambda item: item[0])

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from services.monitor.facts import UNREADABLE, ObjectMeta
-from services.monitor.namespaces import Collection, Named
-from shared.bounds import clamped
-from shared.kube.objects import GIB, GPU, Shape, Strange, whole
+from services.monitor.namespaces import Collection, NamespacedObject
+from shared.bounds import within_bounds
+from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
 from shared.messages import (
     MostResources,
     Namespace,
@@ -44,16 +44,16 @@ Quantities = dict[str, str | int | float]
 # ---------------------------------------------------------------- the API's shapes
 
 
-class ScopeRequirement(Shape, frozen=True):
+class ScopeRequirement(ApiObject, frozen=True):
     scope_name: str = ""
     operator: str = ""
 
 
-class ScopeSelector(Shape, frozen=True):
+class ScopeSelector(ApiObject, frozen=True):
     match_expressions: list[ScopeRequirement] | None = None
 
 
-class QuotaSpec(Shape, frozen=True):
+class QuotaSpec(ApiObject, frozen=True):
     hard: Quantities | None = None
     scopes: list[str] | None = None
     scope_selector: ScopeSelector | None = None
@@ -64,12 +64,12 @@ class QuotaSpec(Shape, frozen=True):
         return scopes <= SCOPES_OF_TASKS and all(each.operator == "Exists" for each in selected)
 
 
-class QuotaStatus(Shape, frozen=True):
+class QuotaStatus(ApiObject, frozen=True):
     hard: Quantities | None = None
     used: Quantities | None = None
 
 
-class QuotaObject(Shape, frozen=True):
+class QuotaObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: QuotaSpec | None = None
     status: QuotaStatus | None = None
@@ -80,7 +80,7 @@ class QuotaObject(Shape, frozen=True):
         if not spec.holds_tasks():
             return ()
         return tuple(
-            clamped(
+            within_bounds(
                 QuotaBound(
                     quota=self.metadata.name,
                     resource=resource,
@@ -92,17 +92,17 @@ class QuotaObject(Shape, frozen=True):
         )
 
 
-class LimitItem(Shape, frozen=True):
+class LimitItem(ApiObject, frozen=True):
     type: str = ""
     min: Quantities | None = None
     max: Quantities | None = None
 
 
-class LimitRangeSpec(Shape, frozen=True):
+class LimitRangeSpec(ApiObject, frozen=True):
     limits: list[LimitItem] | None = None
 
 
-class LimitRangeObject(Shape, frozen=True):
+class LimitRangeObject(ApiObject, frozen=True):
     metadata: ObjectMeta
     spec: LimitRangeSpec | None = None
 
@@ -111,27 +111,27 @@ class LimitRangeObject(Shape, frozen=True):
         least, most = _amounts(item.min for item in items), _amounts(item.max for item in items)
         return TaskBounds(
             limit_range=self.metadata.name,
-            least=clamped(Resources(**{name: max(found) for name, found in least.items()})),
-            most=clamped(MostResources(**{name: min(found) for name, found in most.items()})),
+            least=within_bounds(Resources(**{name: max(found) for name, found in least.items()})),
+            most=within_bounds(MostResources(**{name: min(found) for name, found in most.items()})),
         )
 
 
-def quota(raw: bytes) -> Named[tuple[QuotaBound, ...]]:
+def quota(raw: bytes) -> NamespacedObject[tuple[QuotaBound, ...]]:
     """Read a ResourceQuota; raise `Strange` for what is none."""
     try:
         read = msgspec.json.decode(raw, type=QuotaObject)
-        return Named(_namespace(read.metadata), read.metadata.name, read.bounds())
+        return NamespacedObject(_namespace(read.metadata), read.metadata.name, read.bounds())
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
-def limit_range(raw: bytes) -> Named[TaskBounds]:
+def read_limit_range(raw: bytes) -> NamespacedObject[TaskBounds]:
     """Read a LimitRange; raise `Strange` for what is none."""
     try:
         read = msgspec.json.decode(raw, type=LimitRangeObject)
-        return Named(_namespace(read.metadata), read.metadata.name, read.task_bounds())
+        return NamespacedObject(_namespace(read.metadata), read.metadata.name, read.task_bounds())
     except UNREADABLE as error:
-        raise Strange(str(error)) from error
+        raise MalformedObject(str(error)) from error
 
 
 def _namespace(metadata: ObjectMeta) -> str:
@@ -140,7 +140,7 @@ def _namespace(metadata: ObjectMeta) -> str:
 
 
 def _converted(resource: str, quantity: object) -> float:
-    smallest = whole(resource.rpartition("cpu")[1] or resource, quantity)
+    smallest = whole_units(resource.rpartition("cpu")[1] or resource, quantity)
     return smallest / COUNTED[resource]
 
 
@@ -151,7 +151,7 @@ def _amounts(each: Iterable[Quantities | None]) -> dict[str, list[Any]]:
         for name, (resource, unit) in UNITS.items():
             if quantities and resource in quantities:
                 found.setdefault(name, []).append(
-                    _in_unit(whole(resource, quantities[resource]), unit)
+                    _in_unit(whole_units(resource, quantities[resource]), unit)
                 )
     return found
 
@@ -188,9 +188,13 @@ class QuotaPicture:
         told = QuotaChanged(
             namespace=namespace,
             seen="",
-            bounds=tuple(bound for _, bounds in self.quotas.of(namespace) for bound in bounds),
+            bounds=tuple(
+                bound for _, bounds in self.quotas.in_namespace(namespace) for bound in bounds
+            ),
             task_bounds=tuple(
-                each for _, each in self.limit_ranges.of(namespace) if _says_anything(each)
+                each
+                for _, each in self.limit_ranges.in_namespace(namespace)
+                if _says_anything(each)
             ),
         )
         digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]

@@ -24,18 +24,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from services.monitor import capacity
-from services.monitor.capacity import Picture
-from services.monitor.claims import ClaimPicture, claim, volume
+from services.monitor.capacity import ClusterPicture
+from services.monitor.claims import ClaimPicture, read_claim, read_volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
-from services.monitor.namespaces import Collection, Named, Said
-from services.monitor.quotas import QuotaPicture, limit_range, quota
+from services.monitor.namespaces import Collection, NamespacedObject, Value
+from services.monitor.quotas import QuotaPicture, quota, read_limit_range
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
 from shared.kube import limiter
-from shared.kube.client import Api, connect
-from shared.kube.watch import Event, Listed, Missed, Reader
+from shared.kube.client import Api, connect_api
+from shared.kube.watch import Deleted, Event, Listed, ListWatch
 from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
 from shared.runtime.config import KubeSettings
 from shared.runtime.metrics import Measure, Meter
@@ -69,15 +69,15 @@ class NamespaceNews(Generic[P]):
         self.picture.begin_from(said)
         self._mark(self.namespaces | set(self.picture.said))
 
-    def on_event(self, event: Event[Named[Said]], there: Collection[Said]) -> None:
+    def on_event(self, event: Event[NamespacedObject[Value]], there: Collection[Value]) -> None:
         self.picture.revision = event.revision
         if isinstance(event, Listed):
-            self._mark(there.see_all(event.facts))
+            self._mark(there.replace_all(event.facts))
             self.listed.add(id(there))
-        elif isinstance(event, Missed):
-            self._mark(there.miss(event.fact))
+        elif isinstance(event, Deleted):
+            self._mark(there.remove(event.fact))
         else:
-            self._mark(there.see(event.fact))
+            self._mark(there.update(event.fact))
 
     def _mark(self, namespaces: set[str]) -> None:
         self.marked |= namespaces
@@ -94,22 +94,24 @@ class NamespaceNews(Generic[P]):
                 return self.picture.news(marked, time.time())
 
 
-async def recall(bus: Bus, at_once: int, kind: type[Message] = CapacityChanged) -> list[Heard]:
+async def read_last_facts(
+    bus: Bus, at_once: int, kind: type[Message] = CapacityChanged
+) -> list[StoredMessage]:
     """The last fact of a kind said of each node or namespace, so that a restart tells only what
     changed meanwhile.
 
     What cannot be read is told anew.
     """
-    info = await bus.asked(
+    info = await bus.retry_until_answered(
         lambda: bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(kind))
     )
     keys = [
         subject.removeprefix(subjects.pattern(kind, "")) for subject in info.state.subjects or {}
     ]
-    told: list[Heard] = []
+    told: list[StoredMessage] = []
     for begin in range(0, len(keys), at_once):
         heard = await asyncio.gather(
-            *(bus.last(kind, key) for key in keys[begin : begin + at_once])
+            *(bus.last_message(kind, key) for key in keys[begin : begin + at_once])
         )
         told += [h for h in heard if h]
     return told
@@ -131,28 +133,30 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     recall_parallel: int = 100  # at start: facts that were said before, asked for at once
 
 
-def messages_of(kind: type[M], heard: Iterable[Heard]) -> list[M]:
+def messages_of(kind: type[M], heard: Iterable[StoredMessage]) -> list[M]:
     return [each.message for each in heard if isinstance(each.message, kind)]
 
 
-def sequences(heard: Iterable[Heard]) -> dict[str, int]:
+def sequences(heard: Iterable[StoredMessage]) -> dict[str, int]:
     """Return, by subject, the sequence number of the last fact that we know of."""
     return {subjects.subject_of(each.message): each.sequence for each in heard}
 
 
-async def recall_all(bus: Bus, at_once: int) -> list[Heard]:
+async def read_all_last_facts(bus: Bus, at_once: int) -> list[StoredMessage]:
     """Return the last facts of all nodes, and of the quotas and claims of all namespaces."""
-    return [heard for kind in FACTS_SAID for heard in await recall(bus, at_once, kind)]
+    return [heard for kind in FACTS_SAID for heard in await read_last_facts(bus, at_once, kind)]
 
 
 class Monitor:
-    def __init__(self, bus: Bus, known: Sequence[Heard] = (), recall_parallel: int = 1) -> None:
+    def __init__(
+        self, bus: Bus, known: Sequence[StoredMessage] = (), recall_parallel: int = 1
+    ) -> None:
         self.bus, self.recall_parallel = bus, recall_parallel
-        self.picture = Picture(messages_of(CapacityChanged, known))
+        self.picture = ClusterPicture(messages_of(CapacityChanged, known))
         self.quotas = NamespaceNews(QuotaPicture(messages_of(QuotaChanged, known)))
         self.claims = NamespaceNews(ClaimPicture(messages_of(ClaimsChanged, known)))
-        self.said = sequences(known)
-        self.was_away = False  # the bus; it may have lost what was said last
+        self.last_sequences = sequences(known)
+        self.bus_was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(capacity.REACTION)
@@ -160,34 +164,34 @@ class Monitor:
         self.nodes_known = asyncio.Event()
         self.pods_known = asyncio.Event()
 
-    def begin_from(self, stored: list[Heard]) -> None:
+    def restart_from(self, stored: list[StoredMessage]) -> None:
         """Take what is stored for what was said, and look at every node and namespace again."""
-        self.said = sequences(stored)
-        self._mark(self.picture.begin_from(messages_of(CapacityChanged, stored)))
+        self.last_sequences = sequences(stored)
+        self._mark(self.picture.restart_from(messages_of(CapacityChanged, stored)))
         self.quotas.begin_from(messages_of(QuotaChanged, stored))
         self.claims.begin_from(messages_of(ClaimsChanged, stored))
 
-    def on_bus_return(self) -> None:
-        self.was_away = True
+    def on_bus_reconnect(self) -> None:
+        self.bus_was_away = True
         self.awake.set()
 
     def on_node(self, event: Event[NodeFact]) -> None:
         if isinstance(event, Listed):
-            self._mark(self.picture.see_nodes(event.facts, event.revision))
+            self._mark(self.picture.replace_nodes(event.facts, event.revision))
             self.nodes_known.set()
-        elif isinstance(event, Missed):
-            self._mark(self.picture.miss_node(event.fact, event.revision))
+        elif isinstance(event, Deleted):
+            self._mark(self.picture.remove_node(event.fact, event.revision))
         else:
-            self._mark(self.picture.see_node(event.fact, event.revision))
+            self._mark(self.picture.update_node(event.fact, event.revision))
 
     def on_pod(self, event: Event[PodFact]) -> None:
         if isinstance(event, Listed):
-            self._mark(self.picture.see_pods(event.facts, event.revision))
+            self._mark(self.picture.replace_pods(event.facts, event.revision))
             self.pods_known.set()
-        elif isinstance(event, Missed):
-            self._mark(self.picture.miss_pod(event.fact, event.revision))
+        elif isinstance(event, Deleted):
+            self._mark(self.picture.remove_pod(event.fact, event.revision))
         else:
-            self._mark(self.picture.see_pod(event.fact, event.revision))
+            self._mark(self.picture.update_pod(event.fact, event.revision))
 
     def _mark(self, names: set[str]) -> None:
         self.marked |= names
@@ -195,54 +199,54 @@ class Monitor:
         self.awake.set()
 
     async def watch_nodes(self, api: Api) -> None:
-        async for event in Reader(api, NODES, node_fact).follow():
+        async for event in ListWatch(api, NODES, node_fact).follow():
             self.on_node(event)
 
     async def watch_pods(self, api: Api) -> None:
-        async for event in Reader(api, PODS, pod_fact, HOLDING).follow():
+        async for event in ListWatch(api, PODS, pod_fact, HOLDING).follow():
             self.on_pod(event)
 
     async def watch_quotas(self, api: Api) -> None:
         there = self.quotas.picture.quotas
-        async for event in Reader(api, QUOTAS, quota).follow():
+        async for event in ListWatch(api, QUOTAS, quota).follow():
             self.quotas.on_event(event, there)
 
     async def watch_limit_ranges(self, api: Api) -> None:
         there = self.quotas.picture.limit_ranges
-        async for event in Reader(api, LIMIT_RANGES, limit_range).follow():
+        async for event in ListWatch(api, LIMIT_RANGES, read_limit_range).follow():
             self.quotas.on_event(event, there)
 
     async def watch_claims(self, api: Api) -> None:
         there = self.claims.picture.claims
-        async for event in Reader(api, CLAIMS, claim).follow():
+        async for event in ListWatch(api, CLAIMS, read_claim).follow():
             self.claims.on_event(event, there)
 
     async def watch_volumes(self, api: Api) -> None:
         there = self.claims.picture.volumes
-        async for event in Reader(api, VOLUMES, volume).follow():
+        async for event in ListWatch(api, VOLUMES, read_volume).follow():
             self.claims.on_event(event, there)
 
-    async def say_changes(self) -> None:
+    async def publish_changes(self) -> None:
         await self.nodes_known.wait()
         await self.pods_known.wait()
         while True:
             await self.awake.wait()
             self.awake.clear()
-            if self.was_away:
-                self.was_away = False
-                self.begin_from(await recall_all(self.bus, self.recall_parallel))
+            if self.bus_was_away:
+                self.bus_was_away = False
+                self.restart_from(await read_all_last_facts(self.bus, self.recall_parallel))
             marked, self.marked = self.marked, set()
             since_s, self.marked_s = self.marked_s, None
-            fresh = self.picture.news(marked, time.time())
-            await asyncio.gather(*(self.say(told) for told in fresh))
+            fresh = self.picture.take_changes(marked, time.time())
+            await asyncio.gather(*(self.publish_fact(told) for told in fresh))
             if fresh and since_s is not None:
                 self.reaction.observe(time.monotonic() - since_s)
 
-    async def say_namespaces(self, news: NamespaceNews[Any]) -> None:
+    async def publish_namespaces(self, news: NamespaceNews[Any]) -> None:
         while True:
-            await asyncio.gather(*(self.say(told) for told in await news.next()))
+            await asyncio.gather(*(self.publish_fact(told) for told in await news.next()))
 
-    async def say(self, told: Message) -> None:
+    async def publish_fact(self, told: Message) -> None:
         """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
 
         Another may lie there although we lead (or none: facts age): we look, and the newest word is
@@ -251,29 +255,29 @@ class Monitor:
         subject = subjects.subject_of(told)
         while True:
             try:
-                self.said[subject] = await self.bus.publish(
-                    told, expect_last=self.said.get(subject, 0)
+                self.last_sequences[subject] = await self.bus.publish(
+                    told, expect_last=self.last_sequences.get(subject, 0)
                 )
                 return
             except Stale:
-                self.said[subject] = await self.bus.last_sequence(type(told), told.key())
+                self.last_sequences[subject] = await self.bus.last_sequence(type(told), told.key())
 
     def measures(self) -> list[Measure]:
-        return [*capacity.capacity(self.picture.said.values()), self.reaction.measure()]
+        return [*capacity.capacity(self.picture.published.values()), self.reaction.measure()]
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    api = await connect(settings, "weir-monitor", random.random)
+    api = await connect_api(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
-    api.tells(bus.troubles)
+    api.report_to(bus.incidents)
     monitor = Monitor(
-        bus, await recall_all(bus, settings.recall_parallel), settings.recall_parallel
+        bus, await read_all_last_facts(bus, settings.recall_parallel), settings.recall_parallel
     )
-    bus.on_return.add(monitor.on_bus_return)
-    bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
-    bus.vitals.need("the list of pods", monitor.pods_known.is_set)
-    bus.vitals.tell("monitor", monitor.measures)
-    bus.vitals.tell("kubernetes", lambda: limiter.measures(api.requests))
+    bus.on_reconnect.add(monitor.on_bus_reconnect)
+    bus.health.require("the list of nodes", monitor.nodes_known.is_set)
+    bus.health.require("the list of pods", monitor.pods_known.is_set)
+    bus.health.add_source("monitor", monitor.measures)
+    bus.health.add_source("kubernetes", lambda: limiter.request_measures(api.requests))
     for work in (
         monitor.watch_nodes(api),
         monitor.watch_pods(api),
@@ -281,9 +285,9 @@ async def start(bus: Bus, settings: Settings) -> None:
         monitor.watch_limit_ranges(api),
         monitor.watch_claims(api),
         monitor.watch_volumes(api),
-        monitor.say_changes(),
-        monitor.say_namespaces(monitor.quotas),
-        monitor.say_namespaces(monitor.claims),
-        api.report(),
+        monitor.publish_changes(),
+        monitor.publish_namespaces(monitor.quotas),
+        monitor.publish_namespaces(monitor.claims),
+        api.log_requests(),
     ):
         bus.spawn(work)

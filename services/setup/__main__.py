@@ -3,9 +3,9 @@
 from shared.runtime import process
 
 if __name__ == "__main__":
-    process.end_when_told()  # before the imports below, which take a while
+    process.exit_on_signal()  # before the imports below, which take a while
 
     from services.setup.service import Settings, start
     from shared.runtime import app
 
-    app.run("setup", Settings, start)
+    app.run_service("setup", Settings, start)

@@ -35,7 +35,7 @@ class Settings(config.Common, frozen=True, kw_only=True):
 
 async def start(bus: Bus, settings: Settings) -> None:
     exist = asyncio.Event()
-    bus.vitals.need("the streams", exist.is_set)
+    bus.health.require("the streams", exist.is_set)
     bus.spawn(keep_streams(bus, settings, exist))
 
 

@@ -11,13 +11,13 @@ later.
 """
 
 if __name__ == "__main__":
-    process.end_when_told(EVICTED)  # before the imports below, which take a while
+    process.exit_on_signal(EVICTED)  # before the imports below, which take a while
     credentials = sealed.taken(os.environ)  # before all else: it may begin this process again
 
     from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, Settings, start
     from shared.runtime import app
 
-    app.run(
+    app.run_service(
         "trainer",
         Settings,
         start,

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from services.trainer.orders import CAUSE_LENGTH, GENERATED
 from services.trainer.program import BadProgram
 from services.trainer.rewritten import as_written
-from shared.text import shortened
+from shared.text import cut_middle
 
 REMOTE = 2_000  # characters that a worker tells the chief
 BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
@@ -74,13 +74,13 @@ def told(error: BaseException, program: str, longest: int = CAUSE_LENGTH) -> str
     if marked:
         return marked[1]
     if isinstance(error, BadProgram):
-        return shortened(
+        return cut_middle(
             f"{_place(program, error.line)}{error}" if error.line else str(error), longest
         )
     if isinstance(error, SyntaxError) and error.filename == program:
-        return shortened(_misspelt(error, program), longest)
+        return cut_middle(_misspelt(error, program), longest)
     found = [seen for each in _chain(error, program) if (seen := _seen(each, program)).frames]
-    return shortened(_written(found, program) if found else _foreign(error), longest)
+    return cut_middle(_written(found, program) if found else _foreign(error), longest)
 
 
 def marked(error: BaseException, program: str) -> Failed:

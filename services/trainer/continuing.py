@@ -12,8 +12,8 @@ import tensorflow as tf
 from services.trainer import cause, disk, files, shards
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.shards import Ledger
-from shared.checkpoints import candidates
-from shared.text import counted
+from shared.checkpoints import restore_candidates
+from shared.text import format_count
 
 FIELD = "checkpoint.continue_from"
 
@@ -28,7 +28,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
     """
     why = "it has no complete checkpoint"
     marked, found = files.committed_in(folder), files.checkpoints_in(folder)
-    for path in (*candidates((), marked), *(path for path in found if path not in marked)):
+    for path in (*restore_candidates((), marked), *(path for path in found if path not in marked)):
         if wrong := files.wrong(path, marked.get(path, "")):
             why = f"{path} cannot be restored: {wrong}"
             continue
@@ -44,7 +44,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
 def _fit_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
     if earlier.examples != ledger.examples:
         raise cause.plainly(
-            f"{FIELD}: {folder} was trained on {counted(earlier.examples, 'example')} an epoch, and this program has "
+            f"{FIELD}: {folder} was trained on {format_count(earlier.examples, 'example')} an epoch, and this program has "
             f"{ledger.examples:,}"
         )
     try:

@@ -74,7 +74,7 @@ class Farewell:
         if fact.generation > self.measured:
             self.measured, self.changes_s = (
                 fact.generation,
-                eviction.added(self.changes_s, fact.change_s),
+                eviction.add_measurement(self.changes_s, fact.change_s),
             )
 
     @property
@@ -83,7 +83,7 @@ class Farewell:
         lets it.
         """
         settings = self.trainer.settings
-        return eviction.needed_s(settings.grace_s, self.changes_s, settings.grace_most_s)
+        return eviction.grace_period(settings.grace_s, self.changes_s, settings.grace_most_s)
 
     async def attend(self) -> None:
         """Do what is due, at every change and when its time has come, until we may go."""
@@ -128,7 +128,9 @@ class Farewell:
         settings = self.trainer.settings
         with contextlib.suppress(TimeoutError, NatsError):
             async with asyncio.timeout(LOOK_UP_S):
-                found = await self.trainer.bus.last(kind, f"{settings.namespace}.{settings.job}")
+                found = await self.trainer.bus.last_message(
+                    kind, f"{settings.namespace}.{settings.job}"
+                )
                 said: Any = found and found.message
                 return said if said and said.uid == settings.uid else None
         return None

@@ -20,7 +20,7 @@ from services.trainer import cause
 from services.trainer.program import BadProgram
 from services.trainer.sought import sought
 from services.trainer.watchdog import Watchdog
-from shared.text import counted
+from shared.text import format_count
 
 TOKEN = "weir_feed"
 SINGLE = "is it batched already? Weir makes the batches, so that dataset(start, stop) is to give single examples"
@@ -60,7 +60,7 @@ def first(program: ModuleType, start: int, stop: int) -> Any:
     found = 0 if batch is None else len(tf.nest.flatten(batch)[0])
     if found != count:
         raise BadProgram(
-            f"dataset({start}, {stop}) gave {counted(found, 'example')} instead of {count}"
+            f"dataset({start}, {stop}) gave {format_count(found, 'example')} instead of {count}"
             f"{_batched(dataset, found, count)}",
             program.dataset,
         )

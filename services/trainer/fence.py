@@ -112,7 +112,7 @@ class Fence:
     newest_uid: NewestUid = staticmethod(_no_decision)
 
     def __init__(self, bus: Bus, key: str, uid: int, set_aside: SetAside, folder: str = "") -> None:
-        self._bucket, self._client = bus.entries(LEDGER), bus.client
+        self._bucket, self._client = bus.entry_store(LEDGER), bus.client
         self._key = key
         self._uid = uid
         self._set_aside = set_aside
@@ -360,10 +360,10 @@ REMEDY = "nothing is lost: it is tried until the bus answers; training goes on m
 
 async def of(bus: Bus, key: str, uid: int, folder: str = "") -> Fence:
     async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
-        await bus.bury_entry(LEDGER, key, revision, body, error)
+        await bus.add_dead_entry(LEDGER, key, revision, body, error)
 
     async def newest_uid() -> int | None:
-        decided = await bus.last(AllocationDecided, key)
+        decided = await bus.last_message(AllocationDecided, key)
         return (
             decided.message.uid
             if decided and isinstance(decided.message, AllocationDecided)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from services.trainer import retention
 from shared import checkpoints
-from shared.checkpoints import COMMITTED, INDEX, Committed
+from shared.checkpoints import COMMITTED, INDEX, CommitMark
 
 gfile = tf.io.gfile
 
@@ -36,9 +36,11 @@ def seal(path: str) -> Seal:
     with gfile.GFile(path + INDEX, "rb") as index:
         body = index.read()
     folder = path.rpartition("/")[0]
-    counted = [name for name in _parts(path) if checkpoints.counts(name)]
+    counted = [name for name in _parts(path) if checkpoints.is_in_digest(name)]
     sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
-    return Seal(checkpoints.digest(body, sizes), len(body) + sum(size for _, size in sizes))
+    return Seal(
+        checkpoints.checkpoint_digest(body, sizes), len(body) + sum(size for _, size in sizes)
+    )
 
 
 def wrong(path: str, digest: str) -> str:
@@ -75,7 +77,7 @@ def checkpoints_in(folder: str) -> list[str]:
     return sorted(ages, key=lambda path: ages[path], reverse=True)
 
 
-def mark_committed(path: str, committed: Committed) -> None:
+def mark_committed(path: str, committed: CommitMark) -> None:
     """Write beside a checkpoint that the ledger has named it, unless that is written or the
     checkpoint is gone.
     """
@@ -95,7 +97,7 @@ def committed_in(folder: str) -> dict[str, str]:
             contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
             gfile.GFile(path + COMMITTED, "rb") as file,
         ):
-            digests[path] = msgspec.json.decode(file.read(), type=Committed).digest
+            digests[path] = msgspec.json.decode(file.read(), type=CommitMark).digest
     return digests
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from services.trainer import disk, files
 from services.trainer.orders import Assignment, Kept
-from shared.checkpoints import Committed
+from shared.checkpoints import CommitMark
 
 logger = structlog.get_logger()
 
@@ -35,7 +35,7 @@ def mark(assignment: Assignment, named: Kept, total_samples: int) -> None:
             if digest := named.digests.get(path):
                 samples = named.samples if path == named.paths[0] else None
                 files.mark_committed(
-                    path, Committed(digest=digest, samples=samples, total_samples=total_samples)
+                    path, CommitMark(digest=digest, samples=samples, total_samples=total_samples)
                 )
     except tf.errors.OpError as error:
         logger.warning("CheckpointNotMarked", error=disk.said(error.message))

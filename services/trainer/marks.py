@@ -118,7 +118,7 @@ def beginning(word: Resumed, size: Size) -> dict[str, float]:
 
 def told(word: Resumed, size: Size) -> str:
     """One line of Markdown: what trains from here on, and what it cost."""
-    tasks = f"{text.size(size.ps, size.workers)}, batch {size.batch}"
+    tasks = f"{text.format_size(size.ps, size.workers)}, batch {size.batch}"
     what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,} on"
     if word.pause_s is None:
         return f"{what}."

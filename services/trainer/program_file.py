@@ -86,7 +86,7 @@ async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | Non
     try:
         async with asyncio.timeout(FETCH_S):
             body = await _stored(bus, namespace, digest)
-    except programs.TooLarge:
+    except programs.ProgramTooLarge:
         return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
         return None, f"the store did not give {digest} within {FETCH_S:g} s"
@@ -107,7 +107,7 @@ async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
     """
     try:
         async with asyncio.timeout(ANSWER_S):
-            await programs.described(bus, namespace, digest)
+            await programs.read_description(bus, namespace, digest)
     except TimeoutError:
         return False
     except WRONG as error:
@@ -119,7 +119,7 @@ async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
     """Return what lies under this name, as soon as the bus is there."""
     while True:
         try:
-            return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
+            return await programs.read_program(bus, namespace, digest, LARGEST_PROGRAM)
         except programs.BucketBusy:
             raise
         except (NatsError, *WRONG) as error:

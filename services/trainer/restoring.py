@@ -22,7 +22,7 @@ from services.trainer import disk, files
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.orders import Begin, Line, Skipped
 from services.trainer.shards import Ledger
-from shared.checkpoints import candidates
+from shared.checkpoints import restore_candidates
 
 logger = structlog.get_logger()
 
@@ -38,7 +38,7 @@ def restored(
     the ps is `lost`.
     """
     marked = files.committed_in(folder)
-    digests, paths = {**marked, **order.digests}, candidates(order.paths, marked)
+    digests, paths = {**marked, **order.digests}, restore_candidates(order.paths, marked)
     if paths[:1] != order.paths[:1]:
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
     for path, instead in zip_longest(paths, paths[1:], fillvalue=""):

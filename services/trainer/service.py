@@ -52,7 +52,7 @@ from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
 from shared.messages import (
     AllocationDecided,
@@ -65,7 +65,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from shared.runtime import log
-from shared.runtime.app import Leave
+from shared.runtime.app import ServiceExit
 
 logger = structlog.get_logger()
 Kinds = tuple[type[Message], ...]
@@ -104,11 +104,11 @@ class Trainer:
 
     # ------------------------------------------------------------ facts from the bus
 
-    async def hear(self, heard: Heard) -> None:
+    async def hear(self, heard: StoredMessage) -> None:
         """One fact about this job; of another job of this name there is none."""
         fact: Any = heard.message
         if fact.uid == self.settings.uid:
-            with log.about(fact):
+            with log.bind_message(fact):
                 await self.handlers()[type(fact)](fact)
 
     def handlers(self) -> dict[type, Callable[[Any], Awaitable[None]]]:
@@ -126,17 +126,17 @@ class Trainer:
         knows of that one.
         """
         await self.set_back.wait()
-        decided = await self.bus.last(AllocationDecided, key)
+        decided = await self.bus.last_message(AllocationDecided, key)
         known: Any = decided.message if decided else None
         if known is None or known.uid != self.settings.uid or known.generation < self.pod.newest:
             logger.error(
                 "GenerationLost", generation=self.pod.newest, remedy="the job goes on with new pods"
             )
-            raise Leave(EXIT_BUS_LOST)
+            raise ServiceExit(EXIT_BUS_LOST)
 
     async def on_spec(self, spec: ClusterSpecPublished) -> None:
         if self.set_back.is_set() and spec.previous is not None and spec.previous < self.pod.trains:
-            raise Leave(EXIT_BUS_LOST)
+            raise ServiceExit(EXIT_BUS_LOST)
         await self.perform(supervise.on_spec(self.pod, spec))
 
     async def on_hand_over(self, order: HandOverOrdered) -> None:
@@ -175,7 +175,7 @@ class Trainer:
             case actions.GoAway():
                 self.farewell.may_go.set()
             case actions.LeavePod():
-                raise Leave(EXIT_RETRY)
+                raise ServiceExit(EXIT_RETRY)
             case _:
                 await self.hands.perform(action)
 
@@ -183,7 +183,7 @@ class Trainer:
         """Where no newer generation comes, the pod ends."""
         await asyncio.sleep(self.settings.peer_grace_s)
         if self.pod.newest in (generation, self.pod.given_up):
-            raise Leave(EXIT_RETRY)
+            raise ServiceExit(EXIT_RETRY)
 
     async def attend(self) -> None:
         with fenced():
@@ -222,7 +222,7 @@ class Trainer:
                     self.tell_room(spec)
                 case Finished():
                     await self.voice.finished(spec.generation, word)
-                    raise Leave(0)
+                    raise ServiceExit(0)
                 case Failed():
                     self.ends.on_failed(spec.generation, word)
 
@@ -274,7 +274,7 @@ class Trainer:
         match ending:
             case "fails the job":
                 await self.voice.failed(generation, failure.cause)
-                raise Leave(1)
+                raise ServiceExit(1)
             case "prepares again":
                 await self.prepare_again(spec)
             case "is missed by its generation":
@@ -282,7 +282,7 @@ class Trainer:
             case "breaks":
                 await self.on_broken(generation, drains=phase == "draining")
             case "ends the pod":
-                raise Leave(EXIT_KILLED if failure is KILLED else EXIT_RETRY)
+                raise ServiceExit(EXIT_KILLED if failure is KILLED else EXIT_RETRY)
 
     async def prepare_again(self, spec: ClusterSpecPublished) -> None:
         await asyncio.sleep(AGAIN_S)
@@ -306,7 +306,7 @@ class Trainer:
 async def start(bus: Bus, settings: Settings) -> None:
     """Stand ready, then live by the facts about this job."""
     key = f"{settings.namespace}.{settings.job}"
-    decided = await bus.last(AllocationDecided, key)
+    decided = await bus.last_message(AllocationDecided, key)
     warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
     folder = Path(tempfile.mkdtemp(prefix="weir-trainer-"))
     os.environ["TMPDIR"] = str(folder)  # what TensorFlow writes in children goes with the pod
@@ -327,7 +327,7 @@ async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) 
     """Hear the messages of one stream by one consumer; those of each lane in order, beside those of
     the others.
     """
-    queues: dict[type[Message], asyncio.Queue[Heard]] = {}
+    queues: dict[type[Message], asyncio.Queue[StoredMessage]] = {}
     for kinds in lanes:
         queues |= dict.fromkeys(kinds, asyncio.Queue())
     filters = [subjects.pattern(kind, key) for kind in queues]
@@ -342,13 +342,14 @@ def _nothing() -> None:
 
 
 async def _sort(
-    heard: AsyncIterator[Heard], queues: Mapping[type[Message], asyncio.Queue[Heard]]
+    heard: AsyncIterator[StoredMessage],
+    queues: Mapping[type[Message], asyncio.Queue[StoredMessage]],
 ) -> None:
     async for each in heard:
         queues[type(each.message)].put_nowait(each)
 
 
-async def _hear_each(queue: asyncio.Queue[Heard], trainer: Trainer) -> None:
+async def _hear_each(queue: asyncio.Queue[StoredMessage], trainer: Trainer) -> None:
     while True:
         heard = await queue.get()
         with fenced():
@@ -362,4 +363,4 @@ def fenced() -> Iterator[None]:
         yield
     except Stale as error:
         logger.error("Fenced", error=str(error))
-        raise Leave(EXIT_EVICTED) from error
+        raise ServiceExit(EXIT_EVICTED) from error

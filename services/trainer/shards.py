@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.text import counted
+from shared.text import format_count
 
 
 class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -95,7 +95,7 @@ def extend(ledger: Ledger, epochs: int) -> Ledger:
     Raises ValueError if it has more epochs than that already.
     """
     if epochs < ledger.epochs:
-        raise ValueError(f"it has {counted(ledger.epochs, 'epoch')}, more than {epochs}")
+        raise ValueError(f"it has {format_count(ledger.epochs, 'epoch')}, more than {epochs}")
     ledger = settled(ledger)
     if epochs == ledger.epochs:
         return ledger

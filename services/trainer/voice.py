@@ -12,7 +12,7 @@ import structlog
 from services.trainer.fence import Entry
 from services.trainer.orders import Finished, Progress, Resumed, Saved, Skipped, Unsaved
 from services.trainer.settings import Settings
-from shared.bounds import clamped
+from shared.bounds import within_bounds
 from shared.bus.bus import Bus
 from shared.messages import (
     CheckpointFailed,
@@ -29,7 +29,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
-from shared.text import shortened
+from shared.text import cut_middle
 
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
@@ -80,7 +80,7 @@ class Voice:
         )
 
     async def not_prepared(self, generation: int, why: str) -> None:
-        error = shortened(why, ERROR_LENGTH, ERROR_HEAD)
+        error = cut_middle(why, ERROR_LENGTH, ERROR_HEAD)
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=error))
 
     async def saved(self, generation: int, word: Saved, waited_s: float) -> None:
@@ -205,7 +205,7 @@ class Voice:
         return (last.step, last.samples) if last else (0, 0)
 
     async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
-        message = clamped(kind(**self.job, generation=generation, **fields))
+        message = within_bounds(kind(**self.job, generation=generation, **fields))
         await self.bus.publish(message)
         logger.info(
             kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED}
@@ -217,7 +217,7 @@ async def last_progress(bus: Bus, settings: Settings) -> ProgressReported | None
     """The last report of this very job's chief, whichever pod that was; None where there is
     none.
     """
-    last = await bus.last(ProgressReported, f"{settings.namespace}.{settings.job}")
+    last = await bus.last_message(ProgressReported, f"{settings.namespace}.{settings.job}")
     if (
         last is None
         or not isinstance(last.message, ProgressReported)

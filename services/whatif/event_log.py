@@ -24,7 +24,7 @@ from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
 from services.allocator.timing import Wish
 from services.whatif.simulator.scenario import Bad, Reason
-from shared.bus.subjects import Unusable, decode, kind_of
+from shared.bus.subjects import UnreadableMessage, decode_message, kind_of
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
 
 
@@ -54,7 +54,7 @@ def told(text: str) -> list[Told]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             entry = _entry(line)
-        except (msgspec.DecodeError, Unusable, RecursionError) as error:
+        except (msgspec.DecodeError, UnreadableMessage, RecursionError) as error:
             reasons.append(Reason(number, f": {error}"))
             continue
         if entry is not None:
@@ -75,14 +75,14 @@ def _entry(line: str) -> Told | None:
     said = msgspec.json.decode(line, type=Line)
     if not _is_known(said.subject):
         return None
-    message = decode(said.subject, bytes(said.message))
+    message = decode_message(said.subject, bytes(said.message))
     return Told(said.time.timestamp(), said.stream, said.sequence, message)
 
 
 def _is_known(subject: str) -> bool:
     try:
         kind_of(subject)
-    except Unusable:
+    except UnreadableMessage:
         return False
     return True
 

@@ -45,7 +45,7 @@ PREFIXES: dict[Kind, int] = {
     "account": nkeys.PREFIX_BYTE_ACCOUNT,
     "user": nkeys.PREFIX_BYTE_USER,
 }
-CHANCE_BYTES = 32  # of an ed25519 seed
+SEED_BYTES = 32  # of an ed25519 seed
 HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 VERSION = 2
 BEGIN, END = "-----BEGIN {}-----", "------END {}------"
@@ -56,46 +56,46 @@ class BadCredentials(ValueError):
     """A text that holds no credentials."""
 
 
-def seed(kind: Kind, chance: bytes) -> str:
+def create_seed(kind: Kind, chance: bytes) -> str:
     """The secret half of a key; `chance`: 32 random bytes."""
     return bytes(nkeys.encode_seed(chance, PREFIXES[kind])).decode()
 
 
-def public(secret: str) -> str:
+def public_key(secret: str) -> str:
     """The public half."""
     return bytes(nkeys.from_seed(bytearray(secret.encode())).public_key).decode()
 
 
-def signed(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
+def sign_claims(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
     """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`,
     their end (s).
     """
     nats = {**claims["nats"], "type": kind, "version": VERSION}
-    body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public(secret)}
+    body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public_key(secret)}
     body["jti"] = (
         base64.b32encode(hashlib.sha256(msgspec.json.encode(body)).digest()).decode().rstrip("=")
     )
-    text = f"{_text(msgspec.json.encode(HEADER))}.{_text(msgspec.json.encode(body))}"
+    text = f"{_base64(msgspec.json.encode(HEADER))}.{_base64(msgspec.json.encode(body))}"
     signature = nkeys.from_seed(bytearray(secret.encode())).sign(text.encode())
-    return f"{text}.{_text(bytes(signature))}"
+    return f"{text}.{_base64(bytes(signature))}"
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def credentials(token: str, secret: str) -> str:
+def format_credentials(token: str, secret: str) -> str:
     """What a NATS client takes as a user's credentials."""
     parts = ((JWT, token), (SEED, secret))
     return "".join(f"{BEGIN.format(name)}\n{text}\n{END.format(name)}\n\n" for name, text in parts)
 
 
-def name_in(text: str) -> str:
+def user_name(text: str) -> str:
     """The user's name in credentials; raises `BadCredentials`."""
     return _claims(text).name
 
 
-def tags_in(text: str) -> list[str]:
+def user_tags(text: str) -> list[str]:
     """Return the tags in credentials, each `name:value`; raises `BadCredentials`."""
     return _claims(text).nats.tags
 
@@ -129,7 +129,7 @@ CONTROL_LINE = 64 * 1024
 takes about 24 KiB.
 """
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
-Chance = Callable[[int], bytes]
+RandomBytes = Callable[[int], bytes]
 """So many random bytes."""
 
 
@@ -150,20 +150,20 @@ class Signer(msgspec.Struct, frozen=True, kw_only=True):
     account: str
 
 
-def keys(chance: Chance) -> Keys:
+def create_keys(chance: RandomBytes) -> Keys:
     """New ones."""
 
     def account() -> str:
-        return seed("account", chance(CHANCE_BYTES))
+        return create_seed("account", chance(SEED_BYTES))
 
-    operator = seed("operator", chance(CHANCE_BYTES))
+    operator = create_seed("operator", chance(SEED_BYTES))
     return Keys(
         operator=operator, system=account(), inside=account(), outside=account(), jobs=account()
     )
 
 
-def signer(root: Keys) -> Signer:
-    return Signer(seed=root.jobs, account=public(root.outside))
+def job_signer(root: Keys) -> Signer:
+    return Signer(seed=root.jobs, account=public_key(root.outside))
 
 
 # ---------------------------------------------------------------- the server
@@ -173,13 +173,13 @@ def server_config(root: Keys, issued_s: float) -> str:
     """The part of nats-server's configuration that says whom it believes."""
     accounts = {
         root.system: _account(root, SYSTEM, root.system, {}, issued_s),
-        root.inside: _account(root, INSIDE, root.inside, _inside(), issued_s),
-        root.outside: _account(root, OUTSIDE, root.outside, _outside(root), issued_s),
+        root.inside: _account(root, INSIDE, root.inside, _inside_exports(), issued_s),
+        root.outside: _account(root, OUTSIDE, root.outside, _outside_imports(root), issued_s),
     }
-    preload = "".join(f"  {public(seed)}: {token}\n" for seed, token in accounts.items())
-    claims = {"name": "weir", "sub": public(root.operator), "nats": {}}
-    operator = signed(claims, "operator", issued_s, root.operator)
-    system = public(root.system)
+    preload = "".join(f"  {public_key(seed)}: {token}\n" for seed, token in accounts.items())
+    claims = {"name": "weir", "sub": public_key(root.operator), "nats": {}}
+    operator = sign_claims(claims, "operator", issued_s, root.operator)
+    system = public_key(root.system)
     lines = f"max_control_line: {CONTROL_LINE}\n"
     return f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
 
@@ -192,11 +192,11 @@ def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s:
         ("mem_storage", "disk_storage", "streams", "consumer"), UNLIMITED if name == INSIDE else 0
     )
     nats = {"limits": {**limits, **stored, "wildcards": True}, **fields}
-    claims = {"name": name, "sub": public(seed), "nats": nats}
-    return signed(claims, "account", issued_s, root.operator)
+    claims = {"name": name, "sub": public_key(seed), "nats": nats}
+    return sign_claims(claims, "account", issued_s, root.operator)
 
 
-def _inside() -> dict[str, Any]:
+def _inside_exports() -> dict[str, Any]:
     return {
         "exports": [
             {
@@ -205,52 +205,56 @@ def _inside() -> dict[str, Any]:
                 "type": "service",
                 "response_type": "Stream" if many else "Singleton",
             }
-            for subject, many in permissions.imported().items()
+            for subject, many in permissions.imported_subjects().items()
         ]
     }
 
 
-def _outside(root: Keys) -> dict[str, Any]:
-    account = public(root.inside)
-    scope = {"kind": "user_scope", "key": public(root.jobs), "role": JOB}
+def _outside_imports(root: Keys) -> dict[str, Any]:
+    account = public_key(root.inside)
+    scope = {"kind": "user_scope", "key": public_key(root.jobs), "role": JOB}
     return {
         "imports": [
             {
                 "name": subject,
                 "subject": subject,
-                "local_subject": _local(subject),
+                "local_subject": _numbered_subject(subject),
                 "account": account,
                 "type": "service",
             }
-            for subject in permissions.imported()
+            for subject in permissions.imported_subjects()
         ],
-        "signing_keys": [{**scope, "template": _allowed(permissions.template(), OUTSIDE_LIMITS)}],
+        "signing_keys": [
+            {**scope, "template": _user_limits(permissions.job_template(), OUTSIDE_LIMITS)}
+        ],
     }
 
 
-def _local(subject: str) -> str:
+def _numbered_subject(subject: str) -> str:
     """What a subject inside is called outside; a wildcard by its number, as in the server's
     mappings.
     """
-    tokens, number = permissions.outer(subject).split("."), itertools.count(1)
+    tokens, number = permissions.outside_subject(subject).split("."), itertools.count(1)
     return ".".join(f"${next(number)}" if token == "*" else token for token in tokens)
 
 
 # ---------------------------------------------------------------- users
 
 
-def user(root: Keys, name: str, chance: bytes, issued_s: float) -> str:
+def user_credentials(root: Keys, name: str, chance: bytes, issued_s: float) -> str:
     """Credentials of a user inside."""
-    return _credentials(root.inside, name, _allowed(permissions.of_user(name)), chance, issued_s)
+    return _credentials(
+        root.inside, name, _user_limits(permissions.user_permissions(name)), chance, issued_s
+    )
 
 
-def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str:
+def submitter_credentials(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str:
     """Credentials of who may ask for jobs in a namespace."""
-    allowed = _allowed(permissions.of_submitter(namespace), OUTSIDE_LIMITS)
+    allowed = _user_limits(permissions.submitter_permissions(namespace), OUTSIDE_LIMITS)
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
-def job(
+def job_credentials(
     by: Signer,
     namespace: str,
     name: str,
@@ -284,10 +288,10 @@ def _credentials(
     issued_s: float,
     lasts_s: float = 0.0,
 ) -> str:
-    secret = seed("user", chance)
+    secret = create_seed("user", chance)
     ends = {"exp": int(issued_s + lasts_s)} if lasts_s else {}
-    claims = {"name": name, "sub": public(secret), "nats": fields, **ends}
-    return credentials(signed(claims, "user", issued_s, issuer), secret)
+    claims = {"name": name, "sub": public_key(secret), "nats": fields, **ends}
+    return format_credentials(sign_claims(claims, "user", issued_s, issuer), secret)
 
 
 NO_LIMITS = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
@@ -295,6 +299,6 @@ OUTSIDE_LIMITS = {"subs": 256, "data": UNLIMITED, "payload": 512 * 1024}
 """Subscriptions of a connection and bytes of a message, for credentials that are given away."""
 
 
-def _allowed(given: Permissions, limits: dict[str, int] = NO_LIMITS) -> dict[str, Any]:
+def _user_limits(given: Permissions, limits: dict[str, int] = NO_LIMITS) -> dict[str, Any]:
     denied = {"deny": given.denied} if given.denied else {}
     return {"pub": {"allow": given.publish, **denied}, "sub": {"allow": given.subscribe}, **limits}

@@ -34,7 +34,7 @@ def credentials_file(folder: Path, user: str) -> Path:
     return folder / f"{user}.creds"
 
 
-def issue(
+def write_credentials(
     folder: Path,
     now_s: float,
     submitters: Sequence[str] = (),
@@ -45,35 +45,37 @@ def issue(
     `certificate`: the server's own and its key, files; with them it speaks over TLS only.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    root = _keys(folder / KEYS)
-    found = {folder / CONFIG: authority.server_config(root, now_s) + _tls(certificate)}
-    found[folder / JOBS] = msgspec.json.encode(authority.signer(root)).decode()
+    root = _load_keys(folder / KEYS)
+    found = {folder / CONFIG: authority.server_config(root, now_s) + _tls_config(certificate)}
+    found[folder / JOBS] = msgspec.json.encode(authority.job_signer(root)).decode()
     for user in authority.USERS:
-        found[credentials_file(folder, user)] = authority.user(root, user, _chance(), now_s)
+        found[credentials_file(folder, user)] = authority.user_credentials(
+            root, user, _random_seed(), now_s
+        )
     for namespace in submitters:
-        text = authority.submitter(root, namespace, _chance(), now_s)
+        text = authority.submitter_credentials(root, namespace, _random_seed(), now_s)
         found[credentials_file(folder, f"{SUBMITTER}.{namespace}")] = text
     for path, text in found.items():
         write_private(path, text)
     return list(found)
 
 
-def _tls(certificate: tuple[Path, Path] | None) -> str:
+def _tls_config(certificate: tuple[Path, Path] | None) -> str:
     if certificate is None:
         return ""
     own, key = (msgspec.json.encode(str(path.resolve())).decode() for path in certificate)
     return f"tls {{\n  cert_file: {own}\n  key_file: {key}\n}}\n"
 
 
-def _chance() -> bytes:
-    return os.urandom(authority.CHANCE_BYTES)
+def _random_seed() -> bytes:
+    return os.urandom(authority.SEED_BYTES)
 
 
-def _keys(path: Path) -> Keys:
+def _load_keys(path: Path) -> Keys:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Keys)
     except FileNotFoundError:
-        made = authority.keys(os.urandom)
+        made = authority.create_keys(os.urandom)
         write_private(path, msgspec.json.encode(made).decode())
         return made
     except msgspec.DecodeError as error:

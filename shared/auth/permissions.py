@@ -96,7 +96,7 @@ SERVICES = (MONITOR, ALLOCATOR, LAUNCHER)
 SUBMITTER, JOB = "submitter", "job"
 PERSONS, ALL = (OPERATOR, SUBMITTER), (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, PAGE)
 
-SAID_BY: dict[type[Message], tuple[str, ...]] = {
+PUBLISHED_BY: dict[type[Message], tuple[str, ...]] = {
     JobRequested: PERSONS,
     CancelRequested: PERSONS,
     ChangeRequested: PERSONS,
@@ -128,8 +128,8 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
     JobFinished: (JOB, ALLOCATOR),
     ServiceTroubled: SERVICES,
 }
-HEARD_BY: dict[type[Message], tuple[str, ...]] = {
-    **dict.fromkeys(SAID_BY, ALL),
+RECEIVED_BY: dict[type[Message], tuple[str, ...]] = {
+    **dict.fromkeys(PUBLISHED_BY, ALL),
     CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR, PAGE),
     QuotaChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
     ClaimsChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
@@ -185,14 +185,14 @@ def program_stream(namespace: str) -> str:
     return f"OBJ_{subjects.program_bucket(namespace)}"
 
 
-def descriptions(bucket: str) -> str:
+def description_subject(bucket: str) -> str:
     """Return the prefix of the subjects on which a program bucket holds the descriptions of its
     programs.
     """
     return f"$O.{bucket}.M"
 
 
-def chunks(bucket: str) -> str:
+def chunk_subject(bucket: str) -> str:
     """Return the prefix of the subjects on which a program bucket holds the contents of its
     programs.
     """
@@ -200,7 +200,7 @@ def chunks(bucket: str) -> str:
 
 
 BUCKET_STREAMS = tuple(map(stream_of, (STATE, JOBS, LEDGER)))
-ANY_DESCRIPTION, ANY_CHUNK = f"{descriptions('*')}.*", f"{chunks('*')}.*"
+ANY_DESCRIPTION, ANY_CHUNK = f"{description_subject('*')}.*", f"{chunk_subject('*')}.*"
 """In the program bucket of any namespace."""
 
 
@@ -209,10 +209,10 @@ def lease_key(user: str) -> str:
     return f"leader.{user}"
 
 
-def _lead(user: str) -> list[str]:
+def _use_lease(user: str) -> list[str]:
     """To look at one's own lease and to write it."""
     lease = entry(STATE, lease_key(user))
-    return [lease, _last(stream_of(STATE), lease)]
+    return [lease, _read_last(stream_of(STATE), lease)]
 
 
 def snapshot_keys(user: str) -> tuple[str, str]:
@@ -222,17 +222,17 @@ def snapshot_keys(user: str) -> tuple[str, str]:
     return user, f"{user}.*.*"
 
 
-def _keep(user: str) -> list[str]:
+def _write_snapshot(user: str) -> list[str]:
     """To write one's own snapshot."""
     return [entry(STATE, key) for key in snapshot_keys(user)]
 
 
-def _recall(user: str) -> list[str]:
+def _read_snapshot(user: str) -> list[str]:
     """To read a service's snapshot."""
-    return [_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
+    return [_read_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
 
 
-def _remove() -> list[str]:
+def _purge_jobs() -> list[str]:
     """To find and remove what finished jobs left. The server knows no permission to purge single
     subjects only.
     """
@@ -241,22 +241,22 @@ def _remove() -> list[str]:
         f"{API}.STREAM.NAMES",
         f"{API}.DIRECT.GET.{ORDERS}",
         f"{API}.DIRECT.GET.{NODES}",
-        _last("*", ANY_CHUNK),
+        _read_last("*", ANY_CHUNK),
     ]
 
 
-def _info(*streams: str) -> list[str]:
+def _read_info(*streams: str) -> list[str]:
     return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
 
 
-def _last(stream: str, subject: str) -> str:
+def _read_last(stream: str, subject: str) -> str:
     """The last message on a subject, by direct get: the one request for it that names the
     subject.
     """
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
-def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
+def _use_consumer(stream: str, filtered: str, name: str = "*") -> list[str]:
     """To make a consumer of this name (any, if none is given) with this filter, and to pull from
     it.
     """
@@ -266,21 +266,21 @@ def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
     ]
 
 
-def durable(user: str, stream: str) -> str:
+def consumer_name(user: str, stream: str) -> str:
     """The name of a service's consumer."""
     return f"{user}-{stream}"
 
 
 def _last_of_nodes() -> list[str]:
     """To read the last capacity fact of each node and namespace."""
-    return _pull(NODES, subjects.CAPACITY)
+    return _use_consumer(NODES, subjects.CAPACITY)
 
 
-def _follow(user: str, *streams: str) -> list[str]:
+def _use_own_consumers(user: str, *streams: str) -> list[str]:
     """To make, remove, read and acknowledge one's own consumer."""
     found: list[str] = []
     for stream in streams:
-        own = f"{stream}.{durable(user, stream)}"
+        own = f"{stream}.{consumer_name(user, stream)}"
         found += [
             f"{API}.CONSUMER.{verb}.{own}" for verb in ("DURABLE.CREATE", "DELETE", "MSG.NEXT")
         ]
@@ -288,10 +288,10 @@ def _follow(user: str, *streams: str) -> list[str]:
     return found
 
 
-def _followed() -> tuple[str, ...]:
+def _service_consumers() -> tuple[str, ...]:
     """Consumers of services, which nobody else may touch."""
     names = [
-        (stream, durable(user, stream))
+        (stream, consumer_name(user, stream))
         for user in (ALLOCATOR, LAUNCHER)
         for stream in (ORDERS, FACTS)
     ]
@@ -302,16 +302,16 @@ def _followed() -> tuple[str, ...]:
 # ---------------------------------------------------------------- who may what
 
 
-def inbox(name: str) -> str:
+def inbox_prefix(name: str) -> str:
     """The prefix of a user's inboxes."""
     return f"_INBOX_{name}"
 
 
-def said(user: str, key: str = ">") -> list[str]:
+def published_subjects(user: str, key: str = ">") -> list[str]:
     """Subjects of what a user says, as the table has it; `key`: of which job or node."""
     return [
         subjects.pattern(kind, key)
-        for kind, users in SAID_BY.items()
+        for kind, users in PUBLISHED_BY.items()
         if user in (*users, *PUT_BACK_BY)
     ]
 
@@ -320,50 +320,50 @@ WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
 """Besides: so that the operator may use any NATS client as it is."""
 
 
-def api(name: str) -> str:
+def api_prefix(name: str) -> str:
     """The prefix of JetStream's API, as a user of this name asks for it."""
     return OUTER_API if name.split(".")[0] in (JOB, SUBMITTER) else API
 
 
-def of_user(user: str) -> Permissions:
+def user_permissions(user: str) -> Permissions:
     """Of a user inside."""
     return Permissions(
-        publish=tuple([*said(user), *_BESIDE[user]]),
-        subscribe=(f"{inbox(user)}.>", *(WATCHED if user == OPERATOR else ())),
+        publish=tuple([*published_subjects(user), *_OTHER_RIGHTS[user]]),
+        subscribe=(f"{inbox_prefix(user)}.>", *(WATCHED if user == OPERATOR else ())),
         denied=_DENIED.get(user, ()),
     )
 
 
-_BESIDE: dict[str, list[str]] = {
+_OTHER_RIGHTS: dict[str, list[str]] = {
     MONITOR: [
-        *_info(ORDERS, FACTS, NODES, DEAD),
+        *_read_info(ORDERS, FACTS, NODES, DEAD),
         *(
-            _last(FACTS, subjects.pattern(kind))
+            _read_last(FACTS, subjects.pattern(kind))
             for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)
         ),
-        *_lead(MONITOR),
+        *_use_lease(MONITOR),
     ],
     ALLOCATOR: [
-        *_follow(ALLOCATOR, ORDERS, FACTS),
+        *_use_own_consumers(ALLOCATOR, ORDERS, FACTS),
         *_last_of_nodes(),
-        *_lead(ALLOCATOR),
-        _last(ORDERS, "weir.>"),
+        *_use_lease(ALLOCATOR),
+        _read_last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        *_keep(ALLOCATOR),
-        *_recall(ALLOCATOR),
+        *_write_snapshot(ALLOCATOR),
+        *_read_snapshot(ALLOCATOR),
         entry(JOBS, "*.*"),
-        *_info("*"),
-        _last("*", ANY_DESCRIPTION),
-        *_remove(),
+        *_read_info("*"),
+        _read_last("*", ANY_DESCRIPTION),
+        *_purge_jobs(),
     ],
     LAUNCHER: [
-        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
-        *_follow(LAUNCHER, ORDERS, FACTS),
-        *_lead(LAUNCHER),
-        _last(ORDERS, "weir.>"),
+        *_read_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_use_own_consumers(LAUNCHER, ORDERS, FACTS),
+        *_use_lease(LAUNCHER),
+        _read_last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        *_keep(LAUNCHER),
-        *_recall(LAUNCHER),
+        *_write_snapshot(LAUNCHER),
+        *_read_snapshot(LAUNCHER),
     ],
     SETUP: [
         f"{API}.STREAM.DELETE.{NODES}",
@@ -375,40 +375,43 @@ _BESIDE: dict[str, list[str]] = {
         ),
     ],
     PAGE: [
-        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_read_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
         *_last_of_nodes(),
         *(
             f"{API}.CONSUMER.{asked}.{stream}.*"
             for stream in (ORDERS, FACTS)
             for asked in ("CREATE", "MSG.NEXT")
         ),
-        *_pull(stream_of(JOBS), entry(JOBS, ">")),
-        *_recall(ALLOCATOR),
+        *_use_consumer(stream_of(JOBS), entry(JOBS, ">")),
+        *_read_snapshot(ALLOCATOR),
     ],
     OPERATOR: [
-        *_info("*"),
+        *_read_info("*"),
         *_last_of_nodes(),
         *(
             f"{API}.CONSUMER.{asked}.{stream}.*"
             for stream in (ORDERS, FACTS, DEAD)
             for asked in ("CREATE", "MSG.NEXT")
         ),
-        *_pull(stream_of(JOBS), entry(JOBS, ">")),
-        *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
+        *_use_consumer(stream_of(JOBS), entry(JOBS, ">")),
+        *(_read_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
         f"{API}.STREAM.MSG.GET.*",
-        *_recall(ALLOCATOR),
+        *_read_snapshot(ALLOCATOR),
         ANY_DESCRIPTION,
         ANY_CHUNK,
-        _last("*", ANY_DESCRIPTION),
-        *_pull("*", ANY_CHUNK),
+        _read_last("*", ANY_DESCRIPTION),
+        *_use_consumer("*", ANY_CHUNK),
     ],
 }
 
 
 _DENIED: dict[str, tuple[str, ...]] = {
     ALLOCATOR: tuple(f"{API}.STREAM.PURGE.{stream}" for stream in (DEAD, stream_of(STATE))),
-    PAGE: _followed(),
-    OPERATOR: (*_followed(), *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS)),
+    PAGE: _service_consumers(),
+    OPERATOR: (
+        *_service_consumers(),
+        *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS),
+    ),
 }
 
 
@@ -430,7 +433,7 @@ def letter_in_intake(key: str) -> str:
     return f"{INTAKE}.dead.{key}"
 
 
-def outer(subject: str) -> str:
+def outside_subject(subject: str) -> str:
     """What a subject inside is called outside."""
     for inside, outside in (
         (letter_in_intake(""), f"{LEDGER_LETTERS}."),
@@ -441,8 +444,8 @@ def outer(subject: str) -> str:
     return subject.replace(API, OUTER_API)
 
 
-def _from_outside(*publish: str) -> tuple[str, ...]:
-    return tuple(map(outer, publish))
+def _seen_outside(*publish: str) -> tuple[str, ...]:
+    return tuple(map(outside_subject, publish))
 
 
 SLOTS = 32
@@ -462,7 +465,7 @@ MOST_TRAINERS = 900
 """Tasks that a job may have, so that each finds a name."""
 
 
-def slots(namespace: str) -> list[str]:
+def submitter_consumers(namespace: str) -> list[str]:
     """Return the only names of consumers that submitters of a namespace may use: so the server
     limits their number.
     """
@@ -481,29 +484,41 @@ def reader_blocks(tasks: int) -> int:
     return min(math.ceil(READERS_PER_TASK * tasks / READERS_BLOCK), MOST_READER_BLOCKS)
 
 
-def of_submitter(namespace: str) -> Permissions:
+def submitter_permissions(namespace: str) -> Permissions:
     """Asks for jobs of one namespace and hears what is said of them."""
     own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     return Permissions(
-        publish=_from_outside(
-            *said(SUBMITTER, f"{namespace}.*"),
-            *(each for name in slots(namespace) for each in _pull(ORDERS, own, name)),
-            *(each for name in slots(namespace) for each in _pull(FACTS, own, name)),
-            *(each for name in slots(namespace) for each in _pull(stream_of(JOBS), views, name)),
-            _last(ORDERS, own),
-            _last(FACTS, own),
-            f"{descriptions(bucket)}.*",
-            f"{chunks(bucket)}.*",
-            _last(stream, f"{descriptions(bucket)}.*"),
-            *_pull(stream, f"{chunks(bucket)}.*"),
+        publish=_seen_outside(
+            *published_subjects(SUBMITTER, f"{namespace}.*"),
+            *(
+                each
+                for name in submitter_consumers(namespace)
+                for each in _use_consumer(ORDERS, own, name)
+            ),
+            *(
+                each
+                for name in submitter_consumers(namespace)
+                for each in _use_consumer(FACTS, own, name)
+            ),
+            *(
+                each
+                for name in submitter_consumers(namespace)
+                for each in _use_consumer(stream_of(JOBS), views, name)
+            ),
+            _read_last(ORDERS, own),
+            _read_last(FACTS, own),
+            f"{description_subject(bucket)}.*",
+            f"{chunk_subject(bucket)}.*",
+            _read_last(stream, f"{description_subject(bucket)}.*"),
+            *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
         ),
-        subscribe=(f"{inbox(f'{SUBMITTER}.{namespace}')}.>",),
-        denied=_from_outside(*_followed()),
+        subscribe=(f"{inbox_prefix(f'{SUBMITTER}.{namespace}')}.>",),
+        denied=_seen_outside(*_service_consumers()),
     )
 
 
-def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
+def job_permissions(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
     """Of one job's trainers. `meta`: the last token of the subject on which its program is
     described; `readers`: the names of consumers of orders and facts that they may use.
     """
@@ -511,27 +526,31 @@ def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permi
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     ledger = entry(LEDGER, key)
     return Permissions(
-        publish=_from_outside(
-            *said(JOB, key),
-            *(each for name in readers for each in _pull(ORDERS, f"weir.cluster.*.{key}", name)),
-            *(each for name in readers for each in _pull(FACTS, f"weir.*.*.{key}", name)),
+        publish=_seen_outside(
+            *published_subjects(JOB, key),
             *(
-                _last(ORDERS, subjects.pattern(kind, key))
+                each
+                for name in readers
+                for each in _use_consumer(ORDERS, f"weir.cluster.*.{key}", name)
+            ),
+            *(each for name in readers for each in _use_consumer(FACTS, f"weir.*.*.{key}", name)),
+            *(
+                _read_last(ORDERS, subjects.pattern(kind, key))
                 for kind in (AllocationDecided, JobFinished)
             ),
             *(
-                _last(FACTS, subjects.pattern(kind, key))
+                _read_last(FACTS, subjects.pattern(kind, key))
                 for kind in (ProgressReported, TrainingResumed)
             ),
             ledger,
-            _last(stream_of(LEDGER), ledger),
+            _read_last(stream_of(LEDGER), ledger),
             f"{DeadLetter.PREFIX}.{ledger}",
             f"{USAGE}.{key}.*",
-            _last(stream, f"{descriptions(bucket)}.{meta}"),
-            *_pull(stream, f"{chunks(bucket)}.*"),
+            _read_last(stream, f"{description_subject(bucket)}.{meta}"),
+            *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
         ),
-        subscribe=(f"{inbox(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
-        denied=_from_outside(*_followed()),
+        subscribe=(f"{inbox_prefix(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
+        denied=_seen_outside(*_service_consumers()),
     )
 
 
@@ -546,7 +565,7 @@ READERS_TAG = "readers"
 """Once for each block of names that the job's consumers may have, with its number."""
 
 
-def template() -> Permissions:
+def job_template() -> Permissions:
     """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key
     can give.
 
@@ -555,16 +574,16 @@ def template() -> Permissions:
     of any name.
     """
     namespace, job, meta = map(_tag, TAGS)
-    return of_job(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))
+    return job_permissions(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))
 
 
 def _tag(name: str) -> str:
     return f"{{{{tag({name})}}}}"
 
 
-def imported() -> dict[str, bool]:
+def imported_subjects() -> dict[str, bool]:
     """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
-    kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
+    kinds = [kind for kind, users in PUBLISHED_BY.items() if {JOB, SUBMITTER} & {*users}]
     once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
     once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
     once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]

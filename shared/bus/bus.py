@@ -27,30 +27,30 @@ from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
 from shared.auth.permissions import API, entry, stream_of
-from shared.bounds import clamped
+from shared.bounds import within_bounds
 from shared.bus import streams, subjects
 from shared.bus import tail as tail_module
-from shared.bus.client import RETRY_S, SturdyClient, asked, dial
+from shared.bus.client import RETRY_S, ResilientClient, connect_client, retry_until_answered
 from shared.bus.consumer import (
-    Ear,
-    Follower,
+    DurableConsumer,
     Handler,
-    Heard,
-    Place,
-    SetBack,
-    Unusable,
-    read,
-    stored_order,
+    OnUnreadable,
+    Position,
+    StoredMessage,
+    StreamSetBack,
+    StreamSubscription,
+    merge_stored,
+    stored_message,
 )
-from shared.bus.dead_letters import Burial
+from shared.bus.dead_letters import DeadLetters
 from shared.bus.intake import UNCHANGED_RATES, Rates
-from shared.bus.publisher import Outbox, headers_of, no_room
+from shared.bus.publisher import Publisher, cloud_event_headers, is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE, STATE, is_from_newer_service, program_bucket
 from shared.messages import Message
 from shared.runtime import process
-from shared.runtime.health import Vitals
+from shared.runtime.health import Health
 from shared.runtime.log import RateLimitedWarning
-from shared.runtime.metrics import Measure, Traffic
+from shared.runtime.metrics import BusTraffic, Measure
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -68,7 +68,7 @@ another one.
 
 
 async def connect(
-    url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None
+    url: str, name: str, credentials: str = "", ca: str = "", vitals: Health | None = None
 ) -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its
     server.
@@ -80,17 +80,17 @@ async def connect(
     async def on_error(error: Exception) -> None:
         log.warning("BusError", error=repr(error))
         for each in made if isinstance(error, SlowConsumerError) else ():
-            each.troubles.passed(
+            each.incidents.record(
                 "bus slow", f"the bus drops what this service is too slow to read: {error}"
             )
 
     async def on_return() -> None:
         for each in made:
-            each.troubles.ends("bus away")
-            for callback in each.on_return:
+            each.incidents.end("bus away")
+            for callback in each.on_reconnect:
                 callback()
 
-    client = await dial(
+    client = await connect_client(
         url,
         credentials,
         ca,
@@ -113,28 +113,28 @@ class Bus:
     """
 
     def __init__(
-        self, client: SturdyClient, name: str, vitals: Vitals | None = None, patient: bool = True
+        self, client: ResilientClient, name: str, vitals: Health | None = None, patient: bool = True
     ) -> None:
         self.client = client
         self.name = name
-        self.vitals = vitals or Vitals()
-        self.traffic = Traffic()
+        self.health = vitals or Health()
+        self.traffic = BusTraffic()
         self._patient = patient
         self._warning = RateLimitedWarning()
-        self.vitals.need("the bus", lambda: client.is_connected)
+        self.health.require("the bus", lambda: client.is_connected)
         self.js: JetStreamContext = client.jetstream(timeout=ANSWER_S, prefix=client.api)
-        self.must_lead: Callable[[], None] = _nobody_asks
-        self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
-        self.troubles = self.outbox.troubles
-        self.on_return: set[Callable[[], None]] = (
+        self.must_lead: Callable[[], None] = _always_allowed
+        self.publisher = Publisher(client, self.js, name, self.traffic, lambda: self.must_lead())
+        self.incidents = self.publisher.incidents
+        self.on_reconnect: set[Callable[[], None]] = (
             set()
         )  # to be called when a connection that broke is there again
         client.on_break.add(
-            lambda: self.troubles.begins("bus away", "the connection to the bus broke")
+            lambda: self.incidents.begin("bus away", "the connection to the bus broke")
         )
-        self.burial = Burial(self.outbox, self.traffic)
-        self.vitals.need("being heard", lambda: not self.outbox.waiting)
-        self.vitals.tell("the bus", self._measures)
+        self.dead_letters = DeadLetters(self.publisher, self.traffic)
+        self.health.require("being heard", lambda: not self.publisher.waiting)
+        self.health.add_source("the bus", self._measures)
         self._newer: set[str] = set()  # tags of a newer version that were heard
         self._tasks: set[asyncio.Future[None]] = set()
         self._farewells: list[Callable[[], Awaitable[None]]] = []
@@ -144,7 +144,7 @@ class Bus:
 
     def _measures(self) -> Iterable[Measure]:
         return self.traffic.measures(
-            self.client.is_connected, self.client.stats["reconnects"], self.outbox.waiting
+            self.client.is_connected, self.client.stats["reconnects"], self.publisher.waiting
         )
 
     # ------------------------------------------------------------ set-up
@@ -165,7 +165,7 @@ class Bus:
         provision besides `default`. `programs_max_bytes`, `rates`: see `streams.create_namespace`.
         """
         replicas = replicas or await streams.current_replicas(self.js)
-        await streams.create(self.js, replicas, orders_max_bytes)
+        await streams.create_streams(self.js, replicas, orders_max_bytes)
         for namespace in streams.with_default(namespaces):
             await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes, rates)
 
@@ -176,14 +176,14 @@ class Bus:
         """
         if self.client.api != API:
             return
-        for config in streams.streams():
+        for config in streams.stream_configs():
             await self.last_stored(str(config.name))
 
     async def last_stored(self, stream: str) -> int:
         """Return the sequence of the last message in a stream. Waits while the bus elects; raises
         `NotFoundError`.
         """
-        info = await self.asked(lambda: self.js.stream_info(stream))
+        info = await self.retry_until_answered(lambda: self.js.stream_info(stream))
         return int(info.state.last_seq)
 
     # ------------------------------------------------------------ saying
@@ -200,21 +200,25 @@ class Bus:
         credentials do not let us say it, and what `must_lead` does, where we lead no longer.
         """
         is_fact = subjects.stream_holding(subjects.subject_of(message)) == subjects.FACTS
-        return await self.outbox.publish(
-            clamped(message) if is_fact else message, expect_last, over
+        return await self.publisher.publish(
+            within_bounds(message) if is_fact else message, expect_last, over
         )
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
         subject = subjects.subject_of(message)
-        return await self.submit(subject, subjects.encode(message), self._headers(message, subject))
+        return await self.submit(
+            subject, subjects.encode_message(message), self._headers(message, subject)
+        )
 
     async def request_unread(self, message: Message) -> None:
         """As `request`, but return when the bus has it: for a message that may be removed as soon
         as it is read.
         """
         subject = subjects.subject_of(message)
-        await self._publish_once(subject, subjects.encode(message), self._headers(message, subject))
+        await self._publish_once(
+            subject, subjects.encode_message(message), self._headers(message, subject)
+        )
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Publish once, as a person; return the sequence in the subject's stream, also if an intake
@@ -223,32 +227,34 @@ class Bus:
         ack = await self._publish_once(subject, body, headers)
         if ack.stream == subjects.stream_holding(subject):
             return int(ack.seq)
-        return await tail_module.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])
+        return await tail_module.admitted_sequence(
+            self.client, self.js, subject, headers["Nats-Msg-Id"]
+        )
 
     def _headers(self, message: Message, subject: str) -> dict[str, str]:
-        return headers_of(message, subject, self.name, self.outbox.secret)
+        return cloud_event_headers(message, subject, self.name, self.publisher.secret)
 
     async def _publish_once(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
         try:
             return await self.js.publish(subject, body, headers=headers)
         except APIError as error:
-            if self.client.api == API or not no_room(error):
+            if self.client.api == API or not is_no_room(error):
                 raise
-            raise tail_module.intake_full(subject, str(error.description)) from error
+            raise tail_module.intake_full_error(subject, str(error.description)) from error
 
-    async def tell_troubles(self) -> None:
+    async def publish_incidents(self) -> None:
         """For ever: what keeps us from saying and hearing, as messages. For services; others may
         not say it.
         """
-        await self.troubles.tell(self._said_in_time)
+        await self.incidents.publish_all(self._publish_incident)
 
-    async def _said_in_time(self, message: Message) -> None:
+    async def _publish_incident(self, message: Message) -> None:
         """As `publish`, but nothing waits for it: what an older stream, say, does not take is
         dropped in the end.
         """
         for _ in range(TRIES):
             try:
-                await self.outbox.once(message)
+                await self.publisher.publish_once(message)
                 return
             except NatsError as error:
                 why = repr(error)
@@ -262,7 +268,7 @@ class Bus:
         kinds: Iterable[type[Message]],
         handler: Handler,
         after: dict[str, int],
-        unusable: Unusable | None = None,
+        unusable: OnUnreadable | None = None,
         strays: bool = False,
         stored_s: Mapping[str, float] = NOT_KNOWN,
     ) -> None:
@@ -285,64 +291,70 @@ class Bus:
         followers = []
         for stream, here in _by_stream(kinds).items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
-            ear = Ear(stream, frozenset(here), handler, unusable, filters)
-            place = Place(after.get(stream, 0), stored_s.get(stream, 0.0))
+            ear = StreamSubscription(stream, frozenset(here), handler, unusable, filters)
+            place = Position(after.get(stream, 0), stored_s.get(stream, 0.0))
             followers.append(
-                Follower(self.client, self.js, self.name, ear, place, lambda: self.must_lead())
+                DurableConsumer(
+                    self.client, self.js, self.name, ear, place, lambda: self.must_lead()
+                )
             )
-        await self._begin(followers)
+        await self._create_consumers(followers)
         for follower in followers:
-            self.vitals.need(f"hearing {follower.ear.stream}", partial(_hears, follower))
-        async for follower, raw in stored_order(followers):
-            await self._hand_on(follower, raw)
+            self.health.require(
+                f"hearing {follower.subscription.stream}", partial(_is_receiving, follower)
+            )
+        async for follower, raw in merge_stored(followers):
+            await self._handle_and_acknowledge(follower, raw)
         for follower in followers:
-            self.spawn(self._go_on(follower))
+            self.spawn(self._follow_forever(follower))
 
-    async def _begin(self, followers: list[Follower]) -> None:
+    async def _create_consumers(self, followers: list[DurableConsumer]) -> None:
         """Make every consumer; where a stream was set back, leave no subscription behind."""
         try:
             for follower in followers:
-                await self.asked(follower.begin)  # a new leader may be earlier than the bus's own
-        except SetBack:
+                await self.retry_until_answered(
+                    follower.create
+                )  # a new leader may be earlier than the bus's own
+        except StreamSetBack:
             for follower in followers:
                 await follower.puller.close()
             raise
 
-    async def _go_on(self, follower: Follower) -> None:
+    async def _follow_forever(self, follower: DurableConsumer) -> None:
         while True:
-            await self._hand_on(follower, await follower.next())
+            await self._handle_and_acknowledge(follower, await follower.next())
 
-    async def _hand_on(self, follower: Follower, raw: Msg) -> None:
-        await self._hand_over(raw, follower.ear)
-        await follower.done(raw)
+    async def _handle_and_acknowledge(self, follower: DurableConsumer, raw: Msg) -> None:
+        await self._handle(raw, follower.subscription)
+        await follower.acknowledge(raw)
 
-    async def _hand_over(self, raw: Msg, ear: Ear) -> None:
+    async def _handle(self, raw: Msg, ear: StreamSubscription) -> None:
         try:
-            heard = read(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
-        except subjects.Unusable as error:
-            if isinstance(error, subjects.UnknownKind) and is_from_newer_service(
+            heard = stored_message(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
+        except subjects.UnreadableMessage as error:
+            if isinstance(error, subjects.UnknownMessage) and is_from_newer_service(
                 raw.subject, raw.headers
             ):
-                return self._pass_over(subjects.tag_in(raw.subject))
-            if ear.unusable and await ear.unusable(
+                return self._count_newer(subjects.tag_in(raw.subject))
+            if ear.on_unreadable and await ear.on_unreadable(
                 raw.subject, raw.data, raw.metadata.sequence.stream, str(error)
             ):
                 log.info("AnsweredUnusable", subject=raw.subject)
-            return await self.bury(raw, ear.stream, str(error))
+            return await self.add_dead_letter(raw, ear.stream, str(error))
         if heard:
             self.traffic.heard.count(subjects.tag_of(type(heard.message)))
             await ear.handler(heard)
 
-    def _pass_over(self, tag: str) -> None:
+    def _count_newer(self, tag: str) -> None:
         """Count a message of a newer version; each kind is logged once."""
         self.traffic.newer.count(tag)
         if tag not in self._newer:
             self._newer.add(tag)
             log.warning("NewerMessages", fact=tag, remedy="upgrade this service, too")
 
-    async def stored(
+    async def read_stored(
         self, kinds: Iterable[type[Message]], through: Mapping[str, int]
-    ) -> AsyncIterator[Heard]:
+    ) -> AsyncIterator[StoredMessage]:
         """Yield the messages of these kinds up to a sequence of each stream; what cannot be read is
         left out.
 
@@ -351,20 +363,24 @@ class Bus:
         for stream, here in _by_stream(kinds).items():
             if stream not in through:
                 continue
-            ear = Ear(
-                stream, frozenset(here), _ignore, None, tuple(sorted(map(subjects.pattern, here)))
+            ear = StreamSubscription(
+                stream,
+                frozenset(here),
+                _ignore_message,
+                None,
+                tuple(sorted(map(subjects.pattern, here))),
             )
-            follower = Follower(
-                self.client, self.js, self.name, ear, Place(), lambda: self.must_lead()
+            follower = DurableConsumer(
+                self.client, self.js, self.name, ear, Position(), lambda: self.must_lead()
             )
-            await self.asked(follower.begin)
+            await self.retry_until_answered(follower.create)
             while follower.pending:
                 raw = await follower.next()
                 if raw.metadata.sequence.stream > through[stream]:
                     break
-                with contextlib.suppress(subjects.Unusable):
-                    yield read(raw)
-                await follower.done(raw)
+                with contextlib.suppress(subjects.UnreadableMessage):
+                    yield stored_message(raw)
+                await follower.acknowledge(raw)
             await follower.puller.close()
 
     def tail(
@@ -374,7 +390,7 @@ class Bus:
         deliver: DeliverPolicy = DeliverPolicy.NEW,
         since_s: float | None = None,
         on_set_back: Callable[[], None] = lambda: None,
-    ) -> AsyncIterator[Heard]:
+    ) -> AsyncIterator[StoredMessage]:
         """Watch one stream's subjects without leaving a trace. Unreadable messages are left out,
         nothing else is.
 
@@ -382,57 +398,65 @@ class Bus:
         `on_set_back`: to be called when the stream has lost what we saw last; what was stored since
         is read on.
         """
-        return tail_module.tail(
-            self.client, self.js, filters, deliver, since_s, self.asked, on_set_back
+        return tail_module.tail_messages(
+            self.client, self.js, filters, deliver, since_s, self.retry_until_answered, on_set_back
         )
 
-    async def last(self, kind: type[Message], key: str) -> Heard | None:
+    async def last_message(self, kind: type[Message], key: str) -> StoredMessage | None:
         """The newest message on one subject; None where there is none that can be read."""
         subject = subjects.pattern(kind, key)
         stream = subjects.stream_holding(subject)
         try:
-            raw = await self.asked(lambda: self.js.get_msg(stream, subject=subject, direct=True))
-            message = subjects.decode(subject, raw.data or b"")
-        except (NotFoundError, subjects.Unusable, TypeError):  # the last: its headers are no text
+            raw = await self.retry_until_answered(
+                lambda: self.js.get_msg(stream, subject=subject, direct=True)
+            )
+            message = subjects.decode_message(subject, raw.data or b"")
+        except (
+            NotFoundError,
+            subjects.UnreadableMessage,
+            TypeError,
+        ):  # the last: its headers are no text
             return None
-        return Heard(message, subject, stream, int(raw.seq or 0), 0.0)
+        return StoredMessage(message, subject, stream, int(raw.seq or 0), 0.0)
 
-    async def asked(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_answered(self, question: Callable[[], Awaitable[T]]) -> T:
         """The server's answer to what only reads, however long it is away meanwhile; raises what
         never passes.
         """
         return (
-            await asked(self.client, question, self._warning) if self._patient else await question()
+            await retry_until_answered(self.client, question, self._warning)
+            if self._patient
+            else await question()
         )
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:
         """Where the newest message on one subject lies, whether it can be read or not; 0: there is
         none.
         """
-        return await self.last_over(subjects.pattern(kind, key))
+        return await self.last_sequence_matching(subjects.pattern(kind, key))
 
-    async def last_over(self, filtered: str) -> int:
+    async def last_sequence_matching(self, filtered: str) -> int:
         """The same of all subjects that a filter lets through. On a bus of several servers it may
         be out of date.
         """
         try:
-            return int((await self.outbox.last_on(filtered)).seq or 0)
+            return int((await self.publisher.last_message_on(filtered)).seq or 0)
         except NotFoundError:
             return 0
 
-    async def bury(self, raw: Msg, stream: str, error: str) -> None:
+    async def add_dead_letter(self, raw: Msg, stream: str, error: str) -> None:
         """Copy a message to the dead letters, with its error; once, however often it is tried."""
-        await self.burial.message(raw, stream, error)
+        await self.dead_letters.add_message(raw, stream, error)
 
-    async def bury_entry(
+    async def add_dead_entry(
         self, bucket: str, key: str, revision: int, body: bytes, error: str
     ) -> None:
         """The same for an entry of a bucket."""
-        await self.burial.entry(bucket, key, revision, body, error)
+        await self.dead_letters.add_entry(bucket, key, revision, body, error)
 
     # ------------------------------------------------------------ keeping
 
-    async def replace(
+    async def replace_entry(
         self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None = None
     ) -> int:
         """Write an entry of a bucket whose revision is still this one (0: there is none); returns
@@ -441,9 +465,9 @@ class Bus:
         Raises `Stale` where it is another. Tried once: after any other error it may have been
         written.
         """
-        return await self.outbox.replace(subject, body, on_top_of, timeout_s)
+        return await self.publisher.replace_entry(subject, body, on_top_of, timeout_s)
 
-    async def keep(self, key: str, body: bytes) -> None:
+    async def write_state(self, key: str, body: bytes) -> None:
         """A service's entry in `weir-state`. Raises `Stale` where another has written it since we
         looked.
 
@@ -458,22 +482,24 @@ class Bus:
         except NotFoundError:
             seen = 0
         self.must_lead()
-        await self.replace(subject, body, seen)
+        await self.replace_entry(subject, body, seen)
 
     async def bucket(self, name: str) -> KeyValue:
-        return await self.asked(lambda: self.js.key_value(name))
+        return await self.retry_until_answered(lambda: self.js.key_value(name))
 
-    def entries(self, name: str) -> KeyValue:
+    def entry_store(self, name: str) -> KeyValue:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
         return KeyValue(
             name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True
         )
 
-    async def programs(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:
+    async def program_store(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:
         """Return the program bucket of a namespace, for clients that may ask the server about
         it.
         """
-        return await self.asked(lambda: self.js.object_store(program_bucket(namespace)))
+        return await self.retry_until_answered(
+            lambda: self.js.object_store(program_bucket(namespace))
+        )
 
     # ------------------------------------------------------------ living
 
@@ -483,7 +509,7 @@ class Bus:
         self._new.cancel()
         self._new = asyncio.get_running_loop().create_future()
 
-    async def failed(self) -> None:
+    async def raise_failure(self) -> None:
         """Return never, but raise what a background task raised."""
         while True:
             await asyncio.wait(self._tasks | {self._new}, return_when=asyncio.FIRST_COMPLETED)
@@ -497,7 +523,7 @@ class Bus:
         """
         self._farewells.append(farewell)
 
-    async def farewell(self) -> None:
+    async def prepare_stop(self) -> None:
         for farewell in self._farewells:
             await farewell()
 
@@ -512,7 +538,7 @@ class Bus:
     async def close(self) -> None:
         for closer in self._closers:
             await closer()
-        await process.end(*self._tasks)
+        await process.cancel_tasks(*self._tasks)
         for last_word in self._last_words:
             await last_word()
         with contextlib.suppress(OSError, NatsError):
@@ -526,13 +552,13 @@ def _by_stream(kinds: Iterable[type[Message]]) -> dict[str, set[type[Message]]]:
     return found
 
 
-async def _ignore(heard: Heard) -> None:
+async def _ignore_message(heard: StoredMessage) -> None:
     """For who reads without a handler."""
 
 
-def _hears(follower: Follower) -> bool:
-    return follower.puller.hears
+def _is_receiving(follower: DurableConsumer) -> bool:
+    return follower.puller.receiving
 
 
-def _nobody_asks() -> None:
+def _always_allowed() -> None:
     """Where there is one replica, or none acts for all."""

@@ -49,22 +49,22 @@ REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
 """What the server says beside a request; the library has made its letters small."""
 
 
-class Final(NatsError):
+class PermanentError(NatsError):
     """No later try can end otherwise."""
 
 
-class Refused(Final):
+class Refused(PermanentError):
     """The server does not let these credentials say this; no later try can end otherwise."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"these credentials may not publish to {subject}")
 
 
-class Lost(NatsError):
+class ConnectionLost(NatsError):
     """The connection broke before the answer came: what was asked for may have been done."""
 
 
-class SturdyClient(Client):
+class ResilientClient(Client):
     api = permissions.API
     """The prefix of JetStream's API."""
     user = ""
@@ -198,13 +198,15 @@ class SturdyClient(Client):
     async def _attempt_reconnect(self) -> None:
         for answer in self._asked:
             if not answer.done():
-                answer.set_exception(Lost("nats: the connection broke"))
+                answer.set_exception(ConnectionLost("nats: the connection broke"))
         for told in self.on_break:
             told()
         await super()._attempt_reconnect()
 
 
-async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) -> SturdyClient:
+async def connect_client(
+    url: str, credentials: str = "", ca: str = "", **options: Any
+) -> ResilientClient:
     """As `nats.connect`.
 
     `credentials`: a file, or their text; with them answers go to inboxes that are this user's
@@ -212,13 +214,13 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
     empty: the system's. With it, or with an address that begins with `tls://`, a server that speaks
     no TLS is refused.
     """
-    client = SturdyClient()
+    client = ResilientClient()
     if credentials:
-        claimed, user = _user(credentials)
-        name = authority.name_in(claimed)
-        client.api, client.user = permissions.api(name), name
-        client.consumer_names = _consumer_names(name, authority.tags_in(claimed))
-        options |= {"user_credentials": user, "inbox_prefix": permissions.inbox(name)}
+        claimed, user = _credentials_option(credentials)
+        name = authority.user_name(claimed)
+        client.api, client.user = permissions.api_prefix(name), name
+        client.consumer_names = _consumer_names(name, authority.user_tags(claimed))
+        options |= {"user_credentials": user, "inbox_prefix": permissions.inbox_prefix(name)}
     client.veiled = bool(ca) or url.startswith("tls://")
     if ca:
         file, text = (None, ca) if _is_text(ca) else (ca, None)
@@ -234,7 +236,7 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
     return client
 
 
-def _user(credentials: str) -> tuple[str, Credentials]:
+def _credentials_option(credentials: str) -> tuple[str, Credentials]:
     """Return the text of credentials, and how the library is to be told of them."""
     if _is_text(credentials):
         return credentials, RawCredentials(credentials)
@@ -244,7 +246,7 @@ def _user(credentials: str) -> tuple[str, Credentials]:
 def _consumer_names(user: str, tags: Sequence[str]) -> list[str]:
     kind, _, key = user.partition(".")
     if kind == permissions.SUBMITTER:
-        return permissions.slots(key)
+        return permissions.submitter_consumers(key)
     if kind != permissions.JOB:
         return []
     namespace, _, job = key.partition(".")
@@ -263,17 +265,23 @@ T = TypeVar("T")
 
 RETRY_S = 0.2
 """From one try to the next: of all that is tried again, the connection too."""
-NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Final)
+PERMANENT_ERRORS = (
+    APIError,
+    BadSubjectError,
+    MaxPayloadError,
+    ConnectionClosedError,
+    PermanentError,
+)
 
 
 SERVER_ERROR = 500
 
 
-def passes(error: NatsError) -> bool:
+def is_transient(error: NatsError) -> bool:
     """Whether a later try may end otherwise. A server without a leader, say, answers that it is not
     available yet.
     """
-    return isinstance(error, ServiceUnavailableError) or not isinstance(error, NEVER)
+    return isinstance(error, ServiceUnavailableError) or not isinstance(error, PERMANENT_ERRORS)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -284,11 +292,11 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR:
         return True
-    return isinstance(error, NatsError) and passes(error)
+    return isinstance(error, NatsError) and is_transient(error)
 
 
-async def asked(
-    client: SturdyClient, question: Callable[[], Awaitable[T]], warning: RateLimitedWarning
+async def retry_until_answered(
+    client: ResilientClient, question: Callable[[], Awaitable[T]], warning: RateLimitedWarning
 ) -> T:
     """The answer, however long the server is away meanwhile; raises what no later try can heal."""
     while True:
@@ -296,7 +304,7 @@ async def asked(
             try:
                 return await question()
             except NatsError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
                 warning.warn_error("AnswerWaits", error)
         await asyncio.sleep(RETRY_S)

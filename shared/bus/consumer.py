@@ -43,9 +43,9 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from shared.auth.permissions import durable
+from shared.auth.permissions import consumer_name
 from shared.bus import subjects
-from shared.bus.client import RETRY_S, Refused, SturdyClient
+from shared.bus.client import RETRY_S, Refused, ResilientClient
 from shared.messages import Message
 from shared.runtime.log import RateLimitedWarning
 
@@ -57,18 +57,18 @@ ACK = "$JS.ACK."  # a message of the stream wants an answer; only without that i
 NANO = 1_000_000_000
 
 
-class Gone(NatsError):
+class ConsumerGone(NatsError):
     """The server has not our request any more, or not our consumer, or what it sent was lost: make
     another.
     """
 
 
-class Puller:
+class PullConsumer:
     """One consumer, read from its beginning by one reader."""
 
     def __init__(
         self,
-        client: SturdyClient,
+        client: ResilientClient,
         stream: str,
         consumer: str,
         may_ask: Callable[[], None] = lambda: None,
@@ -77,7 +77,7 @@ class Puller:
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due, self._count = 0, 0
-        self.hears = False
+        self.receiving = False
         """Has the server our request? It says so at each heartbeat: a connection alone delivers
         nothing.
         """
@@ -86,59 +86,59 @@ class Puller:
         """Wait for the next message, however long. Raises `Gone`."""
         try:
             while True:
-                raw = await self._hear()
+                raw = await self._receive()
                 if raw.reply.startswith(ACK):
-                    return self._counted(raw)
+                    return self._check_delivery(raw)
                 status = (raw.headers or {}).get("Status")
                 if status is None:
-                    raise Gone("an answer that is neither a message nor a status")
+                    raise ConsumerGone("an answer that is neither a message nor a status")
                 if status not in (HEARTBEAT, *OVER):
-                    raise Gone(f"{status} {(raw.headers or {}).get('Description', '')}")
-                self.hears = True
+                    raise ConsumerGone(f"{status} {(raw.headers or {}).get('Description', '')}")
+                self.receiving = True
                 if status in OVER:
                     self._due = 0
-        except Gone:
-            self.hears = False
+        except ConsumerGone:
+            self.receiving = False
             await self.close()
             raise
 
-    def _counted(self, raw: Msg) -> Msg:
+    def _check_delivery(self, raw: Msg) -> Msg:
         self._due -= 1
         self._count += 1
         if (number := raw.metadata.sequence.consumer) != self._count:
-            raise Gone(f"delivery {number} came where {self._count} was due")
-        self.hears = True
+            raise ConsumerGone(f"delivery {number} came where {self._count} was due")
+        self.receiving = True
         return raw
 
     @property
-    def at_hand(self) -> int:
+    def buffered(self) -> int:
         """How many need not be waited for."""
         return self._inbox.pending_msgs if self._inbox else 0
 
-    async def _hear(self) -> Msg:
+    async def _receive(self) -> Msg:
         inbox = self._inbox or await self._open()
         if self._due == 0:
-            await self._ask(inbox)
+            await self._request_batch(inbox)
         if inbox.pending_msgs:  # the library makes a task for each message that is waited for
             return inbox._pending_queue.get_nowait()
         try:
             return await inbox.next_msg(timeout=2.5 * HEARTBEAT_S)
         except NatsTimeout as error:
-            raise Gone("no heartbeat") from error
+            raise ConsumerGone("no heartbeat") from error
 
     async def _open(self) -> Subscription:
         self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=0)
-        self._client.on_break.add(self._broke)
+        self._client.on_break.add(self._on_break)
         return self._inbox
 
-    def _broke(self) -> None:
+    def _on_break(self) -> None:
         """What came before it is read first."""
         if self._inbox:
             self._inbox._pending_queue.put_nowait(
                 Msg(_client=self._client, headers={"Status": BROKEN})
             )
 
-    async def _ask(self, inbox: Subscription) -> None:
+    async def _request_batch(self, inbox: Subscription) -> None:
         self._may_ask()  # what is given to one who no longer leads is missed by who does
         wanted = {
             "batch": ASKED_FOR,
@@ -152,7 +152,7 @@ class Puller:
         inbox = self._inbox
         self._inbox = None
         self._due = 0
-        self._client.on_break.discard(self._broke)
+        self._client.on_break.discard(self._on_break)
         if inbox is not None and not self._client.is_closed:
             await inbox.unsubscribe()
 
@@ -166,7 +166,7 @@ are none.
 
 
 @dataclass(frozen=True)
-class Heard:
+class StoredMessage:
     """A message with where and when the server stored it."""
 
     message: Message
@@ -176,15 +176,15 @@ class Heard:
     stored_s: float
 
 
-Handler = Callable[[Heard], Awaitable[None]]
-Unusable = Callable[[str, bytes, int, str], Awaitable[bool]]
+Handler = Callable[[StoredMessage], Awaitable[None]]
+OnUnreadable = Callable[[str, bytes, int, str], Awaitable[bool]]
 """Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters
 all the same.
 """
 
 
 @dataclass(frozen=True)
-class Ear:
+class StreamSubscription:
     """Who hears a stream, and which kinds of what it holds. `filters`: what is asked for; empty:
     all of it.
     """
@@ -192,29 +192,29 @@ class Ear:
     stream: str
     kinds: frozenset[type[Message]]
     handler: Handler
-    unusable: Unusable | None = None
+    on_unreadable: OnUnreadable | None = None
     filters: tuple[str, ...] = ()
 
 
-class SetBack(Exception):
+class StreamSetBack(Exception):
     """The stream does not hold what we have heard of it: what we know is partly of messages that
     are no more.
     """
 
 
-def read(raw: Msg) -> Heard:
+def stored_message(raw: Msg) -> StoredMessage:
     """Raises `subjects.Unusable`."""
     meta = raw.metadata
-    message = subjects.decode(raw.subject, raw.data)
-    return Heard(message, raw.subject, meta.stream, meta.sequence.stream, stored_s(raw))
+    message = subjects.decode_message(raw.subject, raw.data)
+    return StoredMessage(message, raw.subject, meta.stream, meta.sequence.stream, stored_time(raw))
 
 
-def stored_s(raw: Msg) -> float:
+def stored_time(raw: Msg) -> float:
     """Return when the server stored a message; seconds since 1970, to the microsecond."""
     return float(raw.metadata.timestamp.timestamp())
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The sequence of the last message of a stream that was dealt with (0: none); when it was
     stored (0: not known).
     """
@@ -223,66 +223,68 @@ class Place(NamedTuple):
     stored_s: float = 0.0
 
 
-class Follower:
+class DurableConsumer:
     """`after`: where it begins. `pending`: how many are to come."""
 
     def __init__(
         self,
-        client: SturdyClient,
+        client: ResilientClient,
         js: JetStreamContext,
         name: str,
-        ear: Ear,
-        after: Place,
+        ear: StreamSubscription,
+        after: Position,
         may_ask: Callable[[], None],
     ) -> None:
         self.client = client
         self.js = js
-        self.ear = ear
+        self.subscription = ear
         self.may_ask = may_ask
-        self.durable = durable(name, ear.stream)
+        self.durable = consumer_name(name, ear.stream)
         self.after, self.stored_s = after
-        self.pending, self.owed = 0, 0
-        self._held: Msg | None = None  # read to compare it, and not handed on yet
+        self.pending, self.unacknowledged = 0, 0
+        self._peeked: Msg | None = None  # read to compare it, and not handed on yet
         self.puller, self._warning = self._puller(), RateLimitedWarning()
 
-    def _puller(self) -> Puller:
-        return Puller(self.client, self.ear.stream, self.durable, self.may_ask)
+    def _puller(self) -> PullConsumer:
+        return PullConsumer(self.client, self.subscription.stream, self.durable, self.may_ask)
 
-    async def begin(self) -> None:
+    async def create(self) -> None:
         """Make the consumer, in the place of one that may be there. Raises `SetBack`."""
         with contextlib.suppress(NotFoundError):
-            await self.js.delete_consumer(self.ear.stream, self.durable)
+            await self.js.delete_consumer(self.subscription.stream, self.durable)
         config = ConsumerConfig(
             durable_name=self.durable,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self.after if self.stored_s else self.after + 1,
             ack_policy=AckPolicy.ALL,
             max_ack_pending=10_000,
-            filter_subjects=list(self.ear.filters) or None,
+            filter_subjects=list(self.subscription.filters) or None,
         )
-        info = await self.js.add_consumer(self.ear.stream, config)
-        self.pending, self.owed, self.puller, self._held = (
+        info = await self.js.add_consumer(self.subscription.stream, config)
+        self.pending, self.unacknowledged, self.puller, self._peeked = (
             int(info.num_pending or 0),
             0,
             self._puller(),
             None,
         )
         if self.stored_s:
-            await self._compare()
+            await self._verify_position()
 
-    async def _compare(self) -> None:
+    async def _verify_position(self) -> None:
         """Read the last message that was heard again; raise `SetBack` unless it is the same."""
-        last = int((await self.js.stream_info(self.ear.stream)).state.last_seq)
+        last = int((await self.js.stream_info(self.subscription.stream)).state.last_seq)
         if last < self.after:
-            raise SetBack(f"{self.ear.stream} ends at {last}, and we have heard {self.after}")
+            raise StreamSetBack(
+                f"{self.subscription.stream} ends at {last}, and we have heard {self.after}"
+            )
         if not self.pending:
             return  # it was removed since, and nothing came behind it
         raw = await self.puller.next()
         if raw.metadata.sequence.stream > self.after:
-            self._held = raw
-        elif stored_s(raw) != self.stored_s:
-            raise SetBack(
-                f"{self.ear.stream} holds another message at {self.after} than we have heard"
+            self._peeked = raw
+        elif stored_time(raw) != self.stored_s:
+            raise StreamSetBack(
+                f"{self.subscription.stream} holds another message at {self.after} than we have heard"
             )
         else:
             self.pending = raw.metadata.num_pending
@@ -291,28 +293,30 @@ class Follower:
         """The next message, however long the server is away meanwhile."""
         while True:
             try:
-                raw, self._held = self._held or await self.puller.next(), None
+                raw, self._peeked = self._peeked or await self.puller.next(), None
             except NatsError as error:
-                await self._begin_again(error)
+                await self._recreate(error)
                 continue
             self.pending = raw.metadata.num_pending
             if raw.metadata.sequence.stream > self.after:
                 return raw
-            await self.done(raw)  # the acknowledgement was too late, or got lost
+            await self.acknowledge(raw)  # the acknowledgement was too late, or got lost
 
-    async def done(self, raw: Msg) -> None:
+    async def acknowledge(self, raw: Msg) -> None:
         """It is dealt with, and so is all that came before it."""
         if raw.metadata.sequence.stream > self.after:
-            self.after, self.stored_s = raw.metadata.sequence.stream, stored_s(raw)
-        self.owed += 1
-        if self.owed >= UNACKNOWLEDGED or not self.puller.at_hand:
-            self.owed = 0
+            self.after, self.stored_s = raw.metadata.sequence.stream, stored_time(raw)
+        self.unacknowledged += 1
+        if self.unacknowledged >= UNACKNOWLEDGED or not self.puller.buffered:
+            self.unacknowledged = 0
             with contextlib.suppress(NatsError):  # then it comes again, and is passed over
                 await raw.ack()
 
-    async def _begin_again(self, error: NatsError) -> None:
+    async def _recreate(self, error: NatsError) -> None:
         """Where we are in the stream we know; raises `SetBack`, and what no later try can heal."""
-        log.warning("FollowsAgain", stream=self.ear.stream, after=self.after, error=repr(error))
+        log.warning(
+            "FollowsAgain", stream=self.subscription.stream, after=self.after, error=repr(error)
+        )
         await self.puller.close()
         while True:
             if self.client.is_closed:
@@ -322,21 +326,23 @@ class Follower:
             if self.client.is_reconnecting:
                 continue
             try:
-                return await self.begin()
+                return await self.create()
             except Refused:
                 raise
             except NatsError as again:
                 self._warning.warn_error(
-                    "FollowWaits", again, stream=self.ear.stream, after=self.after
+                    "FollowWaits", again, stream=self.subscription.stream, after=self.after
                 )
 
 
-async def stored_order(followers: Sequence[Follower]) -> AsyncIterator[tuple[Follower, Msg]]:
+async def merge_stored(
+    followers: Sequence[DurableConsumer],
+) -> AsyncIterator[tuple[DurableConsumer, Msg]]:
     """Yield what waits for each of them, in the order in which the server stored it; one message of
     each is held.
     """
     left = {follower: follower.pending for follower in followers}
-    heads: dict[Follower, Msg] = {}
+    heads: dict[DurableConsumer, Msg] = {}
     while True:
         for follower in followers:
             if follower not in heads and left[follower] > 0:

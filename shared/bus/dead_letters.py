@@ -33,11 +33,11 @@ from nats.js.errors import APIError
 
 from shared.auth.permissions import entry, stream_of
 from shared.bus.client import Refused
-from shared.bus.publisher import Outbox
+from shared.bus.publisher import Publisher
 from shared.bus.subjects import DEAD
 from shared.messages import DeadLetter
 from shared.runtime.log import RateLimitedWarning
-from shared.runtime.metrics import Family, Measure, Traffic
+from shared.runtime.metrics import BusTraffic, Family, Measure
 
 if TYPE_CHECKING:
     from shared.bus.bus import Bus
@@ -56,20 +56,20 @@ answer are in it too.
 """
 
 
-def dead_letter(
+def create_dead_letter(
     stream: str, sequence: int, subject: str, body: bytes, said_by: str, error: str
 ) -> DeadLetter:
     return DeadLetter(
         stream=stream,
         sequence=sequence,
-        subject=shortened(subject, TEXT_KEPT),
-        error=shortened(error, TEXT_KEPT),
-        body=readable(body),
-        said_by=shortened(said_by, TEXT_KEPT),
+        subject=truncate(subject, TEXT_KEPT),
+        error=truncate(error, TEXT_KEPT),
+        body=body_text(body),
+        said_by=truncate(said_by, TEXT_KEPT),
     )
 
 
-def subject_of(subject: str) -> str:
+def dead_letter_subject(subject: str) -> str:
     """Where the letter goes: behind our prefix the message's own subject, or as many tokens of it
     as there is room.
     """
@@ -78,19 +78,19 @@ def subject_of(subject: str) -> str:
     return f"{DeadLetter.PREFIX}.{subject}"
 
 
-def readable(body: bytes) -> str:
+def body_text(body: bytes) -> str:
     """As text; what is no text is escaped, what is too much is counted."""
     text = body[:BODY_KEPT].decode("utf-8", "backslashreplace")
     return text if len(body) <= BODY_KEPT else f"{text}... ({len(body)} bytes in all)"
 
 
-def shortened(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """Headers may hold halves of characters, which no JSON can."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters in all)"
 
 
-def headers_back(letter: DeadLetter, number: int, said_by: str) -> dict[str, str]:
+def headers_to_put_back(letter: DeadLetter, number: int, said_by: str) -> dict[str, str]:
     """Of the message when it is put back: another id than it had, for the server may know that one
     still.
     """
@@ -146,8 +146,8 @@ class LetterBudget:
 log = structlog.get_logger()
 
 
-class Burial:
-    def __init__(self, outbox: Outbox, traffic: Traffic) -> None:
+class DeadLetters:
+    def __init__(self, outbox: Publisher, traffic: BusTraffic) -> None:
         self._outbox, self._traffic = outbox, traffic
         self.budget, self._warning = LetterBudget(), RateLimitedWarning()
 
@@ -164,20 +164,22 @@ class Burial:
         )
         return False
 
-    async def message(self, raw: Msg, stream: str, error: str) -> None:
+    async def add_message(self, raw: Msg, stream: str, error: str) -> None:
         said_by = (raw.headers or {}).get("ce-source", "unknown")
-        letter = dead_letter(
+        letter = create_dead_letter(
             stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error
         )
-        await self._bury(letter, raw.subject, raw.metadata.timestamp.isoformat())
+        await self._store_letter(letter, raw.subject, raw.metadata.timestamp.isoformat())
 
-    async def entry(self, bucket: str, key: str, revision: int, body: bytes, error: str) -> None:
+    async def add_entry(
+        self, bucket: str, key: str, revision: int, body: bytes, error: str
+    ) -> None:
         """Of a bucket."""
         subject = entry(bucket, key)
-        letter = dead_letter(stream_of(bucket), revision, subject, body, "unknown", error)
-        await self._bury(letter, subject, str(zlib.crc32(body)))
+        letter = create_dead_letter(stream_of(bucket), revision, subject, body, "unknown", error)
+        await self._store_letter(letter, subject, str(zlib.crc32(body)))
 
-    async def _bury(self, letter: DeadLetter, subject: str, stored: str) -> None:
+    async def _store_letter(self, letter: DeadLetter, subject: str, stored: str) -> None:
         """`stored` tells it from another of its number: a stream that was made anew counts from 1
         again.
         """
@@ -189,8 +191,8 @@ class Burial:
         )
         headers = {"Nats-Msg-Id": f"dead.{letter.stream}.{letter.sequence}.{stored}"}
         try:
-            await self._outbox.store(
-                subject_of(subject), msgspec.json.encode(letter), headers, False
+            await self._outbox.store_message(
+                dead_letter_subject(subject), msgspec.json.encode(letter), headers, False
             )
         except (
             APIError,
@@ -213,7 +215,7 @@ LETTERS = Family(
 )
 
 
-class Letters:
+class DeadLetterCount:
     """`number`: of the last one; None: not known yet, and nothing is told, for a number that jumps
     counts as many.
     """
@@ -224,7 +226,7 @@ class Letters:
     def measures(self) -> Iterable[Measure]:
         return [] if self.number is None else [Measure(LETTERS, {(): float(self.number)})]
 
-    async def count(self, bus: Bus, every_s: float = COUNT_S) -> None:
+    async def keep_counting(self, bus: Bus, every_s: float = COUNT_S) -> None:
         """For ever."""
         while True:
             with contextlib.suppress(

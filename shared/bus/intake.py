@@ -36,7 +36,7 @@ from nats.js.api import (
 from nats.js.errors import NotFoundError
 
 from shared.auth import permissions
-from shared.auth.permissions import INTAKE, JOB, SAID_BY, SUBMITTER
+from shared.auth.permissions import INTAKE, JOB, PUBLISHED_BY, SUBMITTER
 from shared.bus import subjects
 from shared.bus.subjects import DEAD, FACTS, ORDERS
 
@@ -145,7 +145,7 @@ def _transforms(namespace: str, target: str) -> Iterator[tuple[str, str]]:
             f"{permissions.LEDGER_LETTERS}.{namespace}.{{{{wildcard(1)}}}}",
         )
         return
-    for kind, users in SAID_BY.items():
+    for kind, users in PUBLISHED_BY.items():
         subject = subjects.pattern(kind, f"{namespace}.*")
         if {JOB, SUBMITTER} & {*users} and subjects.stream_holding(subject) == target:
             yield permissions.in_intake(subject), f"{subject.removesuffix('*')}{{{{wildcard(1)}}}}"

@@ -18,7 +18,7 @@ from nats.js.errors import NotFoundError
 
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard, Puller
+from shared.bus.consumer import PullConsumer, StoredMessage
 from shared.bus.subjects import FACTS, NODES
 from shared.bus.tail import add_consumer
 from shared.messages import CapacityFact, Message
@@ -34,23 +34,23 @@ class LastNodeFacts:
     heard since.
     """
 
-    def __init__(self, facts: Iterable[Heard] = (), after: int = 0) -> None:
-        self._unheard = {
+    def __init__(self, facts: Iterable[StoredMessage] = (), after: int = 0) -> None:
+        self._missing = {
             subjects.subject_of(heard.message): heard for heard in facts if heard.sequence > after
         }
 
-    def hear(self, message: Message) -> None:
+    def note_fact(self, message: Message) -> None:
         """Take a fact of the history as news of its node or namespace."""
         if isinstance(message, CapacityFact):
-            self._unheard.pop(subjects.subject_of(message), None)
+            self._missing.pop(subjects.subject_of(message), None)
 
-    def take_unheard(self) -> list[Heard]:
+    def take_missing(self) -> list[StoredMessage]:
         """Return the facts that the history did not tell, the oldest first; once."""
-        unheard, self._unheard = self._unheard, {}
+        unheard, self._missing = self._missing, {}
         return sorted(unheard.values(), key=lambda heard: heard.sequence)
 
 
-async def read_last_node_facts(bus: Bus) -> list[Heard]:
+async def read_last_node_facts(bus: Bus) -> list[StoredMessage]:
     """Return the last facts, as the history of facts had them; none where an older version set up
     the bus.
     """
@@ -62,27 +62,29 @@ async def read_last_node_facts(bus: Bus) -> list[Heard]:
         mem_storage=True,
     )
     try:
-        info = await bus.asked(lambda: add_consumer(bus.client, bus.js, NODES, config))
+        info = await bus.retry_until_answered(
+            lambda: add_consumer(bus.client, bus.js, NODES, config)
+        )
     except NotFoundError:
         return []
-    puller = Puller(bus.client, NODES, info.name)
+    puller = PullConsumer(bus.client, NODES, info.name)
     left = int(info.num_pending or 0)
-    found = list[Heard]()
+    found = list[StoredMessage]()
     try:
         with contextlib.suppress(TimeoutError):
             while left > 0:
                 raw = await asyncio.wait_for(puller.next(), WAIT_S)
                 left = min(left - 1, raw.metadata.num_pending)
-                with contextlib.suppress(subjects.Unusable):
+                with contextlib.suppress(subjects.UnreadableMessage):
                     found.append(_as_in_history(raw))
     finally:
         await puller.close()
     return found
 
 
-def _as_in_history(raw: Msg) -> Heard:
+def _as_in_history(raw: Msg) -> StoredMessage:
     """Return a fact with its sequence among all facts, which the server has noted beside it."""
     noted = (raw.headers or {}).get(SOURCE, "").split()
     sequence = int(noted[1]) if len(noted) > 1 and noted[1].isdecimal() else 0
-    message = subjects.decode(raw.subject, raw.data)
-    return Heard(message, raw.subject, FACTS, sequence, raw.metadata.timestamp.timestamp())
+    message = subjects.decode_message(raw.subject, raw.data)
+    return StoredMessage(message, raw.subject, FACTS, sequence, raw.metadata.timestamp.timestamp())

@@ -24,9 +24,9 @@ from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
-from shared.auth.permissions import API, chunks, descriptions
+from shared.auth.permissions import API, chunk_subject, description_subject
 from shared.bus.bus import Bus
-from shared.bus.consumer import Gone, Puller
+from shared.bus.consumer import ConsumerGone, PullConsumer
 from shared.bus.subjects import program_bucket
 from shared.bus.tail import NAME_BYTES
 from shared.messages import LARGEST_PROGRAM
@@ -46,7 +46,7 @@ SEAL = "SHA-256="
 NUID = re.compile(r"[-\w=]+\Z", re.ASCII)
 
 
-class TooLarge(Exception):
+class ProgramTooLarge(Exception):
     """More than was asked for at most."""
 
 
@@ -60,11 +60,11 @@ class BucketBusy(NatsError):
     """
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectOptions(msgspec.Struct, frozen=True, kw_only=True):
     link: dict[str, str] | None = None
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a stored object. `nuid`: the last token of the subject of its parts;
     `digest`: its seal.
     """
@@ -72,7 +72,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     nuid: str = ""
     size: int = 0
     digest: str = ""
-    options: Options | None = None
+    options: ObjectOptions | None = None
     deleted: bool = False
 
     @property
@@ -81,7 +81,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
     def describes(self, digest: str) -> bool:
         """Return whether the store's own seal is of the content that has this digest."""
-        seal = _seal(digest)
+        seal = _object_digest(digest)
         return bool(seal) and self.digest == seal and not self.is_link
 
 
@@ -90,7 +90,7 @@ def digest_of(body: bytes) -> str:
     return f"sha256-{hashlib.sha256(body).hexdigest()}"
 
 
-def _seal(digest: str) -> str:
+def _object_digest(digest: str) -> str:
     """Return the same digest as an object store writes it."""
     try:
         raw = bytes.fromhex(digest.removeprefix("sha256-"))
@@ -107,7 +107,7 @@ def meta_token(digest: str) -> str:
 # ---------------------------------------------------------------- storing
 
 
-async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
+async def store_program(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
     """Store a program as every client of an object store would, unless it is there and whole:
     parts, then description.
 
@@ -128,19 +128,19 @@ async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
     bucket = program_bucket(namespace)
     nuid, parts = secrets.token_hex(NAME_BYTES), range(0, len(body), PART_BYTES)
     for begin in parts:
-        await bus.js.publish(f"{chunks(bucket)}.{nuid}", body[begin : begin + PART_BYTES])
+        await bus.js.publish(f"{chunk_subject(bucket)}.{nuid}", body[begin : begin + PART_BYTES])
     about = {
         "name": digest,
         "bucket": bucket,
         "nuid": nuid,
         "size": len(body),
         "chunks": len(parts),
-        "digest": _seal(digest),
+        "digest": _object_digest(digest),
         "mtime": datetime.now(UTC).isoformat(),
         "options": {"max_chunk_size": PART_BYTES},
     }
     await bus.js.publish(
-        f"{descriptions(bucket)}.{meta_token(digest)}",
+        f"{description_subject(bucket)}.{meta_token(digest)}",
         msgspec.json.encode(about),
         headers=ONE_OF_A_NAME,
     )
@@ -148,7 +148,7 @@ async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
 
 async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
     """Store the description of a program anew; return whether there is one."""
-    subject = f"{descriptions(program_bucket(namespace))}.{meta_token(digest)}"
+    subject = f"{description_subject(program_bucket(namespace))}.{meta_token(digest)}"
     try:
         raw = await bus.js.get_msg(_stream(program_bucket(namespace)), subject=subject, direct=True)
     except NotFoundError:
@@ -160,19 +160,19 @@ async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
 async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
     """Return whether the description is right and leads to exactly this content."""
     with contextlib.suppress(
-        NotFoundError, msgspec.DecodeError, ValueError, TooLarge, Gone, TimeoutError
+        NotFoundError, msgspec.DecodeError, ValueError, ProgramTooLarge, ConsumerGone, TimeoutError
     ):
-        info = await described(bus, namespace, digest)
+        info = await read_description(bus, namespace, digest)
         if info.describes(digest) and info.size == len(body):
             async with asyncio.timeout(READ_BACK_S):
-                return await _content(bus, program_bucket(namespace), info, len(body)) == body
+                return await _read_content(bus, program_bucket(namespace), info, len(body)) == body
     return False
 
 
 # ---------------------------------------------------------------- reading
 
 
-async def described(bus: Bus, namespace: str, digest: str) -> Info:
+async def read_description(bus: Bus, namespace: str, digest: str) -> ProgramInfo:
     """Return the description of a program of a namespace.
 
     Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot
@@ -180,23 +180,25 @@ async def described(bus: Bus, namespace: str, digest: str) -> Info:
     a missing bucket cannot be told from one without a leader: both are `NoRespondersError`, which a
     patient bus waits for.
     """
-    return await bus.asked(lambda: _described(bus, program_bucket(namespace), digest))
+    return await bus.retry_until_answered(
+        lambda: _read_description(bus, program_bucket(namespace), digest)
+    )
 
 
-async def _described(bus: Bus, bucket: str, digest: str) -> Info:
-    stream, subject = _stream(bucket), f"{descriptions(bucket)}.{meta_token(digest)}"
+async def _read_description(bus: Bus, bucket: str, digest: str) -> ProgramInfo:
+    stream, subject = _stream(bucket), f"{description_subject(bucket)}.{meta_token(digest)}"
     try:
         raw = await bus.js.get_msg(stream, subject=subject, direct=True)
     except NoRespondersError:
-        await _require(bus, stream)
+        await _require_stream(bus, stream)
         raise
-    info = msgspec.json.decode(raw.data or b"", type=Info)
+    info = msgspec.json.decode(raw.data or b"", type=ProgramInfo)
     if info.deleted:
         raise NotFoundError
     return info
 
 
-async def _require(bus: Bus, stream: str) -> None:
+async def _require_stream(bus: Bus, stream: str) -> None:
     """Raise `NotProvisioned` if it is certain that there is no such stream."""
     if bus.client.api != API:
         return
@@ -210,26 +212,26 @@ def _stream(bucket: str) -> str:
     return f"OBJ_{bucket}"
 
 
-async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
+async def read_program(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
     """Return all that is stored under this digest; nobody has checked that it has it.
 
     Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says,
     `ValueError` for a description that leads anywhere but to one object (a link, or a pattern), and
     `BucketBusy`.
     """
-    return await _content(
-        bus, program_bucket(namespace), await described(bus, namespace, digest), most
+    return await _read_content(
+        bus, program_bucket(namespace), await read_description(bus, namespace, digest), most
     )
 
 
-async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
+async def _read_content(bus: Bus, bucket: str, info: ProgramInfo, most: int) -> bytes:
     if info.is_link:
         raise ValueError("a link to something else")
     if not NUID.match(info.nuid):
         raise ValueError("a description that does not lead to its content")
     config = ConsumerConfig(
         name=secrets.token_hex(NAME_BYTES),
-        filter_subject=f"{chunks(bucket)}.{info.nuid}",
+        filter_subject=f"{chunk_subject(bucket)}.{info.nuid}",
         ack_policy=AckPolicy.NONE,
         inactive_threshold=IDLE_S,
         mem_storage=True,
@@ -242,13 +244,13 @@ async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
         raise BucketBusy(
             f"{bucket} has as many readers as it may have; try again in a few seconds"
         ) from error
-    puller = Puller(bus.client, _stream(bucket), made.name)
+    puller = PullConsumer(bus.client, _stream(bucket), made.name)
     body = bytearray()
     try:
         for _ in range(int(made.num_pending or 0)):
             body += (await puller.next()).data
             if len(body) > most:
-                raise TooLarge
+                raise ProgramTooLarge
     finally:
         await puller.close()
     return bytes(body)

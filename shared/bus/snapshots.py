@@ -40,11 +40,11 @@ FAILING = Family(
 )
 
 
-class TooLarge(Exception):
+class SnapshotTooLarge(Exception):
     """More than all parts of a snapshot may hold."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class SnapshotHead(msgspec.Struct, frozen=True):
     """Where the parts of a snapshot are, and the digest of them all."""
 
     parts: int
@@ -52,7 +52,7 @@ class Head(msgspec.Struct, frozen=True):
     digest: str
 
 
-async def load(bus: Bus, key: str) -> bytes:
+async def load_snapshot(bus: Bus, key: str) -> bytes:
     """Return the last snapshot. Raises `NotFoundError` where there is none, or where its parts are
     not whole.
     """
@@ -68,19 +68,19 @@ async def load(bus: Bus, key: str) -> bytes:
     return whole
 
 
-async def store(bus: Bus, key: str, body: bytes) -> None:
+async def store_snapshot(bus: Bus, key: str, body: bytes) -> None:
     """Replace the snapshot. Raises `TooLarge`, `NatsError`, and `Stale` where another has written
     since we looked.
     """
     if len(body) <= PART_BYTES:
-        return await bus.keep(key, body)
+        return await bus.write_state(key, body)
     parts = [body[begin : begin + PART_BYTES] for begin in range(0, len(body), PART_BYTES)]
     if len(parts) > MOST_PARTS:
-        raise TooLarge(f"{len(body)} bytes")
-    head = Head(len(parts), await _unused_set(bus, key), _digest(body))
+        raise SnapshotTooLarge(f"{len(body)} bytes")
+    head = SnapshotHead(len(parts), await _unused_set(bus, key), _digest(body))
     for part_key, part in zip(_part_keys(key, head), parts, strict=True):
-        await bus.keep(part_key, part)
-    await bus.keep(key, msgspec.json.encode(head))
+        await bus.write_state(part_key, part)
+    await bus.write_state(key, msgspec.json.encode(head))
 
 
 async def _unused_set(bus: Bus, key: str) -> str:
@@ -93,20 +93,20 @@ async def _unused_set(bus: Bus, key: str) -> str:
 
 
 async def _entry(bus: Bus, bucket: KeyValue, key: str) -> bytes:
-    return (await bus.asked(lambda: bucket.get(key))).value or b""
+    return (await bus.retry_until_answered(lambda: bucket.get(key))).value or b""
 
 
-def _head(body: bytes) -> Head | None:
+def _head(body: bytes) -> SnapshotHead | None:
     """Return what an entry says of its parts; None for one that is a snapshot itself, which is
     compressed.
     """
     try:
-        return msgspec.json.decode(body, type=Head)
+        return msgspec.json.decode(body, type=SnapshotHead)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def _part_keys(key: str, head: Head) -> list[str]:
+def _part_keys(key: str, head: SnapshotHead) -> list[str]:
     return [f"{key}.{head.set}.{number}" for number in range(head.parts)]
 
 
@@ -114,7 +114,7 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-class Snapshots:
+class SnapshotStore:
     """Stores a service's state again and again, and tells for how long that has failed."""
 
     def __init__(self, bus: Bus, key: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -129,8 +129,8 @@ class Snapshots:
         more.
         """
         try:
-            await store(self.bus, self.key, body)
-        except (NatsError, Stale, TooLarge) as error:
+            await store_snapshot(self.bus, self.key, body)
+        except (NatsError, Stale, SnapshotTooLarge) as error:
             log.warning("SnapshotFailed", bytes=len(body), error=repr(error))
             self.failing_since_s = (
                 self.clock() if self.failing_since_s is None else self.failing_since_s

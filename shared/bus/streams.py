@@ -17,7 +17,7 @@ from nats.js.api import (
 )
 from nats.js.errors import APIError, NotFoundError
 
-from shared.auth.permissions import chunks, descriptions, program_stream, stream_of
+from shared.auth.permissions import chunk_subject, description_subject, program_stream, stream_of
 from shared.bus import intake, subjects
 from shared.bus.intake import UNCHANGED_RATES, Rates
 from shared.bus.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
@@ -60,7 +60,9 @@ everybody's entries. Its entries have no ids, and ids of a flood would stay in t
 NAME_IN_USE = 10058
 
 
-def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
+def stream_configs(
+    facts_max_bytes: int = GIB, orders_max_bytes: int = GIB
+) -> tuple[StreamConfig, ...]:
     """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a
     month.
 
@@ -106,7 +108,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
     )
 
 
-async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
+async def create_streams(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
     """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given
     since, if more.
 
@@ -115,7 +117,7 @@ async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0)
     await _forget_nodes_of_other_facts(js)
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
-    for config in (replace(config, num_replicas=replicas) for config in streams()):
+    for config in (replace(config, num_replicas=replicas) for config in stream_configs()):
         await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
 
 
@@ -147,7 +149,7 @@ def stream_names(namespaces: Iterable[str]) -> list[str]:
     """Return the names of all streams, those behind buckets too, of these namespaces and of
     `default`.
     """
-    names = [*map(stream_of, BUCKETS), *(str(config.name) for config in streams())]
+    names = [*map(stream_of, BUCKETS), *(str(config.name) for config in stream_configs())]
     for namespace in with_default(namespaces):
         names.append(program_stream(namespace))
         names += [str(config.name) for config in intake.stream_configs(namespace)]
@@ -182,7 +184,7 @@ def program_bucket_config(namespace: str) -> StreamConfig:
     bucket = program_bucket(namespace)
     return StreamConfig(
         name=program_stream(namespace),
-        subjects=[f"{chunks(bucket)}.>", f"{descriptions(bucket)}.>"],
+        subjects=[f"{chunk_subject(bucket)}.>", f"{description_subject(bucket)}.>"],
         max_bytes=PROGRAMS_BYTES,
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,

@@ -44,11 +44,11 @@ BY_TAG: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in MES
 _decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
 
 
-class Unusable(ValueError):
+class UnreadableMessage(ValueError):
     """A body that is not what its subject says; the text says why."""
 
 
-class UnknownKind(Unusable):
+class UnknownMessage(UnreadableMessage):
     """A subject that no message has, as far as this version knows."""
 
 
@@ -79,12 +79,12 @@ def stream_holding(subject: str) -> str:
     return ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else FACTS
 
 
-def about(key: str, area: str) -> str:
+def area_pattern(key: str, area: str) -> str:
     """A subscription to all that is said of one key in one area (the first word of a tag)."""
     return f"{PREFIX}.{area}.*.{key}"
 
 
-def covering(filters: Sequence[str]) -> str:
+def covering_filter(filters: Sequence[str]) -> str:
     """One filter that lets through all that these do, and as little else as a single one can."""
     split = [each.split(".") for each in filters]
     shortest, open_ended = min(map(len, split)), any(each.endswith(">") for each in filters)
@@ -94,7 +94,7 @@ def covering(filters: Sequence[str]) -> str:
     return ".".join([*tokens, ">"] if uneven else tokens)
 
 
-def lets_through(pattern: str, subject: str) -> bool:
+def matches_filter(pattern: str, subject: str) -> bool:
     """Whether a filter does."""
     wanted, tokens = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
@@ -113,7 +113,7 @@ def kind_of(subject: str) -> type[Message]:
     """
     tag = tag_in(subject)
     if tag not in BY_TAG:
-        raise UnknownKind(f"no message is called {tag!r}")
+        raise UnknownMessage(f"no message is called {tag!r}")
     return BY_TAG[tag]
 
 
@@ -122,11 +122,11 @@ def tag_in(subject: str) -> str:
     return ".".join(subject.split(".")[1:3])
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     return msgspec.json.encode(message)
 
 
-def decode(subject: str, body: bytes) -> Message:
+def decode_message(subject: str, body: bytes) -> Message:
     """Read a body as what its subject says it is; raises `Unusable` where the two disagree.
 
     Unknown fields are passed over, except in what a person asks for.
@@ -134,13 +134,13 @@ def decode(subject: str, body: bytes) -> Message:
     try:
         message = _decoders[kind_of(subject)].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unusable(str(error)) from error
+        raise UnreadableMessage(str(error)) from error
     if subject_of(message) not in (subject, _in_default_namespace(subject)):
-        raise Unusable(f"the body belongs on {subject_of(message)}, not on {subject}")
+        raise UnreadableMessage(f"the body belongs on {subject_of(message)}, not on {subject}")
     if isinstance(message, BY_PERSONS) and (
         unknown := next(unknown_fields(type(message), msgspec.json.decode(body)), "")
     ):
-        raise Unusable(f"{unknown}: no such field")
+        raise UnreadableMessage(f"{unknown}: no such field")
     return message
 
 
@@ -154,7 +154,7 @@ SERVICES = ("monitor", "allocator", "launcher", "trainer")
 """Who publishes messages, by the names of their connections."""
 
 
-def type_of(tag: str) -> str:
+def event_type(tag: str) -> str:
     """Return the CloudEvents type of a message."""
     return f"dev.weir.{tag}.v1"
 
@@ -164,4 +164,4 @@ def is_from_newer_service(subject: str, headers: Mapping[str, str] | None) -> bo
     kind.
     """
     said = headers or {}
-    return said.get("ce-source") in SERVICES and said.get("ce-type") == type_of(tag_in(subject))
+    return said.get("ce-source") in SERVICES and said.get("ce-type") == event_type(tag_in(subject))

@@ -20,18 +20,18 @@ from nats.js.errors import APIError
 
 from shared.auth.permissions import API, SLOTS, SUBMITTER
 from shared.bus import subjects
-from shared.bus.client import RETRY_S, Final, SturdyClient
-from shared.bus.consumer import Heard, Place, Puller, read, stored_s
+from shared.bus.client import RETRY_S, PermanentError, ResilientClient
+from shared.bus.consumer import Position, PullConsumer, StoredMessage, stored_message, stored_time
 from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 
-Begun = tuple[Puller, int]
+Begun = tuple[PullConsumer, int]
 IDLE_S = 60.0
 NAME_BYTES = 16  # of a consumer that nobody else is to find
 
 
-def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:
+def consumer_filter(client: ResilientClient, filters: list[str]) -> dict[str, Any]:
     """How a consumer is to be asked for these: outside by one filter that covers them, for that a
     server can hold against what we may hear. What has come must be held against `filters` again.
     """
@@ -41,21 +41,21 @@ def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:
         each.count(".") for each in filters
     )  # one that is shorter leaves out the namespace
     return {
-        "filter_subject": subjects.covering(
+        "filter_subject": subjects.covering_filter(
             [each for each in filters if each.count(".") == longest]
         )
     }
 
 
-async def tail(
-    client: SturdyClient,
+async def tail_messages(
+    client: ResilientClient,
     js: JetStreamContext,
     filters: list[str],
     deliver: DeliverPolicy,
     since_s: float | None,
     asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
     on_set_back: Callable[[], None] = lambda: None,
-) -> AsyncIterator[Heard]:
+) -> AsyncIterator[StoredMessage]:
     """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once
     (`Bus.asked`).
     """
@@ -63,14 +63,14 @@ async def tail(
         deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
         opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
         ack_policy=AckPolicy.NONE,
-        **filtered(client, filters),
+        **consumer_filter(client, filters),
         inactive_threshold=IDLE_S,
         mem_storage=True,
     )
-    watcher = Watcher(client, js, subjects.stream_holding(filters[0]), config)
+    watcher = EphemeralConsumers(client, js, subjects.stream_holding(filters[0]), config)
     watcher.on_set_back = on_set_back
-    puller, begins = await asked(lambda: watcher.begin(config))
-    seen = Place(begins)
+    puller, begins = await asked(lambda: watcher.create(config))
+    seen = Position(begins)
     while True:
         try:
             raw = await puller.next()
@@ -78,12 +78,12 @@ async def tail(
             if client.is_closed:
                 return
             log.warning("TailWaits", stream=watcher.stream, error=repr(error))
-            puller = await watcher.begin_again(seen)
+            puller = await watcher.recreate(seen)
             continue
-        seen = Place(raw.metadata.sequence.stream, stored_s(raw))
-        if any(subjects.lets_through(each, raw.subject) for each in filters):
-            with contextlib.suppress(subjects.Unusable):
-                yield read(raw)
+        seen = Position(raw.metadata.sequence.stream, stored_time(raw))
+        if any(subjects.matches_filter(each, raw.subject) for each in filters):
+            with contextlib.suppress(subjects.UnreadableMessage):
+                yield stored_message(raw)
 
 
 ADMITTED_S = 30.0
@@ -96,15 +96,15 @@ class NotAdmitted(NatsError):
     """
 
 
-def intake_full(subject: str, why: str) -> NotAdmitted:
+def intake_full_error(subject: str, why: str) -> NotAdmitted:
     return NotAdmitted(
         f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published in this namespace; "
         "nothing was stored, try again in a minute"
     )
 
 
-async def admitted(
-    client: SturdyClient, js: JetStreamContext, subject: str, message_id: str
+async def admitted_sequence(
+    client: ResilientClient, js: JetStreamContext, subject: str, message_id: str
 ) -> int:
     """Return the sequence, in its stream, of a message that was published from outside to an
     intake.
@@ -117,7 +117,7 @@ async def admitted(
         inactive_threshold=IDLE_S,
         mem_storage=True,
     )
-    puller, _ = await Watcher(client, js, stream, config).begin(config)
+    puller, _ = await EphemeralConsumers(client, js, stream, config).create(config)
     try:
         async with asyncio.timeout(ADMITTED_S):
             while (raw := await puller.next()).headers is None or raw.headers.get(
@@ -147,7 +147,7 @@ NAME_TAKEN = (10148, 10105, 10013)
 
 
 async def add_consumer(
-    client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig
+    client: ResilientClient, js: JetStreamContext, stream: str, config: ConsumerConfig
 ) -> ConsumerInfo:
     """Create a consumer that is ours alone: of one of our names that is free or, where we may use
     any, a random one.
@@ -185,7 +185,7 @@ async def add_consumer(
     )
 
 
-def _behind(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+def _start_after(config: ConsumerConfig, seen: Position) -> ConsumerConfig:
     """Return the configuration of a consumer that begins behind a place."""
     return replace(
         config,
@@ -195,7 +195,7 @@ def _behind(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
     )
 
 
-def _since(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+def _start_since(config: ConsumerConfig, seen: Position) -> ConsumerConfig:
     """Return the configuration of a consumer that begins with what was stored after a message."""
     after = datetime.fromtimestamp(seen.stored_s, UTC) + MICROSECOND
     return replace(
@@ -206,19 +206,19 @@ def _since(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
 MICROSECOND = timedelta(microseconds=1)
 
 
-def _is_submitter(client: SturdyClient) -> bool:
+def _is_submitter(client: ResilientClient) -> bool:
     return client.user.startswith(f"{SUBMITTER}.")
 
 
-class TooManyReaders(Final):
+class TooManyReaders(PermanentError):
     """All names of consumers that the submitters of a namespace may use are taken."""
 
 
-class Watcher:
+class EphemeralConsumers:
     """Makes consumers from which nobody else may pull."""
 
     def __init__(
-        self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig
+        self, client: ResilientClient, js: JetStreamContext, stream: str, config: ConsumerConfig
     ) -> None:
         self.client = client
         self.js = js
@@ -227,13 +227,13 @@ class Watcher:
         self.on_set_back: Callable[[], None] = lambda: None
         self._warning = RateLimitedWarning()
 
-    async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
+    async def create(self, config: ConsumerConfig) -> tuple[PullConsumer, int]:
         """A consumer, and the sequence behind which it begins."""
         info = await add_consumer(self.client, self.js, self.stream, config)
         begins = int(info.delivered.stream_seq) if info.delivered else 0
-        return Puller(self.client, self.stream, info.name), begins
+        return PullConsumer(self.client, self.stream, info.name), begins
 
-    async def begin_again(self, seen: Place) -> Puller:
+    async def recreate(self, seen: Position) -> PullConsumer:
         """Ours is gone, or has lost something: another, behind what was seen last.
 
         A stream that was set back holds less than we have seen, or other messages. So we ask for
@@ -243,22 +243,26 @@ class Watcher:
         if not seen.stored_s:
             nothing_seen = self.config.deliver_policy == DeliverPolicy.NEW
             return (
-                await self._begun(_behind(self.config, seen) if nothing_seen else self.config, seen)
+                await self._create_patiently(
+                    _start_after(self.config, seen) if nothing_seen else self.config, seen
+                )
             )[0]
-        puller, begins = await self._begun(_since(self.config, seen), seen)
+        puller, begins = await self._create_patiently(_start_since(self.config, seen), seen)
         if begins < seen.sequence:
             log.warning("StreamSetBack", stream=self.stream, seen=seen.sequence, now=begins)
             self.on_set_back()
         if begins <= seen.sequence:
             return puller
         await puller.close()  # what was stored in the same microsecond is missing
-        return (await self._begun(_behind(self.config, seen), seen))[0]
+        return (await self._create_patiently(_start_after(self.config, seen), seen))[0]
 
-    async def _begun(self, config: ConsumerConfig, seen: Place) -> tuple[Puller, int]:
+    async def _create_patiently(
+        self, config: ConsumerConfig, seen: Position
+    ) -> tuple[PullConsumer, int]:
         """Do as `begin`, however long the server is away."""
         while True:
             try:
-                return await self.begin(config)
+                return await self.create(config)
             except NatsError as again:
                 if self.client.is_closed:
                     raise

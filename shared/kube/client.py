@@ -23,10 +23,10 @@ import structlog
 from kubernetes.aio import client, config
 
 from shared.kube import limiter
-from shared.kube.limiter import NO_ANSWER, Gate, Requests
+from shared.kube.limiter import NO_ANSWER, RateLimiter, Requests
 from shared.kube.objects import Status
 from shared.runtime.config import KubeSettings
-from shared.runtime.incidents import Troubles
+from shared.runtime.incidents import Incidents
 
 log = structlog.get_logger()
 
@@ -41,8 +41,8 @@ PROBES = {
     "TCP_KEEPINTVL": 5,  # s between two
     "TCP_KEEPCNT": 3,  # without an answer, and the connection is over: 30 s after its last word
 }
-WIRE = (aiohttp.ClientError, TimeoutError, OSError)
-TROUBLES = (*WIRE, ValueError, RecursionError, msgspec.DecodeError)
+CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
+READ_ERRORS = (*CONNECTION_ERRORS, ValueError, RecursionError, msgspec.DecodeError)
 """The wire's, not the server's: no answer, or one that cannot be read."""
 
 
@@ -57,7 +57,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True)
-class Ask:
+class ApiRequest:
     """One request. `verb` is Kubernetes' word for it."""
 
     verb: str
@@ -68,7 +68,7 @@ class Ask:
     content: str = JSON
 
 
-async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
+async def connect_api(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
     """Connect by URL (and token file), else by kubeconfig, else by the default one, else as the pod
     that we are.
     """
@@ -103,7 +103,7 @@ class Api:
         self.api = api
         self.settings = settings
         self.chance = chance
-        self.gate = Gate(settings.kube_rate, settings.kube_burst, chance)
+        self.gate = RateLimiter(settings.kube_rate, settings.kube_burst, chance)
         self.requests = Requests()
         self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
         self.on_away: Callable[[str], None] = lambda cause: (
@@ -111,10 +111,10 @@ class Api:
         )  # hears why nothing can be read, again and again ...
         self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
 
-    def tells(self, troubles: Troubles) -> None:
+    def report_to(self, troubles: Incidents) -> None:
         """That nothing can be read begins as a trouble, and ends with the next answer."""
-        self.on_away = lambda cause: troubles.begins("kubernetes away", cause)
-        self.on_back = lambda: troubles.ends("kubernetes away")
+        self.on_away = lambda cause: troubles.begin("kubernetes away", cause)
+        self.on_back = lambda: troubles.end("kubernetes away")
 
     # ------------------------------------------------------------ asking
 
@@ -127,58 +127,60 @@ class Api:
         patch: bool = False,
     ) -> Body:
         """Raises `ApiError` for a refusal, one of `TROUBLES` where there is no proper answer."""
-        ask = Ask(VERBS[method], method, path, query or {}, body, MERGE if patch else JSON)
-        async with self._answered(ask, self.settings.kube_timeout_s) as response:
+        ask = ApiRequest(VERBS[method], method, path, query or {}, body, MERGE if patch else JSON)
+        async with self._response(ask, self.settings.kube_timeout_s) as response:
             return msgspec.json.decode(await response.read(), type=Body)
 
-    async def page(self, path: str, query: Query) -> bytes:
+    async def list_page(self, path: str, query: Query) -> bytes:
         """One page of a list; raises as `call`."""
-        async with self._answered(
-            Ask("list", "GET", path, query), self.settings.kube_timeout_s
+        async with self._response(
+            ApiRequest("list", "GET", path, query), self.settings.kube_timeout_s
         ) as response:
             return await response.read()
 
-    async def lines(self, path: str, query: Query, seconds: int) -> AsyncGenerator[bytes]:
+    async def watch_lines(self, path: str, query: Query, seconds: int) -> AsyncGenerator[bytes]:
         """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted
         too long.
         """
         longest_s = seconds + self.settings.kube_timeout_s
-        async with self._answered(Ask("watch", "GET", path, query), longest_s) as response:
+        async with self._response(ApiRequest("watch", "GET", path, query), longest_s) as response:
             if response.connection and response.connection.transport:
-                probe(response.connection.transport.get_extra_info("socket"))
+                enable_keepalive(response.connection.transport.get_extra_info("socket"))
             async for line in whole_lines(response.content.iter_any()):
                 yield line
 
     @asynccontextmanager
-    async def _answered(self, ask: Ask, longest_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _response(
+        self, ask: ApiRequest, longest_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, once it begins; raises `ApiError` where it is a refusal."""
         begun_s = asyncio.get_running_loop().time()
-        async with self.gate.turn():
+        async with self.gate.request_slot():
             if ask.method != "GET":
                 self.may_change()
-            self.requests = limiter.waited(
+            self.requests = limiter.add_wait(
                 self.requests, asyncio.get_running_loop().time() - begun_s
             )
             async with asyncio.timeout(
                 self.settings.kube_timeout_s
             ):  # also a watch must begin soon
-                response = await self._counted(ask, longest_s)
+                response = await self._send_counted(ask, longest_s)
         async with response:
             if response.status >= 400:
-                raise self._refused(response, await response.read())
+                raise self._refusal_error(response, await response.read())
             self.on_back()
             yield response
 
-    async def _counted(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:
+    async def _send_counted(self, ask: ApiRequest, longest_s: float) -> aiohttp.ClientResponse:
         status = NO_ANSWER
         try:
-            response = await self._sent(ask, longest_s)
+            response = await self._send(ask, longest_s)
             status = response.status
             return response
         finally:
-            self.requests = limiter.counted(self.requests, ask.verb, status)
+            self.requests = limiter.add_request(self.requests, ask.verb, status)
 
-    async def _sent(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:
+    async def _send(self, ask: ApiRequest, longest_s: float) -> aiohttp.ClientResponse:
         headers = {"Accept": JSON, "Content-Type": ask.content}
         query = list(ask.query.items())
         parts = await self.api.param_serialize(
@@ -195,11 +197,11 @@ class Api:
         ).response
         return response
 
-    def _refused(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
+    def _refusal_error(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
         """What the server wants of all of us, it is given: silence, as long as it says."""
         headers = response.headers
-        if seconds := limiter.hold_s(response.status, headers.get("Retry-After")):
-            self.gate.hold(seconds)
+        if seconds := limiter.retry_after_s(response.status, headers.get("Retry-After")):
+            self.gate.pause(seconds)
             level = (
                 headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
                 headers.get("X-Kubernetes-PF-FlowSchema-UID"),
@@ -210,21 +212,23 @@ class Api:
                 retry_after_s=seconds,
                 priority_level_and_flow=level,
             )
-        return refusal(response.status, answer)
+        return api_error(response.status, answer)
 
     # ------------------------------------------------------------ living
 
-    def wait_s(self, troubles: int) -> float:
+    def backoff_s(self, troubles: int) -> float:
         """How long to wait after so many troubles in a row."""
         rules = self.settings
-        return limiter.wait_s(troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance())
+        return limiter.backoff_s(
+            troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance()
+        )
 
-    async def report(self) -> None:
+    async def log_requests(self) -> None:
         """Log, now and then, what was asked since the last time."""
         while True:
             before = self.requests
             await asyncio.sleep(self.settings.kube_report_s)
-            new = limiter.between(before, self.requests)
+            new = limiter.requests_since(before, self.requests)
             if new.counts:
                 log.info(
                     "KubernetesRequests", **msgspec.to_builtins(new), total=self.requests.total()
@@ -234,7 +238,7 @@ class Api:
         await self.api.close()
 
 
-def refusal(status: int, answer: bytes) -> ApiError:
+def api_error(status: int, answer: bytes) -> ApiError:
     """Of a Status object, or of whatever stands in its place."""
     try:
         said = msgspec.json.decode(answer, type=Status)
@@ -243,7 +247,7 @@ def refusal(status: int, answer: bytes) -> ApiError:
     return ApiError(status or said.code or 0, said.reason or "Unknown", said.message or "")
 
 
-def probe(connection: socket.socket | None) -> None:
+def enable_keepalive(connection: socket.socket | None) -> None:
     """Let the kernel ask a silent connection whether the other side is still there: one that is
     not, breaks.
     """

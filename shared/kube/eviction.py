@@ -42,27 +42,27 @@ known.
 """
 
 
-def takes_away(taint: Taint) -> bool:
+def evicts_pods(taint: Taint) -> bool:
     return taint.key in TAKEN_AWAY or (taint.effect == NO_EXECUTE and taint.key not in TOLERATED)
 
 
-def closed(schedulable: bool, taints: Iterable[Taint]) -> str:
+def leaving_reason(schedulable: bool, taints: Iterable[Taint]) -> str:
     """Why its pods have to go, the hardest reason; empty where they may stay."""
-    if any(takes_away(taint) for taint in taints):
+    if any(evicts_pods(taint) for taint in taints):
         return TAINTED
     return "" if schedulable else CORDONED
 
 
 MARGIN = 1.5
-KEPT = 3
+MEASUREMENTS_KEPT = 3
 """Measurements that count."""
 
 
-def needed_s(asked_s: float, changes_s: Sequence[float], most_s: float) -> float:
+def grace_period(asked_s: float, changes_s: Sequence[float], most_s: float) -> float:
     """Seconds; what was asked for where nothing was measured."""
     return max(asked_s, min(MARGIN * max(changes_s, default=0.0), most_s))
 
 
-def added(changes_s: Sequence[float], change_s: float) -> tuple[float, ...]:
+def add_measurement(changes_s: Sequence[float], change_s: float) -> tuple[float, ...]:
     """The measurements with one more; 0 is none."""
-    return (*changes_s, *((change_s,) if change_s > 0 else ()))[-KEPT:]
+    return (*changes_s, *((change_s,) if change_s > 0 else ()))[-MEASUREMENTS_KEPT:]

@@ -62,16 +62,16 @@ class Requests(msgspec.Struct, frozen=True):
         return sum(self.counts.values())
 
 
-def counted(requests: Requests, verb: str, status: int) -> Requests:
+def add_request(requests: Requests, verb: str, status: int) -> Requests:
     key = f"{verb} {status}"
     return replace(requests, counts={**requests.counts, key: requests.counts.get(key, 0) + 1})
 
 
-def waited(requests: Requests, seconds: float) -> Requests:
+def add_wait(requests: Requests, seconds: float) -> Requests:
     return replace(requests, waited_s=requests.waited_s + seconds)
 
 
-def between(earlier: Requests, later: Requests) -> Requests:
+def requests_since(earlier: Requests, later: Requests) -> Requests:
     """What came after `earlier`."""
     more = {key: count - earlier.counts.get(key, 0) for key, count in later.counts.items()}
     return Requests(
@@ -80,7 +80,7 @@ def between(earlier: Requests, later: Requests) -> Requests:
     )
 
 
-def measures(requests: Requests) -> tuple[Measure, ...]:
+def request_measures(requests: Requests) -> tuple[Measure, ...]:
     by_labels = {tuple(key.split(" ")): float(count) for key, count in requests.counts.items()}
     return Measure(ASKED, by_labels), Measure(WAITED, {(): requests.waited_s})
 
@@ -90,7 +90,7 @@ LONGEST_HOLD_S = 300.0  # of a server that asks for more, we ask again then
 TOO_MANY, SERVER_TROUBLE = 429, 500
 
 
-def wait_s(count: int, first_s: float, longest_s: float, chance: float) -> float:
+def backoff_s(count: int, first_s: float, longest_s: float, chance: float) -> float:
     return min(longest_s, first_s * 2.0 ** min(count - 1, DOUBLINGS)) * (1 + chance) / 2
 
 
@@ -98,7 +98,7 @@ def most_in_a_second(rate: float, burst: int) -> int:
     return burst * math.ceil(rate / burst)
 
 
-def hold_s(status: int, retry_after: str | None) -> float:
+def retry_after_s(status: int, retry_after: str | None) -> float:
     """How long an answer asks us to be silent: its Retry-After in whole seconds, of a 429 or of a
     server in trouble.
     """
@@ -110,7 +110,7 @@ def hold_s(status: int, retry_after: str | None) -> float:
     )
 
 
-class Gate:
+class RateLimiter:
     def __init__(self, rate: float, burst: int, chance: Callable[[], float]) -> None:
         self.slots = asyncio.Semaphore(burst)
         self.rest_s = burst / rate
@@ -118,7 +118,7 @@ class Gate:
         self.open_s = 0.0  # by the loop's clock
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def request_slot(self) -> AsyncIterator[None]:
         """From when a request may leave to when its answer begins."""
         await self.slots.acquire()
         try:
@@ -127,7 +127,7 @@ class Gate:
         finally:
             asyncio.get_running_loop().call_later(self.rest_s, self.slots.release)
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self.open_s = max(self.open_s, asyncio.get_running_loop().time() + seconds)
 
     async def _until_open(self) -> None:

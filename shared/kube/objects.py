@@ -17,40 +17,40 @@ from functools import lru_cache
 import msgspec
 
 
-class Strange(ValueError):
+class MalformedObject(ValueError):
     """An object that is not as Kubernetes makes them; the text says where."""
 
 
-class Shape(msgspec.Struct, frozen=True, rename="camel"):
+class ApiObject(msgspec.Struct, frozen=True, rename="camel"):
     """A piece of an API object."""
 
 
-class ListMeta(Shape, frozen=True):
+class ListMeta(ApiObject, frozen=True):
     resource_version: str | None = None
     continue_: str | None = msgspec.field(name="continue", default=None)
 
 
-class Page(Shape, frozen=True):
+class ListPage(ApiObject, frozen=True):
     """One page of a list; its objects are as yet unread."""
 
     metadata: ListMeta
     items: list[msgspec.Raw] | None = None
 
 
-class Line(Shape, frozen=True):
+class WatchLine(ApiObject, frozen=True):
     """One line of a watch."""
 
     type: str
     object: msgspec.Raw
 
 
-class Versioned(Shape, frozen=True):
+class Versioned(ApiObject, frozen=True):
     """What every object has, and every bookmark."""
 
     metadata: ListMeta
 
 
-class Status(Shape, frozen=True):
+class Status(ApiObject, frozen=True):
     """The API's way to say no."""
 
     code: int | None = None
@@ -73,7 +73,7 @@ _UNITS |= {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", 1)
 _UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)}
 
 
-def parse(quantity: object) -> Fraction:
+def parse_quantity(quantity: object) -> Fraction:
     """A quantity in its base unit; raises `ValueError` for what is none."""
     text = str(quantity)
     found = _SHAPE.fullmatch(text)
@@ -86,7 +86,7 @@ def parse(quantity: object) -> Fraction:
     return max(-LARGEST, min(value, LARGEST))
 
 
-def whole(resource: str, quantity: object) -> int:
+def whole_units(resource: str, quantity: object) -> int:
     """So many thousandths of a core for `cpu`, of the resource's own unit for all else."""
     return _whole(1000 if resource == "cpu" else 1, str(quantity))
 
@@ -96,5 +96,5 @@ def _whole(times: int, quantity: str) -> int:
     """Cached: reading a pod takes 7 us with the cache, 27 without; a large cluster has 150,000
     (`make bench-scale`).
     """
-    value = parse(quantity) * times
+    value = parse_quantity(quantity) * times
     return -(-value.numerator // value.denominator)

@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
-from shared.kube.client import TROUBLES, WIRE, Api, ApiError, refusal
-from shared.kube.objects import Line, Page, Strange, Versioned
+from shared.kube.client import CONNECTION_ERRORS, READ_ERRORS, Api, ApiError, api_error
+from shared.kube.objects import ListPage, MalformedObject, Versioned, WatchLine
 
 log = structlog.get_logger()
 
@@ -41,25 +41,25 @@ class Listed(Generic[Fact]):
 
 
 @dataclass(frozen=True)
-class Seen(Generic[Fact]):
+class Changed(Generic[Fact]):
     fact: Fact
     revision: str
 
 
 @dataclass(frozen=True)
-class Missed(Generic[Fact]):
+class Deleted(Generic[Fact]):
     fact: Fact
     revision: str
 
 
-Event = Listed[Fact] | Seen[Fact] | Missed[Fact]
+Event = Listed[Fact] | Changed[Fact] | Deleted[Fact]
 
 
-class Short(OSError):
+class WatchTooShort(OSError):
     """A watch ended as soon as it had begun."""
 
 
-class Reader(Generic[Fact]):
+class ListWatch(Generic[Fact]):
     """Follows what lies at one path. `read` gives None for what is not ours, and raises
     `Strange`.
     """
@@ -81,7 +81,7 @@ class Reader(Generic[Fact]):
         self.found: list[Fact] = []  # of a list, the pages that we have ...
         self.go_on = ""  # ... and the next one's token
         self.in_one_piece = False
-        self.troubles = 0  # in a row
+        self.failures = 0  # in a row
 
     async def follow(self) -> AsyncIterator[Event[Fact]]:
         """1 list where nothing is known, 2 watch from there, 3 after trouble wait, and go on or
@@ -93,7 +93,7 @@ class Reader(Generic[Fact]):
                     yield await self._list()
                 async for event in self._watch():
                     yield event
-            except (ApiError, *TROUBLES) as error:
+            except (ApiError, *READ_ERRORS) as error:
                 await self._recover(error)
 
     # ------------------------------------------------------------ listing
@@ -102,7 +102,7 @@ class Reader(Generic[Fact]):
         """Page by page, so that the objects of a large cluster are never in memory all at once."""
         while True:
             page = msgspec.json.decode(
-                await self.api.page(self.path, self._page_query()), type=Page
+                await self.api.list_page(self.path, self._page_query()), type=ListPage
             )
             self.found += [
                 fact for item in page.items or () if (fact := self._readable(item)) is not None
@@ -130,29 +130,29 @@ class Reader(Generic[Fact]):
         seconds = max(1, round(self.api.settings.kube_watch_s * (1 + self.api.chance()) / 2))
         try:
             async with aclosing(
-                self.api.lines(self.path, self._watch_query(seconds), seconds)
+                self.api.watch_lines(self.path, self._watch_query(seconds), seconds)
             ) as lines:
                 async for raw in lines:
-                    event = self._told(msgspec.json.decode(raw, type=Line))
-                    quiet, self.troubles = False, 0
+                    event = self._parse_line(msgspec.json.decode(raw, type=WatchLine))
+                    quiet, self.failures = False, 0
                     if event:
                         yield event
         finally:
             lasted_s = loop.time() - begun_s
-            self.troubles = 0 if lasted_s > self.api.settings.kube_retry_max_s else self.troubles
+            self.failures = 0 if lasted_s > self.api.settings.kube_retry_max_s else self.failures
         if quiet and lasted_s < SHORT_S:
-            raise Short("a watch that ended at once")
+            raise WatchTooShort("a watch that ended at once")
 
     def _watch_query(self, seconds: int) -> dict[str, str]:
         begin = {"resourceVersion": self.revision or "", "timeoutSeconds": str(seconds)}
         return {**self.query, **begin, "watch": "true", "allowWatchBookmarks": "true"}
 
-    def _told(self, line: Line) -> Event[Fact] | None:
+    def _parse_line(self, line: WatchLine) -> Event[Fact] | None:
         """What a line says. What is gone must be forgotten: where we cannot read what it was, a new
         list tells.
         """
         if line.type == "ERROR":
-            raise refusal(0, bytes(line.object))
+            raise api_error(0, bytes(line.object))
         fact = (
             None
             if line.type == "BOOKMARK"
@@ -166,12 +166,12 @@ class Reader(Generic[Fact]):
         self.revision = seen
         if fact is None:
             return None
-        return Missed(fact, seen) if line.type == "DELETED" else Seen(fact, seen)
+        return Deleted(fact, seen) if line.type == "DELETED" else Changed(fact, seen)
 
     def _readable(self, raw: msgspec.Raw, gone: bool = False) -> Fact | None:
         try:
             return self.read(raw)
-        except Strange as error:
+        except MalformedObject as error:
             log.warning("StrangeObject", path=self.path, error=str(error), object=bytes(raw)[:300])
             if gone:
                 raise
@@ -180,9 +180,9 @@ class Reader(Generic[Fact]):
     # ------------------------------------------------------------ after trouble
 
     async def _recover(self, error: Exception) -> None:
-        self.troubles += 1
+        self.failures += 1
         expired = isinstance(error, ApiError) and error.status == EXPIRED
-        if self.troubles > GOES_ON or not passes(error):
+        if self.failures > GOES_ON or not is_resumable(error):
             self.in_one_piece |= (
                 expired and self.go_on != ""
             )  # pages may be forgotten faster than we read them
@@ -194,16 +194,20 @@ class Reader(Generic[Fact]):
             path=self.path,
             error=repr(error),
             again=self.revision is None,
-            row=self.troubles,
+            row=self.failures,
         )
-        if self.troubles >= AWAY and passes(error):
+        if self.failures >= AWAY and is_resumable(error):
             self.api.on_away(
-                f"{self.path} could not be read {self.troubles} times in a row: {error!r}"
+                f"{self.path} could not be read {self.failures} times in a row: {error!r}"
             )
-        wait_s = self.api.wait_s(self.troubles)
-        await asyncio.sleep(0.0 if expired and self.troubles == 1 else wait_s)
+        wait_s = self.api.backoff_s(self.failures)
+        await asyncio.sleep(0.0 if expired and self.failures == 1 else wait_s)
 
 
-def passes(error: Any) -> bool:
+def is_resumable(error: Any) -> bool:
     """May we go on where we were?"""
-    return error.status in FOR_NOW if isinstance(error, ApiError) else isinstance(error, WIRE)
+    return (
+        error.status in FOR_NOW
+        if isinstance(error, ApiError)
+        else isinstance(error, CONNECTION_ERRORS)
+    )

@@ -21,11 +21,11 @@ from shared.auth.permissions import SERVICES, SETUP
 from shared.bus import bus
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S, is_outage
-from shared.bus.consumer import SetBack
+from shared.bus.consumer import StreamSetBack
 from shared.runtime import config, log
-from shared.runtime.health import BEGUN, Vitals
+from shared.runtime.health import STARTED, Health
 from shared.runtime.log import RateLimitedWarning
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 C = TypeVar("C", bound=config.Common)
 Start = Callable[[Bus, C], Awaitable[None]]
@@ -35,7 +35,7 @@ SET_BACK = 4
 """Exit code where a stream was set back: who starts again reads what is there now."""
 
 
-class Leave(Exception):
+class ServiceExit(Exception):
     """Raised by a service that is done: drain, then end with this code."""
 
     def __init__(self, code: int) -> None:
@@ -43,7 +43,7 @@ class Leave(Exception):
         self.code = code
 
 
-def run(
+def run_service(
     service: str,
     settings: type[C],
     start: Start[C],
@@ -58,28 +58,28 @@ def run(
     code where the bus is the cause, and not the service.
     """
     try:
-        chosen = config.load(settings, service, os.environ)
+        chosen = config.load_settings(settings, service, os.environ)
     except config.BadSettings as error:
         print(f"weir {service}: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
-    log.configure(service, chosen.log_level, chosen.log_json)
-    code = asyncio.run(_live(service, chosen, start, credentials, cut_off))
+    log.configure_logging(service, chosen.log_level, chosen.log_json)
+    code = asyncio.run(_run_until_exit(service, chosen, start, credentials, cut_off))
     sys.exit(stopped if code is None else code)
 
 
-async def _live(
+async def _run_until_exit(
     service: str, chosen: C, start: Start[C], credentials: str, cut_off: int
 ) -> int | None:
     """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
-    stop, vitals = _stop_signal(), Vitals()
-    vitals.need(BEGUN, lambda: False)
+    stop, vitals = _stop_signal(), Health()
+    vitals.require(STARTED, lambda: False)
     try:
-        async with _asked(vitals, chosen.metrics_port):
-            connection = await _connected(service, chosen, credentials, vitals, stop)
+        async with _serve_health(vitals, chosen.metrics_port):
+            connection = await _connect_or_stop(service, chosen, credentials, vitals, stop)
             return await _until_stopped(connection, chosen, start, stop) if connection else None
-    except SetBack as error:
+    except StreamSetBack as error:
         logger.warning(
             "StreamSetBack", why=str(error), remedy="begins again with what is stored now"
         )
@@ -90,25 +90,25 @@ async def _live(
 
 
 @asynccontextmanager
-async def _asked(vitals: Vitals, port: int) -> AsyncIterator[None]:
+async def _serve_health(vitals: Health, port: int) -> AsyncIterator[None]:
     """Answers how we are, also while we wait for the bus; by no port, nobody asks."""
     if not port:
         yield
         return
-    from shared.runtime.http_server import listen  # a trainer's image has no web server
+    from shared.runtime.http_server import serve_health  # a trainer's image has no web server
 
-    listener = await listen(vitals, port)
+    listener = await serve_health(vitals, port)
     try:
         yield
     finally:
         await listener.cleanup()
 
 
-async def _connected(
-    service: str, chosen: config.Common, credentials: str, vitals: Vitals, stop: asyncio.Event
+async def _connect_or_stop(
+    service: str, chosen: config.Common, credentials: str, vitals: Health, stop: asyncio.Event
 ) -> Bus | None:
     """The bus, with its streams; None where somebody stops us while we wait for it."""
-    connecting = asyncio.ensure_future(_on_streams(service, chosen, credentials, vitals))
+    connecting = asyncio.ensure_future(_connect_to_streams(service, chosen, credentials, vitals))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():
@@ -117,7 +117,9 @@ async def _connected(
     return connecting.result()
 
 
-async def _on_streams(service: str, chosen: config.Common, credentials: str, vitals: Vitals) -> Bus:
+async def _connect_to_streams(
+    service: str, chosen: config.Common, credentials: str, vitals: Health
+) -> Bus:
     """Return a connection to a bus that has the streams."""
     made = await bus.connect(
         chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals
@@ -133,7 +135,7 @@ async def _until_streams_exist(connection: Bus) -> None:
     if connection.name == SETUP:
         return
     exist, warning = asyncio.Event(), RateLimitedWarning()
-    connection.vitals.need("the streams", exist.is_set)
+    connection.health.require("the streams", exist.is_set)
     while not exist.is_set():
         try:
             await connection.verify()
@@ -146,20 +148,20 @@ async def _until_streams_exist(connection: Bus) -> None:
 async def _until_stopped(
     connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event
 ) -> int | None:
-    connection.spawn(_begun(connection, start(connection, chosen)))
+    connection.spawn(_start_service(connection, start(connection, chosen)))
     if connection.name in SERVICES:
-        connection.spawn(connection.tell_troubles())
+        connection.spawn(connection.publish_incidents())
     if chosen.begun_again:
-        connection.troubles.passed("began again", chosen.begun_again)
+        connection.incidents.record("began again", chosen.begun_again)
     stopping = asyncio.ensure_future(stop.wait())
-    failing = asyncio.ensure_future(connection.failed())
+    failing = asyncio.ensure_future(connection.raise_failure())
     await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-    leaving = asyncio.ensure_future(_farewell(connection, stopping))
+    leaving = asyncio.ensure_future(_prepare_stop(connection, stopping))
     await asyncio.wait((leaving, failing), return_when=asyncio.FIRST_COMPLETED)
     ended = failing if failing.done() else leaving
-    await end(leaving, failing)
+    await cancel_tasks(leaving, failing)
     await _close(connection, chosen.drain_s)
-    return _outcome(ended)
+    return _exit_code(ended)
 
 
 async def _close(connection: Bus, within_s: float) -> None:
@@ -170,21 +172,21 @@ async def _close(connection: Bus, within_s: float) -> None:
         structlog.get_logger().warning("CloseTimedOut", after_s=within_s)
 
 
-async def _begun(connection: Bus, start: Awaitable[None]) -> None:
+async def _start_service(connection: Bus, start: Awaitable[None]) -> None:
     await start
-    connection.vitals.need(BEGUN, lambda: True)
+    connection.health.require(STARTED, lambda: True)
 
 
-async def _farewell(connection: Bus, stopping: asyncio.Future[Literal[True]]) -> None:
+async def _prepare_stop(connection: Bus, stopping: asyncio.Future[Literal[True]]) -> None:
     await stopping
-    await connection.farewell()
+    await connection.prepare_stop()
 
 
-def _outcome(ended: asyncio.Future[None]) -> int | None:
+def _exit_code(ended: asyncio.Future[None]) -> int | None:
     """The exit code that a service asked for, None where it was stopped; raises what broke it."""
     try:
         ended.result()
-    except Leave as leave:
+    except ServiceExit as leave:
         return leave.code
     return None
 

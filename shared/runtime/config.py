@@ -48,7 +48,7 @@ class BadSettings(ValueError):
     """Every setting that is wrong, one a line."""
 
 
-def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
+def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
     """Read one service's settings; raises `BadSettings` that lists every unknown or missing name
     and wrong value.
     """

@@ -14,26 +14,26 @@ from shared.runtime.metrics import Measure
 Condition = Callable[[], bool]
 Source = Callable[[], Iterable[Measure]]
 
-BEGUN = "having begun"
+STARTED = "having begun"
 """A condition of every service: met once it has started, and while it stands by to start."""
 
 
-class Vitals:
+class Health:
     def __init__(self) -> None:
         self.conditions: dict[str, Condition] = {}
         self.sources: dict[str, Source] = {}
 
-    def need(self, what: str, met: Condition) -> None:
+    def require(self, what: str, met: Condition) -> None:
         """Not ready, unless `met`. A later one of the same name takes its place."""
         self.conditions[what] = met
 
-    def tell(self, whose: str, source: Source) -> None:
+    def add_source(self, whose: str, source: Source) -> None:
         """What was measured, asked for at each scrape. No two sources may have a family in
         common.
         """
         self.sources[whose] = source
 
-    def lacks(self) -> list[str]:
+    def unmet(self) -> list[str]:
         """The conditions that are not met; none: ready."""
         return [what for what, met in self.conditions.items() if not met()]
 

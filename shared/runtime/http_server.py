@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import psutil
 from aiohttp import web
 
-from shared.runtime.health import Vitals
-from shared.runtime.metrics import CONTENT_TYPE, Family, Measure, exposed
+from shared.runtime.health import Health
+from shared.runtime.metrics import CONTENT_TYPE, Family, Measure, format_metrics
 
 CPU = Family(
     name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used."
@@ -33,14 +33,18 @@ READY = Family(
 )
 
 
-async def listen(vitals: Vitals, port: int) -> web.AppRunner:
+async def serve_health(vitals: Health, port: int) -> web.AppRunner:
     """On all interfaces; `cleanup` of what is returned ends it. Raises `OSError` where the port is
     taken.
     """
 
     async def metrics(request: web.Request) -> web.Response:
-        text = exposed(
-            [*vitals.measures(), *process(), Measure(READY, {(): float(not vitals.lacks())})]
+        text = format_metrics(
+            [
+                *vitals.measures(),
+                *process_measures(),
+                Measure(READY, {(): float(not vitals.unmet())}),
+            ]
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -48,7 +52,7 @@ async def listen(vitals: Vitals, port: int) -> web.AppRunner:
         return web.Response(text="alive\n")
 
     async def ready(request: web.Request) -> web.Response:
-        if lacks := vitals.lacks():
+        if lacks := vitals.unmet():
             return web.Response(status=503, text=f"not ready: {', '.join(lacks)}\n")
         return web.Response(text="ready\n")
 
@@ -62,7 +66,7 @@ async def listen(vitals: Vitals, port: int) -> web.AppRunner:
     return runner
 
 
-def process() -> Iterable[Measure]:
+def process_measures() -> Iterable[Measure]:
     """As every exporter names them."""
     here = psutil.Process()
     used = here.cpu_times()

@@ -31,7 +31,7 @@ AT_ITS_END = ("bus away",)
 """What cannot be told while it lasts."""
 
 
-class Troubles:
+class Incidents:
     """`begins` and `ends` may be called as often as one likes; `thing`: what it is about, where
     there are several.
     """
@@ -42,7 +42,7 @@ class Troubles:
         self._told_s: dict[tuple[Trouble, str], float] = {}
         self._due: asyncio.Queue[ServiceTroubled] = asyncio.Queue(WAITING_MOST)
 
-    def begins(self, what: Trouble, cause: str, thing: str = "") -> None:
+    def begin(self, what: Trouble, cause: str, thing: str = "") -> None:
         now = self.clock()
         if (what, thing) in self._lasting or now < self._told_s.get((what, thing), 0.0) + TOLD_S:
             return
@@ -52,26 +52,26 @@ class Troubles:
         )
         self._lasting[what, thing] = fact
         if what not in AT_ITS_END:
-            self._tell(fact)
+            self._enqueue(fact)
 
-    def ends(self, what: Trouble, thing: str = "") -> None:
+    def end(self, what: Trouble, thing: str = "") -> None:
         fact = self._lasting.pop((what, thing), None)
         if fact is not None:
-            self._tell(replace(fact, seconds=max(self.clock() - fact.begun_s, 0.0)))
+            self._enqueue(replace(fact, seconds=max(self.clock() - fact.begun_s, 0.0)))
 
-    def passed(self, what: Trouble, cause: str) -> None:
+    def record(self, what: Trouble, cause: str) -> None:
         """It is over before it can be told."""
-        self.begins(what, cause)
+        self.begin(what, cause)
         lasting = self._lasting.pop((what, ""), None)
         if lasting is not None and what in AT_ITS_END:
-            self._tell(replace(lasting, seconds=0.0))
+            self._enqueue(replace(lasting, seconds=0.0))
 
-    def _tell(self, fact: ServiceTroubled) -> None:
+    def _enqueue(self, fact: ServiceTroubled) -> None:
         """Where nobody tells them the first few wait, and the rest are forgotten."""
         if not self._due.full():
             self._due.put_nowait(fact)
 
-    async def tell(self, say: Say) -> None:
+    async def publish_all(self, say: Say) -> None:
         """For ever."""
         while True:
             await say(await self._due.get())

@@ -39,9 +39,9 @@ from shared.auth.permissions import entry, lease_key, stream_of
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from shared.bus.subjects import STATE
-from shared.runtime.app import Leave
+from shared.runtime.app import ServiceExit
 from shared.runtime.config import Common
-from shared.runtime.health import BEGUN
+from shared.runtime.health import STARTED
 from shared.runtime.metrics import Family, Measure
 
 log = structlog.get_logger()
@@ -59,7 +59,7 @@ LEADER = Family(
 C = TypeVar("C", bound=Common)
 
 
-class Deposed(Leave):
+class Deposed(ServiceExit):
     """We may act no longer: the lease was not renewed in time, or somebody else has it."""
 
     def __init__(self, service: str, why: str) -> None:
@@ -67,7 +67,7 @@ class Deposed(Leave):
         log.error("Deposed", service=service, why=why)
 
 
-class Held(msgspec.Struct, frozen=True):
+class LeaseEntry(msgspec.Struct, frozen=True):
     """What the entry says. `holder`: empty for one that was given back. `term`: how often it has
     changed hands.
     """
@@ -77,11 +77,11 @@ class Held(msgspec.Struct, frozen=True):
     lease_s: float = 0.0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenEntry(msgspec.Struct, frozen=True):
     """An entry, and since when (s, own clock) it has been this one; revision 0: there is none."""
 
     revision: int
-    held: Held
+    held: LeaseEntry
     since_s: float
 
     def open_to(self, holder: str, lease_s: float, now_s: float) -> bool:
@@ -93,7 +93,7 @@ class Seen(msgspec.Struct, frozen=True):
         )
 
 
-def boot_s() -> float:
+def boot_time_s() -> float:
     """Seconds since this machine began, those included in which it slept."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -109,7 +109,7 @@ class Lease:
         service: str,
         lease_s: float,
         holder: str,
-        clock: Callable[[], float] = boot_s,
+        clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.bus = bus
         self.service = service
@@ -122,20 +122,20 @@ class Lease:
 
     # ------------------------------------------------------------ standing by
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Wait until it is ours."""
-        seen: Seen | None = None
+        seen: SeenEntry | None = None
         while True:
             try:
-                now = await self._look()
+                now = await self._read_entry()
                 seen = seen if seen and seen.revision == now.revision else now
                 if seen.open_to(self.holder, self.lease_s, self.clock()):
-                    await self._write(
-                        Held(self.holder, seen.held.term + 1, self.lease_s), seen.revision
+                    await self._write_entry(
+                        LeaseEntry(self.holder, seen.held.term + 1, self.lease_s), seen.revision
                     )
                     if seen.held.holder not in ("", self.holder):
                         fell = f"the replica that led fell silent for {self.lease_s:g} s, and this one took over"
-                        self.bus.troubles.passed("began again", fell)
+                        self.bus.incidents.record("began again", fell)
                     self.term = seen.held.term + 1
                     log.info("Leads", service=self.service, term=self.term, holder=self.holder)
                     return
@@ -162,7 +162,7 @@ class Lease:
                 self.service, f"term {self.term}: not renewed for {HOLDS} of {self.lease_s:g} s"
             )
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renew it for ever; raises `Deposed` at once when it is lost, also while the bus is
         away.
         """
@@ -180,7 +180,7 @@ class Lease:
 
     async def _renew(self) -> None:
         try:
-            await self._write(Held(self.holder, self.term, self.lease_s), self.revision)
+            await self._write_entry(LeaseEntry(self.holder, self.term, self.lease_s), self.revision)
         except Stale:
             await self._find_ours()
 
@@ -188,7 +188,7 @@ class Lease:
         """A write of ours whose answer got lost moved the revision; it counts for nothing else.
         Raises `Deposed`.
         """
-        found = await self._look()
+        found = await self._read_entry()
         if found.held.holder != self.holder:
             self.renewed_s = -float("inf")
             raise Deposed(
@@ -198,14 +198,14 @@ class Lease:
         self.revision = found.revision
         raise NatsError("the revision had moved")
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """At a clean stop, when nothing acts any more."""
         if not self.leads:
             return
         try:
-            found = await self._look()
+            found = await self._read_entry()
             if found.held.holder == self.holder:
-                await self._write(Held("", self.term, self.lease_s), found.revision)
+                await self._write_entry(LeaseEntry("", self.term, self.lease_s), found.revision)
                 log.info("GaveBack", service=self.service, term=self.term)
         except (NatsError, Stale) as error:
             log.warning("NotGivenBack", error=repr(error))
@@ -213,23 +213,23 @@ class Lease:
 
     # ------------------------------------------------------------ the entry
 
-    async def _look(self) -> Seen:
+    async def _read_entry(self) -> SeenEntry:
         """A server that lags behind may answer: then what is written on top of it is refused."""
         try:
             raw = await self.bus.js.get_msg(stream_of(STATE), subject=self.subject, direct=True)
         except NotFoundError:
-            return Seen(0, Held(), self.clock())
+            return SeenEntry(0, LeaseEntry(), self.clock())
         try:
-            held = msgspec.json.decode(raw.data or b"", type=Held)
+            held = msgspec.json.decode(raw.data or b"", type=LeaseEntry)
         except msgspec.DecodeError:
-            held = Held("unreadable")
-        return Seen(int(raw.seq or 0), held, self.clock())
+            held = LeaseEntry("unreadable")
+        return SeenEntry(int(raw.seq or 0), held, self.clock())
 
-    async def _write(self, held: Held, on_top_of: int) -> None:
+    async def _write_entry(self, held: LeaseEntry, on_top_of: int) -> None:
         """Raises `Stale` where the entry is another; any other error: it may have been written."""
         sent_s = self.clock()
         body = msgspec.json.encode(held)
-        self.revision = await self.bus.replace(
+        self.revision = await self.bus.replace_entry(
             self.subject, body, on_top_of, self.lease_s / RENEWALS
         )
         self.renewed_s = sent_s
@@ -240,31 +240,33 @@ class Lease:
 Start = Callable[[Bus, C], Awaitable[None]]
 
 
-def led(service: str, start: Start[C]) -> Start[C]:
+def with_leadership(service: str, start: Start[C]) -> Start[C]:
     """`start`, as soon as this replica leads; the bus then says nothing that it has not the lease
     for.
     """
 
     async def when_leading(bus: Bus, settings: C) -> None:
         if settings.lease_s > 0:
-            await lead(bus, Lease(bus, service, settings.lease_s, secrets.token_hex(HOLDER_BYTES)))
+            await lead_service(
+                bus, Lease(bus, service, settings.lease_s, secrets.token_hex(HOLDER_BYTES))
+            )
         else:
-            _tell(bus, lambda: True)
+            _report_leadership(bus, lambda: True)
         await start(bus, settings)
 
     return when_leading
 
 
-async def lead(bus: Bus, lease: Lease) -> None:
+async def lead_service(bus: Bus, lease: Lease) -> None:
     """Wait for it, ready meanwhile; then keep it until the bus closes."""
     log.info("StandsBy", service=lease.service, holder=lease.holder, lease_s=lease.lease_s)
-    bus.on_closed(lease.give_back)
-    bus.vitals.need(BEGUN, lambda: not lease.leads)
-    _tell(bus, lambda: lease.leads)
-    await lease.take()
+    bus.on_closed(lease.release)
+    bus.health.require(STARTED, lambda: not lease.leads)
+    _report_leadership(bus, lambda: lease.leads)
+    await lease.acquire()
     bus.must_lead = lease.must_lead
-    bus.spawn(lease.keep())
+    bus.spawn(lease.renew_forever())
 
 
-def _tell(bus: Bus, leads: Callable[[], bool]) -> None:
-    bus.vitals.tell("leadership", lambda: [Measure(LEADER, {(): float(leads())})])
+def _report_leadership(bus: Bus, leads: Callable[[], bool]) -> None:
+    bus.health.add_source("leadership", lambda: [Measure(LEADER, {(): float(leads())})])

@@ -22,7 +22,7 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(
 )
 
 
-def configure(
+def configure_logging(
     service: str,
     level: str = "info",
     as_json: bool | None = None,
@@ -68,7 +68,7 @@ class AsyncioHandler(logging.Handler):
 
 
 @contextmanager
-def about(message: Message) -> Iterator[None]:
+def bind_message(message: Message) -> Iterator[None]:
     """Bind the job that a message is about, and the message as the cause, to every line logged
     inside.
     """

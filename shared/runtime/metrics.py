@@ -87,7 +87,7 @@ def observed(histogram: Histogram, value: float, bounds: tuple[float, ...]) -> H
 # ---------------------------------------------------------------- in words
 
 
-def exposed(measures: Iterable[Measure]) -> str:
+def format_metrics(measures: Iterable[Measure]) -> str:
     return "".join(f"{line}\n" for measure in measures for line in _lines(measure))
 
 
@@ -156,14 +156,14 @@ CONNECTED = Family(
     kind="gauge",
     help="1 while there is a connection to the bus, else 0.",
 )
-AGAIN = Family(
+RECONNECTS = Family(
     name="weir_bus_reconnects_total",
     kind="counter",
     help="Connections that took the place of a lost one.",
 )
 
 
-class Traffic:
+class BusTraffic:
     def __init__(self) -> None:
         self.published = Meter(PUBLISHED)
         self.heard = Meter(HEARD)
@@ -174,5 +174,9 @@ class Traffic:
         counted = (
             meter.measure() for meter in (self.published, self.heard, self.newer, self.buried)
         )
-        numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(waiting)}
+        numbers = {
+            CONNECTED: float(connected),
+            RECONNECTS: float(reconnects),
+            WAITING: float(waiting),
+        }
         return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))

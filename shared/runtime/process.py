@@ -37,7 +37,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end_when_told(code: int = 0) -> None:
+def exit_on_signal(code: int = 0) -> None:
     """End this process at once on SIGTERM or SIGINT, until `app.run` listens itself. Call it before
     heavy imports.
     """
@@ -60,12 +60,12 @@ for.
 def free_port() -> int:
     """Raises `OSError` where there is none."""
     for number in itertools.islice(_in_turn, len(FREE)):
-        if is_free(number):
+        if is_port_free(number):
             return number
     raise OSError(f"no free port in {FREE}")
 
 
-def is_free(number: int) -> bool:
+def is_port_free(number: int) -> bool:
     """Whether nobody holds it; who is bound to it and does not listen holds it, too."""
     with socket.socket() as probe:
         try:
@@ -78,7 +78,7 @@ def is_free(number: int) -> bool:
 AGAIN_S = 0.1
 
 
-async def end(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
     """Cancel until all have ended, whatever became of them.
 
     Once is not enough: before Python 3.12 `asyncio.wait_for` forgets a cancellation that comes

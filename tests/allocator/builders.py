@@ -9,7 +9,7 @@ import msgspec
 from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply, without_tables
-from shared.bus.subjects import decode, encode, subject_of
+from shared.bus.subjects import decode_message, encode_message, subject_of
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -141,7 +141,7 @@ class Story:
     def hear(self, *messages: Message, after_s: float = 1.0) -> Story:
         for message in messages:
             self.now += after_s
-            again = decode(subject_of(message), encode(message))
+            again = decode_message(subject_of(message), encode_message(message))
             self.log.append((again, "weir", len(self.log) + 1, self.now))
             self.state = apply(self.state, *self.log[-1])
         return self

@@ -43,7 +43,7 @@ def buries(subject: str) -> bool:
     """What the allocator hears, and what is no kind at all; the rest is another's to bury."""
     try:
         return subjects.kind_of(subject) in HEARD
-    except subjects.Unusable:
+    except subjects.UnreadableMessage:
         return True
 
 
@@ -97,15 +97,15 @@ async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wi
             ack.seq + 1, (await crowd.bus.js.stream_info(subjects.ORDERS)).state.last_seq + 1
         ):
             raw = await crowd.bus.js.get_msg(subjects.ORDERS, number)
-            said = subjects.decode(str(raw.subject), raw.data or b"")
+            said = subjects.decode_message(str(raw.subject), raw.data or b"")
             if isinstance(said, JobRejected | JobAccepted) and said.uid == ack.seq:
                 return said
         return None
 
     answer = await soon(answered)
-    assert isinstance(answer, JobRejected) and len(subjects.encode(answer)) < 10_000, str(answer)[
-        :300
-    ]
+    assert isinstance(answer, JobRejected) and len(subjects.encode_message(answer)) < 10_000, str(
+        answer
+    )[:300]
     await crowd.is_answered()
 
 
@@ -132,4 +132,4 @@ def test_whatever_can_be_read_can_be_decided_on(said: list[Message], now: float)
         state = apply(state, message, "weir-orders", sequence, float(sequence))
 
     for action in decide(state, now, AT_ONCE).actions:
-        assert subjects.decode(subjects.subject_of(action), subjects.encode(action))
+        assert subjects.decode_message(subjects.subject_of(action), subjects.encode_message(action))

@@ -15,7 +15,7 @@ from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.service import Settings, know_policies
-from shared.runtime.app import BAD_SETTINGS, Leave
+from shared.runtime.app import BAD_SETTINGS, ServiceExit
 from shared.runtime.config import BadSettings
 from tests.allocator.builders import EVEN, request, span
 
@@ -170,7 +170,7 @@ def test_to_wait_and_to_stay_as_it_is_may_always_be_wanted(write: Write) -> None
 
 def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:
     know_policies(Settings(policy=write("fine", want()), policies=("static", "fine:mine")))
-    with pytest.raises(Leave) as left:
+    with pytest.raises(ServiceExit) as left:
         know_policies(Settings(policies=("fine:yours",)))
 
     assert left.value.code == BAD_SETTINGS

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from services.allocator.measures import PAUSE, PHASE, Meters, outcome, standing
 from services.allocator.state import State
 from shared.messages import AllocationDecided, JobFinished, Phases, ProgressReported
-from shared.runtime.metrics import exposed
+from shared.runtime.metrics import format_metrics
 from tests.allocator.builders import Story, accepted, node, request, resumed
 from tests.shared.metric_lint import problems
 
@@ -105,17 +105,17 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
                 State(),
                 0.0,
             )
-    text = exposed(many.measures(State(), 0.0))
+    text = format_metrics(many.measures(State(), 0.0))
 
     assert problems(text) == []
-    assert len(text.splitlines()) == len(exposed(few.measures(State(), 0.0)).splitlines())
+    assert len(text.splitlines()) == len(format_metrics(few.measures(State(), 0.0)).splitlines())
     assert 'weir_allocator_decisions_total{policy="weir",outcome="start"} 1000.0' in text
     assert 'weir_allocator_jobs_finished_total{outcome="failed"} 1000.0' in text
 
 
 def test_what_says_nothing_of_these_counts_nothing() -> None:
     meters = Meters()
-    before = exposed(meters.measures(State(), 0.0))
+    before = format_metrics(meters.measures(State(), 0.0))
     meters.heard(
         ProgressReported(
             job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1
@@ -124,4 +124,4 @@ def test_what_says_nothing_of_these_counts_nothing() -> None:
         0.0,
     )
     meters.said(JobFinished(job="mnist", uid=1, outcome="failed"), State(), "weir", None)
-    assert exposed(meters.measures(State(), 0.0)) == before
+    assert format_metrics(meters.measures(State(), 0.0)) == before

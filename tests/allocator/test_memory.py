@@ -68,7 +68,7 @@ async def test_a_snapshot_of_streams_that_were_made_anew_counts_as_absent(bus: B
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
 async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: bytes) -> None:
-    await bus.keep(memory.KEY, body)
+    await bus.write_state(memory.KEY, body)
 
     assert await memory.recall(bus) == State()
 
@@ -96,7 +96,7 @@ async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
     last = {stream: await bus.last_stored(stream) for stream in (subjects.ORDERS, subjects.FACTS)}
     before = apply(State(), accepted, subjects.ORDERS, 2, 1.0)
     old = msgspec.json.encode(msgspec.structs.replace(before, sequences=last))
-    await bus.keep(memory.KEY, zlib.compress(old))
+    await bus.write_state(memory.KEY, zlib.compress(old))
 
     state = await memory.recall_for_leader(bus)
 

@@ -36,7 +36,7 @@ from shared.messages import (
     Resources,
     TrainingResumed,
 )
-from shared.runtime.metrics import exposed
+from shared.runtime.metrics import format_metrics
 from tests.allocator.builders import EVEN, node, request
 from tests.allocator.test_service import QUICK, last, soon
 from tests.conftest import NatsServer
@@ -90,7 +90,7 @@ async def say_anything(server: NatsServer, message: Message, **numbers: float) -
 
 async def set_up(operator: Bus, server: NatsServer) -> None:
     for namespace in ("team-a", "team-b"):
-        await programs.keep(operator, namespace, STORED, BODY)
+        await programs.store_program(operator, namespace, STORED, BODY)
     large = Resources(cpu=100, memory_gib=400)
     async with speaking(server, MONITOR) as monitor:
         await monitor.publish(replace(node(), allocatable=large, free=large))
@@ -188,7 +188,7 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
             assert shown == "set aside: policy 'fragile' failed with it: OverflowError: by design"
             counted = [
                 line
-                for line in exposed(service.vitals.measures()).splitlines()
+                for line in format_metrics(service.health.measures()).splitlines()
                 if "failures_total{" in line
             ]
             assert [

@@ -19,7 +19,7 @@ from shared.bus import bus as wire
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.node_facts import read_last_node_facts
-from shared.bus.programs import digest_of, keep
+from shared.bus.programs import digest_of, store_program
 from shared.bus.subjects import FACTS, JOBS, LEDGER, ORDERS
 from shared.messages import (
     ForgetRequested,
@@ -191,7 +191,7 @@ async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_requ
     scene: Scene,
 ) -> None:
     for body in (BODY, OTHER):
-        await keep(scene.bus, HOME, digest_of(body), body)
+        await store_program(scene.bus, HOME, digest_of(body), body)
     await scene.end("mine", await scene.job("mine", digest_of(BODY)))
     await scene.end("other", await scene.job("other", digest_of(OTHER)))
     await scene.say(ForgetRequested(job="mine"))
@@ -208,7 +208,7 @@ async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_requ
 
 
 async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene: Scene) -> None:
-    await keep(scene.bus, HOME, digest_of(BODY), BODY)
+    await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.end("mine", await scene.job("mine"))
     await scene.end("other", await scene.job("other"))
 
@@ -260,7 +260,7 @@ async def test_a_request_to_forget_that_was_not_heard_yet_waits(scene: Scene) ->
 
 
 async def stored(bus: Bus, body: bytes) -> bool:
-    return await exists(programs.fetched, bus, HOME, digest_of(body))
+    return await exists(programs.read_program, bus, HOME, digest_of(body))
 
 
 async def parts(bus: Bus) -> int:
@@ -272,7 +272,7 @@ async def parts(bus: Bus) -> int:
 
 async def test_a_program_that_no_job_uses_goes_and_the_others_stay(scene: Scene) -> None:
     for body in (BODY, OTHER):
-        await keep(scene.bus, HOME, digest_of(body), body)
+        await store_program(scene.bus, HOME, digest_of(body), body)
     await scene.job("runs", digest_of(BODY))
 
     for _ in range(2):
@@ -283,7 +283,7 @@ async def test_a_program_that_no_job_uses_goes_and_the_others_stay(scene: Scene)
 
 
 async def test_a_program_of_a_job_that_ended_lately_stays(scene: Scene) -> None:
-    await keep(scene.bus, HOME, digest_of(BODY), BODY)
+    await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.end("over", await scene.job("over"))
 
     for _ in range(2):
@@ -295,20 +295,20 @@ async def test_a_program_of_a_job_that_ended_lately_stays(scene: Scene) -> None:
 async def test_a_program_that_is_stored_again_after_its_description_went_is_whole(
     scene: Scene,
 ) -> None:
-    await keep(scene.bus, HOME, digest_of(BODY), BODY)
+    await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.remove()
     assert not await stored(scene.bus, BODY) and await parts(scene.bus) == 1
 
-    await keep(scene.bus, HOME, digest_of(BODY), BODY)
+    await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await remove_unused_programs(scene.bus, scene.state, time.time() - 60)
 
     assert await stored(scene.bus, BODY)
 
 
 async def test_storing_a_program_that_is_there_makes_it_young(bus: Bus) -> None:
-    await keep(bus, HOME, digest_of(BODY), BODY)
+    await store_program(bus, HOME, digest_of(BODY), BODY)
     between_s = time.time()
-    await keep(bus, HOME, digest_of(BODY), BODY)
+    await store_program(bus, HOME, digest_of(BODY), BODY)
 
     for _ in range(2):
         await remove_unused_programs(bus, State(), between_s)
@@ -321,7 +321,7 @@ async def test_the_allocator_s_own_credentials_let_it_remove(tmp_path: Path) -> 
         root = await wire.connect(server.url, "root", secured_server.unlimited())
         allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))
         scene = Scene(root)
-        await keep(root, HOME, digest_of(BODY), BODY)
+        await store_program(root, HOME, digest_of(BODY), BODY)
         await scene.end("over", await scene.job("over"))
         await copied(root, (await scene.say(node("gone", cpu=1, gone=True)))[0])
 

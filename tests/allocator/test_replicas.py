@@ -23,7 +23,7 @@ from shared.bus.bus import Bus
 from shared.bus.programs import digest_of
 from shared.bus.subjects import STATE
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, Program
-from shared.runtime.leadership import DEPOSED, LOOKS, Held
+from shared.runtime.leadership import DEPOSED, LOOKS, LeaseEntry
 from tests.allocator.builders import node, own, request, resumed
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,9 @@ async def said(bus: Bus, kind: type[Message], key: str = "default.mnist") -> lis
     count = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
     found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, count + 1)]
     wanted = subjects.pattern(kind, key)
-    return [subjects.decode(wanted, raw.data or b"") for raw in found if raw.subject == wanted]
+    return [
+        subjects.decode_message(wanted, raw.data or b"") for raw in found if raw.subject == wanted
+    ]
 
 
 async def heard(
@@ -137,14 +139,14 @@ async def heard(
     """The newest of a kind behind a sequence, and how long it took (s)."""
     began_s = time.monotonic()
     async with asyncio.timeout(ENOUGH_S):
-        while (found := await bus.last(kind, key)) is None or found.sequence <= past:
+        while (found := await bus.last_message(kind, key)) is None or found.sequence <= past:
             await asyncio.sleep(0.01)
     return found.message, time.monotonic() - began_s
 
 
 async def asked(bus: Bus, job: str = "mnist") -> int:
     digest = digest_of(PROGRAM)
-    await (await bus.programs()).put(digest, PROGRAM)
+    await (await bus.program_store()).put(digest, PROGRAM)
     return await bus.request(request(job, program=Program(name="train.py", digest=digest)))
 
 
@@ -216,7 +218,7 @@ async def grow(bus: Bus, uid: int) -> int:
     """The job runs, and has room: another decision is due. Returns the sequence behind which it
     will lie.
     """
-    last = await bus.last(AllocationDecided, "default.mnist")
+    last = await bus.last_message(AllocationDecided, "default.mnist")
     assert last and isinstance(last.message, AllocationDecided)
     await bus.publish(resumed(last.message.generation, uid=uid))
     await bus.publish(
@@ -235,8 +237,8 @@ consumer.HEARTBEAT_S, consumer.EXPIRES_S = 600.0, 3600.0
 leadership.Lease.must_lead = lambda self: None
 async def keep(self):
     pass
-leadership.Lease.keep = keep
-app.run("allocator", Settings, leadership.led("allocator", start))
+leadership.Lease.renew_forever = keep
+app.run_service("allocator", Settings, leadership.with_leadership("allocator", start))
 """
 """One that never looks at its clock, nor finds out that it heard nothing: frozen between the look
 and the act.
@@ -310,7 +312,7 @@ async def test_a_story_in_which_they_take_turns_has_each_answer_once(
             *range(1, len(decisions) + 1)
         ]
     held = msgspec.json.decode(
-        (await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=Held
+        (await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=LeaseEntry
     )
     assert held.term >= 1 + turns and entry(STATE, lease_key(ALLOCATOR)).endswith(
         "leader.allocator"

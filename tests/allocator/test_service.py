@@ -19,7 +19,7 @@ from services.allocator import memory
 from services.allocator.service import Allocator, Settings, start
 from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView
-from shared.auth.permissions import descriptions
+from shared.auth.permissions import description_subject
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -42,7 +42,7 @@ from shared.messages import (
     ResumeRequested,
     SuspendRequested,
 )
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
 from tests.shared.bus.test_node_facts import lost_history
@@ -64,7 +64,7 @@ QUICK = Settings(
 async def allocator(url: str, settings: Settings = QUICK) -> AsyncIterator[Bus]:
     connection = await wire.connect(url, "allocator")
     await start(connection, settings)
-    failing = asyncio.ensure_future(connection.failed())
+    failing = asyncio.ensure_future(connection.raise_failure())
     yield connection
     if failing.done():
         failing.result()
@@ -83,7 +83,7 @@ async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 
     """The newest message of a kind on a subject, once there is one behind `past`."""
 
     async def look() -> M | None:
-        heard = await bus.last(kind, key)
+        heard = await bus.last_message(kind, key)
         return heard.message if heard and heard.sequence > past else None  # type: ignore[return-value]
 
     return await soon(look)
@@ -106,7 +106,7 @@ async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
 
 async def with_program(bus: Bus, **fields: object):
     digest = digest_of(PROGRAM)
-    await (await bus.programs()).put(digest, PROGRAM)
+    await (await bus.program_store()).put(digest, PROGRAM)
     return request(program=Program(name="train.py", digest=digest), **fields)
 
 
@@ -125,7 +125,7 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         await person.publish(told)
 
         async def grown() -> AllocationDecided | None:
-            heard = await person.last(AllocationDecided, "default.mnist")
+            heard = await person.last_message(AllocationDecided, "default.mnist")
             decision = heard.message if heard else None
             return (
                 decision
@@ -274,7 +274,7 @@ async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(
             await asyncio.sleep(0.5)
             await nats_server.kill()
             await nats_server.start()
-        await end(asking)
+        await cancel_tasks(asking)
         for n in (0, asked // 2, asked - 1):
             await last(person, JobRejected, f"default.j{n}")
         uid = await person.publish(await with_program(person))
@@ -306,24 +306,24 @@ async def test_an_unreadable_request_is_answered_under_its_subject_and_not_under
         sequence = (await person.js.publish("weir.job.requested.default.attack", body)).seq
         rejected = await last(person, JobRejected, "default.attack")
     assert rejected.uid == sequence and "team-b" in rejected.reasons[0]
-    assert await person.last(JobRejected, "team-b.victim") is None
+    assert await person.last_message(JobRejected, "team-b.victim") is None
 
 
 def overtaken(connection: Bus, name: str, times: int = 1) -> None:
     """Let a message be stored between the allocator's look at a name and its answer: one that
     nobody can read.
     """
-    look, left = connection.last_over, times
+    look, left = connection.last_sequence_matching, times
 
     async def look_and_lose(filtered: str) -> int:
         nonlocal left
         last = await look(filtered)
-        if left and filtered == subjects.about(name, "job"):
+        if left and filtered == subjects.area_pattern(name, "job"):
             left -= 1
             await connection.js.publish(subjects.pattern(CancelRequested, name), b"{not json")
         return last
 
-    connection.last_over = look_and_lose  # type: ignore[method-assign]
+    connection.last_sequence_matching = look_and_lose  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -342,12 +342,12 @@ async def test_a_request_is_rejected_though_another_message_on_its_name_came_fir
 
 def behind(connection: Bus, filtered: str) -> asyncio.Event:
     """Let a copy of orders answer that has nothing on these subjects until the event is set."""
-    look, caught_up = connection.last_over, asyncio.Event()
+    look, caught_up = connection.last_sequence_matching, asyncio.Event()
 
     async def look_at_copy(asked: str) -> int:
         return 0 if asked == filtered and not caught_up.is_set() else await look(asked)
 
-    connection.last_over = look_at_copy  # type: ignore[method-assign]
+    connection.last_sequence_matching = look_at_copy  # type: ignore[method-assign]
     return caught_up
 
 
@@ -355,7 +355,7 @@ async def test_a_copy_that_lags_delays_the_answers_on_one_name_and_is_asked_agai
     nats_url: str, person: Bus
 ):
     async with allocator(nats_url) as connection:
-        caught_up = behind(connection, subjects.about("default.late", "job"))
+        caught_up = behind(connection, subjects.area_pattern("default.late", "job"))
         with capture_logs() as lines:
             begun_s = time.monotonic()
             late = await person.request(await with_program(person, job="late"))
@@ -423,7 +423,9 @@ async def test_a_program_whose_description_is_spoilt_is_no_program(
     nats_url: str, person: Bus, spoilt: bytes
 ):
     digest = "sha256-" + "b" * 64
-    await person.js.publish(f"{descriptions('weir-programs-default')}.{meta_token(digest)}", spoilt)
+    await person.js.publish(
+        f"{description_subject('weir-programs-default')}.{meta_token(digest)}", spoilt
+    )
     async with allocator(nats_url):
         await person.request(request("spoilt", program=Program(name="train.py", digest=digest)))
         assert "that can be read" in (await last(person, JobRejected, "default.spoilt")).reasons[0]
@@ -465,7 +467,12 @@ async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, 
         async with asyncio.timeout(60):
             with pytest.raises(NotFoundError):
                 while True:  # an order, or the view
-                    if await person.last_over(subjects.about("default.mnist", "job")) == 0:
+                    if (
+                        await person.last_sequence_matching(
+                            subjects.area_pattern("default.mnist", "job")
+                        )
+                        == 0
+                    ):
                         await bucket.get("default.mnist")
                     await asyncio.sleep(0.01)
         again = await person.request(await with_program(person, request_id="again"))

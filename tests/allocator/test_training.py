@@ -18,7 +18,7 @@ from services.allocator.training import (
     used_cores,
 )
 from shared.messages import JobFinished, Message, TaskUsage
-from shared.runtime.metrics import exposed
+from shared.runtime.metrics import format_metrics
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed
 from tests.shared.metric_lint import problems
 
@@ -136,5 +136,5 @@ def test_all_of_it_is_well_formed_and_told_before_anything_happens() -> None:
     story = running(progress(1, 100, 1000, 50.0))
 
     for measures in (Work().measures(State(), 0.0), story.work.measures(story.state, story.now)):
-        assert problems(exposed(measures)) == []
+        assert problems(format_metrics(measures)) == []
     assert [m.series for m in Work().measures(State(), 0.0)][:2] == [{(): 0.0}, {(): 0.0}]

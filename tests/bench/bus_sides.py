@@ -25,10 +25,10 @@ import msgspec
 
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import ProgressReported
 from shared.runtime import log
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 TOLD_S = 0.25
 LONG_S = 8.0
@@ -107,7 +107,7 @@ class Fold:
         self.sequence = self.applied = self.disordered = self.repeated = 0
         self.times = array.array("d")
 
-    async def on_fact(self, heard: Heard) -> None:
+    async def on_fact(self, heard: StoredMessage) -> None:
         said = heard.message
         assert isinstance(said, ProgressReported)
         last = self.steps.get(said.job, 0)
@@ -136,7 +136,10 @@ class Fold:
 async def hear(url: str, name: str, file: str) -> None:
     stop, bus, fold = stop_signal(), await wire.connect(url, name), Fold()
     await bus.follow([ProgressReported], fold.on_fact, {})
-    failing, stopping = asyncio.ensure_future(bus.failed()), asyncio.ensure_future(stop.wait())
+    failing, stopping = (
+        asyncio.ensure_future(bus.raise_failure()),
+        asyncio.ensure_future(stop.wait()),
+    )
     while not (stopping.done() or failing.done()):
         late_s = fold.times[-1] if fold.times else 0.0
         tell(
@@ -145,7 +148,7 @@ async def hear(url: str, name: str, file: str) -> None:
         await asyncio.wait((failing, stopping), timeout=TOLD_S, return_when=asyncio.FIRST_COMPLETED)
     if failing.done():
         failing.result()
-    await end(failing, stopping)
+    await cancel_tasks(failing, stopping)
     with open(file, "wb") as out:
         fold.times.tofile(out)
     missing = sorted(fold.missing)
@@ -160,7 +163,7 @@ async def hear(url: str, name: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    log.configure("bench", "error")
+    log.configure_logging("bench", "error")
     side, url, name, *more = sys.argv[1:]
     if side == "speaker":
         asyncio.run(speak(url, name, int(more[0]), int(more[1]), float(more[2])))

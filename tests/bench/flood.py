@@ -46,11 +46,11 @@ from shared.auth.permissions import (
     SUBMITTER,
     entry,
     reader_names,
-    slots,
+    submitter_consumers,
 )
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.client import dial
+from shared.bus.client import connect_client
 from shared.bus.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
 from shared.messages import (
     AllocationDecided,
@@ -150,7 +150,7 @@ class Tenant:
         order = GenerationAbandoned(
             job=name, namespace=PEACEFUL, uid=1 << 40, generation=1, reason="a probe"
         )
-        await self._acknowledged(self.launcher.outbox.once(order))
+        await self._acknowledged(self.launcher.publisher.publish_once(order))
         await self._acknowledged(
             self.trainer.client.request(entry(LEDGER, f"{PEACEFUL}.mine"), b"{}", timeout=WITHIN_S)
         )
@@ -162,7 +162,7 @@ class Tenant:
         ) is not None:
             self.phase.facts.append(fact_s)
         cancel = CancelRequested(job=name, namespace=PEACEFUL, request_id=f"c{number}")
-        await self._acknowledged(self.submitter.outbox.once(cancel))
+        await self._acknowledged(self.submitter.publisher.publish_once(cancel))
 
     async def _until(
         self, kind: type[Message], named: str, speaker: Bus, said: Message
@@ -175,7 +175,7 @@ class Tenant:
         )
         began_s = time.monotonic()
         try:
-            await speaker.outbox.once(said)
+            await speaker.publisher.publish_once(said)
             heard_s: float = await asyncio.wait_for(waiting, WITHIN_S)
             return heard_s - began_s
         except NatsError as error:
@@ -275,9 +275,11 @@ class Bench:
 
     async def consumers(self, user: str, pattern_of: str) -> int:
         """How many durable consumers with this filter the credentials can create."""
-        client = await dial(self.server.url, credentials(user, f"{HOSTILE}.mine"))
+        client = await connect_client(self.server.url, credentials(user, f"{HOSTILE}.mine"))
         made = 0
-        names = slots(HOSTILE) if user == SUBMITTER else reader_names(HOSTILE, "mine", 0)
+        names = (
+            submitter_consumers(HOSTILE) if user == SUBMITTER else reader_names(HOSTILE, "mine", 0)
+        )
         names += [f"hoard-{number}" for number in range(CONSUMERS_TRIED - len(names))]
         for name in names:
             config = {
@@ -300,7 +302,7 @@ class Bench:
         found: dict[str, Any] = {"server_mb": self.most_memory / (1 << 20)}
         for stream in STREAMS:
             state = (
-                await operator.asked(partial(operator.js.stream_info, stream))
+                await operator.retry_until_answered(partial(operator.js.stream_info, stream))
             ).state  # requests may be waiting
             found |= {f"{stream}_messages": state.messages, f"{stream}_bytes": state.bytes}
         return found

@@ -19,9 +19,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from shared.auth.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry, reader_names
+from shared.auth.permissions import (
+    JOB,
+    LEDGER_LETTERS,
+    OUTER_API,
+    PUBLISHED_BY,
+    entry,
+    reader_names,
+)
 from shared.bus import subjects
-from shared.bus.client import dial
+from shared.bus.client import connect_client
 from shared.bus.subjects import LEDGER, ORDERS
 from shared.messages import CancelRequested, JobFinished, Program, ProgressReported, TaskReady
 from tests.allocator.builders import request
@@ -50,15 +57,15 @@ def of_submitter(namespace: str, digest: str) -> Iterator[tuple[str, bytes]]:
                 namespace=namespace,
                 program=Program(name="p.py", digest=program),
             )
-            yield subjects.subject_of(right), subjects.encode(right)
-        yield subjects.subject_of(cancel), subjects.encode(cancel)
+            yield subjects.subject_of(right), subjects.encode_message(right)
+        yield subjects.subject_of(cancel), subjects.encode_message(cancel)
 
 
 def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
     """Facts of every kind that a trainer may say, entries of the ledger, and letters about them."""
     said = [
         subjects.pattern(kind, f"{namespace}.{job}")
-        for kind, users in SAID_BY.items()
+        for kind, users in PUBLISHED_BY.items()
         if JOB in users
     ]
     said += [entry(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
@@ -86,7 +93,7 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
             TaskReady(**about, **pod, generation=number),
             JobFinished(**about, outcome="failed", cause=str(number)),
         ):
-            yield subjects.subject_of(fact), subjects.encode(fact)
+            yield subjects.subject_of(fact), subjects.encode_message(fact)
 
 
 def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
@@ -108,7 +115,7 @@ def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
 async def flood(url: str, kind: str, key: str, file: str, digest: str) -> None:
     stop, published = asyncio.Event(), 0
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    client = await dial(url, file, pending_size=1 << 26)
+    client = await connect_client(url, file, pending_size=1 << 26)
     namespace, _, job = key.partition(".")
     messages, reply = of_submitter(namespace, digest), ""
     if kind == JOB:

@@ -47,7 +47,7 @@ from shared.messages import (
     TaskPlan,
     TaskStarted,
 )
-from shared.runtime.process import end, free_port
+from shared.runtime.process import cancel_tasks, free_port
 from tests.bench import crowd
 from tests.bench.player import as_allocator
 from tests.bench.report import finish, percentile, say
@@ -121,7 +121,7 @@ async def watching(
     try:
         yield
     finally:
-        await end(task)
+        await cancel_tasks(task)
 
 
 # ---------------------------------------------------------------- the monitor

@@ -40,7 +40,7 @@ from shared.bus import snapshots
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
 from shared.bus.subjects import FACTS, ORDERS, STATE
-from shared.runtime.process import end, free_port
+from shared.runtime.process import cancel_tasks, free_port
 from tests.bench.report import finish_in_a_folder, say
 from tests.bench.year_world import Job, Lost, World, lanes
 from tests.shared.kube.api_server import ApiServer, serving
@@ -155,7 +155,7 @@ async def measured(weir: Weir, api: ApiServer) -> dict[str, Any]:
     memory_mb = weir.memory_mb()
     restarted = await killed(weir, world, nodes)
     purged = await without_facts(weir, world, nodes)
-    await end(reporting)
+    await cancel_tasks(reporting)
     written = {f"filled_{name}": await _filled(bus, name) for name in (ORDERS, FACTS)}
     await bus.close()
     return {
@@ -202,7 +202,7 @@ async def all_jobs(world: World) -> dict[str, Any]:
     began_s, middle = time.monotonic(), asyncio.ensure_future(_orders_at(world, JOBS // 2))
     await asyncio.gather(*(_lane(world, lane) for lane in lanes(JOBS, CONCURRENT)))
     orders, half = await _bytes(world.bus, ORDERS), await middle
-    body = await snapshots.load(world.bus, memory.KEY)
+    body = await snapshots.load_snapshot(world.bus, memory.KEY)
     return {
         "jobs_finished": world.finished,
         "hand_overs": world.hand_overs,

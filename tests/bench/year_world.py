@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     EVICTED,
     AllocationDecided,
@@ -82,10 +82,10 @@ class World:
         return names
 
     async def begin(self) -> None:
-        await programs.keep(self.bus, "default", programs.digest_of(PROGRAM), PROGRAM)
+        await programs.store_program(self.bus, "default", programs.digest_of(PROGRAM), PROGRAM)
         await self.bus.follow((AllocationDecided,), self._on_decision, {})
 
-    async def _on_decision(self, heard: Heard) -> None:
+    async def _on_decision(self, heard: StoredMessage) -> None:
         message = heard.message
         if isinstance(message, AllocationDecided) and message.job in self.jobs:
             self.jobs[message.job].decisions.put_nowait(message)

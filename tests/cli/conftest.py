@@ -12,12 +12,12 @@ from aiohttp import web
 from services.__main__ import weir
 from services.cli import connection, reader
 from shared.bus.bus import Bus
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 
 async def closed(bus: Bus) -> None:
     """End what a connection follows, then the connection."""
-    await end(*bus._tasks)
+    await cancel_tasks(*bus._tasks)
     await bus.close()
 
 

@@ -87,7 +87,7 @@ async def test_cancel_hears_the_end_behind_nonsense(
         prompt("cancel", "digits", "--nats", nats_url, "--timeout", "60s")
     )
     async with asyncio.timeout(60):
-        while await bus.last(CancelRequested, "default.digits") is None:
+        while await bus.last_message(CancelRequested, "default.digits") is None:
             await asyncio.sleep(0.01)
     await talk(bus, "weir.job.finished", "weir.job.cancel")
     await bus.publish(JobFinished(**{**JOB, "uid": uid}, outcome="cancelled"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CancelRequested, JobAccepted, JobFinished
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
@@ -20,7 +20,7 @@ async def running(bus: Bus) -> JobAccepted:
 async def ending(bus: Bus, uid: int, outcome: str) -> None:
     """Ends the job when it is asked to."""
 
-    async def on_cancel(heard: Heard) -> None:
+    async def on_cancel(heard: StoredMessage) -> None:
         await bus.publish(JobFinished(job="digits", uid=uid, outcome=outcome))  # type: ignore[arg-type]
 
     await bus.follow([CancelRequested], on_cancel, {})
@@ -56,7 +56,7 @@ async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(
     said = await prompt("cancel", "digit", "--nats", nats_url)
 
     assert said.code == 1 and "there is no job default/digit" in said.err
-    assert await bus.last(CancelRequested, "default.digit") is None
+    assert await bus.last_message(CancelRequested, "default.digit") is None
 
 
 async def test_a_job_that_is_over_cannot_be_cancelled(

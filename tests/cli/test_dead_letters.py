@@ -26,10 +26,12 @@ WHY = "Object contains unknown field `colour`"
 async def buried(bus: Bus, said: Message, why: str = WHY) -> None:
     """Said, and found by a service that was older than who said it."""
     sequence, subject = await bus.publish(said), subjects.subject_of(said)
-    letter = dead_letters.dead_letter(
-        subjects.ORDERS, sequence, subject, subjects.encode(said), bus.name, why
+    letter = dead_letters.create_dead_letter(
+        subjects.ORDERS, sequence, subject, subjects.encode_message(said), bus.name, why
     )
-    await bus.outbox.store(dead_letters.subject_of(subject), msgspec.json.encode(letter), {})
+    await bus.publisher.store_message(
+        dead_letters.dead_letter_subject(subject), msgspec.json.encode(letter), {}
+    )
 
 
 async def test_a_line_says_when_what_and_why(bus: Bus, nats_url: str, prompt: Prompt) -> None:
@@ -129,7 +131,7 @@ async def test_what_still_cannot_be_read_is_not_put_back(
 async def test_an_entry_of_a_bucket_is_not_put_back(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
-    await bus.bury_entry(subjects.LEDGER, "default.digits", 3, b"{", "Input data was truncated")
+    await bus.add_dead_entry(subjects.LEDGER, "default.digits", 3, b"{", "Input data was truncated")
 
     said = await prompt("dead-letters", "put-back", 1, "--nats", nats_url)
 

@@ -17,7 +17,7 @@ from services.cli.figures import CpuSample
 from services.cli.picture import Run
 from services.cli.trial import Trial
 from services.cli.turns import Turns
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     JobFinished,
     Message,
@@ -26,7 +26,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.console.board.builders import decided
 
 
@@ -174,7 +174,7 @@ def grown() -> Trial:
     ]
     said += [*((one.reported_s, one) for one in reports), (35.0, resumed(2)), (60.0, ended)]
     nothing = cast(Any, None)
-    heard = [Heard(message, "", "", 0, at) for at, message in said]
+    heard = [StoredMessage(message, "", "", 0, at) for at, message in said]
     cpu = [CpuSample(at_s=float(at), seconds=float(at), allocatable=2.0) for at in range(60)]
     return Trial(nothing, nothing, nothing, nothing, heard=heard, cpu=cpu)
 
@@ -209,7 +209,7 @@ async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> Non
     await asyncio.sleep(3 * demo.REDRAW_S)
     watched.saying = "the strangers left"
     await until(3)
-    await end(telling)
+    await cancel_tasks(telling)
 
     assert lines == [
         "the job was submitted",

@@ -44,8 +44,8 @@ async def test_it_says_where_a_job_would_start_and_why(
         "  where: big: chief, ps, worker",
         "  policy: config-manager (it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here)",
     ]
-    assert await bus.last(JobRequested, "default.digits") is None
-    assert (await (await bus.programs()).status()).size == 0
+    assert await bus.last_message(JobRequested, "default.digits") is None
+    assert (await (await bus.program_store()).status()).size == 0
 
 
 async def test_a_node_that_no_fact_tells_of_any_more_has_room(

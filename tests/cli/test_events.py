@@ -22,8 +22,8 @@ from services.cli.terminal import Terminal
 from shared.auth.permissions import entry
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
-from shared.bus.subjects import FACTS, JOBS, ORDERS, encode, subject_of
+from shared.bus.consumer import StoredMessage
+from shared.bus.subjects import FACTS, JOBS, ORDERS, encode_message, subject_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
@@ -166,7 +166,7 @@ async def test_a_job_of_which_only_other_events_are_asked_for_is_known(
 async def test_dead_letters_are_shown_where_they_are_asked_for(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
-    async def unheard(heard: Heard) -> None: ...
+    async def unheard(heard: StoredMessage) -> None: ...
 
     await bus.js.publish("weir.job.cancel.default.digits", b"not json")
     service = await connected(nats_url, "service")
@@ -227,7 +227,9 @@ async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across
         await nats_server.start()
         await told(bus, saved(2))
         many = [saved(step) for step in range(3, 4000)]
-        await asyncio.gather(*(bus.js.publish(subject_of(said), encode(said)) for said in many))
+        await asyncio.gather(
+            *(bus.js.publish(subject_of(said), encode_message(said)) for said in many)
+        )
         await told(bus, CancelRequested(job="digits"))
 
         heard = [(await coming).said] + [(await anext(entries)).said for _ in range(len(many) + 1)]

@@ -163,7 +163,7 @@ async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_f
 async def grows(bus: Bus) -> AllocationDecided:
     """A second node comes, and the job gets it."""
     more = node("n2", cpu=2)
-    first = (await bus.last(AllocationDecided, "default.mnist")).message
+    first = (await bus.last_message(AllocationDecided, "default.mnist")).message
     story = Story().hear(node(cpu=3), accepted(), first, resumed(1), more)
     grown = msgspec.structs.replace(
         story.decided(), cause=more.id(), decided_s=time.time() + APART_S
@@ -197,7 +197,7 @@ async def remembered(bus: Bus) -> None:
     for stream in (ORDERS, FACTS):
         for sequence in range(1, (await bus.js.stream_info(stream)).state.last_seq + 1):
             raw = await bus.js.get_msg(stream, sequence)
-            message = subjects.decode(raw.subject or "", raw.data or b"")
+            message = subjects.decode_message(raw.subject or "", raw.data or b"")
             state = apply(
                 state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0
             )

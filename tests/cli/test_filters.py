@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.cli.filters import AREAS, filters
-from shared.bus.streams import streams
+from shared.bus.streams import stream_configs
 from shared.bus.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from shared.messages import JobRequested
 from tests.shared.sample_messages import one_of_each
@@ -31,7 +31,8 @@ def seen(subject: str, job: str | None = None, namespace: str | None = None, *ki
 
 def test_the_areas_are_those_of_the_streams() -> None:
     held = {
-        str(config.name): {s.split(".")[1] for s in config.subjects or ()} for config in streams()
+        str(config.name): {s.split(".")[1] for s in config.subjects or ()}
+        for config in stream_configs()
     }
 
     assert {stream: set(areas) for stream, areas in AREAS.items()} == {

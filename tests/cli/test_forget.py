@@ -42,7 +42,7 @@ async def submitted(prompt: Prompt, server: NatsServer, folder: Path) -> Path:
     asked = await prompt("submit", folder / "mine.yaml")
     assert "job team-a/mine is accepted" in asked.out, asked.err
     operator = await wire.connect(server.url, "operator", credentials("operator"))
-    heard = await operator.last(JobAccepted, "team-a.mine")
+    heard = await operator.last_message(JobAccepted, "team-a.mine")
     await closed(operator)
     assert heard is not None and isinstance(heard.message, JobAccepted)
     own = folder / "checkpoints" / heard.message.checkpoint_folder

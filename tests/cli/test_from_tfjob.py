@@ -48,7 +48,7 @@ async def test_a_tfjob_with_a_program_is_accepted(
     said = await prompt("submit", folder / "train.py", "--tfjob", file, *NEEDED, "--nats", nats_url)
 
     assert said.code == 0 and "job vision/dist-mnist is accepted (uid 1)\n" in said.out, said.err
-    heard = await bus.last(JobRequested, "vision.dist-mnist")
+    heard = await bus.last_message(JobRequested, "vision.dist-mnist")
     assert heard and isinstance(heard.message, JobRequested)
     assert heard.message.program.name == "train.py" and heard.message.workers == Span(
         start=4, min=1, max=4

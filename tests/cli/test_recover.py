@@ -15,7 +15,7 @@ from services.cli import store
 from shared import checkpoints
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.checkpoints import Committed
+from shared.checkpoints import CommitMark
 from shared.messages import JobAccepted, JobRequested, Program
 from tests.cli.conftest import Prompt, closed
 from tests.cli.test_submit import PROGRAM
@@ -44,8 +44,8 @@ def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 
         path.parent.mkdir(parents=True)
         path.with_suffix(".index").write_bytes(b"index")
         path.with_suffix(".data-00000-of-00001").write_bytes(b"data")
-        digest = checkpoints.digest(b"index", [(f"{path.name}.data-00000-of-00001", 4)])
-        mark = Committed(digest=digest, samples=samples * step // 20, total_samples=total)
+        digest = checkpoints.checkpoint_digest(b"index", [(f"{path.name}.data-00000-of-00001", 4)])
+        mark = CommitMark(digest=digest, samples=samples * step // 20, total_samples=total)
         path.with_suffix(".committed").write_bytes(msgspec.json.encode(mark))
     asked = msgspec.structs.replace(
         request(), job=job, program=Program(name="train.py", digest=store.digest(PROGRAM.encode()))
@@ -57,7 +57,7 @@ def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 
 
 
 async def asked(bus: Bus, job: str) -> JobRequested | None:
-    heard = await bus.last(JobRequested, f"default.{job}")
+    heard = await bus.last_message(JobRequested, f"default.{job}")
     return heard.message if heard and isinstance(heard.message, JobRequested) else None
 
 
@@ -109,7 +109,7 @@ async def test_what_can_go_on_is_asked_for_with_its_program_and_once(
         and again.checkpoint.continue_from == folder
         and again.epochs == request().epochs
     )
-    assert (await (await bus.programs()).get(again.program.digest)).data == PROGRAM.encode()
+    assert (await (await bus.program_store()).get(again.program.digest)).data == PROGRAM.encode()
     assert await asked(bus, "over") is None
 
     second = await prompt("recover", place, "--resume", "--nats", nats_url)

@@ -20,7 +20,7 @@ from shared.auth.permissions import program_stream
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     LARGEST_PROGRAM,
     JobAccepted,
@@ -63,7 +63,7 @@ async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
 
 
 async def asked(bus: Bus, key: str = "default.digits") -> JobRequested:
-    heard = await bus.last(JobRequested, key)
+    heard = await bus.last_message(JobRequested, key)
     assert heard is not None and isinstance(heard.message, JobRequested)
     return heard.message
 
@@ -77,7 +77,7 @@ async def test_a_good_request_is_accepted_and_its_program_kept(
     assert said.code == 0 and "job default/digits is accepted (uid 1)\n" in said.out
     program = (await asked(bus)).program
     assert program.name == "train.py"
-    assert (await (await bus.programs()).get(program.digest)).data == PROGRAM.encode()
+    assert (await (await bus.program_store()).get(program.digest)).data == PROGRAM.encode()
 
 
 @pytest.mark.usefixtures("allocator")
@@ -180,8 +180,8 @@ async def test_nothing_reaches_the_bus_of_what_is_wrong(
 ) -> None:
     said = await prompt("submit", written(job.parent, f"{GOOD}epocs: 3\n"), "--nats", nats_url)
 
-    assert said.code == 2 and await bus.last(JobRequested, "default.digits") is None
-    assert (await (await bus.programs()).status()).size == 0
+    assert said.code == 2 and await bus.last_message(JobRequested, "default.digits") is None
+    assert (await (await bus.program_store()).status()).size == 0
 
 
 @pytest.mark.usefixtures("allocator")
@@ -249,12 +249,12 @@ async def test_the_same_file_twice_is_two_requests_and_the_second_is_refused_whi
 
 async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
     name = await store.keep(bus, b"x")
-    first = await (await bus.programs()).get_info(name)
+    first = await (await bus.program_store()).get_info(name)
 
     assert await store.keep(bus, b"x") == name
-    again = await (await bus.programs()).get_info(name)
+    again = await (await bus.program_store()).get_info(name)
     assert (again.nuid, again.size, again.digest) == (first.nuid, 1, first.digest)
-    assert (await (await bus.programs()).get(name)).data == b"x"
+    assert (await (await bus.program_store()).get(name)).data == b"x"
     assert (await bus.js.stream_info(program_stream("default"))).state.messages == 2, (
         "one part, one description"
     )
@@ -265,12 +265,12 @@ async def test_a_program_whose_description_somebody_replaced_is_uploaded_again_b
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     name = await store.keep(bus, PROGRAM.encode())
-    await (await bus.programs()).put(name, b"import os")
+    await (await bus.program_store()).put(name, b"import os")
 
     said = await prompt("submit", job, "--nats", nats_url)
 
     assert said.code == 0, said.err
-    assert (await (await bus.programs()).get(name)).data == PROGRAM.encode()
+    assert (await (await bus.program_store()).get(name)).data == PROGRAM.encode()
 
 
 @pytest.mark.usefixtures("allocator")
@@ -278,7 +278,7 @@ async def test_a_request_whose_program_is_described_as_something_else_is_refused
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     name = store.digest(PROGRAM.encode())
-    await (await bus.programs()).put(name, b"import os")
+    await (await bus.program_store()).put(name, b"import os")
 
     said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
 
@@ -308,7 +308,7 @@ async def test_a_namespace_that_is_not_provisioned_is_told_with_the_remedy_withi
     assert said.code == 1
     assert first.startswith("weir submit: namespace green is not provisioned on this bus")
     assert "`weir streams create --namespace green`" in last
-    assert await bus.last(JobRequested, "green.digits") is None
+    assert await bus.last_message(JobRequested, "green.digits") is None
 
 
 @pytest.mark.usefixtures("allocator")
@@ -319,7 +319,7 @@ async def test_a_request_by_hand_for_a_namespace_that_is_not_provisioned_is_reje
     await bus.client.request("weir.job.requested.green.digits", printed.out.encode(), timeout=60)
 
     async with asyncio.timeout(60):
-        while (rejected := await bus.last(JobRejected, "green.digits")) is None:
+        while (rejected := await bus.last_message(JobRejected, "green.digits")) is None:
             await asyncio.sleep(0.01)
 
     assert isinstance(rejected.message, JobRejected)
@@ -387,11 +387,11 @@ async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
 ) -> None:
     printed = await prompt("submit", job, "--print", "--nats", "nats://127.0.0.1:1")
 
-    assert printed.code == 0 and await bus.last(JobRequested, "default.digits") is None
+    assert printed.code == 0 and await bus.last_message(JobRequested, "default.digits") is None
     assert await store.keep(bus, PROGRAM.encode()) == json.loads(printed.out)["program"]["digest"]
     await bus.client.request("weir.job.requested.default.digits", printed.out.encode(), timeout=60)
     async with asyncio.timeout(60):
-        while (accepted := await bus.last(JobAccepted, "default.digits")) is None:
+        while (accepted := await bus.last_message(JobAccepted, "default.digits")) is None:
             await asyncio.sleep(0.01)
     assert isinstance(accepted.message, JobAccepted) and accepted.message.request.workers.max == 3
 
@@ -424,7 +424,7 @@ async def test_a_program_that_is_not_there_is_wrong_use(prompt: Prompt, tmp_path
 async def answering(bus: Bus, outcome: str) -> None:
     """Accepts whatever is asked, reports once, and ends it."""
 
-    async def on_request(heard: Heard) -> None:
+    async def on_request(heard: StoredMessage) -> None:
         about = {"job": "digits", "uid": heard.sequence}
         assert isinstance(heard.message, JobRequested)
         await bus.publish(JobAccepted(**about, request=heard.message, accepted_s=1.0))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from shared.kube.objects import whole
+from shared.kube.objects import whole_units
 from tests.cluster import strangers
 from tests.cluster.cluster import Body, Cluster, Job
 from tests.cluster.handover import handover_faults
@@ -144,7 +144,9 @@ def test_a_task_is_resized_in_place_and_goes_on(cluster: Cluster, digits: Path) 
     (container,) = pod["status"]["containerStatuses"]
     made = json.loads(pod["metadata"]["annotations"]["weir.dev/resources"])
     assert (pod["metadata"]["uid"], container["restartCount"]) == (updated["pod_uid"], 0)
-    assert whole("cpu", container["resources"]["requests"]["cpu"]) != round(made["cpu"] * 1000)
+    assert whole_units("cpu", container["resources"]["requests"]["cpu"]) != round(
+        made["cpu"] * 1000
+    )
     for job in jobs:
         cluster.cancel(job.name)
 

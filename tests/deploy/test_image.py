@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from services.local.node_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CapacityChanged, JobRejected, Message, TaskReady
 from tests.deploy.dockerfile import Builder, Stage, steps
 from tests.process_guard import run_mark
@@ -102,7 +102,7 @@ async def running(image: Stage, log: Path, *words: str, **settings: str) -> Asyn
 async def first(bus: Bus, kind: type[Message]) -> Message:
     heard: asyncio.Queue[Message] = asyncio.Queue()
 
-    async def on_heard(fact: Heard) -> None:
+    async def on_heard(fact: StoredMessage) -> None:
         heard.put_nowait(fact.message)
 
     await bus.follow([kind], on_heard, {})

@@ -138,7 +138,7 @@ def test_the_settings_are_those_that_the_services_know(name: str) -> None:
     for pod, kind in settings.items():
         given = {k: v for k, v in environ(name, pod).items() if k.startswith("WEIR_")}
         service = pod.removeprefix("weir-")
-        loaded = config.load(kind, service, given)
+        loaded = config.load_settings(kind, service, given)
         prefixes = (f"WEIR_{service.upper()}_", "WEIR_")
         fields = {min((k.removeprefix(p) for p in prefixes), key=len).lower() for k in given}
         assert fields <= set(loaded.__struct_fields__)
@@ -149,7 +149,7 @@ def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces
 ) -> None:
     (container,) = templates(name)["weir-setup"]["spec"]["containers"]
     told = {k: v for k, v in environ(name, "weir-setup").items() if k.startswith("WEIR_")}
-    settings = config.load(SetupSettings, "setup", told)
+    settings = config.load_settings(SetupSettings, "setup", told)
     assert container["args"] == ["services.setup"]
     assert settings.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
     assert told["WEIR_JOB_NAMESPACES"] == environ(name, "weir-allocator")["WEIR_JOB_NAMESPACES"]

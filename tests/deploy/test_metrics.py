@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 from shared.runtime import http_server
-from shared.runtime.config import Common, load
-from shared.runtime.health import Vitals
-from shared.runtime.metrics import Histogram, Measure, exposed
+from shared.runtime.config import Common, load_settings
+from shared.runtime.health import Health
+from shared.runtime.metrics import Histogram, Measure, format_metrics
 from shared.runtime.process import free_port
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates
@@ -44,7 +44,9 @@ def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) ->
     for pod in ASKED:
         given = {k: v for k, v in environ(name, pod).items() if k == "WEIR_METRICS_PORT"}
         assert (
-            load(Common, pod.removeprefix("weir-"), given).metrics_port == port_of(name, pod) > 1023
+            load_settings(Common, pod.removeprefix("weir-"), given).metrics_port
+            == port_of(name, pod)
+            > 1023
         )
         for probe in ("livenessProbe", "readinessProbe"):
             assert container(name, pod)[probe]["httpGet"]["port"] == "metrics"
@@ -59,7 +61,7 @@ async def test_what_is_asked_for_is_answered(pod: str) -> None:
     }
     (end,) = named(SCRAPED[0], "ServiceMonitor", "weir")["spec"]["endpoints"]
     port = free_port()
-    listening = await http_server.listen(Vitals(), port)
+    listening = await http_server.serve_health(Health(), port)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         answers = [await session.get(path) for path in (*asked, end["path"])]
         assert [answer.status for answer in answers] == [200] * 3
@@ -139,8 +141,8 @@ def test_every_number_of_every_service_keeps_the_rules() -> None:
         for f, value in zip(FAMILIES, empty, strict=True)
     ]
 
-    assert len(FAMILIES) > 30 and problems(exposed(told)) == []
+    assert len(FAMILIES) > 30 and problems(format_metrics(told)) == []
 
 
 def test_what_services_tell_before_anything_has_happened_keeps_them_too() -> None:
-    assert problems(exposed(at_first())) == []
+    assert problems(format_metrics(at_first())) == []

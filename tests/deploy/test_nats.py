@@ -21,7 +21,7 @@ from shared.bus import subjects
 from shared.bus.publisher import Stale
 from shared.messages import JobFinished
 from shared.runtime.leadership import Lease
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.deploy.rendered import RENDERINGS, environ, templates
 from tests.deploy.servers import (
     OPENSSL,
@@ -188,11 +188,16 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
             Lease(bus, "allocator", LEASE_S, name)
             for bus, name in ((leader, "first"), (other, "second"))
         )
-        await asyncio.wait_for(held.take(), WITHIN_S)
-        keeping, waiting = asyncio.ensure_future(held.keep()), asyncio.ensure_future(wanted.take())
+        await asyncio.wait_for(held.acquire(), WITHIN_S)
+        keeping, waiting = (
+            asyncio.ensure_future(held.renew_forever()),
+            asyncio.ensure_future(wanted.acquire()),
+        )
         finished = JobFinished(job="one", uid=1, outcome="cancelled")
-        over = subjects.about(finished.key(), "job")
-        await leader.publish(finished, expect_last=await leader.last_over(over), over=over)
+        over = subjects.area_pattern(finished.key(), "job")
+        await leader.publish(
+            finished, expect_last=await leader.last_sequence_matching(over), over=over
+        )
         servers[0].kill()
         killed_s = held.clock()
         async with asyncio.timeout(WITHIN_S):
@@ -204,8 +209,8 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
             )
         held.must_lead()
         assert not waiting.done() and not keeping.done()
-        await end(keeping)
-        await held.give_back()
+        await cancel_tasks(keeping)
+        await held.release()
         await asyncio.wait_for(waiting, LEASE_S / 2)
         for bus in (leader, other):
             await bus.close()

@@ -26,7 +26,7 @@ from services.monitor.service import Settings as MonitorSettings
 from shared.auth import keyring
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -84,7 +84,7 @@ def settings(kind: type[C], service: str, door: Door, **more: Any) -> C:
         for name, value in environ(OVERLAY, f"weir-{service}").items()
         if "_NATS_" not in name
     }
-    return replace(config.load(kind, service, told), kube_url=door.url, **more)
+    return replace(config.load_settings(kind, service, told), kube_url=door.url, **more)
 
 
 class Heart:
@@ -93,7 +93,7 @@ class Heart:
     def __init__(self) -> None:
         self.said: list[Message] = []
 
-    async def on_said(self, heard: Heard) -> None:
+    async def on_said(self, heard: StoredMessage) -> None:
         self.said.append(heard.message)
 
     def count(self, kind: type[Message]) -> int:
@@ -133,7 +133,7 @@ async def test_the_launcher_may_do_what_it_does_and_no_more(
     nats_url: str, bus: Bus, cluster: Cluster, door: Door, tmp_path: Path
 ) -> None:
     """A job begins, is resized in place, shrinks, and ends; every creation meets its own work."""
-    keyring.issue(tmp_path / "keys", 0.0)
+    keyring.write_credentials(tmp_path / "keys", 0.0)
     here = {
         "kube_retry_s": 0.05,
         "task_ports": "0,0",

@@ -10,7 +10,7 @@ import pytest
 from nats.errors import Error as NatsError
 
 from shared.bus import bus as wire
-from shared.bus.client import dial
+from shared.bus.client import connect_client
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
@@ -30,7 +30,7 @@ async def test_the_authority_is_a_file_to_services_and_text_to_trainers(
             await streams_made(bus)
             await bus.close()
         with pytest.raises(ssl.SSLCertVerificationError):
-            await dial(url, credentials, allow_reconnect=False, connect_timeout=WITHIN_S)
+            await connect_client(url, credentials, allow_reconnect=False, connect_timeout=WITHIN_S)
 
 
 async def streams_made(bus: wire.Bus) -> None:

@@ -21,7 +21,7 @@ from nats.errors import Error as NatsError
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.messages import JobFinished
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.deploy.rendered import templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
 from tests.deploy.test_nats import SERVERS, WITHIN_S, made
@@ -136,7 +136,7 @@ class Clients:
         await asyncio.wait_for(asyncio.gather(*waiting), WITHIN_S)
 
     async def stop(self) -> None:
-        await end(*self._speaking)
+        await cancel_tasks(*self._speaking)
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from shared.auth.authority import name_in
-from shared.auth.permissions import chunks, descriptions, program_stream
+from shared.auth.authority import user_name
+from shared.auth.permissions import chunk_subject, description_subject, program_stream
 from shared.bus.programs import digest_of, meta_token
 from shared.bus.subjects import program_bucket
 from shared.messages import CheckpointSaved, JobFinished, TrainingResumed
@@ -76,13 +76,13 @@ async def reads_no_other_program(guest: Visitor) -> None:
     for namespace in ("default", "team-a"):
         bucket, stream = program_bucket(namespace), program_stream(namespace)
         for token in (meta_token(digest_of(b"another's")), "*", ">"):
-            described = f"{descriptions(bucket)}.{token}"
+            described = f"{description_subject(bucket)}.{token}"
             assert not await guest.may_say(f"{guest.client.api}.DIRECT.GET.{stream}.{described}")
             assert not await guest.may_say(
                 f"{guest.client.api}.CONSUMER.CREATE.{stream}.x.{described}"
             )
             assert not await guest.may_say(described, b"{}")
-        assert not await guest.may_say(f"{chunks(bucket)}.x", b"import os")
+        assert not await guest.may_say(f"{chunk_subject(bucket)}.x", b"import os")
 
 
 async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(
@@ -100,7 +100,7 @@ async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_
 
         (kept,) = await secrets(scene)
         text = base64.b64decode(kept["data"]["nats.creds"]).decode()
-        assert name_in(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(
+        assert user_name(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(
             f"{JOB}-nats-"
         )
         async with visitor(scene.watched.stack.nats_url, text) as guest:

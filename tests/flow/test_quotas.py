@@ -23,7 +23,7 @@ from services.monitor import service as monitor
 from services.monitor.service import Settings as MonitorSettings
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import AllocationDecided, GenerationAbandoned, Message, QuotaChanged
 from tests.allocator.builders import accepted, request, resumed, size, span
 from tests.allocator.test_service import allocator, view
@@ -46,7 +46,7 @@ class Told:
     def __init__(self) -> None:
         self.messages: list[Message] = []
 
-    async def on_message(self, heard: Heard) -> None:
+    async def on_message(self, heard: StoredMessage) -> None:
         self.messages.append(heard.message)
 
     def sizes(self) -> list[tuple[int, int]]:

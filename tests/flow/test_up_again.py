@@ -12,7 +12,7 @@ import pytest
 
 from services.cli.trial import trial
 from services.local.stack import Stack
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     CapacityChanged,
     CheckpointSaved,
@@ -95,12 +95,12 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
     return done and len(told) == 3 and again.off_s > 0 and not held
 
 
-def _held(heard: Sequence[Heard], until_s: float) -> list[OwnPod]:
+def _held(heard: Sequence[StoredMessage], until_s: float) -> list[OwnPod]:
     """What the nodes' last facts before a time say of our pods."""
     return [pod for fact in _last_of_nodes(heard, until_s) for pod in fact.own]
 
 
-def _last_of_nodes(heard: Sequence[Heard], until_s: float) -> list[CapacityChanged]:
+def _last_of_nodes(heard: Sequence[StoredMessage], until_s: float) -> list[CapacityChanged]:
     facts = [
         h.message for h in heard if h.stored_s < until_s and isinstance(h.message, CapacityChanged)
     ]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from services.launcher import pods, view
 from services.launcher.actions import CreatePod, Say
 from services.launcher.facts import (
+    MalformedObject,
     NodeFact,
     PodFact,
     ServiceFact,
-    Strange,
     node_fact,
     pod_fact,
     service_fact,
@@ -110,7 +110,7 @@ def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(
     ):
         try:
             assert isinstance(read(sent(body)), kind | None)
-        except Strange as error:
+        except MalformedObject as error:
             assert str(error)
 
 
@@ -129,7 +129,7 @@ def test_what_anybody_may_write_into_a_pod_does_not_hide_it() -> None:
 def test_a_quantity_that_is_none_makes_a_pod_strange(amount: Any) -> None:
     body = a_pod()
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = amount
-    with pytest.raises(Strange):
+    with pytest.raises(MalformedObject):
         pod_fact(sent(body))
 
 
@@ -151,7 +151,7 @@ def facts_of(bodies: list[Body]) -> list[PodFact]:
     for body in bodies:
         try:
             found.append(pod_fact(sent(body)))
-        except Strange:
+        except MalformedObject:
             continue
     return [fact for fact in found if fact]
 
@@ -179,8 +179,10 @@ def test_whatever_can_be_read_can_be_dealt_with_and_what_is_said_can_be_read(
     known = seen(said, bodies)
     for action in reconcile(known, now, Settings()):
         if isinstance(action, Say):
-            body = subjects.encode(action.message)
-            assert subjects.decode(subjects.subject_of(action.message), body) == action.message
+            body = subjects.encode_message(action.message)
+            assert (
+                subjects.decode_message(subjects.subject_of(action.message), body) == action.message
+            )
     for uid in known.uids():
         next_due(known, now, Settings(), uid)
 
@@ -195,7 +197,7 @@ async def buried(stage: Stage) -> int:
 def buries(subject: str) -> bool:
     try:
         return subjects.kind_of(subject) in HEARD + SAID and len(subject.split(".")) > 3
-    except subjects.Unusable:
+    except subjects.UnreadableMessage:
         return False
 
 

@@ -53,14 +53,14 @@ def test_its_group_is_not_that_of_root_and_its_priority_is_as_the_settings_say()
         made(run_as_user=1000, run_as_group=1000)["spec"]["securityContext"]["runAsGroup"] == 1000
     )
     with pytest.raises(config.BadSettings, match="RUN_AS_GROUP"):
-        config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_GROUP": "0"})
+        config.load_settings(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_GROUP": "0"})
     assert "priorityClassName" not in made()["spec"]
     assert made(priority_class="weir-jobs")["spec"]["priorityClassName"] == "weir-jobs"
 
 
 def test_who_it_runs_as_is_the_images_affair_or_the_settings_but_never_root() -> None:
     def loaded(user: str) -> Settings:
-        return config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})
+        return config.load_settings(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})
 
     assert "runAsUser" not in made()["spec"]["securityContext"]
     assert (

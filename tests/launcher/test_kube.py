@@ -18,7 +18,7 @@ from services.launcher.actions import (
     ResizePod,
 )
 from services.launcher.settings import Settings
-from shared.kube.client import Api, connect
+from shared.kube.client import Api, connect_api
 from shared.messages import Resources
 from tests.launcher.builders import decided, plan
 from tests.shared.kube.api_server import ApiServer, api_server
@@ -36,7 +36,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    made = await connect(Settings(kube_url=server.url), "test", random.Random(1).random)
+    made = await connect_api(Settings(kube_url=server.url), "test", random.Random(1).random)
     yield made
     await made.close()
 
@@ -117,7 +117,7 @@ async def test_what_may_work_soon_is_tried_later(server: ApiServer, api: Api, co
 
 
 async def test_a_server_that_is_away_is_tried_later() -> None:
-    api = await connect(
+    api = await connect_api(
         Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random
     )
     with pytest.raises(kube.TryLater):

@@ -26,7 +26,7 @@ from shared.messages import (
     Message,
     TaskExited,
 )
-from shared.runtime.metrics import Histogram, exposed
+from shared.runtime.metrics import Histogram, format_metrics
 from tests.launcher.builders import JOB, UID
 from tests.shared.metric_lint import problems
 
@@ -125,4 +125,4 @@ def test_all_of_it_is_well_formed() -> None:
     meters.heard(SAVED)
     meters.heard(prepared("chief", 2.0))
 
-    assert problems(exposed(meters.measures(pod_seen(View(), pod(1))))) == []
+    assert problems(format_metrics(meters.measures(pod_seen(View(), pod(1))))) == []

@@ -48,6 +48,6 @@ async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
 async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: bytes) -> None:
-    await bus.keep(memory.KEY, body)
+    await bus.write_state(memory.KEY, body)
 
     assert await memory.load(bus) == Snapshot()

@@ -26,10 +26,10 @@ from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.auth import authority
-from shared.auth.authority import name_in
-from shared.auth.permissions import chunks, descriptions, program_stream
+from shared.auth.authority import user_name
+from shared.auth.permissions import chunk_subject, description_subject, program_stream
 from shared.bus import programs, subjects
-from shared.kube.client import connect
+from shared.kube.client import connect_api
 from tests.conftest import NatsServer
 from tests.launcher.builders import UID, decided, plan
 from tests.shared import secured_server
@@ -100,7 +100,7 @@ def test_a_pod_is_given_what_is_kept_and_the_owner_takes_it_along() -> None:
 
 async def test_they_are_made_once_and_never_read() -> None:
     async with api_server() as server:
-        api = await connect(Settings(kube_url=server.url), "test", random.Random(1).random)
+        api = await connect_api(Settings(kube_url=server.url), "test", random.Random(1).random)
         for _ in range(2):
             await kube.perform(SECRET, api, GUARDED)
         server.trouble = [(403, "Forbidden")]
@@ -127,17 +127,19 @@ async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> N
     program = replace(DECIDED.request.program, digest=digest)
     decision = replace(DECIDED, request=replace(DECIDED.request, program=program))
     async with visitor(server.url, credentials("operator")) as person:
-        await programs.keep(person.bus, "default", digest, body)
-        await programs.keep(person.bus, "default", programs.digest_of(b"another's"), b"another's")
+        await programs.store_program(person.bus, "default", digest, body)
+        await programs.store_program(
+            person.bus, "default", programs.digest_of(b"another's"), b"another's"
+        )
 
-    filled = Minter(authority.signer(KEYS), DAY_S).filled(replace(SECRET, decision=decision))
+    filled = Minter(authority.job_signer(KEYS), DAY_S).filled(replace(SECRET, decision=decision))
 
-    assert name_in(filled.text) == "job.default.net" and "eyJ" not in filled.key()
+    assert user_name(filled.text) == "job.default.net" and "eyJ" not in filled.key()
     async with visitor(server.url, filled.text) as pod:
-        assert await programs.fetched(pod.bus, "default", digest) == body
+        assert await programs.read_program(pod.bus, "default", digest) == body
         bucket, stream = subjects.program_bucket("default"), program_stream("default")
         for token in (programs.meta_token(programs.digest_of(b"another's")), "*", ">"):
-            described = f"{descriptions(bucket)}.{token}"
+            described = f"{description_subject(bucket)}.{token}"
             assert not await pod.may_say(f"{pod.client.api}.DIRECT.GET.{stream}.{described}")
             assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{stream}.x.{described}")
 
@@ -152,20 +154,22 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
     digest, bucket = DECIDED.request.program.digest, subjects.program_bucket("default")
     about = msgspec.json.encode({"name": digest, "nuid": nuid, "size": 1, "chunks": 1})
     async with visitor(server.url, credentials("submitter", "default.x")) as person:
-        await person.bus.js.publish(f"{descriptions(bucket)}.{programs.meta_token(digest)}", about)
+        await person.bus.js.publish(
+            f"{description_subject(bucket)}.{programs.meta_token(digest)}", about
+        )
 
-    filled = Minter(authority.signer(KEYS), DAY_S).filled(SECRET)
+    filled = Minter(authority.job_signer(KEYS), DAY_S).filled(SECRET)
 
     async with visitor(server.url, filled.text) as pod:
         with pytest.raises(ValueError, match="does not lead to its content"):
-            await programs.fetched(pod.bus, "default", digest)
-        other = f"{program_stream('team-a')}.x.{chunks(subjects.program_bucket('team-a'))}.{nuid or 'any'}"
+            await programs.read_program(pod.bus, "default", digest)
+        other = f"{program_stream('team-a')}.x.{chunk_subject(subjects.program_bucket('team-a'))}.{nuid or 'any'}"
         assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{other}")
 
 
 async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None:
     async def ends(lasts_s: float) -> bool:
-        filled = Minter(authority.signer(KEYS), lasts_s).filled(SECRET)
+        filled = Minter(authority.job_signer(KEYS), lasts_s).filled(SECRET)
         with suppress(TimeoutError):
             async with asyncio.timeout(60 if lasts_s == SHORT_S else SHORT_S + 1):
                 await over(filled.text)

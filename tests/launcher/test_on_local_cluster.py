@@ -20,7 +20,7 @@ from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     GenerationAbandoned,
@@ -42,7 +42,7 @@ class Stage:
     def __init__(self, bus: Bus, cluster: Cluster) -> None:
         self.bus, self.cluster, self.said = bus, cluster, list[Any]()
 
-    async def on_said(self, heard: Heard) -> None:
+    async def on_said(self, heard: StoredMessage) -> None:
         self.said.append(heard.message)
 
     def all(self, kind: type[Message]) -> list[Any]:

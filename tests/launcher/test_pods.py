@@ -148,7 +148,10 @@ def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(
 def test_the_trainer_is_told_how_much_may_be_repeated_and_understands_it() -> None:
     own = {name: text for name, text in env(made(redo_s=90)).items() if "REDO" in name}
     who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
-    assert config.load(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"}).redo_s == 90.0
+    assert (
+        config.load_settings(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"}).redo_s
+        == 90.0
+    )
 
 
 def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> None:
@@ -156,7 +159,7 @@ def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> No
     own = {name: text for name, text in patient.items() if "STUCK" in name}
     who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
 
-    understood = config.load(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"})
+    understood = config.load_settings(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"})
 
     assert (understood.stuck_s, understood.stuck_early_s, understood.stuck_patience) == (
         3600.0,

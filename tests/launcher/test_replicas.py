@@ -15,9 +15,9 @@ from services.launcher.service import Launcher
 from services.launcher.settings import Settings
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import STATE
-from shared.kube.client import Api, connect
+from shared.kube.client import Api, connect_api
 from shared.messages import ClusterSpecPublished, GenerationAbandoned
 from shared.runtime.leadership import Deposed, Lease
 from tests.launcher.builders import JOB, UID
@@ -38,7 +38,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    made = await connect(Settings(kube_url=server.url), "test", lambda: 0.5)
+    made = await connect_api(Settings(kube_url=server.url), "test", lambda: 0.5)
     yield made
     await made.close()
 
@@ -53,22 +53,22 @@ async def orders(bus: Bus) -> list[int]:
     """Generations of the abandonments that the stream holds."""
     last = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
     found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, last + 1)]
-    read = [subjects.decode(raw.subject or "", raw.data or b"") for raw in found]
+    read = [subjects.decode_message(raw.subject or "", raw.data or b"") for raw in found]
     return [message.generation for message in read if isinstance(message, GenerationAbandoned)]
 
 
 def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
     """Something happens between the last look at the clock and the write."""
-    store = bus.outbox.store
+    store = bus.publisher.store_message
 
     async def late(
         subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True
     ) -> int:
-        bus.outbox.store = store  # type: ignore[method-assign]
+        bus.publisher.store_message = store  # type: ignore[method-assign]
         await act()  # type: ignore[misc]
         return await store(subject, body, headers, wait_for_room)
 
-    bus.outbox.store = late  # type: ignore[method-assign]
+    bus.publisher.store_message = late  # type: ignore[method-assign]
 
 
 async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(
@@ -97,8 +97,8 @@ async def test_another_s_order_is_heard_before_one_is_given(bus: Bus, api: Api) 
     saying = asyncio.ensure_future(leader.say(abandoned(2)))
     await asyncio.sleep(0.1)
     assert not saying.done()
-    heard = await bus.last(GenerationAbandoned, abandoned(1).key())
-    assert isinstance(heard, Heard)
+    heard = await bus.last_message(GenerationAbandoned, abandoned(1).key())
+    assert isinstance(heard, StoredMessage)
     await leader.on_fact(heard)
     await saying
     assert await orders(bus) == [1] and leader.dirty == {UID}
@@ -111,7 +111,7 @@ async def test_one_that_cannot_be_read_is_waited_for_once(bus: Bus, api: Api) ->
     await bus.js.publish(subjects.pattern(ClusterSpecPublished, abandoned(1).key()), b"{not json")
     await leader.say(abandoned(1))
     await leader.say(abandoned(1))
-    assert await bus.last(GenerationAbandoned, abandoned(1).key())
+    assert await bus.last_message(GenerationAbandoned, abandoned(1).key())
 
 
 async def test_one_without_its_lease_changes_nothing_in_the_cluster_and_keeps_nothing(
@@ -123,6 +123,6 @@ async def test_one_without_its_lease_changes_nothing_in_the_cluster_and_keeps_no
             await api.call(method, PODS, {"metadata": {"name": "late"}})
     with pytest.raises(Deposed):
         await memory.save(bus, memory.Snapshot())
-    assert await api.page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
+    assert await api.list_page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
     with pytest.raises(NotFoundError):
         await (await bus.bucket(STATE)).get(memory.KEY)

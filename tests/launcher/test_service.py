@@ -18,7 +18,7 @@ from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,
@@ -53,7 +53,7 @@ class Stage:
         self.said: list[tuple[float, Any]] = []
         self.launcher: Bus | None = None
 
-    async def on_said(self, heard: Heard) -> None:
+    async def on_said(self, heard: StoredMessage) -> None:
         self.said.append((time.monotonic(), heard.message))
 
     async def begin(self, **settings: Any) -> None:
@@ -304,12 +304,12 @@ async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_
     await stage.bus.js.publish(
         subjects.pattern(HandOverOrdered, decided(1, "").key()), b"{not json"
     )
-    look, caught_up = stage.launcher.last_over, asyncio.Event()
+    look, caught_up = stage.launcher.last_sequence_matching, asyncio.Event()
 
     async def look_at_copy(filtered: str) -> int:
         return await look(filtered) if caught_up.is_set() or f".{JOB}" not in filtered else 0
 
-    stage.launcher.last_over = look_at_copy  # type: ignore[method-assign]
+    stage.launcher.last_sequence_matching = look_at_copy  # type: ignore[method-assign]
     with capture_logs() as lines:
         await stage.bus.publish(decided(1, "c0"))
         begun_s = time.monotonic()
@@ -333,7 +333,7 @@ async def test_a_copy_that_has_not_our_last_order_yet_does_not_delay_the_next(st
     async def look_at_copy(_: str) -> int:
         return 0
 
-    stage.launcher.last_over = look_at_copy  # type: ignore[method-assign]
+    stage.launcher.last_sequence_matching = look_at_copy  # type: ignore[method-assign]
     with capture_logs() as lines:
         await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     assert "OrderedOnAnOldView" not in [line["event"] for line in lines]
@@ -343,6 +343,6 @@ async def test_orders_go_on_after_their_subjects_were_purged(stage: Stage) -> No
     await stage.begin()
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     await stage.bus.js.purge_stream(
-        subjects.ORDERS, subject=subjects.about(decided(1, "").key(), "cluster")
+        subjects.ORDERS, subject=subjects.area_pattern(decided(1, "").key(), "cluster")
     )
     await stage.train(decided(2, "c0 p1 w2"), "c0 p1 w2", 2)

@@ -25,7 +25,7 @@ def test_without_namespaces_all_is_looked_at_once() -> None:
 
 
 def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
-    found = config.load(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
+    found = config.load_settings(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
     kinds = ("services", "networkpolicies", "pods")
     assert watched(found) == [
         ("nodes", ""),

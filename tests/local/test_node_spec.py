@@ -64,7 +64,7 @@ def test_a_tenant_takes_a_process_a_core():
 def test_quotas_go_to_the_allocator_with_every_reason_against_them():
     spec = parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
     assert spec.quotas == {"team-a": Quota(cpu=2)}
-    rules = config.load(Rules, "allocator", limits(spec))
+    rules = config.load_settings(Rules, "allocator", limits(spec))
     assert (rules.quotas, rules.job_namespaces) == (spec.quotas, ("default", "team-a"))
     assert limits(parse("nodes: [{name: a}]")) == {"WEIR_JOB_NAMESPACES": "default"}
     with pytest.raises(BadCluster) as caught:

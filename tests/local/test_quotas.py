@@ -72,7 +72,7 @@ async def test_the_monitor_tells_what_is_used(nats_url: str, bus: Bus, kube: Kub
     await kube.create(sleeper("one"))
     async with asyncio.timeout(60):
         while True:
-            heard = await bus.last(QuotaChanged, "default")
+            heard = await bus.last_message(QuotaChanged, "default")
             said = heard.message if heard else None
             if isinstance(said, QuotaChanged) and {b.resource: b.used for b in said.bounds} == {
                 "requests.cpu": 1,

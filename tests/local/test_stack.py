@@ -81,7 +81,7 @@ async def test_its_bus_writes_what_it_acknowledged_to_disk_within_a_second(tmp_p
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
         keys = msgspec.json.decode((up.credentials / keyring.KEYS).read_bytes(), type=Keys)
-        anything = authority._allowed(Permissions(publish=(">",), subscribe=(">",)))
+        anything = authority._user_limits(Permissions(publish=(">",), subscribe=(">",)))
         administrator = authority._credentials(
             keys.system, "root", anything, os.urandom(32), time.time()
         )

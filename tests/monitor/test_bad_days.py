@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CapacityChanged
 from tests.monitor.builders import node, ours
 from tests.monitor.test_service import monitor, settled
@@ -32,7 +32,7 @@ class Ear:
     def __init__(self) -> None:
         self.said: dict[str, list[CapacityChanged]] = {name: [] for name in NODES}
 
-    async def hear(self, heard: Heard) -> None:
+    async def hear(self, heard: StoredMessage) -> None:
         assert isinstance(heard.message, CapacityChanged)
         self.said[heard.message.node].append(heard.message)
 

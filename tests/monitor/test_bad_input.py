@@ -14,7 +14,7 @@ from services.monitor.capacity import node_capacity
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.kube.objects import Strange
+from shared.kube.objects import MalformedObject
 from tests.monitor.builders import Raw, container, node, ours, pod
 from tests.monitor.test_service import api, count, monitor, told
 from tests.shared.kube.api_server import ApiServer
@@ -38,7 +38,7 @@ POD["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"c
 def fact_of(body: Any, read: Any) -> Any:
     try:
         return read(msgspec.json.encode(body))
-    except Strange as error:
+    except MalformedObject as error:
         assert str(error)
         return None
 
@@ -54,7 +54,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
     said = node_capacity(place, pods, "7", 1.0)
 
     assert isinstance(place, NodeFact) and all(isinstance(fact, PodFact) for fact in pods)
-    assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
+    assert subjects.decode_message(subjects.subject_of(said), subjects.encode_message(said)) == said
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
 )
 def test_what_is_no_object_is_strange(raw: bytes) -> None:
     for read in (node_fact, pod_fact):
-        with pytest.raises(Strange):
+        with pytest.raises(MalformedObject):
             read(raw)
 
 

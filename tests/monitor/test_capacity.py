@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.monitor.capacity import Picture, node_capacity, same_picture
+from services.monitor.capacity import ClusterPicture, is_unchanged, node_capacity
 from services.monitor.capacity import capacity as capacity_measures
 from services.monitor.facts import Amount
 from shared.messages import CapacityChanged, OwnPod, Resources
-from shared.runtime.metrics import exposed
+from shared.runtime.metrics import format_metrics
 from tests.allocator.builders import node
 from tests.monitor.builders import container, node_fact, ours, pod, pod_fact
 from tests.monitor.builders import node as node_object
@@ -60,10 +60,10 @@ def test_an_empty_cluster_is_told_as_such() -> None:
 
 
 def test_a_thousand_nodes_make_no_more_series_than_one() -> None:
-    many = exposed(capacity_measures([node(f"n{number}") for number in range(1000)]))
+    many = format_metrics(capacity_measures([node(f"n{number}") for number in range(1000)]))
 
     assert problems(many) == []
-    assert len(many.splitlines()) == len(exposed(capacity_measures([node()])).splitlines())
+    assert len(many.splitlines()) == len(format_metrics(capacity_measures([node()])).splitlines())
 
 
 def capacity(raw_node, *pods, revision="1"):
@@ -154,7 +154,7 @@ def test_a_nodes_condition_cordon_and_taints_are_told():
 
 def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
     one, other = capacity(node_object(), revision="5"), capacity(node_object(), revision="9")
-    assert same_picture(one, other) and one.id() != other.id()
+    assert is_unchanged(one, other) and one.id() != other.id()
     assert one.id() == capacity(node_object(), revision="5").id()
 
 
@@ -162,44 +162,44 @@ def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
 
 
 def looking(*said):
-    picture = Picture(said)
-    picture.see_nodes([node_fact(node_object("n1")), node_fact(node_object("n2"))], "1")
+    picture = ClusterPicture(said)
+    picture.replace_nodes([node_fact(node_object("n1")), node_fact(node_object("n2"))], "1")
     return picture
 
 
 def test_one_pods_event_recounts_one_node_and_only_news_is_told():
     picture = looking()
-    assert len(picture.news(["n1", "n2"], 0.0)) == 2
-    assert picture.see_pod(pod_fact(), "2") == {"n1"}
-    (told,) = picture.news(["n1"], 0.0)
+    assert len(picture.take_changes(["n1", "n2"], 0.0)) == 2
+    assert picture.update_pod(pod_fact(), "2") == {"n1"}
+    (told,) = picture.take_changes(["n1"], 0.0)
     assert told.free.cpu == 7
-    assert picture.news(picture.see_pod(pod_fact(), "3"), 0.0) == []
-    assert picture.news(picture.miss_pod(pod_fact(), "4"), 0.0)[0].free.cpu == 8
+    assert picture.take_changes(picture.update_pod(pod_fact(), "3"), 0.0) == []
+    assert picture.take_changes(picture.remove_pod(pod_fact(), "4"), 0.0)[0].free.cpu == 8
 
 
 def test_a_pod_that_ends_frees_its_node_and_an_unbound_one_holds_none():
     picture = looking()
-    assert picture.see_pod(pod_fact(pod(node="")), "2") == set()
-    picture.see_pod(pod_fact(), "3")
-    assert picture.see_pod(pod_fact(pod(phase="Succeeded")), "4") == {"n1"}
-    assert picture.see_pod(pod_fact(pod(phase="Succeeded")), "5") == set()
+    assert picture.update_pod(pod_fact(pod(node="")), "2") == set()
+    picture.update_pod(pod_fact(), "3")
+    assert picture.update_pod(pod_fact(pod(phase="Succeeded")), "4") == {"n1"}
+    assert picture.update_pod(pod_fact(pod(phase="Succeeded")), "5") == set()
 
 
 def test_a_new_list_forgets_what_it_does_not_hold():
     picture = looking()
-    picture.see_pods([pod_fact(pod("a")), pod_fact(pod("b", "n2"))], "2")
-    picture.news(["n1", "n2"], 0.0)
-    told = picture.news(picture.see_pods([pod_fact(pod("a"))], "9"), 0.0)
+    picture.replace_pods([pod_fact(pod("a")), pod_fact(pod("b", "n2"))], "2")
+    picture.take_changes(["n1", "n2"], 0.0)
+    told = picture.take_changes(picture.replace_pods([pod_fact(pod("a"))], "9"), 0.0)
     assert [(t.node, t.free.cpu) for t in told] == [("n2", 8)]
-    (gone,) = picture.news(picture.see_nodes([node_fact(node_object("n1"))], "10"), 0.0)
+    (gone,) = picture.take_changes(picture.replace_nodes([node_fact(node_object("n1"))], "10"), 0.0)
     assert gone.node == "n2" and gone.gone and not gone.ready
 
 
 def test_a_node_that_vanished_while_nobody_looked_is_told_once():
     before = looking()
-    said = before.news(["n1", "n2"], 0.0)
-    picture = Picture(said)
-    told = picture.news(picture.see_nodes([node_fact(node_object("n1"))], "7"), 0.0)
+    said = before.take_changes(["n1", "n2"], 0.0)
+    picture = ClusterPicture(said)
+    told = picture.take_changes(picture.replace_nodes([node_fact(node_object("n1"))], "7"), 0.0)
     assert [(t.node, t.gone) for t in told] == [("n2", True)]
-    again = Picture([said[0], *told])
-    assert again.news(again.see_nodes([node_fact(node_object("n1"))], "8"), 0.0) == []
+    again = ClusterPicture([said[0], *told])
+    assert again.take_changes(again.replace_nodes([node_fact(node_object("n1"))], "8"), 0.0) == []

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
-from services.monitor.claims import ClaimPicture, claim, volume
+from services.monitor.claims import ClaimPicture, read_claim, read_volume
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.kube.objects import Strange
+from shared.kube.objects import MalformedObject
 from shared.messages import ClaimPlacement, ClaimsChanged, NodeRequirement, NodeTerm
 from tests.monitor.builders import Raw
 from tests.monitor.test_service import api, monitor
@@ -44,8 +44,8 @@ def raw_volume(
 
 
 def terms_of(raw: Raw) -> tuple[NodeTerm, ...]:
-    read = volume(msgspec.json.encode(raw))
-    return read.said if read else ()
+    read = read_volume(msgspec.json.encode(raw))
+    return read.value if read else ()
 
 
 def seen(*bodies: Raw) -> ClaimPicture:
@@ -53,9 +53,9 @@ def seen(*bodies: Raw) -> ClaimPicture:
     for body in bodies:
         raw = msgspec.json.encode(body)
         if "claimRef" in body["spec"]:
-            picture.volumes.see_all([read] if (read := volume(raw)) else [])
-        elif found := claim(raw):
-            picture.claims.see(found)
+            picture.volumes.replace_all([read] if (read := read_volume(raw)) else [])
+        elif found := read_claim(raw):
+            picture.claims.update(found)
     return picture
 
 
@@ -76,7 +76,7 @@ def test_the_labels_of_an_older_volume_bind_it_too():
 
 def test_a_volume_that_every_node_can_reach_and_a_claim_that_is_not_bound_say_nothing():
     assert terms_of(raw_volume(required=None)) == ()
-    assert claim(msgspec.json.encode(raw_claim(bound_to=None))) is None
+    assert read_claim(msgspec.json.encode(raw_claim(bound_to=None))) is None
     assert seen(raw_claim(), raw_volume(required=None)).news(["team-a"], 1.0) == []
 
 
@@ -99,15 +99,21 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
     raw: Any, other: Any
 ) -> None:
     picture = ClaimPicture()
-    for read, there, body in ((claim, picture.claims, raw), (volume, picture.volumes, other)):
+    for read, there, body in (
+        (read_claim, picture.claims, raw),
+        (read_volume, picture.volumes, other),
+    ):
         try:
             found: Any = read(msgspec.json.encode(body))
-        except Strange as error:
+        except MalformedObject as error:
             assert str(error)
         else:
-            there.see_all([found] if found else [])
+            there.replace_all([found] if found else [])
     for said in picture.news({*picture.claims.known, *picture.volumes.known}, 1.0):
-        assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
+        assert (
+            subjects.decode_message(subjects.subject_of(said), subjects.encode_message(said))
+            == said
+        )
 
 
 # ------------------------------------------------------------ the service
@@ -117,7 +123,7 @@ async def told(bus: Bus, *claims: str) -> ClaimsChanged:
     """Wait until these claims of the namespace are bound to nodes."""
     async with asyncio.timeout(60):
         while True:
-            heard = await bus.last(ClaimsChanged, "team-a")
+            heard = await bus.last_message(ClaimsChanged, "team-a")
             said = heard.message if heard else None
             if isinstance(said, ClaimsChanged) and [
                 name for p in said.placements for name in p.claims

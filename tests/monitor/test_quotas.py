@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
-from services.monitor.namespaces import Named
-from services.monitor.quotas import QuotaPicture, limit_range, quota
+from services.monitor.namespaces import NamespacedObject
+from services.monitor.quotas import QuotaPicture, quota, read_limit_range
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.kube.objects import Strange
+from shared.kube.objects import MalformedObject
 from shared.messages import MostResources, QuotaBound, QuotaChanged, Resources, TaskBounds
 from tests.monitor.builders import Raw
 from tests.monitor.test_service import api, count, monitor
@@ -48,12 +48,12 @@ def raw_range(name: str = "sizes", space: str = "team-a", *limits: Raw) -> Raw:
     }
 
 
-def read_quota(raw: Any) -> Named[tuple[QuotaBound, ...]]:
+def read_quota(raw: Any) -> NamespacedObject[tuple[QuotaBound, ...]]:
     return quota(msgspec.json.encode(raw))
 
 
 def bounds(raw: Raw) -> list[tuple[str, float, float]]:
-    return [(bound.resource, bound.hard, bound.used) for bound in read_quota(raw).said]
+    return [(bound.resource, bound.hard, bound.used) for bound in read_quota(raw).value]
 
 
 def test_a_quota_is_told_with_its_use_in_the_units_of_a_message():
@@ -89,7 +89,7 @@ def test_a_quota_counts_only_where_every_task_is_in_its_scopes():
 
 
 def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pods():
-    told = limit_range(msgspec.json.encode(raw_range())).said
+    told = read_limit_range(msgspec.json.encode(raw_range())).value
     assert told == TaskBounds(
         limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2, memory_gib=8)
     )
@@ -97,16 +97,18 @@ def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pod
 
 def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_when_all_is_gone():
     picture = QuotaPicture()
-    assert picture.news(picture.quotas.see(read_quota(raw_quota(scopes=["BestEffort"]))), 1.0) == []
+    assert (
+        picture.news(picture.quotas.update(read_quota(raw_quota(scopes=["BestEffort"]))), 1.0) == []
+    )
     picture.revision = "1"
-    (first,) = picture.news(picture.quotas.see(read_quota(raw_quota())), 1.0)
+    (first,) = picture.news(picture.quotas.update(read_quota(raw_quota())), 1.0)
     assert first.namespace == "team-a" and len(first.bounds) == 3
-    assert picture.news(picture.quotas.see(read_quota(raw_quota())), 2.0) == []
+    assert picture.news(picture.quotas.update(read_quota(raw_quota())), 2.0) == []
     picture.revision = "2"
-    (gone,) = picture.news(picture.quotas.see_all(()), 3.0)
+    (gone,) = picture.news(picture.quotas.replace_all(()), 3.0)
     assert gone.bounds == () and gone.id() != first.id()
     picture.revision = "3"
-    (again,) = picture.news(picture.quotas.see(read_quota(raw_quota())), 4.0)
+    (again,) = picture.news(picture.quotas.update(read_quota(raw_quota())), 4.0)
     assert again.bounds == first.bounds and again.id() != first.id()
     restarted = QuotaPicture([again])
     assert [each.bounds for each in restarted.news(restarted.said, 5.0)] == [()]
@@ -120,16 +122,19 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
     picture = QuotaPicture()
     for read, there, body in (
         (quota, picture.quotas, raw),
-        (limit_range, picture.limit_ranges, other),
+        (read_limit_range, picture.limit_ranges, other),
     ):
         try:
-            there.see(read(msgspec.json.encode(body)))
-        except Strange as error:
+            there.update(read(msgspec.json.encode(body)))
+        except MalformedObject as error:
             assert str(error)
     for said in picture.news(
         {space for space in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0
     ):
-        assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
+        assert (
+            subjects.decode_message(subjects.subject_of(said), subjects.encode_message(said))
+            == said
+        )
 
 
 # ------------------------------------------------------------ the service
@@ -139,7 +144,7 @@ async def told(bus: Bus, *hards: float) -> QuotaChanged:
     """Wait until a namespace's last fact has these bounds."""
     async with asyncio.timeout(60):
         while True:
-            heard = await bus.last(QuotaChanged, "team-a")
+            heard = await bus.last_message(QuotaChanged, "team-a")
             said = heard.message if heard else None
             if isinstance(said, QuotaChanged) and [bound.hard for bound in said.bounds] == [*hards]:
                 return said

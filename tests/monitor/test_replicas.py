@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.monitor.service import Monitor, recall
+from services.monitor.service import Monitor, read_last_facts
 from shared.bus.bus import Bus
 from shared.messages import CapacityChanged
 from shared.runtime.leadership import Deposed, Lease
@@ -17,20 +17,20 @@ def fact(seen: str, free: float = 3) -> CapacityChanged:
 
 
 async def newest(bus: Bus) -> CapacityChanged:
-    heard = await bus.last(CapacityChanged, "n1")
+    heard = await bus.last_message(CapacityChanged, "n1")
     assert heard and isinstance(heard.message, CapacityChanged)
     return heard.message
 
 
 async def monitor(bus: Bus) -> Monitor:
-    return Monitor(bus, await recall(bus, 10))
+    return Monitor(bus, await read_last_facts(bus, 10))
 
 
 async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:
     await bus.publish(fact("before"))
     late, leader = await monitor(bus), await monitor(bus)
     current = fact("now", free=1)
-    await leader.say(current)
+    await leader.publish_fact(current)
     looks = iter([None, Deposed("monitor", "frozen since its first look")])
 
     def look() -> None:
@@ -40,33 +40,33 @@ async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) 
 
     bus.must_lead = look
     with pytest.raises(Deposed):
-        await late.say(fact("long ago", free=3))
+        await late.publish_fact(fact("long ago", free=3))
     assert await newest(bus) == current
 
 
 async def test_a_leader_s_word_is_the_last_one_although_another_came_between(bus: Bus) -> None:
     leader = await monitor(bus)
-    await leader.say(fact("first"))
+    await leader.publish_fact(fact("first"))
     await bus.publish(fact("by another", free=2))
     current = fact("now", free=1)
-    await leader.say(current)
+    await leader.publish_fact(current)
     assert await newest(bus) == current
     again = fact("later")
-    await leader.say(again)
+    await leader.publish_fact(again)
     assert await newest(bus) == again
 
 
 async def test_a_fact_is_said_although_the_one_before_it_is_gone_with_age(bus: Bus) -> None:
     leader = await monitor(bus)
-    await leader.say(fact("first"))
+    await leader.publish_fact(fact("first"))
     await bus.js.purge_stream("weir-facts")
     current = fact("now", free=1)
-    await leader.say(current)
+    await leader.publish_fact(current)
     assert await newest(bus) == current
 
 
 async def test_a_monitor_without_its_lease_says_nothing(bus: Bus) -> None:
     bus.must_lead = Lease(bus, "monitor", 1.0, "nobody").must_lead
     with pytest.raises(Deposed):
-        await (await monitor(bus)).say(node("n1", cpu=3))
-    assert await bus.last(CapacityChanged, "n1") is None
+        await (await monitor(bus)).publish_fact(node("n1", cpu=3))
+    assert await bus.last_message(CapacityChanged, "n1") is None

@@ -45,7 +45,7 @@ async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIte
     connection = await wire.connect(nats_url, "monitor")
     chosen = Settings(kube_url=api.url, kube_retry_s=0.05, **settings)  # type: ignore[arg-type]
     await start(connection, chosen)
-    failing = asyncio.ensure_future(connection.failed())
+    failing = asyncio.ensure_future(connection.raise_failure())
     await settled(
         lambda: not api.url.startswith(HERE) or set(api.watches.values()) == WATCHED - api.forbidden
     )
@@ -65,7 +65,7 @@ async def settled(true: Callable[[], object]) -> None:
 async def told(bus: Bus, name: str, wanted: Callable[[CapacityChanged], bool]) -> CapacityChanged:
     async with asyncio.timeout(60):
         while True:
-            heard = await bus.last(CapacityChanged, name)
+            heard = await bus.last_message(CapacityChanged, name)
             if heard and isinstance(heard.message, CapacityChanged) and wanted(heard.message):
                 return heard.message
             await asyncio.sleep(0.005)
@@ -94,7 +94,7 @@ async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
 async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, api: ApiServer):
     heard: list[tuple[float, float]] = []
 
-    async def hear(fact: wire.Heard) -> None:
+    async def hear(fact: wire.StoredMessage) -> None:
         assert isinstance(fact.message, CapacityChanged)
         heard.append((time.monotonic(), fact.message.free.cpu))
 

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 
 
 class Ears:
     """A handler that keeps what it hears, in order; what it hears twice counts once."""
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[StoredMessage] = []
         self._more = asyncio.Condition()
 
-    async def __call__(self, heard: Heard) -> None:
+    async def __call__(self, heard: StoredMessage) -> None:
         async with self._more:
             self.heard.append(heard)
             self._more.notify_all()
@@ -26,15 +26,17 @@ class Ears:
     def ids(self) -> list[str]:
         return [h.message.id() for h in self.heard]
 
-    async def until(self, count: int, within_s: float = 60.0) -> list[Heard]:
+    async def until(self, count: int, within_s: float = 60.0) -> list[StoredMessage]:
         async with asyncio.timeout(within_s), self._more:
             await self._more.wait_for(lambda: len(set(self.ids)) >= count)
         return self.heard
 
 
-async def first(count: int, watched: AsyncIterator[Heard], within_s: float = 60.0) -> list[Heard]:
+async def first(
+    count: int, watched: AsyncIterator[StoredMessage], within_s: float = 60.0
+) -> list[StoredMessage]:
     """The first few of what somebody watches."""
-    seen: list[Heard] = []
+    seen: list[StoredMessage] = []
     async with asyncio.timeout(within_s):
         async for heard in watched:
             seen.append(heard)

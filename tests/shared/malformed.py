@@ -89,7 +89,7 @@ def _changed(document: Any, changes: list[tuple[Path, tuple[Any] | None]]) -> An
 
 # ---------------------------------------------------------------- messages
 
-GOOD = [(subjects.subject_of(m), subjects.encode(m)) for m in one_of_each()]
+GOOD = [(subjects.subject_of(m), subjects.encode_message(m)) for m in one_of_each()]
 TAGS = [f"weir.{tag}" for tag in subjects.BY_TAG]
 AREAS = ["job", "allocation", "cluster", "task", "training", "capacity"]
 TOKEN = st.sampled_from(
@@ -136,8 +136,8 @@ def poison() -> st.SearchStrategy[Poison]:
 def readable(subject: str, body: bytes) -> bool:
     """Can it be read as what its subject says?"""
     try:
-        subjects.decode(subject, body)
-    except subjects.Unusable:
+        subjects.decode_message(subject, body)
+    except subjects.UnreadableMessage:
         return False
     return True
 
@@ -156,6 +156,6 @@ def _odd(said: Poison) -> st.SearchStrategy[Message | None]:
 def _decoded(subject: str, body: bytes) -> Message | None:
     try:
         message = msgspec.json.decode(body, type=subjects.kind_of(subject))
-        return subjects.decode(subjects.subject_of(message), body)
-    except (msgspec.DecodeError, subjects.Unusable):
+        return subjects.decode_message(subjects.subject_of(message), body)
+    except (msgspec.DecodeError, subjects.UnreadableMessage):
         return None

@@ -12,8 +12,8 @@ from services.allocator.state import State
 from services.launcher.measures import Meters as LauncherMeters
 from services.launcher.view import View
 from services.monitor.capacity import capacity
-from shared.bus.dead_letters import Letters
-from shared.runtime.metrics import Family, Measure, Traffic
+from shared.bus.dead_letters import DeadLetterCount
+from shared.runtime.metrics import BusTraffic, Family, Measure
 from tests.architecture.source import modules
 
 DECLARED = "shared.runtime.metrics.Family"
@@ -39,8 +39,8 @@ def at_first() -> list[Measure]:
         *capacity([]),
         *AllocatorMeters().measures(State(), 0.0),
         *LauncherMeters().measures(View()),
-        *Traffic().measures(True, 0, 0),
-        *Letters(0).measures(),
+        *BusTraffic().measures(True, 0, 0),
+        *DeadLetterCount(0).measures(),
     ]
 
 

@@ -16,11 +16,11 @@ from shared.auth import authority, permissions
 from shared.bus import bus as wire
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.client import SturdyClient, dial
+from shared.bus.client import ResilientClient, connect_client
 from tests.conftest import NatsServer
 
 NOW_S = time.time()
-KEYS = authority.keys(os.urandom)
+KEYS = authority.create_keys(os.urandom)
 DIGEST, OTHER_DIGEST = "sha256-" + "a" * 64, "sha256-" + "b" * 64
 NAMESPACES = ("team-a", "team-b")
 """Provisioned, as `default` is."""
@@ -31,17 +31,19 @@ def credentials(user: str, key: str = "team-a.mine", digest: str = DIGEST) -> st
     namespace, _, job = key.partition(".")
     if user == permissions.JOB:
         meta = programs.meta_token(digest)
-        return authority.job(authority.signer(KEYS), namespace, job, meta, os.urandom(32), NOW_S)
+        return authority.job_credentials(
+            authority.job_signer(KEYS), namespace, job, meta, os.urandom(32), NOW_S
+        )
     if user == permissions.SUBMITTER:
-        return authority.submitter(KEYS, namespace, os.urandom(32), NOW_S)
-    return authority.user(KEYS, user, os.urandom(32), NOW_S)
+        return authority.submitter_credentials(KEYS, namespace, os.urandom(32), NOW_S)
+    return authority.user_credentials(KEYS, user, os.urandom(32), NOW_S)
 
 
 def unlimited() -> str:
     """Credentials of an administrator inside, who may do all that nats-server can do there."""
     anything = permissions.Permissions(publish=(">",), subscribe=(">",))
     return authority._credentials(
-        KEYS.inside, "root", authority._allowed(anything), os.urandom(32), NOW_S
+        KEYS.inside, "root", authority._user_limits(anything), os.urandom(32), NOW_S
     )
 
 
@@ -62,7 +64,7 @@ async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
 class Visitor:
     """A connection that tells what it was refused."""
 
-    def __init__(self, client: SturdyClient, refusals: list[str]) -> None:
+    def __init__(self, client: ResilientClient, refusals: list[str]) -> None:
         self.client, self.refusals = client, refusals
         self.bus = Bus(client, "visitor")
 
@@ -96,7 +98,9 @@ async def visitor(url: str, text: str) -> AsyncIterator[Visitor]:
     async def note(error: Exception) -> None:
         refusals.append(str(error))
 
-    client = await dial(url, text, error_cb=note, allow_reconnect=False, connect_timeout=60)
+    client = await connect_client(
+        url, text, error_cb=note, allow_reconnect=False, connect_timeout=60
+    )
     try:
         yield Visitor(client, refusals)
     finally:

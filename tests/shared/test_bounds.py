@@ -11,7 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.state import EarlyFact
-from shared.bounds import LONGEST_TEXT, MOST_OF_JOB, MOST_OF_NAMESPACE, add_early, brief, clamped
+from shared.bounds import (
+    LONGEST_TEXT,
+    MOST_OF_JOB,
+    MOST_OF_NAMESPACE,
+    add_early_fact,
+    shorten_texts,
+    within_bounds,
+)
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -41,9 +48,9 @@ ODD = ProgressReported(
 
 
 def test_each_number_beyond_its_bounds_is_its_bound_and_the_rest_stays() -> None:
-    kept = clamped(ODD)
+    kept = within_bounds(ODD)
 
-    assert subjects.decode(subjects.subject_of(kept), subjects.encode(kept)) == kept
+    assert subjects.decode_message(subjects.subject_of(kept), subjects.encode_message(kept)) == kept
     assert (kept.samples, kept.total_samples, kept.samples_per_second) == (2**53 - 1, 0, 1e12)
     assert (kept.loss, kept.gradient_noise) == (None, 1e39)
     assert kept.usage == (TaskUsage(task="ps-0", cpu=MOST_AMOUNT, memory_gib=0.0),)
@@ -58,9 +65,9 @@ WORDY = JobFinished(
 def test_a_text_beyond_its_length_loses_its_middle_and_what_is_beyond_a_lists_length_is_left_out() -> (
     None
 ):
-    kept = clamped(WORDY)
+    kept = within_bounds(WORDY)
 
-    assert subjects.decode(subjects.subject_of(kept), subjects.encode(kept)) == kept
+    assert subjects.decode_message(subjects.subject_of(kept), subjects.encode_message(kept)) == kept
     assert (
         kept.cause.startswith("beginning")
         and kept.cause.endswith("end")
@@ -70,7 +77,7 @@ def test_a_text_beyond_its_length_loses_its_middle_and_what_is_beyond_a_lists_le
 
 
 def test_a_list_within_its_length_has_each_of_its_texts_cut() -> None:
-    kept = clamped(
+    kept = within_bounds(
         replace(ODD, usage=(TaskUsage(task="t" * 300, cpu=1.0, memory_gib=1.0),) * 20_000)
     )
 
@@ -79,7 +86,7 @@ def test_a_list_within_its_length_has_each_of_its_texts_cut() -> None:
 
 @pytest.mark.parametrize("message", one_of_each(), ids=lambda message: type(message).__name__)
 def test_what_is_within_its_bounds_is_the_very_same(message: Message) -> None:
-    assert clamped(message) is message
+    assert within_bounds(message) is message
 
 
 async def test_what_a_trainer_says_of_an_endless_pause_can_be_read(bus: Bus) -> None:
@@ -87,7 +94,7 @@ async def test_what_a_trainer_says_of_an_endless_pause_can_be_read(bus: Bus) -> 
     await bus.publish(
         TrainingResumed(**JOB, step=1, samples=1, previous=1, pause_s=1e308, phases=phases)
     )
-    heard = await bus.last(TrainingResumed, "default.digits")
+    heard = await bus.last_message(TrainingResumed, "default.digits")
 
     assert heard is not None and isinstance(heard.message, TrainingResumed)
     assert (heard.message.pause_s, heard.message.phases.restore_s) == (LONGEST_S, LONGEST_S)
@@ -101,7 +108,7 @@ def resumed(step: int, job: str = "digits", namespace: str = "team-a") -> EarlyF
 def waiting(*facts: EarlyFact) -> tuple[EarlyFact, ...]:
     kept: tuple[EarlyFact, ...] = ()
     for each in facts:
-        kept = add_early(kept, each, lambda early: early.fact)
+        kept = add_early_fact(kept, each, lambda early: early.fact)
     return kept
 
 
@@ -124,5 +131,5 @@ def test_a_fact_waits_without_the_middle_of_its_long_texts() -> None:
         job="digits", uid=7, generation=1, step=1, samples=1, path="/c" * 2_000, seconds=1.0
     )
 
-    assert len(brief(saved).path) == LONGEST_TEXT and brief(saved).step == 1
-    assert brief(resumed(1).fact) == resumed(1).fact
+    assert len(shorten_texts(saved).path) == LONGEST_TEXT and shorten_texts(saved).step == 1
+    assert shorten_texts(resumed(1).fact) == resumed(1).fact

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from shared.checkpoints import (
-    Committed,
-    candidates,
-    counts,
-    digest,
+    CommitMark,
+    checkpoint_digest,
+    checkpoint_location,
+    checkpoint_step,
+    is_in_digest,
     is_in_namespace,
-    location,
-    new_folder,
-    step,
+    new_checkpoint_folder,
+    restore_candidates,
 )
 from shared.messages import CheckpointRule, JobRequested
 from tests.launcher.builders import request
@@ -31,7 +31,7 @@ def asked(job: str = "net", namespace: str = "team-a", path: str | None = None) 
 
 
 def where(wanted: JobRequested, uid: int = 7, accepted_s: float = NOVEMBER) -> str:
-    return location(wanted, uid, new_folder(wanted, uid, accepted_s))
+    return checkpoint_location(wanted, uid, new_checkpoint_folder(wanted, uid, accepted_s))
 
 
 def test_the_folder_names_the_namespace_the_job_its_uid_and_the_time_of_its_acceptance() -> None:
@@ -59,9 +59,9 @@ def test_no_path_leads_into_another_namespace() -> None:
 
 
 def test_a_job_that_version_0_1_accepted_keeps_its_folder() -> None:
-    assert location(asked(), 7, "") == "team-a/net-7"
-    assert location(asked(path="mine"), 7, "") == "mine"
-    assert location(asked(path=BUCKET), 7, "") == BUCKET
+    assert checkpoint_location(asked(), 7, "") == "team-a/net-7"
+    assert checkpoint_location(asked(path="mine"), 7, "") == "mine"
+    assert checkpoint_location(asked(path=BUCKET), 7, "") == BUCKET
 
 
 @pytest.mark.parametrize(
@@ -94,31 +94,39 @@ NAMED = ("/c/gen-2/ckpt-40", "/c/gen-2/ckpt-30")
 def test_marked_checkpoints_come_first_where_they_are_newer_than_the_ledger() -> None:
     marked = ("/c/gen-3/ckpt-60", "/c/gen-2/ckpt-40", "/c/gen-3/ckpt-70")
 
-    assert candidates(NAMED, marked) == ("/c/gen-3/ckpt-70", "/c/gen-3/ckpt-60", *NAMED)
+    assert restore_candidates(NAMED, marked) == ("/c/gen-3/ckpt-70", "/c/gen-3/ckpt-60", *NAMED)
 
 
 def test_the_ledger_decides_where_no_marked_checkpoint_is_newer() -> None:
     """A generation number says nothing here: after a loss the same numbers are given again."""
-    assert candidates(NAMED, ("/c/gen-7/ckpt-35", "/c/gen-1/ckpt-40")) == NAMED
-    assert candidates((), ()) == ()
+    assert restore_candidates(NAMED, ("/c/gen-7/ckpt-35", "/c/gen-1/ckpt-40")) == NAMED
+    assert restore_candidates((), ()) == ()
 
 
 def test_without_a_ledger_entry_all_marked_ones_are_tried() -> None:
-    assert candidates((), ("/c/gen-1/ckpt-5", "/c/gen-1/ckpt-12")) == (
+    assert restore_candidates((), ("/c/gen-1/ckpt-5", "/c/gen-1/ckpt-12")) == (
         "/c/gen-1/ckpt-12",
         "/c/gen-1/ckpt-5",
     )
 
 
 def test_the_digest_is_of_the_index_and_of_the_sizes_of_the_other_files() -> None:
-    first = digest(b"index", [("a", 1), ("b", 2)])
+    first = checkpoint_digest(b"index", [("a", 1), ("b", 2)])
 
-    assert first == digest(b"index", [("b", 2), ("a", 1)])
+    assert first == checkpoint_digest(b"index", [("b", 2), ("a", 1)])
     assert (
-        len({first, digest(b"other", [("a", 1), ("b", 2)]), digest(b"index", [("a", 1), ("b", 3)])})
+        len(
+            {
+                first,
+                checkpoint_digest(b"other", [("a", 1), ("b", 2)]),
+                checkpoint_digest(b"index", [("a", 1), ("b", 3)]),
+            }
+        )
         == 3
     )
-    assert [counts(f"ckpt-1{end}") for end in (".index", ".committed", ".data-00000-of-00001")] == [
+    assert [
+        is_in_digest(f"ckpt-1{end}") for end in (".index", ".committed", ".data-00000-of-00001")
+    ] == [
         False,
         False,
         True,
@@ -126,7 +134,7 @@ def test_the_digest_is_of_the_index_and_of_the_sizes_of_the_other_files() -> Non
 
 
 def test_a_mark_tells_whether_the_job_had_trained_all() -> None:
-    assert Committed(digest="d", samples=10, total_samples=10).finished
-    assert not Committed(digest="d", samples=9, total_samples=10).finished
-    assert not Committed(digest="d").finished
-    assert step("/c/gen-1/ckpt-12") == 12 and step("/c/gen-1/rehearsal") == -1
+    assert CommitMark(digest="d", samples=10, total_samples=10).finished
+    assert not CommitMark(digest="d", samples=9, total_samples=10).finished
+    assert not CommitMark(digest="d").finished
+    assert checkpoint_step("/c/gen-1/ckpt-12") == 12 and checkpoint_step("/c/gen-1/rehearsal") == -1

@@ -38,7 +38,7 @@ def in_structs_only(message: Message) -> Any:
     """Return the message's JSON with an unknown field in every struct; dictionaries of plain values
     stay.
     """
-    body = json.loads(subjects.encode(message))
+    body = json.loads(subjects.encode_message(message))
     grown = with_new_fields(body)
     for name in ("labels", "metrics"):
         if name in body:
@@ -50,28 +50,28 @@ def in_structs_only(message: Message) -> Any:
 def test_a_newer_message_is_read_without_the_fields_that_are_unknown_here(message: Message) -> None:
     body = json.dumps(in_structs_only(message)).encode()
 
-    assert subjects.decode(subjects.subject_of(message), body) == message
+    assert subjects.decode_message(subjects.subject_of(message), body) == message
 
 
 @pytest.mark.parametrize("place", ["", "ps", "checkpoint", "program"])
 def test_a_request_with_an_unknown_field_is_refused_by_its_path(place: str) -> None:
     asked = next(message for message in one_of_each() if isinstance(message, JobRequested))
-    body = json.loads(subjects.encode(asked))
+    body = json.loads(subjects.encode_message(asked))
     (body.setdefault(place, {}) if place else body)["colour"] = "red"
 
     with pytest.raises(
-        subjects.Unusable, match=rf"^{place + '.' if place else ''}colour: no such field$"
+        subjects.UnreadableMessage, match=rf"^{place + '.' if place else ''}colour: no such field$"
     ):
-        subjects.decode(subjects.subject_of(asked), json.dumps(body).encode())
+        subjects.decode_message(subjects.subject_of(asked), json.dumps(body).encode())
 
 
 def test_a_change_with_an_unknown_field_is_refused_by_its_path() -> None:
     asked = next(message for message in one_of_each() if isinstance(message, ChangeRequested))
-    body = json.loads(subjects.encode(asked))
+    body = json.loads(subjects.encode_message(asked))
     body["workers"]["most"] = 3
 
-    with pytest.raises(subjects.Unusable, match=r"^workers\.most: no such field$"):
-        subjects.decode(subjects.subject_of(asked), json.dumps(body).encode())
+    with pytest.raises(subjects.UnreadableMessage, match=r"^workers\.most: no such field$"):
+        subjects.decode_message(subjects.subject_of(asked), json.dumps(body).encode())
 
 
 def test_unknown_fields_are_found_in_lists_too() -> None:
@@ -99,7 +99,7 @@ def test_aliases_that_multiply_are_refused_before_they_take_memory(text: str) ->
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     with pytest.raises(documents.TooLarge, match="expanded it is larger"):
-        documents.load(text, 256 << 10)
+        documents.load_yaml(text, 256 << 10)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
@@ -116,25 +116,28 @@ def test_aliases_that_multiply_are_refused_before_they_take_memory(text: str) ->
 )
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
     with pytest.raises(yaml.YAMLError, match=why):
-        documents.load(text, 100)
+        documents.load_yaml(text, 100)
 
 
 def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
     with pytest.raises(documents.TooLarge, match="nested too deeply"):
-        documents.load("[" * 100_000)
+        documents.load_yaml("[" * 100_000)
 
 
 def test_a_number_of_too_many_digits_is_no_yaml() -> None:
     with pytest.raises(yaml.YAMLError, match="digits"):
-        documents.load(f"a: {'1' * 10_000}")
+        documents.load_yaml(f"a: {'1' * 10_000}")
 
 
 def test_ordinary_aliases_and_merges_are_read() -> None:
     text = "base: &base {cpu: 1, memory_gib: 2}\nps: *base\nworker: {<<: *base, cpu: 3}"
 
-    assert documents.load(text) == {
+    assert documents.load_yaml(text) == {
         "base": {"cpu": 1, "memory_gib": 2},
         "ps": {"cpu": 1, "memory_gib": 2},
         "worker": {"cpu": 3, "memory_gib": 2},
     }
-    assert documents.load("") is None and documents.load_all("a: 1\n---\n2") == [{"a": 1}, 2]
+    assert documents.load_yaml("") is None and documents.load_yaml_documents("a: 1\n---\n2") == [
+        {"a": 1},
+        2,
+    ]

@@ -12,9 +12,9 @@ from msgspec import inspect
 from msgspec.structs import replace
 
 from shared.auth.permissions import JOB as JOB_USER
-from shared.auth.permissions import SAID_BY
+from shared.auth.permissions import PUBLISHED_BY
 from shared.bus import subjects
-from shared.bus.subjects import Unusable
+from shared.bus.subjects import UnreadableMessage
 from shared.messages import (
     CapacityChanged,
     CheckpointSaved,
@@ -39,12 +39,15 @@ EACH = pytest.mark.parametrize("message", one_of_each(), ids=lambda m: type(m)._
 
 @EACH
 def test_every_message_is_read_as_it_was_written(message: Message) -> None:
-    assert subjects.decode(subjects.subject_of(message), subjects.encode(message)) == message
+    assert (
+        subjects.decode_message(subjects.subject_of(message), subjects.encode_message(message))
+        == message
+    )
 
 
 @EACH
 def test_a_body_is_plain_json_that_names_its_fact(message: Message) -> None:
-    body = json.loads(subjects.encode(message))
+    body = json.loads(subjects.encode_message(message))
 
     assert body["fact"] == subjects.tag_of(type(message))
 
@@ -95,10 +98,10 @@ def test_the_dots_of_a_node_do_not_make_tokens() -> None:
 
 
 def test_every_kind_is_stored_in_one_stream_only() -> None:
-    from shared.bus.streams import streams
+    from shared.bus.streams import stream_configs
     from shared.bus.subjects import stream_holding
 
-    areas = {s.name: [str(p).split(".")[1] for p in s.subjects or []] for s in streams()}
+    areas = {s.name: [str(p).split(".")[1] for p in s.subjects or []] for s in stream_configs()}
     for message in one_of_each():
         subject = subjects.subject_of(message)
         assert subject.split(".")[1] in areas[stream_holding(subject)]
@@ -110,40 +113,51 @@ def test_a_body_on_another_kinds_subject_is_unusable(message: Message) -> None:
         m for m in one_of_each() if type(m) is not type(message) and not isinstance(m, JobRejected)
     )
 
-    with pytest.raises(Unusable):
-        subjects.decode(subjects.subject_of(other), subjects.encode(message))
+    with pytest.raises(UnreadableMessage):
+        subjects.decode_message(subjects.subject_of(other), subjects.encode_message(message))
 
 
 def test_a_body_that_names_another_job_than_its_subject_is_unusable() -> None:
-    with pytest.raises(Unusable, match=r"belongs on weir\.job\.requested\.default\.digits"):
-        subjects.decode("weir.job.requested.default.letters", subjects.encode(request()))
+    with pytest.raises(
+        UnreadableMessage, match=r"belongs on weir\.job\.requested\.default\.digits"
+    ):
+        subjects.decode_message(
+            "weir.job.requested.default.letters", subjects.encode_message(request())
+        )
 
 
 def test_a_body_that_names_another_namespace_than_its_subject_is_unusable() -> None:
-    with pytest.raises(Unusable, match="belongs on"):
-        subjects.decode("weir.job.requested.team.digits", subjects.encode(request()))
+    with pytest.raises(UnreadableMessage, match="belongs on"):
+        subjects.decode_message(
+            "weir.job.requested.team.digits", subjects.encode_message(request())
+        )
 
 
 def test_a_request_on_the_short_subject_is_for_the_default_namespace() -> None:
-    assert subjects.decode("weir.job.requested.digits", subjects.encode(request())) == request()
+    assert (
+        subjects.decode_message("weir.job.requested.digits", subjects.encode_message(request()))
+        == request()
+    )
 
 
 def test_a_request_for_another_namespace_is_unusable_on_the_short_subject() -> None:
-    with pytest.raises(Unusable):
-        subjects.decode("weir.job.requested.digits", subjects.encode(request(namespace="team")))
+    with pytest.raises(UnreadableMessage):
+        subjects.decode_message(
+            "weir.job.requested.digits", subjects.encode_message(request(namespace="team"))
+        )
 
 
 def test_a_misspelt_field_of_a_request_is_named() -> None:
-    body = with_fields(subjects.encode(request()), epoch=3)
+    body = with_fields(subjects.encode_message(request()), epoch=3)
 
-    with pytest.raises(Unusable, match="epoch"):
-        subjects.decode("weir.job.requested.digits", body)
+    with pytest.raises(UnreadableMessage, match="epoch"):
+        subjects.decode_message("weir.job.requested.digits", body)
 
 
 def test_a_field_of_a_later_version_is_ignored_in_a_fact() -> None:
-    body = with_fields(subjects.encode(abandoned()), mood="sad")
+    body = with_fields(subjects.encode_message(abandoned()), mood="sad")
 
-    assert subjects.decode(subjects.subject_of(abandoned()), body) == abandoned()
+    assert subjects.decode_message(subjects.subject_of(abandoned()), body) == abandoned()
 
 
 @pytest.mark.parametrize(
@@ -151,10 +165,10 @@ def test_a_field_of_a_later_version_is_ignored_in_a_fact() -> None:
     ["Digits", "-digits", "digits-", "a.b", "a*", "a>", "", "a" * 41, "a b", "ünder", "digits\n"],
 )
 def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
-    body = with_fields(subjects.encode(request()), job=name)
+    body = with_fields(subjects.encode_message(request()), job=name)
 
-    with pytest.raises(Unusable):
-        subjects.decode(f"weir.job.requested.default.{name}", body)
+    with pytest.raises(UnreadableMessage):
+        subjects.decode_message(f"weir.job.requested.default.{name}", body)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +185,9 @@ def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
     ids=lambda w: next(iter(w)),
 )
 def test_a_value_out_of_bounds_is_unusable_and_says_where(wrong: dict[str, object]) -> None:
-    with pytest.raises(Unusable, match=next(iter(wrong))):
-        subjects.decode(
-            "weir.job.requested.digits", with_fields(subjects.encode(request()), **wrong)
+    with pytest.raises(UnreadableMessage, match=next(iter(wrong))):
+        subjects.decode_message(
+            "weir.job.requested.digits", with_fields(subjects.encode_message(request()), **wrong)
         )
 
 
@@ -197,7 +211,9 @@ def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
         )
 
 
-@pytest.mark.parametrize("kind", [kind for kind, users in SAID_BY.items() if JOB_USER in users])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, users in PUBLISHED_BY.items() if JOB_USER in users]
+)
 def test_each_text_and_list_that_a_job_may_say_has_a_longest_length(kind: type[Message]) -> None:
     assert list(unbounded(inspect.type_info(kind), kind.__name__)) == []
 
@@ -205,18 +221,18 @@ def test_each_text_and_list_that_a_job_may_say_has_a_longest_length(kind: type[M
 def test_a_text_that_is_too_long_makes_a_fact_unusable_and_says_where() -> None:
     saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
 
-    with pytest.raises(Unusable, match="path"):
-        subjects.decode(
-            subjects.subject_of(saved), subjects.encode(replace(saved, path="/" * 4_097))
+    with pytest.raises(UnreadableMessage, match="path"):
+        subjects.decode_message(
+            subjects.subject_of(saved), subjects.encode_message(replace(saved, path="/" * 4_097))
         )
 
 
 def test_a_subject_that_is_none_of_ours_is_unusable() -> None:
-    with pytest.raises(Unusable, match="no message is called"):
-        subjects.decode("weir.job.wished.default.digits", b"{}")
+    with pytest.raises(UnreadableMessage, match="no message is called"):
+        subjects.decode_message("weir.job.wished.default.digits", b"{}")
 
 
-BODIES = [subjects.encode(m) for m in one_of_each()]
+BODIES = [subjects.encode_message(m) for m in one_of_each()]
 SUBJECTS = [subjects.subject_of(m) for m in one_of_each()]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -227,8 +243,8 @@ JSON = st.recursive(
 
 def _read(subject: str, body: bytes) -> None:
     try:
-        message = subjects.decode(subject, body)
-    except Unusable:
+        message = subjects.decode_message(subject, body)
+    except UnreadableMessage:
         return
     assert subject in (
         subjects.subject_of(message),

@@ -9,18 +9,18 @@ import re
 import pytest
 
 from shared.text import (
-    beside,
-    counted,
+    cut_middle,
+    format_count,
+    format_duration,
+    format_names,
+    format_payback,
+    format_saving,
+    format_size,
+    format_some_names,
     headline,
     last_line,
-    lasting,
-    listed,
-    plain,
-    repaid,
-    saving,
-    shortened,
-    size,
-    some,
+    pause_preposition,
+    single_line,
 )
 from tests.architecture.source import modules
 
@@ -37,17 +37,20 @@ from tests.architecture.source import modules
     ],
 )
 def test_one_is_told_as_one(number: int, noun: str, said: str) -> None:
-    assert counted(number, noun) == said
+    assert format_count(number, noun) == said
 
 
 def test_a_size_is_told_in_one_way() -> None:
-    assert (size(1, 1), size(2, 3)) == ("1 ps, 1 worker", "2 ps, 3 workers")
+    assert (format_size(1, 1), format_size(2, 3)) == ("1 ps, 1 worker", "2 ps, 3 workers")
 
 
 def test_of_many_names_some_are_told_and_how_many_there_are() -> None:
-    assert (some(["a"], "pod"), some(["a", "b"], "pod")) == ("a", "a, b")
-    assert some(list("abcde"), "pod") == "5 pods: a, b and 3 more"
-    assert (listed(["a", "b"], 2), listed(list("abc"), 2)) == ("a, b", "a, b and 1 more")
+    assert (format_some_names(["a"], "pod"), format_some_names(["a", "b"], "pod")) == ("a", "a, b")
+    assert format_some_names(list("abcde"), "pod") == "5 pods: a, b and 3 more"
+    assert (format_names(["a", "b"], 2), format_names(list("abc"), 2)) == (
+        "a, b",
+        "a, b and 1 more",
+    )
 
 
 COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"
@@ -80,18 +83,22 @@ def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
 def test_how_long_something_took_is_told_in_its_two_largest_units(
     seconds: float, said: str
 ) -> None:
-    assert lasting(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
-    assert [lasting(s, fine=True) for s in (0.618, 42.06, 61.0, -3.0, -75.0)] == [
+    assert [format_duration(s, fine=True) for s in (0.618, 42.06, 61.0, -3.0, -75.0)] == [
         *("0.62 s", "42.1 s", "1 min 1 s", "-3.00 s"),
         "\N{MINUS SIGN}1 min 15 s",
     ]
 
 
 def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
-    assert [lasting(math.inf), lasting(math.nan, fine=True), lasting(-math.inf)] == [
+    assert [
+        format_duration(math.inf),
+        format_duration(math.nan, fine=True),
+        format_duration(-math.inf),
+    ] == [
         "inf s",
         "nan s",
         "-inf s",
@@ -99,19 +106,22 @@ def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
 
 
 def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
-    assert shortened("x" * 40, 40) == "x" * 40
-    assert shortened(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
-    assert shortened(f"what{'.' * 90}where", 20, head=0.5, gap=" | ") == "what...... | ..where"
+    assert cut_middle("x" * 40, 40) == "x" * 40
+    assert cut_middle(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
+    assert cut_middle(f"what{'.' * 90}where", 20, head=0.5, gap=" | ") == "what...... | ..where"
 
 
 def test_what_a_change_takes_for_others_is_told_as_a_cost_and_its_pause_beside_it():
-    told = [f"{saving(seconds)}{beside(seconds)} a pause" for seconds in (302.0, -5810.6)]
+    told = [
+        f"{format_saving(seconds)}{pause_preposition(seconds)} a pause"
+        for seconds in (302.0, -5810.6)
+    ]
     assert told == ["saves 5 min 2 s for a pause", "costs 1 h 36 min, beside a pause"]
-    assert repaid(302.0, 1.1) == "saves 5 min 2 s for a pause of 1.10 s"
+    assert format_payback(302.0, 1.1) == "saves 5 min 2 s for a pause of 1.10 s"
 
 
 def test_foreign_text_becomes_one_printable_line() -> None:
-    assert plain("a\x1b[31m\r\n\tb  c\x00") == "a [31m b c"
+    assert single_line("a\x1b[31m\r\n\tb  c\x00") == "a [31m b c"
     assert last_line("one\n two \n\n\x00\n") == "two"
     assert last_line("") == ""
 

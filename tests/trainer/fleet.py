@@ -116,7 +116,7 @@ class Fleet:
     async def _submit(self) -> JobRequested:
         body = self.program.read_bytes()
         digest = "sha256-" + hashlib.sha256(body).hexdigest()
-        await (await self.bus.programs()).put(digest, body)
+        await (await self.bus.program_store()).put(digest, body)
         program = Program(name=self.program.name, digest=digest)
         request = JobRequested(job="tiny", program=program, ps=WIDE, workers=WIDE, **self.fields)
         decided = AllocationDecided(

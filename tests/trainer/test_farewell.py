@@ -16,8 +16,8 @@ from nats.errors import NoRespondersError
 from services.trainer.actions import DrainChild, EndChild, SaveChild
 from services.trainer.farewell import LOOK_UP_S
 from shared.bus.bus import Bus
-from shared.bus.client import Lost, Refused
-from shared.bus.consumer import Heard
+from shared.bus.client import ConnectionLost, Refused
+from shared.bus.consumer import StoredMessage
 from shared.messages import JobFinished, Message, TaskLeaving
 from tests.trainer.builders import JOB, final, order, resumed, spec
 from tests.trainer.test_service import Pod, pod_of
@@ -147,7 +147,7 @@ class Unanswering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bus, name)
 
-    async def last(self, kind: type[Message], key: str) -> Heard | None:
+    async def last(self, kind: type[Message], key: str) -> StoredMessage | None:
         if self.error is not None:
             raise self.error
         await asyncio.Event().wait()
@@ -155,7 +155,7 @@ class Unanswering:
 
 
 @pytest.mark.parametrize(
-    "error", [Lost("nats: the connection broke"), Refused("weir"), NoRespondersError()]
+    "error", [ConnectionLost("nats: the connection broke"), Refused("weir"), NoRespondersError()]
 )
 async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(
     ps: Pod, error: Exception

@@ -305,7 +305,7 @@ async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_
     assert (letter.subject, letter.sequence, letter.body) == (
         f"$KV.{LEDGER}.{KEY}",
         1,
-        dead_letters.readable(body),
+        dead_letters.body_text(body),
     )
     assert letter.error
 

@@ -24,13 +24,13 @@ PROGRAM = Program(name="net.py", digest=DIGEST)
 
 
 async def stored(bus: Bus, body: bytes) -> None:
-    await (await bus.programs()).put(DIGEST, body)
+    await (await bus.program_store()).put(DIGEST, body)
 
 
 async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     path = await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
-    await (await bus.programs()).delete(DIGEST)
+    await (await bus.program_store()).delete(DIGEST)
 
     assert path == await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
     assert path.name == "net.py" and path.read_bytes() == BODY
@@ -81,7 +81,7 @@ async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path
 
 
 async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
-    bucket = await bus.programs()
+    bucket = await bus.program_store()
     await bucket.put("elsewhere", BODY)
     link = ObjectMeta(
         name=DIGEST,
@@ -138,7 +138,7 @@ async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
     """
     monkeypatch.setattr(streams, "PROGRAM_READERS", 2)
     await bus.create(namespaces=["crowded"])
-    await programs.keep(bus, "crowded", DIGEST, BODY)
+    await programs.store_program(bus, "crowded", DIGEST, BODY)
     with capture_logs() as lines:
         fetching = [
             program_file.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)

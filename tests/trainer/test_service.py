@@ -37,7 +37,7 @@ from services.trainer.service import (
     Trainer,
 )
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -50,7 +50,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
-from shared.runtime.app import Leave
+from shared.runtime.app import ServiceExit
 from tests.trainer.builders import abandoned, final, order, resumed, spec
 
 KEY = "default.digits"
@@ -91,7 +91,7 @@ class Pod:
         """What is ordered because of them."""
         before = len(self.hands.noted)
         for fact in facts:
-            await self.trainer.hear(Heard(fact, "-", "-", 1, 0.0))
+            await self.trainer.hear(StoredMessage(fact, "-", "-", 1, 0.0))
         return self.hands.noted[before:]
 
     async def trains(self) -> None:
@@ -101,7 +101,7 @@ class Pod:
         await self.trainer.on_word(FIRST, RESUMED)
 
     async def said(self, kind: type[Message]) -> Any:
-        last = await self.bus.last(kind, KEY)
+        last = await self.bus.last_message(kind, KEY)
         return last and last.message
 
 
@@ -175,7 +175,7 @@ async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(
 
     if decided == 2:
         return await worker.trainer.leave_if_forgotten(KEY)
-    with pytest.raises(Leave) as left:
+    with pytest.raises(ServiceExit) as left:
         await worker.trainer.leave_if_forgotten(KEY)
     assert left.value.code == EXIT_BUS_LOST
 
@@ -322,7 +322,7 @@ async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(c
 async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
     await chief.trains()
 
-    with pytest.raises(Leave, match=r"^0$"):
+    with pytest.raises(ServiceExit, match=r"^0$"):
         await chief.trainer.on_word(FIRST, FINISHED)
 
     assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
@@ -332,7 +332,7 @@ async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> N
     await chief.trains()
     await chief.trainer.on_word(FIRST, Failed(cause="net.py:3: ValueError"))
 
-    with pytest.raises(Leave, match=r"^1$"):
+    with pytest.raises(ServiceExit, match=r"^1$"):
         await chief.trainer.on_end(FIRST)
 
     assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
@@ -348,7 +348,7 @@ async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
     if word is not None:
         await worker.trainer.on_word(FIRST, word)
 
-    with pytest.raises(Leave, match=f"^{code}$"):
+    with pytest.raises(ServiceExit, match=f"^{code}$"):
         await worker.trainer.on_end(FIRST)
 
 
@@ -368,7 +368,7 @@ async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_en
     await chief.trains()
     await chief.trainer.on_word(FIRST, LOST)
 
-    with pytest.raises(Leave, match=f"^{EXIT_RETRY}$"):
+    with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
         await chief.trainer.on_end(FIRST)
 
 
@@ -404,7 +404,7 @@ async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker:
     await worker.hears(FIRST)
     await worker.trainer.on_missed(FIRST, "no room")
 
-    with pytest.raises(Leave, match=f"^{EXIT_RETRY}$"):
+    with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
         await worker.hears(resumed(1))
 
 
@@ -415,5 +415,5 @@ async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_f
     await chief.trainer.gate.claim(1)
     await (await fence.of(bus, KEY, 7)).claim(2)
 
-    with pytest.raises(Leave, match=f"^{EXIT_EVICTED}$"):
+    with pytest.raises(ServiceExit, match=f"^{EXIT_EVICTED}$"):
         await chief.trainer.on_word(FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1))

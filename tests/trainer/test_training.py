@@ -291,7 +291,7 @@ async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the
     start: Start, bus: Bus
 ) -> None:
     async with start() as fleet:
-        await (await bus.programs()).put(fleet.request.program.digest, b"import os")
+        await (await bus.program_store()).put(fleet.request.program.digest, b"import os")
         await fleet.propose(1, ps=1, workers=1)
 
         finished = await fleet.finished()

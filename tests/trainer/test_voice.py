@@ -35,7 +35,7 @@ def voice(bus: Bus, uid: int = 7) -> Voice:
 
 
 async def said(bus: Bus, kind: type[Message]) -> Any:
-    last = await bus.last(kind, "default.digits")
+    last = await bus.last_message(kind, "default.digits")
     assert last is not None
     return last.message
 

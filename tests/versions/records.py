@@ -22,7 +22,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
-from shared.bus.client import dial
+from shared.bus.client import connect_client
 from shared.bus.subjects import ORDERS
 from tests.conftest import NatsServer
 
@@ -79,7 +79,7 @@ async def dump_store(store: Path) -> list[Record]:
         shutil.copytree(account, Path(name) / "jetstream" / ANY_ACCOUNT)
         server = NatsServer(Path(name))
         await server.start()
-        client = await dial(server.url)
+        client = await connect_client(server.url)
         try:
             return await _dump(client)
         finally:

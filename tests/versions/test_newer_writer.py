@@ -20,14 +20,14 @@ from services.launcher.reconcile import reconcile
 from services.launcher.service import HEARD as LAUNCHER_HEARD
 from services.launcher.service import SAID as LAUNCHER_SAID
 from services.launcher.settings import Settings
-from services.monitor.capacity import Picture
+from services.monitor.capacity import ClusterPicture
 from services.trainer import fence, orders
 from services.trainer.supervise import Pod
 from shared.auth.authority import Keys, Signer
 from shared.bus import subjects
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import FACTS, ORDERS
-from shared.checkpoints import Committed
+from shared.checkpoints import CommitMark
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -43,7 +43,7 @@ from tests.versions.records import RUNNING, Record, read_log
 VERSION = "0.2.0"
 
 
-def heard(records: Sequence[Record], newer: bool) -> list[Heard]:
+def heard(records: Sequence[Record], newer: bool) -> list[StoredMessage]:
     found = []
     for record in records:
         if record.stream in (ORDERS, FACTS):
@@ -53,32 +53,40 @@ def heard(records: Sequence[Record], newer: bool) -> list[Heard]:
             ):  # a person's request is not written by a newer version
                 body = rewritten(record.subject, body)
                 assert NAME.encode() in body
-            message = subjects.decode(record.subject, body)
+            message = subjects.decode_message(record.subject, body)
             found.append(
-                Heard(message, record.subject, record.stream, record.sequence, record.stored_s)
+                StoredMessage(
+                    message, record.subject, record.stream, record.sequence, record.stored_s
+                )
             )
     return found
 
 
 @pytest.fixture(scope="module")
-def plain() -> list[Heard]:
+def plain() -> list[StoredMessage]:
     return heard(read_log(VERSION, RUNNING), newer=False)
 
 
 @pytest.fixture(scope="module")
-def newer() -> list[Heard]:
+def newer() -> list[StoredMessage]:
     return heard(read_log(VERSION, RUNNING), newer=True)
 
 
-def test_the_monitor_knows_what_was_said(plain: list[Heard], newer: list[Heard]) -> None:
-    def said(log: list[Heard]) -> dict[str, CapacityChanged]:
-        return Picture([h.message for h in log if isinstance(h.message, CapacityChanged)]).said
+def test_the_monitor_knows_what_was_said(
+    plain: list[StoredMessage], newer: list[StoredMessage]
+) -> None:
+    def said(log: list[StoredMessage]) -> dict[str, CapacityChanged]:
+        return ClusterPicture(
+            [h.message for h in log if isinstance(h.message, CapacityChanged)]
+        ).published
 
     assert said(newer) == said(plain) != {}
 
 
-def test_the_allocator_decides_the_same(plain: list[Heard], newer: list[Heard]) -> None:
-    def folded(log: list[Heard]) -> State:
+def test_the_allocator_decides_the_same(
+    plain: list[StoredMessage], newer: list[StoredMessage]
+) -> None:
+    def folded(log: list[StoredMessage]) -> State:
         state = State()
         for each in log:
             state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
@@ -89,8 +97,10 @@ def test_the_allocator_decides_the_same(plain: list[Heard], newer: list[Heard]) 
     assert decide(states[0], now_s, Rules()) == decide(states[1], now_s, Rules())
 
 
-def test_the_launcher_orders_the_same(plain: list[Heard], newer: list[Heard]) -> None:
-    def asked(log: list[Heard]) -> tuple[view.View, list[Any]]:
+def test_the_launcher_orders_the_same(
+    plain: list[StoredMessage], newer: list[StoredMessage]
+) -> None:
+    def asked(log: list[StoredMessage]) -> tuple[view.View, list[Any]]:
         seen, found = view.View(), []
         for each in log:
             if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
@@ -103,8 +113,8 @@ def test_the_launcher_orders_the_same(plain: list[Heard], newer: list[Heard]) ->
     assert asked(plain)[0].told.jobs and asked(plain)[1]
 
 
-def test_each_trainer_does_the_same(plain: list[Heard], newer: list[Heard]) -> None:
-    def acted(log: list[Heard], name: str) -> list[Any]:
+def test_each_trainer_does_the_same(plain: list[StoredMessage], newer: list[StoredMessage]) -> None:
+    def acted(log: list[StoredMessage], name: str) -> list[Any]:
         pod, done = Pod(name=name), []
         for each in log:
             if type(each.message) in ANSWERS:
@@ -133,7 +143,7 @@ def test_no_struct_of_a_message_is_left_out(message: Message) -> None:
     assert body.count(NAME.encode()) >= len(structs_in(kind, raw)) >= 1
 
 
-def test_snapshots_are_read(plain: list[Heard]) -> None:
+def test_snapshots_are_read(plain: list[StoredMessage]) -> None:
     state, seen = State(), view.View()
     for each in plain:
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
@@ -151,7 +161,7 @@ def test_snapshots_are_read(plain: list[Heard]) -> None:
 
 DOCUMENTS = [
     fence.Entry(uid=7, generation=2, paths=("/c/ckpt-1",), digests={"/c/ckpt-1": "sha256-1"}),
-    Committed(digest="sha256-1", samples=3, total_samples=9),
+    CommitMark(digest="sha256-1", samples=3, total_samples=9),
     Keys(operator="o", system="s", inside="i", outside="u", jobs="j"),
     Signer(seed="s", account="a"),
     DeadLetter(stream="s", sequence=1, subject="x", error="e", body="b", said_by="n"),

@@ -31,7 +31,7 @@ def folded(records: list[Record]) -> State:
     state = State()
     for record in records:
         if record.stream in (ORDERS, FACTS):
-            message = subjects.decode(record.subject, record.data)
+            message = subjects.decode_message(record.subject, record.data)
             state = apply(state, message, record.stream, record.sequence, record.stored_s)
     return state
 

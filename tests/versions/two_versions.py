@@ -66,7 +66,7 @@ class TwoVersions(Stack):
         """Issue credentials again, restart the bus with them, and create the streams again, all by
         this version.
         """
-        keyring.issue(self.credentials, time.time())
+        keyring.write_credentials(self.credentials, time.time())
         await self._stop("nats")
         await self._start_server(
             nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}")

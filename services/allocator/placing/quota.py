@@ -14,7 +14,7 @@ from services.allocator.placing.amounts import fits, larger, less, smaller, time
 from services.allocator.placing.placement import ROLES, Room
 from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
 from shared.messages import Resources, Role, RoleResources, TaskPlan
-from shared.text import counted
+from shared.text import format_count
 
 # ---------------------------------------------------------------- what a job takes
 
@@ -190,7 +190,7 @@ def _lack(
         ("gpu", f"{wants.gpu} gpu", wants.gpu, has.gpu),
     ]
     if slots is not None:
-        compared.append(("pods", counted(tasks, "pod"), tasks, slots))
+        compared.append(("pods", format_count(tasks, "pod"), tasks, slots))
 
     quotas = dict(limits.quotas) if limits else {}
     lacks = []

@@ -43,7 +43,7 @@ from shared.messages import (
     Speed,
     TaskPlan,
 )
-from shared.text import counted
+from shared.text import format_count
 
 PAUSE_S = 5.0
 """The pause (s) that a resize is taken to cost until a job's own was measured."""
@@ -69,7 +69,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return 1
 
     def told(self) -> str:
-        return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
+        return f"{format_count(self.ps, 'ps')} and {format_count(self.workers, 'worker')}"
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from services.allocator.policies.contract import Size
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
-from shared.checkpoints import location, new_folder
+from shared.checkpoints import checkpoint_location, new_checkpoint_folder
 from shared.messages import (
     LARGEST_PROGRAM,
     JobAccepted,
@@ -27,7 +27,7 @@ from shared.messages import (
     Resources,
     RoleResources,
 )
-from shared.text import counted
+from shared.text import format_count
 
 
 def unanswered(state: State) -> dict[int, Asked]:
@@ -84,7 +84,7 @@ def answer(
         uid=uid,
         request=whole,
         accepted_s=now,
-        checkpoint_folder=new_folder(whole, uid, now),
+        checkpoint_folder=new_checkpoint_folder(whole, uid, now),
     )
 
 
@@ -126,7 +126,7 @@ def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
         return
     wanted_path = wanted.strip("/")
     for job in state.jobs.values():
-        folder = location(job.request, job.uid, job.checkpoint_folder)
+        folder = checkpoint_location(job.request, job.uid, job.checkpoint_folder)
         if folder.strip("/") == wanted_path:
             yield (
                 f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, "
@@ -143,7 +143,7 @@ def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
         if job.request.namespace == namespace:
             count += 1
     if count >= rules.open_jobs:
-        jobs = counted(count, "open job")
+        jobs = format_count(count, "open job")
         yield f"namespace: it has {jobs}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 

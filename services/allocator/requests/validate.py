@@ -27,7 +27,7 @@ from shared import checkpoints
 from shared.auth.permissions import MOST_TRAINERS
 from shared.bounds import struct_type
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, RoleResources, Span, Volume
-from shared.text import counted
+from shared.text import format_count
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 
@@ -295,7 +295,7 @@ def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
     if not span.min <= span.start <= span.max:
         yield f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"
     elif name != "batch" and span.max > MOST_TASKS:
-        most = counted(MOST_TASKS, "task")
+        most = format_count(MOST_TASKS, "task")
         yield f"{name}.max: {span.max} is more than {most}"
 
 
@@ -305,7 +305,7 @@ def _task_reasons(ps: Span | None, workers: Span | None) -> Iterator[str]:
         return
     tasks = ps.max + workers.max
     if tasks >= MOST_TRAINERS:
-        most = counted(MOST_TRAINERS, "task")
+        most = format_count(MOST_TRAINERS, "task")
         yield f"ps.max + workers.max: {tasks} and a chief are more than {most}"
 
 

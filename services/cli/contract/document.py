@@ -14,13 +14,13 @@ import msgspec
 from services.cli.contract.schemas import KINDS, Kind, schemas
 from shared.auth.permissions import (
     ALLOCATOR,
-    HEARD_BY,
     JOB,
     LAUNCHER,
     MONITOR,
     OPERATOR,
     PAGE,
-    SAID_BY,
+    PUBLISHED_BY,
+    RECEIVED_BY,
     SUBMITTER,
 )
 from shared.bus.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
@@ -146,7 +146,7 @@ def _channel(kind: Kind) -> Fields:
 
 
 def _operations(kind: type[Message]) -> list[tuple[str, Fields]]:
-    says, hears = SAID_BY[kind], HEARD_BY[kind]
+    says, hears = PUBLISHED_BY[kind], RECEIVED_BY[kind]
     return [
         (f"{action}{kind.__name__}", _operation(kind, action, who))
         for action, who in (("send", says), ("receive", hears))

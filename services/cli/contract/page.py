@@ -11,7 +11,7 @@ import msgspec
 
 from services.cli.contract.document import ABOUT, HEADERS, STREAMS, USERS, address, stream, summary
 from services.cli.contract.schemas import KINDS, Kind, Schema, schemas
-from shared.auth.permissions import HEARD_BY, SAID_BY
+from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
 from shared.messages import MESSAGES
 
 MADE = "Made from the message classes by `weir asyncapi --page`; a test holds it against them."
@@ -51,8 +51,8 @@ def _overview() -> Iterator[str]:
     rows = (
         (
             f"[`{address(k)}`](#{k.__name__.lower()})",
-            _who(SAID_BY[k]),
-            _who(HEARD_BY[k]),
+            _who(PUBLISHED_BY[k]),
+            _who(RECEIVED_BY[k]),
             summary(k),
         )
         for k in MESSAGES

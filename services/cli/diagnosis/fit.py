@@ -18,7 +18,7 @@ from services.cli.examples import example
 from services.trainer.examined import Examined, Held
 from services.trainer.placing import largest_first
 from shared.messages import JobRequested, RoleResources
-from shared.text import counted
+from shared.text import format_count
 
 GIB = 1 << 30
 PS_GIB = 0.3
@@ -49,11 +49,11 @@ def of_job(here: Examined, job: JobRequested) -> Iterator[Finding]:
 
 def _batches(examples: int, job: JobRequested) -> Iterator[Finding]:
     if job.batch.max > examples:
-        what = f"batch may grow to {job.batch.max}, and an epoch has {counted(examples, 'example')}"
+        what = f"batch may grow to {job.batch.max}, and an epoch has {format_count(examples, 'example')}"
         yield advice(what, f"batch.max of at most {examples}: no batch goes beyond an epoch")
     most = ceil(examples / min(job.batch.start, examples))
     if job.workers.max > most:
-        what = f"an epoch has {counted(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
+        what = f"an epoch has {format_count(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
         yield advice(
             what, f"workers.max of at most {most}, or a smaller batch: who has no batch waits"
         )

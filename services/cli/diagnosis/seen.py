@@ -11,7 +11,7 @@ from services.cli.diagnosis import loss
 from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
 from services.cli.examples import example
 from services.trainer.examined import Examined
-from shared.text import counted, listed
+from shared.text import format_count, format_names
 
 NAMED = 4
 """So many examples, or variables, are told by name."""
@@ -49,7 +49,7 @@ def of_program(here: Examined, there: Examined, left: Collection[str] = ()) -> I
     """
     if here.loaded_s is not None and here.examples is not None:
         yield fine(
-            f"it is imported in {here.loaded_s:.1f} s, and has {counted(here.examples, 'example')}"
+            f"it is imported in {here.loaded_s:.1f} s, and has {format_count(here.examples, 'example')}"
         )
     if here.read_s is not None:
         yield from _examples(here, there)
@@ -85,17 +85,17 @@ def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
     strange = _differing(here.together, there.together) if there.read_s is not None else []
     tried = f"{len(here.together)} of {here.examples:,} tried"
     if moody:
-        what = f"example {listed(list(map(str, moody)), NAMED)} is another one when it is read by itself ({tried})"
+        what = f"example {format_names(list(map(str, moody)), NAMED)} is another one when it is read by itself ({tried})"
         yield wrong(what, SAME)
     elif strange:
-        what = f"example {listed(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
+        what = f"example {format_names(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
         yield wrong(what, f"{SAME}, and no hash() of a text")
     elif there.read_s is not None:
         yield fine(
             f"the same example for the same number, in a batch, alone, and in another process ({tried})"
         )
     if here.infinite:
-        where = listed(list(map(str, here.infinite)), NAMED)
+        where = format_names(list(map(str, here.infinite)), NAMED)
         remedy = "clean the data: one such batch spoils all weights"
         yield wrong(f"example {where} has a number that is not finite", remedy)
     if here.ordered:
@@ -117,13 +117,13 @@ def _model(here: Examined) -> Iterator[Finding]:
     told = f", of which {largest.name} has {size(largest.bytes)}" if largest else ""
     beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
     yield fine(
-        f"the model has {counted(len(variables), 'variable')} with {size(held)}{told}{beside}"
+        f"the model has {format_count(len(variables), 'variable')} with {size(held)}{told}{beside}"
     )
     if idle := [v.name for v in variables if v.learns is False]:
-        what = f"{listed(idle, NAMED)} never learns: the loss does not depend on it"
+        what = f"{format_names(idle, NAMED)} never learns: the loss does not depend on it"
         yield advice(what, "leave it out of model(), or use it")
     if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
-        names = listed([v.name for v in whole], NAMED)
+        names = format_names([v.name for v in whole], NAMED)
         what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
         yield advice(
             what,

@@ -27,7 +27,7 @@ from shared.messages import (
     TaskReady,
     TaskStarted,
 )
-from shared.text import counted
+from shared.text import format_count
 
 Names = frozenset[str]
 
@@ -117,7 +117,7 @@ def shown(view: JobView, known: Beginning | None) -> JobView:
 
 def awaited(known: Beginning) -> str:
     """The first of these steps that is not done."""
-    number, pods = len(known.wanted), counted(len(known.wanted), "pod")
+    number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
     if known.wanted - known.ready:
         running, ready = (len(known.wanted & there) for there in (known.running, known.ready))
         return f"waits for {pods}: {running} of {number} run, {ready} ready"

@@ -27,7 +27,7 @@ from services.console.board.beginning import shown
 from services.console.board.nodes import Node, Totals, node_of, rounded, summed
 from services.console.board.story import Decision, Story
 from services.whatif.event_log import Told, is_cause
-from shared.bounds import add_early
+from shared.bounds import add_early_fact
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -201,7 +201,7 @@ def _of_job(board: Board, told: Told, event: Told | None) -> Board:
     before = board.jobs.get(key)
     known = _known(board, said, told.at_s)
     if known is None:
-        return replace(board, early=add_early(board.early, told, lambda each: each.message))
+        return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _what_came_early(known, board)
     after = story.heard(known, told, event)

@@ -76,7 +76,7 @@ def node_of(fact: CapacityChanged, at_s: float) -> Node:
 def closed(fact: CapacityChanged) -> str:
     if not fact.ready:
         return "not ready"
-    if why := eviction.closed(fact.schedulable, fact.taints):
+    if why := eviction.leaving_reason(fact.schedulable, fact.taints):
         return "cordoned" if not fact.schedulable else f"leaving ({why})"
     return ""
 

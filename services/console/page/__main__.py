@@ -3,9 +3,9 @@
 from shared.runtime import process
 
 if __name__ == "__main__":
-    process.end_when_told()  # before the imports below, which take a while
+    process.exit_on_signal()  # before the imports below, which take a while
 
     from services.console.page.service import Settings, start
     from shared.runtime import app
 
-    app.run("page", Settings, start)
+    app.run_service("page", Settings, start)

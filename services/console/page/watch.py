@@ -29,7 +29,7 @@ from shared.bus.bus import Bus
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ class Watch:
         try:
             await asyncio.gather(*work)
         finally:
-            await end(*work)
+            await cancel_tasks(*work)
 
     async def caught(self) -> None:
         """Wait until all that was stored at the beginning is in the board."""
@@ -87,7 +87,7 @@ class Watch:
                 await asyncio.wait({self._following})
             finally:
                 if not self._following.done():
-                    await end(self._following)
+                    await cancel_tasks(self._following)
             if not self._following.cancelled() and (error := self._following.exception()):
                 if not isinstance(error, NatsError | OSError):
                     raise error
@@ -138,14 +138,14 @@ class Watch:
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, entry.stored_s), None
         if told := entry.told:
-            self._node_facts.hear(told.message)
+            self._node_facts.note_fact(told.message)
             self.board = apply(self.board, told)
 
     def _take_unheard_nodes(self) -> None:
         """Add the nodes and quotas that the log does not tell; where it told nothing at all, the
         stored state too.
         """
-        facts = self._node_facts.take_unheard()
+        facts = self._node_facts.take_missing()
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, self.clock()), None
         for fact in facts:

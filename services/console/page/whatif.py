@@ -19,7 +19,7 @@ from services.allocator.state import State
 from services.cli import dry_run, request_file
 from services.cli.trouble import Trouble
 from shared.messages import Resources, RoleResources
-from shared.text import plain
+from shared.text import single_line
 
 NAME = "the proposal"
 UNNAMED = "it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`"
@@ -73,10 +73,12 @@ def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
         fields = request_file.completed(request_file.parse(text, NAME), NO_PROGRAM, "-")
         request = check(request_file.encoded(fields, NAME), rules)
     except Trouble as trouble:
-        return Answer(refused=[plain(str(trouble))])
+        return Answer(refused=[single_line(str(trouble))])
     if isinstance(request, Wrong):
-        return Answer(refused=[*map(plain, request.reasons)])
+        return Answer(refused=[*map(single_line, request.reasons)])
     found = outlook(state, request, now_s, rules)
     if found.reasons:
-        return Answer(refused=[*map(plain, found.reasons)])
-    return Answer(says=[*map(plain, dry_run.told(request.key().replace(".", "/"), found, UNNAMED))])
+        return Answer(refused=[*map(single_line, found.reasons)])
+    return Answer(
+        says=[*map(single_line, dry_run.told(request.key().replace(".", "/"), found, UNNAMED))]
+    )

@@ -17,7 +17,7 @@ from services.console.report.foresight import Came, foresights
 from services.console.report.style import HATCHES, STYLE
 from services.console.report.timeline import timeline
 from services.console.report.words import clock, lasting, lines, number, percent, text, whole
-from shared.text import MINUS, counted
+from shared.text import MINUS, format_count
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +107,13 @@ FORESEEN = (
 def _head(told: Contents) -> str:
     story, view = told.story, told.story.view
     size = (
-        f"{counted(view.total_samples, 'example')} to apply"
+        f"{format_count(view.total_samples, 'example')} to apply"
         if view.total_samples
         else "no report yet"
     )
     asked = story.request
     policy = text(asked.policy or "of the cluster")
-    line = f"{text(asked.program.name)}, {counted(asked.epochs, 'epoch')}, {size}; policy {policy}"
+    line = f"{text(asked.program.name)}, {format_count(asked.epochs, 'epoch')}, {size}; policy {policy}"
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in told.notes)
     return (
         f"<h1>{text(asked.job)} <span class='soft'>in {text(asked.namespace)}</span></h1>\n"
@@ -142,14 +142,14 @@ def _cards(told: Contents) -> str:
     name = "Completion time" if spent.over else "Time so far"
     split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
     split += (
-        f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}"
+        f"{lasting(spent.paused_s)} in {format_count(spent.pauses, 'pause')}"
         if spent.pauses
         else "no pause"
     )
     split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
     cluster = f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
     held = number(spent.parts.held / HOUR_S)
-    waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({counted(spent.lost, 'example')} lost)"
+    waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({format_count(spent.lost, 'example')} lost)"
     return _grid(
         _card(name, lasting(spent.completion_s), split),
         _card(
@@ -212,7 +212,7 @@ def _paused(told: Contents) -> str:
             "Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}"
         )
     said = (
-        f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
+        f"{lasting(told.account.paused_s)} in {format_count(len(paused), 'pause')}, each from the last update of one "
         "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
         "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
         "what lies left of 0 was before the last update, and is no part of the pause. "

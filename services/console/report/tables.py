@@ -21,7 +21,7 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
 )
-from shared.text import beside, saving, size, some
+from shared.text import format_saving, format_size, format_some_names, pause_preposition
 
 NAMES_MOST = 8
 
@@ -106,14 +106,15 @@ def _change(before: Holding | None, gives: Holding) -> str:
 
 
 def _size(gives: Holding) -> str:
-    return f"{size(gives.ps, gives.workers)}, batch {gives.batch}"
+    return f"{format_size(gives.ps, gives.workers)}, batch {gives.batch}"
 
 
 def _others(alternatives: Sequence[Alternative]) -> str:
     if not alternatives:
         return ""
     told = "".join(
-        f"<li>{size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>" for a in alternatives
+        f"<li>{format_size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>"
+        for a in alternatives
     )
     return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
 
@@ -123,7 +124,9 @@ def _foreseen(one: Came) -> str:
     if not said.gain_s:
         return "<span class='soft'>nothing: it was a start, or had to be</span>"
     at = f", at {number(one.foreseen_speed)} examples/s" if one.foreseen_speed else ""
-    return f"{saving(said.gain_s, fine=True)}{at}{beside(said.gain_s)}<br>a pause of {lasting(said.cost_s)}"
+    saving = format_saving(said.gain_s, fine=True)
+    pause = lasting(said.cost_s)
+    return f"{saving}{at}{pause_preposition(said.gain_s)}<br>a pause of {pause}"
 
 
 def _came(one: Came) -> str:
@@ -137,7 +140,7 @@ def _came(one: Came) -> str:
         f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision",
     ]
     if one.in_all_s is not None:
-        lines.append(f"<b>in all {saving(one.in_all_s, fine=True)}</b>")
+        lines.append(f"<b>in all {format_saving(one.in_all_s, fine=True)}</b>")
     return "<br>".join(lines)
 
 
@@ -145,9 +148,8 @@ def _speed(one: Came) -> list[str]:
     """What it is worth that it is as fast as it is now."""
     after = one.outcome.after
     if one.saved_s is not None:
-        return [
-            f"{saving(one.saved_s, fine=True)} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"
-        ]
+        saving = format_saving(one.saved_s, fine=True)
+        return [f"{saving} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"]
     return [f"{number(after)} examples/s"] if after else []
 
 
@@ -173,7 +175,7 @@ def marks(told: Sequence[Told], from_s: float) -> str:
 def _event(stop: Stop) -> str:
     if len(stop) == 1:
         return _wrong(stop[0].message)
-    names = some([said.task() for said in ends(stop)], "task", NAMES_MOST)
+    names = format_some_names([said.task() for said in ends(stop)], "task", NAMES_MOST)
     each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
     return f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from html import escape
 
 from shared import text as text_module
-from shared.text import MINUS, plain
+from shared.text import MINUS, single_line
 
 NOTHING = "\N{EN DASH}"  # where a number is not known
 
 
 def lasting(seconds: float | None) -> str:
     """`0.62 s`, `42.1 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    return NOTHING if seconds is None else text_module.lasting(seconds, fine=True)
+    return NOTHING if seconds is None else text_module.format_duration(seconds, fine=True)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -42,7 +42,7 @@ def clock(at_s: float) -> str:
 
 def text(said: object) -> str:
     """Foreign text as part of a page: one line, without what a browser would obey."""
-    return escape(plain(str(said)))
+    return escape(single_line(str(said)))
 
 
 def lines(said: str) -> str:

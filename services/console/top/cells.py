@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.text import lasting
+from shared.text import format_duration
 
 UNKNOWN = "-"
 TEN_MINUTES_S, TEN_HOURS_S = 600.0, 36_000.0
@@ -33,9 +33,9 @@ def time_left(seconds: float | None) -> str:
     if seconds is None:
         return UNKNOWN
     if seconds < TEN_MINUTES_S:
-        return lasting(seconds)
+        return format_duration(seconds)
     return (
-        lasting(round(seconds / 60) * 60).removesuffix(" 0 s")
+        format_duration(round(seconds / 60) * 60).removesuffix(" 0 s")
         if seconds < TEN_HOURS_S
         else f"{seconds / 3600:,.0f} h"
     )

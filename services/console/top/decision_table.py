@@ -12,7 +12,14 @@ from services.console.board.story import Decision
 from services.console.top.fitting import capped
 from services.console.top.palette import MANY, Letters, badge
 from services.console.top.plain_table import plain_table
-from shared.text import beside, counted, headline, lasting, saving, size
+from shared.text import (
+    format_count,
+    format_duration,
+    format_saving,
+    format_size,
+    headline,
+    pause_preposition,
+)
 
 NAME, WIDE = 12, 104
 
@@ -38,14 +45,14 @@ def gives(decision: Decision, in_full: bool) -> str:
     g = decision.gives
     if not g.ps and not g.workers:
         return "no tasks"
-    told = size(g.ps, g.workers)
-    return f"{told}, batch {g.batch}, {counted(len(g.nodes), 'node')}" if in_full else told
+    told = format_size(g.ps, g.workers)
+    return f"{told}, batch {g.batch}, {format_count(len(g.nodes), 'node')}" if in_full else told
 
 
 def _why(decision: Decision) -> Text:
     """The reason, and what it foresaw; of what did not come to be, why not."""
     if decision.abandoned:
         return Text(f"given up: {headline(decision.abandoned)}", "bold red")
-    gain_s, pause = decision.gain_s, lasting(decision.cost_s, fine=True)
-    foreseen = f" ({saving(gain_s)}{beside(gain_s)} {pause})" if gain_s else ""
+    gain_s, pause = decision.gain_s, format_duration(decision.cost_s, fine=True)
+    foreseen = f" ({format_saving(gain_s)}{pause_preposition(gain_s)} {pause})" if gain_s else ""
     return Text(f"{headline(decision.reason)}{foreseen}")

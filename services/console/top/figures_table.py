@@ -10,7 +10,7 @@ from rich.table import Table
 
 from services.console.top.fitting import fitting, longest, taken
 from services.whatif.simulator.outcome import Figures, Run, figures
-from shared.text import counted
+from shared.text import format_count
 
 POLICY = "POLICY"
 SHOWN = {
@@ -70,9 +70,7 @@ def differing(runs: Sequence[Run]) -> str:
     means = ", ".join(
         f"{name} {fmean(each[job] for job in alike):,.0f}" for name, each in completed.items()
     )
-    return (
-        f"{UNLIKE}; of the {counted(len(alike), 'job')} that every row completed, MEAN s: {means}"
-    )
+    return f"{UNLIKE}; of the {format_count(len(alike), 'job')} that every row completed, MEAN s: {means}"
 
 
 def _completed(run: Run) -> dict[str, float]:

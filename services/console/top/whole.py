@@ -24,7 +24,7 @@ from services.console.top.job_table import WIDEST, in_order, job_table
 from services.console.top.node_table import node_table, shown_first, sum_lines
 from services.console.top.palette import FREE, OTHERS, Letters
 from shared.messages import Resources
-from shared.text import counted, headline, lasting
+from shared.text import format_count, format_duration, headline
 
 DECISIONS = 8
 HEADS = 14
@@ -132,7 +132,7 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
         )
     yield Text.assemble(left, where, " ", right)
     used = percent(utilisation(board.totals))
-    told = f"{counted(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
+    told = f"{format_count(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
     told = READING if look.reading and not board.nodes and not board.jobs else told
     yield Text(told, no_wrap=True, overflow="ellipsis")
 
@@ -145,7 +145,7 @@ def _state(look: Look) -> Text:
             else Text("live", "bold green")
         )
     return Text(
-        f" CUT OFF from the bus for {lasting(max(look.now_s - look.cut_s, 0.0))} ",
+        f" CUT OFF from the bus for {format_duration(max(look.now_s - look.cut_s, 0.0))} ",
         "bold white on red",
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from services.cli.entry import Entry
-from shared.messages import ChangeRejected, JobRejected, JobRequested, Message, Spoken
+from shared.messages import ChangeRejected, JobNameMessage, JobRejected, JobRequested, Message
 
 M = TypeVar("M", bound=Message)
 Holds = Callable[[Any], bool]
@@ -71,4 +71,8 @@ def uid_of(entry: Entry) -> int:
 
 def key_of(entry: Entry) -> str:
     """`<namespace>.<job>`; empty for what is about a node or a service, or is a dead letter."""
-    return entry.said.key() if isinstance(entry.said, Spoken | JobRejected | ChangeRejected) else ""
+    return (
+        entry.said.key()
+        if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected)
+        else ""
+    )

@@ -30,7 +30,7 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
 )
-from shared.text import lasting
+from shared.text import format_duration
 
 ALIKE = 3
 """So many of a kind with the same cause are shown; of more, the first."""
@@ -97,7 +97,7 @@ def offset(entry: Entry, zero_s: float) -> str:
     apart = entry.stored_s - zero_s
     if apart == 0:
         return "0"
-    size = lasting(abs(apart), fine=True)
+    size = format_duration(abs(apart), fine=True)
     return f"{'-' if apart < 0 else '+'}{size}"
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from services.local.objects.bodies import Body, at_path, meta, spec
-from shared.kube.objects import whole
+from shared.kube.objects import whole_units
 
 PYTHONS = ("python", "python3")
 REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.-][\w.-]*)\))")
@@ -56,8 +56,8 @@ def field_value(pod: Body, path: str) -> str:
 def resource_value(container: Body, reference: Body) -> str:
     which, _, resource = str(reference.get("resource")).partition(".")
     text = ((container.get("resources") or {}).get(which) or {}).get(resource, "0")
-    divisor = whole(resource, reference.get("divisor") or "1") or 1
-    return str(-(-whole(resource, text) // divisor))
+    divisor = whole_units(resource, reference.get("divisor") or "1") or 1
+    return str(-(-whole_units(resource, text) // divisor))
 
 
 def referred(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | None:

@@ -21,7 +21,7 @@ from services.local.objects.kinds import Kind
 from services.local.objects.naming import Causes, label_causes, name_causes
 from services.local.objects.pod_rules import new_pod, pod_causes, update_causes
 from services.local.objects.refusals import bad_request, conflict, invalid
-from shared.kube.objects import parse
+from shared.kube.objects import parse_quantity
 
 GIVEN_BY_SERVER = (
     "uid",
@@ -51,7 +51,7 @@ def capacity_causes(node: Body) -> Causes:
     for field in ("capacity", "allocatable"):
         for resource, text in (status(node).get(field) or {}).items():
             try:
-                parse(text)
+                parse_quantity(text)
             except ValueError as error:
                 causes.append((f"status.{field}.{resource}", f"Invalid value: {error}"))
     return causes

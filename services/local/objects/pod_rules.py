@@ -11,7 +11,7 @@ from typing import Any
 from services.local.objects.bodies import Body, containers_of, spec, status, with_spec
 from services.local.objects.naming import LABEL, Causes
 from services.local.objects.requests import quality_of
-from shared.kube.objects import parse, whole
+from shared.kube.objects import parse_quantity, whole_units
 
 POD_DEFAULTS: Body = {
     "restartPolicy": "Always",
@@ -85,7 +85,7 @@ def quantity_causes(where: str, resources: Body) -> Causes:
     for which in ("requests", "limits"):
         for resource, text in (resources.get(which) or {}).items():
             try:
-                if parse(text) < 0:
+                if parse_quantity(text) < 0:
                     causes.append(
                         (
                             f"{where}.{which}[{resource}]",
@@ -105,7 +105,7 @@ def over_limit(where: str, resources: Body) -> Causes:
             f'Invalid value: "{requests[r]}": must be less than or equal to {r} limit of {limits[r]}',
         )
         for r in requests
-        if r in limits and whole(r, requests[r]) > whole(r, limits[r])
+        if r in limits and whole_units(r, requests[r]) > whole_units(r, limits[r])
     ]
 
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from shared.kube.objects import whole
+from shared.kube.objects import whole_units
 
 Amounts = dict[str, int]
 
 
 def amounts(listed: dict[str, Any] | None) -> Amounts:
-    return {resource: whole(resource, text) for resource, text in (listed or {}).items()}
+    return {resource: whole_units(resource, text) for resource, text in (listed or {}).items()}
 
 
 def plus(left: Amounts, right: Amounts) -> Amounts:

@@ -46,7 +46,7 @@ from services.whatif.explain.counterfactual import (
     outcome,
 )
 from services.whatif.explain.explanation import Means, holding
-from shared.bounds import clamped
+from shared.bounds import within_bounds
 from shared.messages import CapacityChanged, Resources, RoleResources, Span
 
 STEPS_MOST = 64
@@ -428,7 +428,7 @@ def largest(job: Job) -> Resources:
     sizes = request.resources or RoleResources()
     every_ps = times(sizes.ps, request.ps.max)
     every_worker = times(sizes.worker, request.workers.max)
-    return clamped(together([sizes.chief, every_ps, every_worker]))
+    return within_bounds(together([sizes.chief, every_ps, every_worker]))
 
 
 def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:

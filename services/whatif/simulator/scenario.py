@@ -385,8 +385,8 @@ def cluster(text: str) -> Cluster:
 def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
     """Return the document, and its tree, which knows the place of each node in the text."""
     try:
-        document = documents.load(text)
-        tree = documents.compose(text)
+        document = documents.load_yaml(text)
+        tree = documents.compose_yaml(text)
     except yaml.MarkedYAMLError as error:
         raise Bad([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -65,8 +65,8 @@ def with_number(message: Message, place: Place, value: float) -> bytes:
 def read(message: M, body: bytes) -> M | None:
     """The message as a service reads it; None where it is refused."""
     try:
-        found = subjects.decode(subjects.subject_of(message), body)
-    except subjects.Unusable:
+        found = subjects.decode_message(subjects.subject_of(message), body)
+    except subjects.UnreadableMessage:
         return None
     return found if isinstance(found, type(message)) else None
 

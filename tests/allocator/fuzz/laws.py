@@ -29,9 +29,10 @@ def check(world: World) -> None:
     said = Counter(action.key() for action in decided.actions)
     assert all(times == 1 for times in said.values()), "one decision a job"
     for action in decided.actions:
-        assert subjects.decode(subjects.subject_of(action), subjects.encode(action)) == action, (
-            "can be said"
-        )
+        assert (
+            subjects.decode_message(subjects.subject_of(action), subjects.encode_message(action))
+            == action
+        ), "can be said"
         if isinstance(action, AllocationDecided):
             job = state.jobs[action.key()]
             if not action.tasks:

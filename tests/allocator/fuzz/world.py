@@ -89,7 +89,7 @@ class World:
 
     def hear(self, said: Message) -> None:
         """A message that a service can read; another becomes a dead letter."""
-        message = read(said, subjects.encode(said))
+        message = read(said, subjects.encode_message(said))
         if message is None:
             return
         self.sequence += 1

@@ -165,6 +165,6 @@ def test_the_allocator_reads_its_rules_from_its_settings():
         "WEIR_ALLOCATOR_IMAGES": "registry.example/ml/,trainer",
         "WEIR_ALLOCATOR_HOST_PATHS": "/data",
     }
-    assert config.load(Rules, "allocator", environ) == STRICT
+    assert config.load_settings(Rules, "allocator", environ) == STRICT
     with pytest.raises(config.BadSettings, match="WEIR_JOB_NAMESPACES='Team A'"):
-        config.load(Rules, "allocator", {"WEIR_JOB_NAMESPACES": "Team A"})
+        config.load_settings(Rules, "allocator", {"WEIR_JOB_NAMESPACES": "Team A"})

@@ -89,7 +89,7 @@ def test_the_owner_s_limits_are_named_in_the_refusal():
 def test_the_limits_are_settings():
     text = '{"team-a": {"priority": 10, "ps": 4}}'
     known = {"WEIR_ALLOCATOR_MAX_PRIORITY": "1000", "WEIR_ALLOCATOR_LIMITS": text}
-    read = config.load(Rules, "allocator", known)
+    read = config.load_settings(Rules, "allocator", known)
 
     assert read.max_priority == 1000 and read.limits == {"team-a": Limit(priority=10, ps=4)}
 

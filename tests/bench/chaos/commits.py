@@ -38,7 +38,9 @@ async def freeze_server(world: World, fault: Fault) -> str:
 
 async def _server(world: World, fault: Fault) -> str:
     """Return the name of the ledger's leader, or of one that follows it."""
-    info = await world.watch.bus.asked(lambda: world.watch.bus.js.stream_info(stream_of(LEDGER)))
+    info = await world.watch.bus.retry_until_answered(
+        lambda: world.watch.bus.js.stream_info(stream_of(LEDGER))
+    )
     leader = info.cluster.leader if info.cluster else None
     if leader is None:
         raise Missed("the ledger has no leader")

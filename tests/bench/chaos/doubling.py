@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 from shared.auth import permissions
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CapacityChanged, JobFinished, JobRequested, Message
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def double(world: World, fault: Fault) -> str:
     return f"{said} of {len(again)} messages, {fault.who}"
 
 
-def chosen(heard: Sequence[Heard], uid: int, how: str) -> list[Again]:
+def chosen(heard: Sequence[StoredMessage], uid: int, how: str) -> list[Again]:
     """Of one job, and of the nodes; what a person said is left out."""
     here = [h for h in heard if _is_of(h.message, uid) and _sayer(h.message)]
     kept = here[: len(here) // 2][-MOST:] if how == "late" else here[-MOST:]
@@ -74,7 +74,7 @@ def _is_of(message: Message, uid: int) -> bool:
 
 
 def _sayer(message: Message) -> str:
-    users = permissions.SAID_BY[type(message)]
+    users = permissions.PUBLISHED_BY[type(message)]
     return next((u for u in users if u in (*permissions.SERVICES, permissions.JOB)), "")
 
 

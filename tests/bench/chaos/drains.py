@@ -8,7 +8,7 @@ import asyncio
 import time
 from typing import Any
 
-from shared.kube.objects import parse
+from shared.kube.objects import parse_quantity
 from tests.bench.chaos import probes
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.world import TASK, World
@@ -46,7 +46,7 @@ async def _fill_neighbours(world: World, drained: str) -> None:
         used[node] = used.get(node, 0.0) + _requested_cpu(pod)
     for node in await world.nodes():
         name = node["metadata"]["name"]
-        free = float(parse(node["status"]["allocatable"]["cpu"])) - used.get(name, 0.0)
+        free = float(parse_quantity(node["status"]["allocatable"]["cpu"])) - used.get(name, 0.0)
         if name != drained and free >= TASK["cpu"]:
             world.strangers.append(await world.stranger(name, round(free, 3)))
 
@@ -54,5 +54,6 @@ async def _fill_neighbours(world: World, drained: str) -> None:
 def _requested_cpu(pod: dict[str, Any]) -> float:
     containers = pod["spec"]["containers"]
     return sum(
-        float(parse(each["resources"].get("requests", {}).get("cpu", "0"))) for each in containers
+        float(parse_quantity(each["resources"].get("requests", {}).get("cpu", "0")))
+        for each in containers
     )

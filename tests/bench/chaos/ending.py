@@ -19,7 +19,7 @@ from services.allocator import memory
 from services.allocator.state import HEARD, State, apply
 from services.local.kubelet import processes
 from services.trainer.interval import FIRST_S, REDO_S
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import DEAD
 from shared.messages import CheckpointSaved, JobFinished
 from tests.bench.chaos import standing, tallies
@@ -57,7 +57,9 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     }
 
 
-def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
+def redone(
+    world: World, logs: Iterable[list[StoredMessage]], records: list[Record]
+) -> dict[str, Any]:
     """The most of one job, in intervals between its checkpoints and in seconds; not while the disk
     was full.
     """
@@ -74,7 +76,9 @@ def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> 
     }
 
 
-def by_kind(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
+def by_kind(
+    world: World, logs: Iterable[list[StoredMessage]], records: list[Record]
+) -> dict[str, Any]:
     """How long commits waited where a server was lost, and what was done again where a node was
     drained.
     """
@@ -94,7 +98,7 @@ def by_kind(world: World, logs: Iterable[list[Heard]], records: list[Record]) ->
 IN_COMMIT = ("nats killed in commit", "nats frozen in commit")
 
 
-def _succeeded(log: list[Heard]) -> bool:
+def _succeeded(log: list[StoredMessage]) -> bool:
     over = standing.finished(log)
     return over is not None and over.outcome == "succeeded"
 
@@ -112,7 +116,7 @@ def struck(records: list[Record]) -> dict[str, Any]:
     }
 
 
-async def counted(log: list[Heard], epochs: int) -> Counted:
+async def counted(log: list[StoredMessage], epochs: int) -> Counted:
     """How often each example was applied, as the job's last checkpoint has it, read in another
     process.
     """
@@ -182,7 +186,7 @@ async def leaked(world: World) -> int:
         await asyncio.sleep(LOOK_S)
 
 
-async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:
+async def lost(world: World, logs: dict[int, list[StoredMessage]]) -> dict[str, Any]:
     """See `tallies`; each part is named where it is not nothing."""
     letters = int((await world.watch.bus.js.stream_info(DEAD)).state.messages)
     found = {

@@ -87,7 +87,7 @@ async def fill(submitter: Bus, namespace: str) -> None:
 async def _is_taken(submitter: Bus, namespace: str, padding: int) -> bool:
     name = f"unknown-{secrets.token_hex(4)}"
     cancel = CancelRequested(job=name, namespace=namespace, request_id=name)
-    body = {**json.loads(subjects.encode(cancel)), "padding": "x" * padding}
+    body = {**json.loads(subjects.encode_message(cancel)), "padding": "x" * padding}
     try:
         await submitter.js.publish(subjects.subject_of(cancel), json.dumps(body).encode())
     except APIError:
@@ -130,7 +130,9 @@ async def submitters(stack: Stack) -> AsyncIterator[dict[str, Bus]]:
         await _set_rates(owner, stack, OTHER_NAMESPACE, DEFAULT_RATES)
     made: dict[str, Bus] = {}
     for namespace in NAMESPACES.values():
-        text = authority.submitter(keys, namespace, os.urandom(authority.CHANCE_BYTES), time.time())
+        text = authority.submitter_credentials(
+            keys, namespace, os.urandom(authority.SEED_BYTES), time.time()
+        )
         made[namespace] = await bus.connect(stack.nats_url, f"{SUBMITTER}.{namespace}", text)
     try:
         yield made

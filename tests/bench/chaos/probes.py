@@ -17,14 +17,14 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import CapacityChanged, JobFinished, JobRejected, JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.watch import LOOK_S, Late
 from tests.bench.chaos.world import REQUEST, World
 
 NODE, A_LITTLE = "node-1", 0.01
-Look = Callable[[Sequence[Heard], float], float | None]
+Look = Callable[[Sequence[StoredMessage], float], float | None]
 DIGEST = "sha256-" + "0" * 64
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -26,44 +26,44 @@ from shared.messages import (
 M = TypeVar("M", bound=Message)
 
 
-def of_job(heard: Iterable[Heard], uid: int) -> list[Heard]:
+def of_job(heard: Iterable[StoredMessage], uid: int) -> list[StoredMessage]:
     """Each message once: what was said again later under the same id is left out."""
-    found: dict[str, Heard] = {}
+    found: dict[str, StoredMessage] = {}
     for each in heard:
         if isinstance(each.message, JobMessage) and each.message.uid == uid:
             found.setdefault(each.message.id(), each)
     return sorted(found.values(), key=lambda each: (each.stored_s, each.sequence))
 
 
-def of(heard: Iterable[Heard], kind: type[M]) -> list[M]:
+def of(heard: Iterable[StoredMessage], kind: type[M]) -> list[M]:
     return [h.message for h in heard if isinstance(h.message, kind)]
 
 
-def running(heard: Sequence[Heard]) -> int | None:
+def running(heard: Sequence[StoredMessage]) -> int | None:
     """The generation that resumed last."""
     return max((m.generation for m in of(heard, TrainingResumed)), default=None)
 
 
-def newest(heard: Sequence[Heard]) -> int:
+def newest(heard: Sequence[StoredMessage]) -> int:
     return max((m.generation for m in of(heard, AllocationDecided)), default=0)
 
 
-def finished(heard: Sequence[Heard]) -> JobFinished | None:
+def finished(heard: Sequence[StoredMessage]) -> JobFinished | None:
     return next(iter(of(heard, JobFinished)), None)
 
 
-def spec(heard: Sequence[Heard], generation: int | None) -> ClusterSpecPublished | None:
+def spec(heard: Sequence[StoredMessage], generation: int | None) -> ClusterSpecPublished | None:
     return next((m for m in of(heard, ClusterSpecPublished) if m.generation == generation), None)
 
 
-def tasks(heard: Sequence[Heard], role: str = "") -> list[TaskAddress]:
+def tasks(heard: Sequence[StoredMessage], role: str = "") -> list[TaskAddress]:
     """Of the generation that runs, by pod; of one role, or all."""
     published = spec(heard, running(heard))
     found = published.tasks if published else ()
     return sorted((t for t in found if role in ("", t.role)), key=lambda t: t.pod)
 
 
-def rests(heard: Sequence[Heard]) -> bool:
+def rests(heard: Sequence[StoredMessage]) -> bool:
     """Nothing is in flight, and of whom the running generation needs nobody is known to have
     gone.
     """
@@ -74,7 +74,7 @@ def rests(heard: Sequence[Heard]) -> bool:
     return settled and not {m.pod for m in of(heard, TaskExited)} & {t.pod for t in tasks(heard)}
 
 
-def applies_again_s(heard: Sequence[Heard], since_s: float) -> float | None:
+def applies_again_s(heard: Sequence[StoredMessage], since_s: float) -> float | None:
     """When, behind a moment, further updates were first seen to be applied; None: not yet.
 
     Training that resumed has applied an update; of reports it takes two behind the moment, for the
@@ -93,7 +93,7 @@ def applies_again_s(heard: Sequence[Heard], since_s: float) -> float | None:
     return None
 
 
-def saved_s(heard: Sequence[Heard], since_s: float) -> float | None:
+def saved_s(heard: Sequence[StoredMessage], since_s: float) -> float | None:
     """When the first checkpoint behind a moment was saved."""
     return next(
         (
@@ -105,7 +105,7 @@ def saved_s(heard: Sequence[Heard], since_s: float) -> float | None:
     )
 
 
-def samples(heard: Sequence[Heard]) -> tuple[int, int]:
+def samples(heard: Sequence[StoredMessage]) -> tuple[int, int]:
     """Applied, and due in all, as last reported; (0, 1) before the first report."""
     last: Any = next(
         (h.message for h in reversed(heard) if isinstance(h.message, ProgressReported)), None

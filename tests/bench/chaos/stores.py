@@ -14,8 +14,8 @@ from nats.js.errors import APIError
 from services.local.stack import SERVICES
 from shared.auth.permissions import ALLOCATOR
 from shared.bus import bus
-from shared.bus.publisher import no_room
-from shared.bus.subjects import FACTS, ORDERS, encode, subject_of
+from shared.bus.publisher import is_no_room
+from shared.bus.subjects import FACTS, ORDERS, encode_message, subject_of
 from shared.messages import JobRejected
 from tests.bench.chaos import intakes, standing
 from tests.bench.chaos.schedule import Fault
@@ -70,9 +70,9 @@ async def _refusal(world: World) -> str:
     )
     order = JobRejected(job="probe-full", uid=0, reasons=("a probe of the orders stream",))
     try:
-        await allocator.js.publish(subject_of(order), encode(order))
+        await allocator.js.publish(subject_of(order), encode_message(order))
     except APIError as error:
-        if not no_room(error):
+        if not is_no_room(error):
             raise
         return str(error.description)
     finally:

@@ -22,7 +22,7 @@ from itertools import pairwise
 import msgspec
 
 from services.allocator.exits import Exit, own_fault
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -73,7 +73,7 @@ def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -
     )
 
 
-def workers_lost(heard: Iterable[Heard]) -> int:
+def workers_lost(heard: Iterable[StoredMessage]) -> int:
     return len({m.pod_uid for m in of(heard, TaskExited) if m.role == "worker"})
 
 
@@ -85,7 +85,7 @@ Stretch = tuple[float, float]
 
 
 def redone_s(
-    heard: Sequence[Heard], beats: Sequence[float], unsaved: Sequence[Stretch] = ()
+    heard: Sequence[StoredMessage], beats: Sequence[float], unsaved: Sequence[Stretch] = ()
 ) -> list[float]:
     """Of each generation that took over: for how long had updates been applied that it does not
     have?
@@ -101,7 +101,7 @@ def redone_s(
 
 
 def _redone(
-    heard: Sequence[Heard],
+    heard: Sequence[StoredMessage],
     beats: Sequence[float],
     old: int,
     old_s: float,
@@ -130,7 +130,7 @@ def _redone(
     return max(0.0, (beats[last - 1] if last else max(told_s)) - from_s)
 
 
-def interval_s(heard: Sequence[Heard], every_s: float) -> float:
+def interval_s(heard: Sequence[StoredMessage], every_s: float) -> float:
     """From one checkpoint to the next, as this job had it: the median; `every_s` where there are no
     two in a row.
     """
@@ -144,14 +144,14 @@ def interval_s(heard: Sequence[Heard], every_s: float) -> float:
 
 
 def redone_between_s(
-    heard: Sequence[Heard], beats: Sequence[float], from_s: float, to_s: float
+    heard: Sequence[StoredMessage], beats: Sequence[float], from_s: float, to_s: float
 ) -> float:
     """The most that was done again by a generation that resumed between two moments."""
     until = [each for each in heard if each.stored_s <= to_s]
     return max(redone_s(until, beats, [(float("-inf"), from_s)]), default=0.0)
 
 
-def commit_wait_s(heard: Sequence[Heard], from_s: float, to_s: float) -> float:
+def commit_wait_s(heard: Sequence[StoredMessage], from_s: float, to_s: float) -> float:
     """The longest that a checkpoint announced between two moments had waited for its entry in the
     ledger.
     """
@@ -171,13 +171,13 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 # ---------------------------------------------------------------- messages
 
 
-def own_failures(heard: Iterable[Heard]) -> list[str]:
+def own_failures(heard: Iterable[StoredMessage]) -> list[str]:
     """The pods of one job whose end counts as a failure of the job."""
     ends = {m.pod: Exit(m.role, m.exit_code, m.reason, m.message) for m in of(heard, TaskExited)}
     return sorted(pod for pod, ended in ends.items() if own_fault(ended))
 
 
-def unanswered(heard: Iterable[Heard]) -> list[str]:
+def unanswered(heard: Iterable[StoredMessage]) -> list[str]:
     heard = list(heard)
     answered = {m.uid for m in of(heard, JobAccepted)} | {m.uid for m in of(heard, JobRejected)}
     return [
@@ -187,13 +187,13 @@ def unanswered(heard: Iterable[Heard]) -> list[str]:
     ]
 
 
-def revisions_missing(heard: Iterable[Heard]) -> int:
+def revisions_missing(heard: Iterable[StoredMessage]) -> int:
     """Of one job."""
     said = {m.revision for m in of(heard, AllocationDecided)}
     return len(set(range(1, max(said, default=0) + 1)) - said)
 
 
-def endless(heard: Sequence[Heard]) -> list[int]:
+def endless(heard: Sequence[StoredMessage]) -> list[int]:
     """Generations of one finished job that neither trained nor were given up, but for the last."""
     decided = {m.generation for m in of(heard, AllocationDecided)}
     over = {m.generation for m in (*of(heard, TrainingResumed), *of(heard, GenerationAbandoned))}

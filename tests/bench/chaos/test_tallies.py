@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import FACTS, subject_of
 from shared.messages import (
     AllocationDecided,
@@ -26,8 +26,8 @@ UID = 7
 JOB: dict[str, Any] = {"job": "tiny", "uid": UID}
 
 
-def at(stored_s: float, message: Message) -> Heard:
-    return Heard(message, subject_of(message), FACTS, round(stored_s * 10), stored_s)
+def at(stored_s: float, message: Message) -> StoredMessage:
+    return StoredMessage(message, subject_of(message), FACTS, round(stored_s * 10), stored_s)
 
 
 def resumed(generation: int, samples: int = 0) -> TrainingResumed:

@@ -10,7 +10,7 @@ from nats.js.api import DeliverPolicy
 
 from services.cli.trial import EVERYTHING
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import Message
 from shared.runtime import process
 
@@ -26,12 +26,12 @@ class Watch:
     """`heard` grows while it listens, in the order in which each of the two streams is read."""
 
     def __init__(self, bus: Bus) -> None:
-        self.bus, self.heard = bus, list[Heard]()
+        self.bus, self.heard = bus, list[StoredMessage]()
         self.undone: list[
             tuple[float, float]
         ] = []  # from, to: what was stored between is no longer in the streams
         self.changed = asyncio.Event()
-        self.broken = asyncio.ensure_future(bus.failed())
+        self.broken = asyncio.ensure_future(bus.raise_failure())
         for filters in EVERYTHING:
             bus.spawn(self._listen(filters))
 
@@ -40,7 +40,7 @@ class Watch:
             self.heard.append(heard)
             self.changed.set()
 
-    def stored(self) -> list[Heard]:
+    def stored(self) -> list[StoredMessage]:
         """Return what was heard without what a bus that was set back has lost."""
         return [
             h
@@ -65,5 +65,5 @@ class Watch:
             raise Late(f"{what} did not come within {within_s:g} s") from error
 
     async def close(self) -> None:
-        await process.end(self.broken)
+        await process.cancel_tasks(self.broken)
         await self.bus.close()

@@ -18,7 +18,7 @@ from services.local.node_spec import TenantSpec
 from services.local.stack import Stack
 from services.local.tenancy import pod_spec
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.messages import JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.gate import Gate
@@ -115,7 +115,7 @@ class World:
         return [at for at in found if from_s <= at <= to_s]
 
     @property
-    def heard(self) -> list[Heard]:
+    def heard(self) -> list[StoredMessage]:
         """Of the job that is looked at."""
         return standing.of_job(self.watch.heard, self.uid)
 

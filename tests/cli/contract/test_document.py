@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from services.cli.contract.document import USERS, VERSION, address, document, stream, summary
-from shared.auth.permissions import HEARD_BY, SAID_BY
-from shared.bus.publisher import headers_of
-from shared.bus.subjects import encode, subject_of
+from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
+from shared.bus.publisher import cloud_event_headers
+from shared.bus.subjects import encode_message, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message
 from tests.shared.sample_messages import one_of_each
 
@@ -50,7 +50,7 @@ def at(path: str) -> Any:
 
 def body_of(said: Message) -> Any:
     """As it is read from the bus."""
-    return msgspec.json.decode(encode(said))
+    return msgspec.json.decode(encode_message(said))
 
 
 def references(value: Any) -> Iterator[str]:
@@ -108,15 +108,15 @@ def test_a_message_is_said_on_its_channels_address(said: Message) -> None:
 
 def test_who_says_and_hears_what_is_as_the_permissions_have_it() -> None:
     for kind in MESSAGES:
-        for action, table in (("send", SAID_BY), ("receive", HEARD_BY)):
+        for action, table in (("send", PUBLISHED_BY), ("receive", RECEIVED_BY)):
             operation = WHOLE["operations"][f"{action}{kind.__name__}"]
             assert operation["action"] == action
             assert tuple(tag["name"] for tag in operation["tags"]) == table[kind]
             assert at(operation["channel"]["$ref"])["title"] == kind.__name__
     assert len(WHOLE["operations"]) == 2 * len(MESSAGES)
-    assert {user for users in (*SAID_BY.values(), *HEARD_BY.values()) for user in users} <= set(
-        USERS
-    )
+    assert {
+        user for users in (*PUBLISHED_BY.values(), *RECEIVED_BY.values()) for user in users
+    } <= set(USERS)
 
 
 def test_an_operations_message_is_one_of_its_channel() -> None:
@@ -150,7 +150,7 @@ def test_every_schema_is_one_of_draft_7() -> None:
 
 def test_the_headers_are_those_that_are_sent() -> None:
     said = one_of_each()[0]
-    sent = headers_of(said, subject_of(said), "x")
+    sent = cloud_event_headers(said, subject_of(said), "x")
 
     assert set(WHOLE["components"]["messageTraits"]["CloudEvent"]["headers"]["properties"]) == set(
         sent

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from services.console.board.board import apply, begun
 from services.console.page.watch import Watch
 from services.whatif.event_log import Told
-from shared.runtime.process import end
-from shared.text import lasting
+from shared.runtime.process import cancel_tasks
+from shared.text import format_duration
 from tests.allocator.builders import accepted, request, resumed
 from tests.conftest import NatsServer, connected
 from tests.console.board.builders import Log, decided, holding, progress
@@ -92,9 +92,11 @@ async def test_it_tells_how_long_something_took_as_every_command_does(look: Look
         told = "async (times) => { const words = await import('./words.js'); return times.map(words.%s); }"
 
         assert await tab.evaluate(told % "seconds", TIMES) == [
-            lasting(time, fine=True) for time in TIMES
+            format_duration(time, fine=True) for time in TIMES
         ]
-        assert await tab.evaluate(told % "lasting", TIMES) == [lasting(time) for time in TIMES]
+        assert await tab.evaluate(told % "lasting", TIMES) == [
+            format_duration(time) for time in TIMES
+        ]
         worth = ["5 min 2 s saved for", "1 h 36 min lost, beside"]
         assert await tab.evaluate(told % "worth", [302.0, -5810.6]) == worth
 
@@ -392,7 +394,7 @@ async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
         await speaker.publish(progress(200))
         await tab.wait_for_selector('#status[data-state="live"]')
         await until(tab, "document.body.textContent.includes('200 of 1,000 examples')")
-    await end(running)
+    await cancel_tasks(running)
     await own.close()
     await speaker.close()
 

@@ -15,7 +15,7 @@ from services.console.page.watch import Watch
 from shared.auth.permissions import ALLOCATOR, MONITOR, PAGE
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.allocator.builders import accepted, request, resumed
 from tests.conftest import NatsServer, connected
 from tests.console.board.builders import decided, holding, progress
@@ -31,7 +31,7 @@ async def watch(nats_url: str, bus: Bus) -> AsyncIterator[Watch]:
     made = Watch(own)
     following = asyncio.ensure_future(made.run())
     yield made
-    await end(following)
+    await cancel_tasks(following)
     await own.close()
 
 
@@ -68,7 +68,7 @@ async def test_a_node_that_no_fact_tells_of_any_more_is_there(bus: Bus) -> None:
 
     assert watch.board.nodes.keys() == watch.board.state.nodes.keys() == {"n1"}
     assert watch.board.totals.nodes == 1
-    await end(following)
+    await cancel_tasks(following)
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
@@ -150,6 +150,6 @@ async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path
         assert (await memory.recall(own)).jobs.keys() == set(), (
             "it is ahead of these streams, and counts as absent"
         )
-        await end(following)
+        await cancel_tasks(following)
         for each in (own, monitor, allocator):
             await each.close()

@@ -24,9 +24,11 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 
 def forged(issuer: str, name: str, **nats: object) -> str:
-    secret = authority.seed("user", os.urandom(32))
-    claims = {"name": name, "sub": authority.public(secret), "nats": nats}
-    return authority.credentials(authority.signed(claims, "user", NOW_S, issuer), secret)
+    secret = authority.create_seed("user", os.urandom(32))
+    claims = {"name": name, "sub": authority.public_key(secret), "nats": nats}
+    return authority.format_credentials(
+        authority.sign_claims(claims, "user", NOW_S, issuer), secret
+    )
 
 
 def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list[str]:
@@ -36,12 +38,12 @@ def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list
 async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(
     server: NatsServer,
 ) -> None:
-    stranger = authority.keys(os.urandom)
+    stranger = authority.create_keys(os.urandom)
 
     assert await is_let_in(server.url, credentials(OPERATOR))
     assert not await is_let_in(server.url, "")
     assert not await is_let_in(
-        server.url, authority.user(stranger, OPERATOR, os.urandom(32), NOW_S)
+        server.url, authority.user_credentials(stranger, OPERATOR, os.urandom(32), NOW_S)
     )
 
 
@@ -50,12 +52,12 @@ async def test_a_user_s_claims_are_no_good_without_his_key(server: NatsServer) -
 
     assert not await is_let_in(
         server.url,
-        authority.credentials(token, authority.seed("user", os.urandom(32))),
+        authority.format_credentials(token, authority.create_seed("user", os.urandom(32))),
     )
 
 
 async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: NatsServer) -> None:
-    own = authority.signer(KEYS)
+    own = authority.job_signer(KEYS)
     everything = {
         "pub": {"allow": [">"]},
         "sub": {"allow": [">"]},
@@ -69,7 +71,7 @@ async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: Na
     inside = forged(
         own.seed,
         "job.team-a.mine",
-        issuer_account=authority.public(KEYS.inside),
+        issuer_account=authority.public_key(KEYS.inside),
         tags=tags(),
     )
     alone = forged(own.seed, "operator")
@@ -80,9 +82,9 @@ async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: Na
 
 @pytest.mark.parametrize("word", ["*", ">", "a.b", "a b", "", "$1", "a\r\nPUB"])
 def test_a_job_s_rights_are_for_one_job_and_no_pattern(word: str) -> None:
-    own = authority.signer(KEYS)
+    own = authority.job_signer(KEYS)
     with pytest.raises(ValueError, match="is not a word"):
-        authority.job(own, "team-a", word, META, os.urandom(32), NOW_S)
+        authority.job_credentials(own, "team-a", word, META, os.urandom(32), NOW_S)
 
 
 def test_the_server_s_configuration_holds_no_secret() -> None:
@@ -93,12 +95,12 @@ def test_the_server_s_configuration_holds_no_secret() -> None:
         for seed in (KEYS.operator, KEYS.system, KEYS.inside, KEYS.outside, KEYS.jobs)
         if seed in config
     ]
-    assert authority.public(KEYS.outside) in config and OUTSIDE not in config
+    assert authority.public_key(KEYS.outside) in config and OUTSIDE not in config
 
 
 def test_credentials_say_whose_they_are() -> None:
-    assert authority.name_in(credentials(JOB)) == "job.team-a.mine"
-    assert permissions.inbox(authority.name_in(credentials(OPERATOR))) == "_INBOX_operator"
+    assert authority.user_name(credentials(JOB)) == "job.team-a.mine"
+    assert permissions.inbox_prefix(authority.user_name(credentials(OPERATOR))) == "_INBOX_operator"
 
 
 @pytest.mark.parametrize(
@@ -112,4 +114,4 @@ def test_credentials_say_whose_they_are() -> None:
 )
 def test_what_holds_no_credentials_is_refused(text: str) -> None:
     with pytest.raises(authority.BadCredentials):
-        authority.name_in(text)
+        authority.user_name(text)

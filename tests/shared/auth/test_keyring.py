@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from shared.auth import keyring
-from shared.auth.authority import USERS, Keys, name_in
+from shared.auth.authority import USERS, Keys, user_name
 from tests.conftest import NatsServer
 from tests.shared.secured_server import is_let_in
 
 
 def test_every_user_has_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
-    written = keyring.issue(tmp_path / "credentials", time.time(), ["team-a"])
+    written = keyring.write_credentials(tmp_path / "credentials", time.time(), ["team-a"])
 
-    names = {name_in(path.read_text()) for path in written if path.suffix == ".creds"}
+    names = {user_name(path.read_text()) for path in written if path.suffix == ".creds"}
     assert names == {*USERS, "submitter.team-a"}
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "credentials").iterdir()} == {0o600}
     assert (tmp_path / "credentials").stat().st_mode & 0o777 == 0o700
@@ -27,11 +27,11 @@ async def test_a_second_run_goes_on_with_the_same_keys(tmp_path: Path) -> None:
     """So that a server that was started with the first files believes the second, and its streams
     are there.
     """
-    keyring.issue(tmp_path / "all", time.time())
+    keyring.write_credentials(tmp_path / "all", time.time())
     first = keyring.credentials_file(tmp_path / "all", "operator").read_text()
     server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / keyring.CONFIG))
     await server.start()
-    keyring.issue(tmp_path / "all", time.time())
+    keyring.write_credentials(tmp_path / "all", time.time())
     second = keyring.credentials_file(tmp_path / "all", "operator").read_text()
 
     assert (
@@ -46,12 +46,12 @@ def test_keys_that_cannot_be_read_are_told_and_not_replaced(tmp_path: Path) -> N
     (tmp_path / keyring.KEYS).write_text('{"operator": "SO"}')
 
     with pytest.raises(keyring.BadKeys, match=r"keys\.json"):
-        keyring.issue(tmp_path, time.time())
+        keyring.write_credentials(tmp_path, time.time())
     assert (tmp_path / keyring.KEYS).read_text() == '{"operator": "SO"}'
 
 
 def test_the_launcher_s_file_holds_no_key_but_its_own(tmp_path: Path) -> None:
-    keyring.issue(tmp_path, time.time())
+    keyring.write_credentials(tmp_path, time.time())
     root = msgspec.json.decode((tmp_path / keyring.KEYS).read_bytes(), type=Keys)
     text = (tmp_path / keyring.JOBS).read_text()
 

@@ -18,34 +18,34 @@ from shared.auth import authority
 from shared.auth.permissions import (
     ALLOCATOR,
     BUCKET_STREAMS,
-    HEARD_BY,
     JOB,
     LAUNCHER,
     MONITOR,
     MOST_TRAINERS,
     OPERATOR,
     PAGE,
+    PUBLISHED_BY,
     PUT_BACK_BY,
     READERS_BLOCK,
-    SAID_BY,
+    RECEIVED_BY,
     SERVICES,
     SETUP,
     SLOTS,
     SUBMITTER,
-    chunks,
-    descriptions,
-    durable,
+    chunk_subject,
+    consumer_name,
+    description_subject,
     entry,
-    inbox,
+    inbox_prefix,
     lease_key,
     program_stream,
     reader_blocks,
     reader_names,
-    slots,
+    submitter_consumers,
 )
 from shared.bus import streams, subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Puller
+from shared.bus.consumer import PullConsumer
 from shared.bus.programs import meta_token
 from shared.bus.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
 from shared.bus.tail import TooManyReaders
@@ -106,7 +106,7 @@ def subject_of(kind: type[Message], key: str) -> str:
 
 def consumer_of(user: str) -> str:
     """The name of a consumer that a user may create, where it may read at all."""
-    named = {SUBMITTER: slots("team-a")[0], JOB: reader_names(*OWN.split("."), 0)[0]}
+    named = {SUBMITTER: submitter_consumers("team-a")[0], JOB: reader_names(*OWN.split("."), 0)[0]}
     return named.get(user, "a-name")
 
 
@@ -127,7 +127,7 @@ async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
 
 
 def test_the_table_has_every_message() -> None:
-    assert set(SAID_BY) == set(HEARD_BY) == set(MESSAGES)
+    assert set(PUBLISHED_BY) == set(RECEIVED_BY) == set(MESSAGES)
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -137,7 +137,7 @@ async def test_a_user_says_what_the_table_has_and_is_refused_all_else(
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
-                may = own and user in (*SAID_BY[kind], *PUT_BACK_BY)
+                may = own and user in (*PUBLISHED_BY[kind], *PUT_BACK_BY)
                 assert await guest.may_say(subject_of(kind, key)) == may, (kind, key)
 
 
@@ -162,8 +162,8 @@ async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inb
             assert not await guest.may_subscribe(subject), subject
         for other in USERS:
             name = {JOB: f"{JOB}.{OWN}", SUBMITTER: f"{SUBMITTER}.team-a"}.get(other, other)
-            assert await guest.may_subscribe(f"{inbox(name)}.>") == (other == user)
-        assert not await guest.may_subscribe(f"{inbox(f'{JOB}.{NEIGHBOUR}')}.>")
+            assert await guest.may_subscribe(f"{inbox_prefix(name)}.>") == (other == user)
+        assert not await guest.may_subscribe(f"{inbox_prefix(f'{JOB}.{NEIGHBOUR}')}.>")
 
 
 @pytest.mark.parametrize("user", [user for user in USERS if user not in WHOLE])
@@ -173,7 +173,7 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
-                may = own and (user in HEARD_BY[kind] or (user == JOB and kind in TASK_FACTS))
+                may = own and (user in RECEIVED_BY[kind] or (user == JOB and kind in TASK_FACTS))
                 assert await hears(guest, kind, key) == may, (kind, key)
 
 
@@ -205,7 +205,7 @@ async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) ->
     async with visitor(server.url, credentials(user)) as guest:
         for owner in (ALLOCATOR, LAUNCHER):
             for stream in (ORDERS, FACTS):
-                own = f"{stream}.{durable(owner, stream)}"
+                own = f"{stream}.{consumer_name(owner, stream)}"
                 asked = [
                     f"{guest.client.api}.CONSUMER.{verb}.{own}" for verb in ("MSG.NEXT", "DELETE")
                 ]
@@ -220,7 +220,7 @@ async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) ->
 
 BUCKET, FOREIGN_BUCKET = program_bucket("team-a"), program_bucket("team-b")
 PROGRAMS, FOREIGN_PROGRAMS = program_stream("team-a"), program_stream("team-b")
-META, FOREIGN_META = descriptions(BUCKET), descriptions(FOREIGN_BUCKET)
+META, FOREIGN_META = description_subject(BUCKET), description_subject(FOREIGN_BUCKET)
 TOKEN, OTHER_TOKEN = meta_token(secured_server.DIGEST), meta_token(secured_server.OTHER_DIGEST)
 WRITERS = {
     entry(STATE, ALLOCATOR): (ALLOCATOR,),
@@ -232,9 +232,9 @@ WRITERS = {
     entry(LEDGER, OWN): (JOB,),
     entry(LEDGER, NEIGHBOUR): (),
     f"{META}.{TOKEN}": (OPERATOR, SUBMITTER),
-    f"{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER),
+    f"{chunk_subject(BUCKET)}.any": (OPERATOR, SUBMITTER),
     f"{FOREIGN_META}.{TOKEN}": (OPERATOR,),
-    f"{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
+    f"{chunk_subject(FOREIGN_BUCKET)}.any": (OPERATOR,),
 }
 READERS = {
     f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
@@ -247,7 +247,7 @@ READERS = {
     f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
     f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
-    f"{PROGRAMS}.{chunks(BUCKET)}.any": (ALLOCATOR,),
+    f"{PROGRAMS}.{chunk_subject(BUCKET)}.any": (ALLOCATOR,),
     f"{PROGRAMS}.>": (),
     f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
 }
@@ -255,11 +255,11 @@ PULLED = {
     f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
     f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (PAGE, OPERATOR),
     f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
-    f"{PROGRAMS}.x.{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAMS}.x.{chunk_subject(BUCKET)}.any": (OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.x.{META}.*": (),
     f"{PROGRAMS}.x.$O.{BUCKET}.>": (),
     f"{PROGRAMS}.x": (),
-    f"{FOREIGN_PROGRAMS}.x.{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
+    f"{FOREIGN_PROGRAMS}.x.{chunk_subject(FOREIGN_BUCKET)}.any": (OPERATOR,),
 }
 
 
@@ -315,10 +315,10 @@ async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none
     async with visitor(server.url, credentials(SUBMITTER)) as guest:
         free = [f"hoard-{number}" for number in range(5)]
         assert await accepted_consumers(guest, free, filtered) == 0
-        assert await accepted_consumers(guest, slots("team-b")[:5], filtered) == 0
-        assert await accepted_consumers(guest, slots("team-a"), filtered) == SLOTS
+        assert await accepted_consumers(guest, submitter_consumers("team-b")[:5], filtered) == 0
+        assert await accepted_consumers(guest, submitter_consumers("team-a"), filtered) == SLOTS
         assert not await guest.may_say(
-            f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}"
+            f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{submitter_consumers('team-b')[0]}"
         )
 
         with pytest.raises(TooManyReaders, match="has 32 readers of weir-orders already"):
@@ -329,7 +329,11 @@ async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s
     server: NatsServer,
 ) -> None:
     filtered, own = f"weir.cluster.*.{OWN}", reader_names(*OWN.split("."), 0)
-    others = (*reader_names(*NEIGHBOUR.split("."), 0), *slots("team-a"), *slots("team-b"))
+    others = (
+        *reader_names(*NEIGHBOUR.split("."), 0),
+        *submitter_consumers("team-a"),
+        *submitter_consumers("team-b"),
+    )
     async with visitor(server.url, credentials(JOB)) as guest:
         assert (
             await accepted_consumers(
@@ -358,8 +362,8 @@ async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_eac
     server: NatsServer,
 ) -> None:
     blocks = reader_blocks(MOST_TRAINERS)
-    text = authority.job(
-        authority.signer(secured_server.KEYS),
+    text = authority.job_credentials(
+        authority.job_signer(secured_server.KEYS),
         *OWN.split("."),
         "m",
         os.urandom(32),
@@ -497,11 +501,11 @@ async def unacknowledged(server: NatsServer, service: Visitor) -> str:
     """Where the allocator would acknowledge the one message that it has been given."""
     async with visitor(server.url, credentials(OPERATOR)) as person:
         await person.bus.js.publish(f"weir.job.requested.{STRANGER}", b"{}")
-    name = durable(ALLOCATOR, ORDERS)
+    name = consumer_name(ALLOCATOR, ORDERS)
     await service.bus.js.add_consumer(
         ORDERS, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT)
     )
-    return (await Puller(service.client, ORDERS, name).next()).reply
+    return (await PullConsumer(service.client, ORDERS, name).next()).reply
 
 
 async def pending(server: NatsServer) -> int:
@@ -510,6 +514,6 @@ async def pending(server: NatsServer) -> int:
     """
     async with visitor(server.url, credentials(ALLOCATOR)) as service:
         config = ConsumerConfig(
-            durable_name=durable(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT
+            durable_name=consumer_name(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT
         )
         return int((await service.bus.js.add_consumer(ORDERS, config)).num_ack_pending or 0)

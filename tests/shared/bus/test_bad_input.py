@@ -15,7 +15,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from shared.bus import streams, subjects
 from shared.bus.bus import Bus
-from shared.bus.dead_letters import LETTER_BYTES, TEXT_KEPT, LetterBudget, shortened
+from shared.bus.dead_letters import LETTER_BYTES, TEXT_KEPT, LetterBudget, truncate
 from shared.bus.intake import LARGEST_MESSAGE
 from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
@@ -65,7 +65,7 @@ async def listener(bus: Bus, nats_url: str) -> AsyncIterator[Listener]:
     other = await connected(nats_url, "listener")
     made = Listener(bus)
     await other.follow(MESSAGES, made.ears, {}, strays=True)
-    failing = asyncio.ensure_future(other.failed())
+    failing = asyncio.ensure_future(other.raise_failure())
     yield made
     if failing.done():
         failing.result()
@@ -93,7 +93,7 @@ async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
     if letter:
         assert (
             letter.error
-            and letter.subject == shortened(subject, TEXT_KEPT)
+            and letter.subject == truncate(subject, TEXT_KEPT)
             and letter.said_by == "unknown"
         )
 
@@ -242,7 +242,7 @@ async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(b
 
 async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None:
     await bus.js.delete_stream(subjects.DEAD)
-    full = next(config for config in streams.streams() if config.name == subjects.DEAD)
+    full = next(config for config in streams.stream_configs() if config.name == subjects.DEAD)
     await bus.js.add_stream(full, max_bytes=1, discard=DiscardPolicy.NEW)
     await bus.js.publish(SUBJECT, b"{")
     await bus.publish(abandoned())
@@ -257,7 +257,7 @@ async def test_dead_letters_take_no_more_room_than_their_limits_however_much_can
     bus: Bus, nats_url: str
 ) -> None:
     other = await connected(nats_url, "listener")
-    other.burial.budget = LetterBudget(at_once=20, per_day=1)
+    other.dead_letters.budget = LetterBudget(at_once=20, per_day=1)
     for number in range(60):
         await bus.js.publish(f"weir.cluster.abandoned.team-a.job-{number}", b"\x01" * 100_000)
     await bus.js.publish("weir.cluster.abandoned.team-b.other", b"{")
@@ -270,7 +270,7 @@ async def test_dead_letters_take_no_more_room_than_their_limits_however_much_can
     assert ears.ids == [abandoned().id()]
     assert info.state.messages == 21 and info.state.bytes < 21 * LETTER_BYTES
     assert "weir-dead.weir.cluster.abandoned.team-b.other" in (info.state.subjects or {})
-    assert other.burial.budget.refused == {"team-a": 40}
+    assert other.dead_letters.budget.refused == {"team-a": 40}
     await other.close()
 
 

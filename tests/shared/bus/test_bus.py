@@ -212,12 +212,12 @@ async def test_a_handler_that_raises_is_a_bug_and_stops_the_service(bus: Bus) ->
 
     with pytest.raises(ZeroDivisionError):
         async with asyncio.timeout(60):
-            await bus.failed()
+            await bus.raise_failure()
 
 
 async def test_a_request_on_the_short_subject_is_heard(bus: Bus) -> None:
     ears = Ears()
-    await bus.js.publish("weir.job.requested.digits", subjects.encode(request()))
+    await bus.js.publish("weir.job.requested.digits", subjects.encode_message(request()))
 
     await bus.follow([JobRequested], ears, {})
 
@@ -261,10 +261,10 @@ async def test_a_watcher_may_ask_for_the_newest_of_each_subject(bus: Bus) -> Non
 
 
 async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
-    assert await bus.last(GenerationAbandoned, "default.digits") is None
+    assert await bus.last_message(GenerationAbandoned, "default.digits") is None
     await say(bus, *abandonments(3))
 
-    found = await bus.last(GenerationAbandoned, "default.digits")
+    found = await bus.last_message(GenerationAbandoned, "default.digits")
 
     assert found and found.message == abandoned(generation=3) and found.sequence == 3
 

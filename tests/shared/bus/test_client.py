@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeout
 
 from shared.auth.permissions import API, MONITOR, stream_of
-from shared.bus.client import Lost, Refused, dial
+from shared.bus.client import ConnectionLost, Refused, connect_client
 from shared.bus.subjects import FACTS, LEDGER
 from tests.conftest import NatsServer
 from tests.shared import secured_server
@@ -58,7 +58,7 @@ ODD = [
 async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
     nats_url: str, odd: bytes, subject: str
 ) -> None:
-    client = await dial(nats_url)
+    client = await connect_client(nats_url)
     heard = await client.subscribe("news.>")
     await client.flush()
 
@@ -88,7 +88,7 @@ async def test_a_connection_comes_back_while_names_cannot_be_resolved(
     async def on_return() -> None:
         returned.set()
 
-    client = await dial(
+    client = await connect_client(
         nats_server.url.replace("127.0.0.1", name),
         max_reconnect_attempts=-1,
         reconnect_time_wait=0.05,
@@ -114,8 +114,8 @@ async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(
     nats_server: NatsServer,
 ) -> None:
     client, other = (
-        await dial(nats_server.url, max_reconnect_attempts=-1),
-        await dial(nats_server.url),
+        await connect_client(nats_server.url, max_reconnect_attempts=-1),
+        await connect_client(nats_server.url),
     )
     await other.subscribe("questions")  # and never answers
     await other.flush()
@@ -124,7 +124,7 @@ async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(
 
     await nats_server.kill()
 
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         async with asyncio.timeout(WITHIN_S):
             await asking
     await client.close()
@@ -150,7 +150,7 @@ async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_
 
 
 async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
-    client = await dial(nats_url)
+    client = await connect_client(nats_url)
     await client.subscribe("questions")
 
     with pytest.raises(NatsTimeout):
@@ -163,7 +163,7 @@ async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
 async def test_trying_again_ends_when_it_is_cancelled_even_at_the_moment_of_a_refusal(
     nats_server: NatsServer,
 ) -> None:
-    client = await dial(nats_server.url, reconnect_time_wait=60.0)
+    client = await connect_client(nats_server.url, reconnect_time_wait=60.0)
     await nats_server.kill()
     server, turns = client._server_pool[0], 0
     while True:

@@ -15,19 +15,19 @@ from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
-from shared.auth.permissions import durable
+from shared.auth.permissions import consumer_name
 from shared.bus import consumer, subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
-from shared.bus.consumer import Heard, SetBack
+from shared.bus.consumer import StoredMessage, StreamSetBack
 from shared.messages import GenerationAbandoned
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 from tests.conftest import NatsServer, connected
 from tests.shared.listeners import Ears, first
 from tests.shared.restored_server import StoreCopy, copied_store
 from tests.shared.sample_messages import abandoned
 
-NAME = durable("test", subjects.ORDERS)
+NAME = consumer_name("test", subjects.ORDERS)
 
 
 async def say(bus: Bus, begin: int, end: int) -> None:
@@ -74,7 +74,7 @@ async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_o
 ) -> None:
     ears = Ears()
 
-    async def slowly(heard: Heard) -> None:
+    async def slowly(heard: StoredMessage) -> None:
         await asyncio.sleep(0.05)
         await ears(heard)
 
@@ -169,9 +169,9 @@ async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus
     await bus.js.delete_stream(subjects.ORDERS)
     await bus.create()
 
-    with pytest.raises(SetBack, match="ends at 0, and we have heard 5"):
+    with pytest.raises(StreamSetBack, match="ends at 0, and we have heard 5"):
         async with asyncio.timeout(60):
-            await bus.failed()
+            await bus.raise_failure()
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
@@ -190,11 +190,11 @@ async def test_a_stream_that_was_set_back_is_noticed_however_long_it_is_again(
     await nats_server.kill()
 
     other = await spoken_after(copy, later)
-    with pytest.raises(SetBack):
+    with pytest.raises(StreamSetBack):
         async with asyncio.timeout(60):
-            await bus.failed()
+            await bus.raise_failure()
 
-    with pytest.raises(SetBack):
+    with pytest.raises(StreamSetBack):
         place = {subjects.ORDERS: heard.sequence}
         await other.follow(
             [GenerationAbandoned], ears, place, stored_s={subjects.ORDERS: heard.stored_s}
@@ -244,7 +244,7 @@ async def test_one_who_watches_a_stream_that_was_set_back_sees_what_is_stored_si
     await say(bus, 0, 3)
     copy = await copied_store(nats_server, tmp_path / "copy")
     await say(bus, 3, 5)
-    seen: list[Heard] = []
+    seen: list[StoredMessage] = []
 
     async def watch() -> None:
         async for heard in bus.tail(["weir.cluster.abandoned.>"], deliver=DeliverPolicy.ALL):
@@ -260,7 +260,7 @@ async def test_one_who_watches_a_stream_that_was_set_back_sees_what_is_stored_si
     await until(lambda: len(seen) == 7 + later)
 
     assert [h.sequence for h in seen] == [1, 2, 3, 4, 5, *range(4, 6 + later)]
-    await end(watching)
+    await cancel_tasks(watching)
     await other.close()
 
 
@@ -281,7 +281,7 @@ async def test_one_whose_stream_is_gone_says_once_in_a_while_why_he_waits(bus: B
             while not {"FollowWaits", "WatchWaits"} <= {line["event"] for line in lines}:
                 await asyncio.sleep(RETRY_S)
         await asyncio.sleep(5 * RETRY_S)
-    await end(watching)
+    await cancel_tasks(watching)
 
     for event in ("FollowWaits", "WatchWaits"):
         (word,) = [line for line in lines if line["event"] == event]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from shared.bus import dead_letters
 from shared.bus.bus import Bus
-from shared.bus.dead_letters import LETTERS, Letters
+from shared.bus.dead_letters import LETTERS, DeadLetterCount
 from shared.bus.subjects import LEDGER
 from shared.messages import DeadLetter
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 MAX_COMMAND = 4096
 
@@ -29,7 +29,7 @@ def letter(**fields: object) -> DeadLetter:
         "said_by": "nobody",
         "error": "bad",
     }
-    return dead_letters.dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
+    return dead_letters.create_dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
 
 
 def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
@@ -56,17 +56,17 @@ def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> Non
 
 def test_it_lies_behind_the_subject_of_its_message() -> None:
     assert (
-        dead_letters.subject_of("weir.job.requested.default.digits")
+        dead_letters.dead_letter_subject("weir.job.requested.default.digits")
         == "weir-dead.weir.job.requested.default.digits"
     )
 
 
 def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
     assert (
-        dead_letters.subject_of("weir.job.requested." + "a" * 4_000)
+        dead_letters.dead_letter_subject("weir.job.requested." + "a" * 4_000)
         == "weir-dead.weir.job.requested"
     )
-    assert dead_letters.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
+    assert dead_letters.dead_letter_subject("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
 
 
 TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
@@ -84,7 +84,7 @@ def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> 
 
 @given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
 def test_its_subject_always_fits(subject: str) -> None:
-    assert len(dead_letters.subject_of(subject).encode()) < MAX_COMMAND / 4
+    assert len(dead_letters.dead_letter_subject(subject).encode()) < MAX_COMMAND / 4
 
 
 def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
@@ -105,27 +105,29 @@ def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
     } == {"-"}
 
 
-async def number(letters: Letters, wanted: int) -> None:
+async def number(letters: DeadLetterCount, wanted: int) -> None:
     async with asyncio.timeout(30):
         while letters.number != wanted:
             await asyncio.sleep(0.01)
 
 
 async def test_what_another_buries_is_counted_as_our_own(bus: Bus, nats_url: str) -> None:
-    letters = Letters()
+    letters = DeadLetterCount()
     assert list(letters.measures()) == [], "a number that jumps from 0 would count as many letters"
-    counting = asyncio.ensure_future(letters.count(bus, every_s=0.02))
+    counting = asyncio.ensure_future(letters.keep_counting(bus, every_s=0.02))
     try:
         await number(letters, 0)
-        await bus.bury_entry(LEDGER, "default.digits", 7, b"{", "it is torn")  # as a trainer does
+        await bus.add_dead_entry(
+            LEDGER, "default.digits", 7, b"{", "it is torn"
+        )  # as a trainer does
         await number(letters, 1)
-        await bus.bury_entry(
+        await bus.add_dead_entry(
             LEDGER, "default.digits", 7, b"{", "it is torn"
         )  # the same again: the server knows it
-        await bus.bury_entry(LEDGER, "default.digits", 8, b"[", "it is torn")
+        await bus.add_dead_entry(LEDGER, "default.digits", 8, b"[", "it is torn")
         await number(letters, 2)
     finally:
-        await end(counting)
+        await cancel_tasks(counting)
 
     (measure,) = letters.measures()
     assert (measure.family, measure.series) == (LETTERS, {(): 2.0})

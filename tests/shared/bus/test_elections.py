@@ -13,7 +13,7 @@ import pytest
 from services.allocator import memory as allocator_memory
 from services.allocator import service as allocator
 from services.launcher import memory as launcher_memory
-from services.monitor.service import recall
+from services.monitor.service import read_last_facts
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from tests.conftest import WITHIN_S, NatsServer, connected
@@ -32,7 +32,7 @@ STARTS: dict[str, Callable[[Bus], Awaitable[Any]]] = {
     "allocator": decide,
     "allocator's snapshot": allocator_memory.recall,
     "launcher's snapshot": launcher_memory.load,
-    "monitor's facts": lambda bus: recall(bus, 10),
+    "monitor's facts": lambda bus: read_last_facts(bus, 10),
 }
 
 

@@ -149,7 +149,7 @@ async def test_a_flood_of_facts_leaves_its_newest_and_reaches_the_facts_at_a_lim
             began_s = time.monotonic()
             await peaceful.bus.publish(other)
             async with asyncio.timeout(WITHIN_S):
-                while await operator.last(TrainingResumed, "team-b.mine") is None:
+                while await operator.last_message(TrainingResumed, "team-b.mine") is None:
                     await asyncio.sleep(0.01)
             waited_s = time.monotonic() - began_s
 

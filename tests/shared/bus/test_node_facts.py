@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import Heard
+from shared.bus.consumer import StoredMessage
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.messages import CapacityChanged, ClaimsChanged, QuotaChanged
 from tests.allocator.builders import node
 
 
-async def copied(bus: Bus, sequence: int) -> list[Heard]:
+async def copied(bus: Bus, sequence: int) -> list[StoredMessage]:
     """The kept facts, once the server has copied the one with this sequence."""
     async with asyncio.timeout(60):
         while True:
@@ -68,8 +68,8 @@ async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_n
     await lost_history(bus, await bus.publish(node("team-a", cpu=1)))
 
     known = LastNodeFacts(await read_last_node_facts(bus))
-    known.hear(node("team-a", cpu=2))
-    assert [heard.message for heard in known.take_unheard()] == facts
+    known.note_fact(node("team-a", cpu=2))
+    assert [heard.message for heard in known.take_missing()] == facts
 
 
 async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(
@@ -93,12 +93,12 @@ async def test_a_bus_that_an_older_version_set_up_has_none(bus: Bus) -> None:
 
 def test_a_node_that_the_history_told_of_is_taken_from_there() -> None:
     facts = [
-        Heard(node(name, cpu=1), "", subjects.FACTS, at, 0.0)
+        StoredMessage(node(name, cpu=1), "", subjects.FACTS, at, 0.0)
         for at, name in enumerate("abc", start=1)
     ]
     known = LastNodeFacts(facts, after=1)
 
-    known.hear(node("b", cpu=2))
+    known.note_fact(node("b", cpu=2))
 
-    assert [heard.sequence for heard in known.take_unheard()] == [3]
-    assert known.take_unheard() == []
+    assert [heard.sequence for heard in known.take_missing()] == [3]
+    assert known.take_missing() == []

@@ -19,14 +19,14 @@ from shared.auth.permissions import (
     JOB,
     OPERATOR,
     SUBMITTER,
-    chunks,
-    descriptions,
-    inbox,
+    chunk_subject,
+    description_subject,
+    inbox_prefix,
     program_stream,
 )
 from shared.bus import programs
 from shared.bus.client import Refused
-from shared.bus.programs import digest_of, keep, meta_token
+from shared.bus.programs import digest_of, meta_token, store_program
 from shared.bus.subjects import program_bucket
 from shared.messages import Program
 from tests.conftest import NatsServer
@@ -42,9 +42,9 @@ STREAM_A, STREAM_B = program_stream("team-a"), program_stream("team-b")
 WIDE = (
     "$O.>",
     f"$O.{TEAM_A}.>",
-    f"{descriptions(TEAM_A)}.*",
-    f"{descriptions('*')}.*",
-    f"{chunks(TEAM_A)}.*",
+    f"{description_subject(TEAM_A)}.*",
+    f"{description_subject('*')}.*",
+    f"{chunk_subject(TEAM_A)}.*",
     "*",
     ">",
 )
@@ -77,7 +77,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     async with secured_server.guarded(tmp_path) as running:
         async with visitor(running.url, credentials(OPERATOR)) as person:
             for namespace, body in (("team-a", SECRET), ("team-b", OWN), ("team-b", SIBLING)):
-                await keep(person.bus, namespace, digest_of(body), body)
+                await store_program(person.bus, namespace, digest_of(body), body)
         yield running
 
 
@@ -111,12 +111,12 @@ def gets() -> Iterator[str]:
         yield f"STREAM.MSG.GET.{stream}"
         for wide in (
             *WIDE,
-            f"{descriptions(TEAM_B)}.*",
-            f"{descriptions(TEAM_B)}.>",
+            f"{description_subject(TEAM_B)}.*",
+            f"{description_subject(TEAM_B)}.>",
             f"$O.{TEAM_B}.>",
         ):
             yield f"DIRECT.GET.{stream}.{wide}"
-    yield f"DIRECT.GET.{STREAM_B}.{descriptions(TEAM_B)}.{meta_token(DIGEST)}"
+    yield f"DIRECT.GET.{STREAM_B}.{description_subject(TEAM_B)}.{meta_token(DIGEST)}"
 
 
 @EACH
@@ -138,20 +138,25 @@ async def test_no_get_tells_another_tenant_s_program(server: NatsServer, guest: 
 
 def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
     """Subjects that make a consumer, and what they ask for."""
-    filters = (*WIDE, f"{descriptions(TEAM_B)}.*", f"$O.{TEAM_B}.>", f"{chunks(TEAM_B)}.*")
+    filters = (
+        *WIDE,
+        f"{description_subject(TEAM_B)}.*",
+        f"$O.{TEAM_B}.>",
+        f"{chunk_subject(TEAM_B)}.*",
+    )
     for stream in (STREAM_A, STREAM_B, "*"):
         for wide in filters:
             for asked in (
                 {"filter_subject": wide},
-                {"filter_subjects": [wide, f"{descriptions(TEAM_B)}.*"]},
+                {"filter_subjects": [wide, f"{description_subject(TEAM_B)}.*"]},
                 {},
             ):
                 yield f"{stream}.c.{wide}", asked
         for wide in WIDE:  # the subject says what is allowed, the body something else
-            yield f"{stream}.c.{chunks(TEAM_B)}.*", {"filter_subject": wide}
+            yield f"{stream}.c.{chunk_subject(TEAM_B)}.*", {"filter_subject": wide}
             yield (
-                f"{stream}.c.{chunks(TEAM_B)}.*",
-                {"filter_subjects": [wide, f"{chunks(TEAM_B)}.*"]},
+                f"{stream}.c.{chunk_subject(TEAM_B)}.*",
+                {"filter_subjects": [wide, f"{chunk_subject(TEAM_B)}.*"]},
             )
         yield f"{stream}.c", {}
         yield stream, {}
@@ -177,7 +182,7 @@ async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, gu
             if text and "error" not in msgspec.json.decode(text[text.index(b'{"') :]):
                 made.add((stream, *asked.values()))
 
-    assert made == {(STREAM_B, f"{chunks(TEAM_B)}.*")}
+    assert made == {(STREAM_B, f"{chunk_subject(TEAM_B)}.*")}
 
 
 @EACH
@@ -186,21 +191,21 @@ async def test_what_another_tenant_stored_cannot_be_replaced(
 ) -> None:
     async with visitor(server.url, of(guest)) as attacker:
         for subject in (
-            f"{descriptions(TEAM_A)}.{meta_token(digest_of(SECRET))}",
-            f"{chunks(TEAM_A)}.x",
+            f"{description_subject(TEAM_A)}.{meta_token(digest_of(SECRET))}",
+            f"{chunk_subject(TEAM_A)}.x",
             "$O.*.M.*",
         ):
             assert not await attacker.may_say(subject, b"{}")
-        own = await attacker.may_say(f"{descriptions(TEAM_B)}.x", b"{}")
+        own = await attacker.may_say(f"{description_subject(TEAM_B)}.x", b"{}")
     assert own == (guest.user == SUBMITTER)
 
     async with visitor(server.url, credentials(OPERATOR)) as person:
-        assert await programs.fetched(person.bus, "team-a", digest_of(SECRET)) == SECRET
+        assert await programs.read_program(person.bus, "team-a", digest_of(SECRET)) == SECRET
 
 
 async def test_an_answer_goes_to_no_inbox_but_one_s_own(server: NatsServer) -> None:
     async with visitor(server.url, of(GUESTS[1])) as attacker:
-        assert not await attacker.may_subscribe(f"{inbox('submitter.team-a')}.>")
+        assert not await attacker.may_subscribe(f"{inbox_prefix('submitter.team-a')}.>")
         assert not await attacker.may_subscribe("$O.>")
 
 
@@ -216,11 +221,13 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
         await program_file.fetched(pod.bus, "team-b", program, tmp_path / "first")
 
     async with visitor(server.url, unlimited()) as person:
-        before = await programs.described(person.bus, "team-b", DIGEST)
-        await (await person.bus.programs("team-b")).put(DIGEST, OWN)
-        after = await programs.described(person.bus, "team-b", DIGEST)
-        left = await person.bus.js.stream_info(STREAM_B, subjects_filter=f"{chunks(TEAM_B)}.*")
-    assert before.nuid != after.nuid and f"{chunks(TEAM_B)}.{before.nuid}" not in (
+        before = await programs.read_description(person.bus, "team-b", DIGEST)
+        await (await person.bus.program_store("team-b")).put(DIGEST, OWN)
+        after = await programs.read_description(person.bus, "team-b", DIGEST)
+        left = await person.bus.js.stream_info(
+            STREAM_B, subjects_filter=f"{chunk_subject(TEAM_B)}.*"
+        )
+    assert before.nuid != after.nuid and f"{chunk_subject(TEAM_B)}.{before.nuid}" not in (
         left.state.subjects or {}
     )
 

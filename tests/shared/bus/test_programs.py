@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
-from shared.auth.permissions import chunks, descriptions, program_stream
+from shared.auth.permissions import chunk_subject, description_subject, program_stream
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.programs import digest_of, fetched, keep, meta_token
+from shared.bus.programs import digest_of, meta_token, read_program, store_program
 
 LONG = os.urandom(3 * programs.PART_BYTES + 1)
 HOME, BUCKET = "default", "weir-programs-default"
@@ -21,43 +21,43 @@ HOME, BUCKET = "default", "weir-programs-default"
 
 @pytest.mark.parametrize("body", [b"", b"def model(): ...", LONG])
 async def test_what_is_kept_is_read_whole_by_us_and_by_the_library(bus: Bus, body: bytes) -> None:
-    await keep(bus, HOME, digest_of(body), body)
+    await store_program(bus, HOME, digest_of(body), body)
 
-    assert await fetched(bus, HOME, digest_of(body)) == body
-    assert ((await (await bus.programs()).get(digest_of(body))).data or b"") == body
+    assert await read_program(bus, HOME, digest_of(body)) == body
+    assert ((await (await bus.program_store()).get(digest_of(body))).data or b"") == body
 
 
 async def test_what_the_library_keeps_is_read(bus: Bus) -> None:
-    await (await bus.programs()).put(digest_of(LONG), LONG)
+    await (await bus.program_store()).put(digest_of(LONG), LONG)
 
-    assert await fetched(bus, HOME, digest_of(LONG)) == LONG
+    assert await read_program(bus, HOME, digest_of(LONG)) == LONG
 
 
 @pytest.mark.parametrize("by_library", [False, True])
 async def test_what_is_there_is_not_kept_again(bus: Bus, by_library: bool) -> None:
     if by_library:
-        await (await bus.programs()).put(digest_of(LONG), LONG)
+        await (await bus.program_store()).put(digest_of(LONG), LONG)
     for _ in range(2):
-        await keep(bus, HOME, digest_of(LONG), LONG)
+        await store_program(bus, HOME, digest_of(LONG), LONG)
 
     state = (await bus.js.stream_info(program_stream(HOME))).state
     assert state.messages == 4 + 1  # its parts, and what it is
 
 
 async def test_what_is_not_there_or_was_deleted_is_not_found(bus: Bus) -> None:
-    await keep(bus, HOME, digest_of(LONG), LONG)
-    await (await bus.programs()).delete(digest_of(LONG))
+    await store_program(bus, HOME, digest_of(LONG), LONG)
+    await (await bus.program_store()).delete(digest_of(LONG))
 
     for name in (digest_of(LONG), digest_of(b"never")):
         with pytest.raises(NotFoundError):
-            await fetched(bus, HOME, name)
+            await read_program(bus, HOME, name)
 
 
 async def test_more_than_may_travel_is_refused(bus: Bus) -> None:
-    await keep(bus, HOME, digest_of(LONG), LONG)
+    await store_program(bus, HOME, digest_of(LONG), LONG)
 
-    with pytest.raises(programs.TooLarge):
-        await fetched(bus, HOME, digest_of(LONG), len(LONG) - 1)
+    with pytest.raises(programs.ProgramTooLarge):
+        await read_program(bus, HOME, digest_of(LONG), len(LONG) - 1)
 
 
 # ---------------------------------------------------------------- namespaces
@@ -65,18 +65,18 @@ async def test_more_than_may_travel_is_refused(bus: Bus) -> None:
 
 async def test_a_namespace_has_programs_of_its_own(bus: Bus) -> None:
     await bus.create(namespaces=["red"])
-    await keep(bus, "red", digest_of(LONG), LONG)
+    await store_program(bus, "red", digest_of(LONG), LONG)
 
-    assert await fetched(bus, "red", digest_of(LONG)) == LONG
+    assert await read_program(bus, "red", digest_of(LONG)) == LONG
     with pytest.raises(NotFoundError):
-        await fetched(bus, HOME, digest_of(LONG))
+        await read_program(bus, HOME, digest_of(LONG))
 
 
 async def test_a_namespace_without_a_bucket_is_told_at_once_from_a_bus_that_is_away(
     bus: Bus,
 ) -> None:
     with pytest.raises(programs.NotProvisioned):
-        await programs.described(bus, "nowhere", digest_of(LONG))
+        await programs.read_description(bus, "nowhere", digest_of(LONG))
 
 
 # ---------------------------------------------------------------- what is stored is checked
@@ -84,18 +84,18 @@ async def test_a_namespace_without_a_bucket_is_told_at_once_from_a_bus_that_is_a
 
 async def test_a_program_is_not_stored_under_the_digest_of_another(bus: Bus) -> None:
     with pytest.raises(ValueError, match="cannot be stored"):
-        await keep(bus, HOME, digest_of(LONG), b"import os")
+        await store_program(bus, HOME, digest_of(LONG), b"import os")
 
     assert (await bus.js.stream_info(program_stream(HOME))).state.messages == 0
 
 
 async def put_other_content(bus: Bus) -> None:
     """What any client of an object store can do: other content under the name."""
-    await (await bus.programs()).put(digest_of(LONG), b"import os")
+    await (await bus.program_store()).put(digest_of(LONG), b"import os")
 
 
 async def put_other_description(bus: Bus, **fields: object) -> None:
-    subject = f"{descriptions(BUCKET)}.{meta_token(digest_of(LONG))}"
+    subject = f"{description_subject(BUCKET)}.{meta_token(digest_of(LONG))}"
     await bus.js.publish(
         subject,
         msgspec.json.encode({"name": digest_of(LONG), **fields}),
@@ -105,32 +105,32 @@ async def put_other_description(bus: Bus, **fields: object) -> None:
 
 async def lead_to_other_content(bus: Bus) -> None:
     """The description's own seal and size are right; the content that it names is not."""
-    right = await programs.described(bus, HOME, digest_of(LONG))
-    await bus.js.publish(f"{chunks(BUCKET)}.elsewhere", b"#" * 100)
+    right = await programs.read_description(bus, HOME, digest_of(LONG))
+    await bus.js.publish(f"{chunk_subject(BUCKET)}.elsewhere", b"#" * 100)
     await put_other_description(bus, nuid="elsewhere", size=right.size, digest=right.digest)
 
 
 async def add_to_content(bus: Bus) -> None:
-    right = await programs.described(bus, HOME, digest_of(LONG))
-    await bus.js.publish(f"{chunks(BUCKET)}.{right.nuid}", b"# more")
+    right = await programs.read_description(bus, HOME, digest_of(LONG))
+    await bus.js.publish(f"{chunk_subject(BUCKET)}.{right.nuid}", b"# more")
 
 
 async def lose_content(bus: Bus) -> None:
-    right = await programs.described(bus, HOME, digest_of(LONG))
-    await bus.js.purge_stream(program_stream(HOME), subject=f"{chunks(BUCKET)}.{right.nuid}")
+    right = await programs.read_description(bus, HOME, digest_of(LONG))
+    await bus.js.purge_stream(program_stream(HOME), subject=f"{chunk_subject(BUCKET)}.{right.nuid}")
 
 
 async def lead_everywhere(bus: Bus) -> None:
-    right = await programs.described(bus, HOME, digest_of(LONG))
+    right = await programs.read_description(bus, HOME, digest_of(LONG))
     await put_other_description(bus, nuid="*", size=right.size, digest=right.digest)
 
 
 async def put_nonsense(bus: Bus) -> None:
-    await bus.js.publish(f"{descriptions(BUCKET)}.{meta_token(digest_of(LONG))}", b"no json")
+    await bus.js.publish(f"{description_subject(BUCKET)}.{meta_token(digest_of(LONG))}", b"no json")
 
 
 async def put_link(bus: Bus) -> None:
-    right = await programs.described(bus, HOME, digest_of(LONG))
+    right = await programs.read_description(bus, HOME, digest_of(LONG))
     link = {"link": {"bucket": BUCKET, "name": "elsewhere"}}
     await put_other_description(
         bus, nuid=right.nuid, size=right.size, digest=right.digest, options=link
@@ -152,25 +152,29 @@ async def put_link(bus: Bus) -> None:
     ids=lambda spoil: spoil.__name__,
 )
 async def test_a_program_that_was_spoilt_is_repaired_when_it_is_kept_again(bus: Bus, spoil) -> None:  # type: ignore[no-untyped-def]
-    await keep(bus, HOME, digest_of(LONG), LONG)
+    await store_program(bus, HOME, digest_of(LONG), LONG)
     await spoil(bus)
 
-    await keep(bus, HOME, digest_of(LONG), LONG)
+    await store_program(bus, HOME, digest_of(LONG), LONG)
 
-    assert await fetched(bus, HOME, digest_of(LONG)) == LONG
-    assert (await (await bus.programs()).get(digest_of(LONG))).data == LONG
+    assert await read_program(bus, HOME, digest_of(LONG)) == LONG
+    assert (await (await bus.program_store()).get(digest_of(LONG))).data == LONG
 
 
 async def test_a_description_says_whether_it_is_of_the_digest(bus: Bus) -> None:
     await put_other_content(bus)
-    assert not (await programs.described(bus, HOME, digest_of(LONG))).describes(digest_of(LONG))
+    assert not (await programs.read_description(bus, HOME, digest_of(LONG))).describes(
+        digest_of(LONG)
+    )
 
-    await keep(bus, HOME, digest_of(LONG), LONG)
-    info = await programs.described(bus, HOME, digest_of(LONG))
+    await store_program(bus, HOME, digest_of(LONG), LONG)
+    info = await programs.read_description(bus, HOME, digest_of(LONG))
     assert (
         info.describes(digest_of(LONG))
         and not info.describes(digest_of(b""))
         and not info.describes("sha256-no")
     )
     await put_link(bus)
-    assert not (await programs.described(bus, HOME, digest_of(LONG))).describes(digest_of(LONG))
+    assert not (await programs.read_description(bus, HOME, digest_of(LONG))).describes(
+        digest_of(LONG)
+    )

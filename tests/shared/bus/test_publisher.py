@@ -20,9 +20,9 @@ from shared.auth.permissions import LAUNCHER, MONITOR
 from shared.bus import bus as wire
 from shared.bus import publisher, subjects
 from shared.bus.bus import Bus
-from shared.bus.client import Lost, Refused
-from shared.bus.consumer import Heard
-from shared.bus.publisher import no_room
+from shared.bus.client import ConnectionLost, Refused
+from shared.bus.consumer import StoredMessage
+from shared.bus.publisher import is_no_room
 from shared.messages import GenerationAbandoned, JobAccepted, ProgressReported
 from shared.runtime.metrics import WAITING
 from tests.allocator.builders import accepted
@@ -96,12 +96,12 @@ async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
         )
         await ears.until(20)
         await asyncio.sleep(0.5)
-        assert not saying.done() and "being heard" in bus.vitals.lacks()
+        assert not saying.done() and "being heard" in bus.health.unmet()
         await change(bus, subjects.ORDERS, max_bytes=-1)
         await saying
 
     await ears.until(60)
-    assert "being heard" not in bus.vitals.lacks()
+    assert "being heard" not in bus.health.unmet()
     (word,) = [line for line in said if line["event"] == "NoRoom"]
     assert word["stream"] == subjects.ORDERS and "weir streams create" in word["remedy"]
 
@@ -112,7 +112,7 @@ async def test_a_person_is_told_that_there_is_no_room(bus: Bus) -> None:
     with pytest.raises(APIError) as refused:
         await bus.request(request())
 
-    assert no_room(refused.value)
+    assert is_no_room(refused.value)
 
 
 # ------------------------------------------------------------ the server is away
@@ -158,7 +158,7 @@ async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_
     bus: Bus,
 ) -> None:
     """The second would be stored while the first waits to be tried again."""
-    storing, fails = bus.js.publish, [Lost("the connection broke")]
+    storing, fails = bus.js.publish, [ConnectionLost("the connection broke")]
 
     async def failing_once(*args: Any, **more: Any) -> PubAck:
         if fails:
@@ -179,7 +179,7 @@ async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_
 
 def waiting(bus: Bus) -> float:
     """As whoever runs us is told."""
-    (told,) = [m for m in bus.vitals.measures() if m.family is WAITING]
+    (told,) = [m for m in bus.health.measures() if m.family is WAITING]
     number = told.series[()]
     assert isinstance(number, float)
     return number
@@ -205,7 +205,7 @@ async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twi
     assert folded(ears.heard[:3]).jobs and folded(ears.heard).jobs == folded(ears.heard[:3]).jobs
 
 
-def folded(heard: list[Heard]) -> State:
+def folded(heard: list[StoredMessage]) -> State:
     """As the allocator does it."""
     state = State()
     for each in sorted(heard, key=lambda each: each.stored_s):

@@ -16,7 +16,7 @@ from shared.auth.permissions import MONITOR
 from shared.bus import bus as wire
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.client import Lost, Refused, passes
+from shared.bus.client import ConnectionLost, Refused, is_transient
 from shared.messages import GenerationAbandoned
 from tests.conftest import NatsServer, connected
 from tests.shared.sample_messages import abandoned
@@ -32,17 +32,17 @@ async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is
 ) -> None:
     reader = await connected(nats_server.url, "reader")
     said = await bus.publish(abandoned())
-    await programs.keep(bus, "default", DIGEST, PROGRAM)
+    await programs.store_program(bus, "default", DIGEST, PROGRAM)
 
     async def ask(bus: Bus) -> set[int]:
         answers = set[int]()
         while not back.is_set():
-            found = await bus.last(GenerationAbandoned, KEY)
+            found = await bus.last_message(GenerationAbandoned, KEY)
             answers |= {
                 found.sequence if found else 0,
                 await bus.last_sequence(GenerationAbandoned, KEY),
             }
-            assert (await programs.described(bus, "default", DIGEST)).size == 16
+            assert (await programs.read_description(bus, "default", DIGEST)).size == 16
         return answers
 
     back = asyncio.Event()
@@ -67,22 +67,22 @@ async def test_one_who_is_not_patient_is_told_that_the_server_is_away(
 ) -> None:
     hurried = Bus(bus.client, "person", patient=False)
     hurried.js._timeout = 1.0
-    asking = asyncio.gather(*(hurried.last(GenerationAbandoned, KEY) for _ in range(50)))
+    asking = asyncio.gather(*(hurried.last_message(GenerationAbandoned, KEY) for _ in range(50)))
     await asyncio.sleep(0)
     await nats_server.kill()
 
     with pytest.raises(NatsError):
         async with asyncio.timeout(WITHIN_S):
             await asking
-            await hurried.last(GenerationAbandoned, KEY)
+            await hurried.last_message(GenerationAbandoned, KEY)
 
 
 async def test_what_is_not_there_is_not_waited_for(bus: Bus) -> None:
     async with asyncio.timeout(WITHIN_S):
-        assert await bus.last(GenerationAbandoned, KEY) is None
+        assert await bus.last_message(GenerationAbandoned, KEY) is None
         assert await bus.last_sequence(GenerationAbandoned, KEY) == 0
         with pytest.raises(NotFoundError):
-            await programs.described(bus, "default", DIGEST)
+            await programs.read_description(bus, "default", DIGEST)
 
 
 async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:
         monitor.js._timeout = FOR_EVER_S
         with pytest.raises(Refused):
             async with asyncio.timeout(WITHIN_S):
-                await monitor.last(GenerationAbandoned, KEY)
+                await monitor.last_message(GenerationAbandoned, KEY)
         await monitor.close()
 
 
 def test_only_what_may_end_otherwise_is_tried_again() -> None:
-    assert all(map(passes, (Lost(), ServiceUnavailableError(), NatsError())))
-    assert not any(map(passes, (NotFoundError(), Refused("weir.x"), APIError(code=400))))
+    assert all(map(is_transient, (ConnectionLost(), ServiceUnavailableError(), NatsError())))
+    assert not any(map(is_transient, (NotFoundError(), Refused("weir.x"), APIError(code=400))))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.subjects import covering, lets_through
+from shared.bus.subjects import covering_filter, matches_filter
 
 TOKENS = st.sampled_from(["a", "b", "*"])
 FILTERS = st.builds(
@@ -29,15 +29,15 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).ma
 def test_one_filter_covers_several_and_as_little_else_as_it_can(
     filters: list[str], one: str
 ) -> None:
-    assert covering(filters) == one
+    assert covering_filter(filters) == one
 
 
 @given(st.lists(FILTERS, min_size=1, max_size=4), SUBJECTS)
 def test_what_one_of_several_lets_through_their_cover_does_too(
     filters: list[str], subject: str
 ) -> None:
-    if any(lets_through(each, subject) for each in filters):
-        assert lets_through(covering(filters), subject)
+    if any(matches_filter(each, subject) for each in filters):
+        assert matches_filter(covering_filter(filters), subject)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_what_one_of_several_lets_through_their_cover_does_too(
     ],
 )
 def test_a_filter_is_read_as_a_server_reads_it(pattern: str, subject: str, does: bool) -> None:
-    assert lets_through(pattern, subject) == does
+    assert matches_filter(pattern, subject) == does

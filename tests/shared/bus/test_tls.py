@@ -16,7 +16,7 @@ import pytest
 from nats.errors import Error as NatsError
 
 from shared.auth import keyring
-from shared.bus.client import dial
+from shared.bus.client import connect_client
 from tests.conftest import NatsServer
 
 pytestmark = pytest.mark.skipif(
@@ -47,7 +47,9 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    keyring.issue(tmp_path / "all", time.time(), certificate=certificate(tmp_path, "server"))
+    keyring.write_credentials(
+        tmp_path / "all", time.time(), certificate=certificate(tmp_path, "server")
+    )
     running = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / keyring.CONFIG))
     await running.start()
     yield running
@@ -64,7 +66,7 @@ async def test_a_server_whose_certificate_we_know_is_spoken_with(
 ) -> None:
     ca = (tmp_path / "server.crt").read_text() if as_text else str(tmp_path / "server.crt")
 
-    client = await dial(
+    client = await connect_client(
         server.url, operator(tmp_path), ca, allow_reconnect=False, connect_timeout=60
     )
 
@@ -76,7 +78,7 @@ async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_
     other, _ = certificate(tmp_path, "other")
 
     with pytest.raises((ssl.SSLError, NatsError)):
-        await dial(
+        await connect_client(
             server.url, operator(tmp_path), str(other), allow_reconnect=False, connect_timeout=60
         )
 
@@ -89,7 +91,7 @@ async def test_a_server_that_speaks_in_the_clear_is_told_nothing(
     ca = str(known) if scheme == "nats" else ""
 
     with pytest.raises(NatsError, match="no TLS"):
-        await dial(
+        await connect_client(
             nats_url.replace("nats:", f"{scheme}:"),
             "",
             ca,

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from shared.kube import client
-from shared.kube.client import Api, ApiError, connect, probe, whole_lines
+from shared.kube.client import Api, ApiError, connect_api, enable_keepalive, whole_lines
 from shared.runtime.config import KubeSettings
 from tests.shared.kube.api_server import ApiServer, api_server, refusal, serving
 
@@ -25,7 +25,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    made = await connect(
+    made = await connect_api(
         KubeSettings(kube_url=server.url, kube_report_s=0.05), "weir-test", random.Random(1).random
     )
     yield made
@@ -36,14 +36,14 @@ async def test_a_request_says_who_asks_and_is_counted(server: ApiServer, api: Ap
     assert (await api.call("GET", "/api/v1/nodes"))["items"][0]["metadata"]["name"] == "node-0"
     with pytest.raises(ApiError, match="NotFound"):
         await api.call("GET", "/api/v1/namespaces/default/pods/none")
-    await api.page("/api/v1/nodes", {"limit": "1"})
+    await api.list_page("/api/v1/nodes", {"limit": "1"})
     assert set(server.agents) == {"weir-test"}
     assert api.requests.counts == {"get 200": 1, "get 404": 1, "list 200": 1}
 
 
 async def test_a_watch_gives_its_slot_back_when_it_has_begun(server: ApiServer, api: Api) -> None:
     query = {"watch": "true", "resourceVersion": str(server.version)}
-    watching = asyncio.ensure_future(anext(api.lines("/api/v1/nodes", query, 60)))
+    watching = asyncio.ensure_future(anext(api.watch_lines("/api/v1/nodes", query, 60)))
     async with asyncio.timeout(60):
         while api.requests.counts != {"watch 200": 1}:  # though nothing has happened
             await asyncio.sleep(0.005)
@@ -57,11 +57,11 @@ async def test_a_silent_watch_is_asked_by_the_kernel_whether_anybody_is_there(
     asked: list[int] = []
 
     def look(connection: socket.socket) -> None:
-        probe(connection)
+        enable_keepalive(connection)
         asked.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
 
-    monkeypatch.setattr(client, "probe", look)
-    await anext(api.lines("/api/v1/nodes", {"watch": "true", "resourceVersion": "0"}, 60))
+    monkeypatch.setattr(client, "enable_keepalive", look)
+    await anext(api.watch_lines("/api/v1/nodes", {"watch": "true", "resourceVersion": "0"}, 60))
     assert asked == [15]
 
 
@@ -88,19 +88,19 @@ async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
     async with serving(Doorkeeper()) as server:
         file = tmp_path / "kubeconfig"
         file.write_text(KUBECONFIG % server.url.replace("://", f"://{user}"))
-        api = await connect(
+        api = await connect_api(
             KubeSettings(kubeconfig=str(file)), "weir-test", random.Random(1).random
         )
-        await api.page("/api/v1/nodes", {})
+        await api.list_page("/api/v1/nodes", {})
         assert api.requests.counts == {"list 200": 1}
         await api.close()
 
 
 async def test_where_nobody_answers_that_is_counted_too() -> None:
-    api = await connect(
+    api = await connect_api(
         KubeSettings(kube_url="http://127.0.0.1:9"), "weir-test", random.Random(1).random
     )
-    with pytest.raises(client.WIRE):
+    with pytest.raises(client.CONNECTION_ERRORS):
         await api.call("GET", "/api/v1/nodes")
     assert api.requests.counts == {"get 0": 1}
     await api.close()
@@ -116,14 +116,14 @@ class Mute(ApiServer):
 
 async def test_a_watch_that_does_not_begin_is_given_up_long_before_its_time_is_over() -> None:
     async with serving(Mute()) as server:
-        api = await connect(
+        api = await connect_api(
             KubeSettings(kube_url=server.url, kube_timeout_s=0.1),
             "weir-test",
             random.Random(1).random,
         )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60):
-                await anext(api.lines("/api/v1/nodes", {"watch": "true"}, 300))
+                await anext(api.watch_lines("/api/v1/nodes", {"watch": "true"}, 300))
         assert api.requests.counts == {"watch 0": 1}
         await api.close()
 
@@ -144,11 +144,13 @@ async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() 
     busy = Busy()
     busy.arrived = []
     async with serving(busy) as server:
-        api = await connect(KubeSettings(kube_url=server.url), "weir-test", random.Random(1).random)
+        api = await connect_api(
+            KubeSettings(kube_url=server.url), "weir-test", random.Random(1).random
+        )
         with pytest.raises(ApiError) as refused:
-            await api.page("/api/v1/nodes", {})
+            await api.list_page("/api/v1/nodes", {})
         assert refused.value.status == 429
-        await asyncio.gather(*(api.page(f"/api/v1/{kind}", {}) for kind in ("nodes", "pods")))
+        await asyncio.gather(*(api.list_page(f"/api/v1/{kind}", {}) for kind in ("nodes", "pods")))
         await api.close()
     assert busy.arrived[1] - busy.arrived[0] >= 1.0 and len(busy.arrived) == 3
 
@@ -156,9 +158,9 @@ async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() 
 async def test_what_was_asked_is_logged_now_and_then(
     api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reporting = asyncio.create_task(api.report())
+    reporting = asyncio.create_task(api.log_requests())
     await asyncio.sleep(0.02)
-    await api.page("/api/v1/nodes", {})
+    await api.list_page("/api/v1/nodes", {})
     out = ""
     async with asyncio.timeout(60):
         while "KubernetesRequests" not in out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from shared.kube import eviction
-from shared.kube.eviction import closed
+from shared.kube.eviction import leaving_reason
 from shared.messages import CORDONED, TAINTED, Taint
 
 OURS_TO_LEAVE = [Taint(key="karpenter.sh/disrupted"), Taint(key="anything", effect="NoExecute")]
@@ -23,12 +23,12 @@ HARMLESS = [
 
 @pytest.mark.parametrize("taint", OURS_TO_LEAVE, ids=lambda t: t.key)
 def test_a_node_that_is_taken_away_is_closed_harder_than_by_its_cordon(taint: Taint) -> None:
-    assert closed(True, [taint]) == closed(False, [*HARMLESS, taint]) == TAINTED
+    assert leaving_reason(True, [taint]) == leaving_reason(False, [*HARMLESS, taint]) == TAINTED
 
 
 @pytest.mark.parametrize("taint", HARMLESS, ids=lambda t: t.key)
 def test_a_taint_that_takes_no_pod_away_closes_nothing(taint: Taint) -> None:
-    assert (closed(True, [taint]), closed(False, [taint])) == ("", CORDONED)
+    assert (leaving_reason(True, [taint]), leaving_reason(False, [taint])) == ("", CORDONED)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_taint_that_takes_no_pod_away_closes_nothing(taint: Taint) -> None:
 def test_it_is_what_the_job_needs_and_no_less_than_was_asked_for(
     asked_s: float, changes_s: tuple[float, ...], most_s: float, needed_s: float
 ) -> None:
-    assert eviction.needed_s(asked_s, changes_s, most_s) == needed_s
+    assert eviction.grace_period(asked_s, changes_s, most_s) == needed_s
 
 
 def test_the_last_measurements_count_and_one_that_is_not_known_is_none() -> None:
     changes_s: tuple[float, ...] = ()
     for change_s in (90.0, 1.0, 0.0, 2.0, 3.0):
-        changes_s = eviction.added(changes_s, change_s)
+        changes_s = eviction.add_measurement(changes_s, change_s)
     assert changes_s == (1.0, 2.0, 3.0)

@@ -15,45 +15,45 @@ from hypothesis import strategies as st
 
 from shared.kube.limiter import (
     LONGEST_HOLD_S,
-    Gate,
+    RateLimiter,
     Requests,
-    between,
-    counted,
-    hold_s,
-    measures,
+    add_request,
+    add_wait,
+    backoff_s,
     most_in_a_second,
-    wait_s,
-    waited,
+    request_measures,
+    requests_since,
+    retry_after_s,
 )
-from shared.runtime.metrics import exposed
+from shared.runtime.metrics import format_metrics
 from tests.shared.metric_lint import problems
 
 
 def test_requests_are_counted_by_verb_and_status() -> None:
     requests = Requests()
     for verb, status in (("list", 200), ("watch", 410), ("list", 200), ("create", 0)):
-        requests = counted(requests, verb, status)
+        requests = add_request(requests, verb, status)
     assert (
         requests.counts == {"list 200": 2, "watch 410": 1, "create 0": 1} and requests.total() == 4
     )
 
 
 def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
-    before = waited(counted(Requests(), "list", 200), 0.5)
-    after = waited(counted(counted(before, "get", 404), "get", 404), 0.25)
-    assert between(before, after) == Requests(counts={"get 404": 2}, waited_s=0.25)
-    assert between(after, after) == Requests()
+    before = add_wait(add_request(Requests(), "list", 200), 0.5)
+    after = add_wait(add_request(add_request(before, "get", 404), "get", 404), 0.25)
+    assert requests_since(before, after) == Requests(counts={"get 404": 2}, waited_s=0.25)
+    assert requests_since(after, after) == Requests()
 
 
 def test_what_was_asked_is_told_by_verb_and_status() -> None:
-    requests = waited(
-        counted(counted(counted(Requests(), "list", 200), "list", 200), "watch", 0), 1.5
+    requests = add_wait(
+        add_request(add_request(add_request(Requests(), "list", 200), "list", 200), "watch", 0), 1.5
     )
-    asked, waiting = measures(requests)
+    asked, waiting = request_measures(requests)
 
     assert asked.series == {("list", "200"): 2, ("watch", "0"): 1}
     assert waiting.series == {(): 1.5}
-    assert problems(exposed([asked, waiting])) == []
+    assert problems(format_metrics([asked, waiting])) == []
 
 
 COUNTS, CHANCES = st.integers(1, 10_000), st.floats(0, 1, exclude_max=True)
@@ -64,12 +64,12 @@ def test_a_wait_is_between_half_of_what_the_doubling_says_and_all_of_it(
     count: int, chance: float
 ) -> None:
     whole = min(15.0, 0.5 * 2 ** min(count - 1, 40))
-    assert whole / 2 <= wait_s(count, 0.5, 15.0, chance) <= whole
+    assert whole / 2 <= backoff_s(count, 0.5, 15.0, chance) <= whole
 
 
 def test_chance_keeps_apart_those_that_were_hurt_together() -> None:
     chance = random.Random(1)
-    assert len({wait_s(3, 0.5, 15.0, chance.random()) for _ in range(100)}) == 100
+    assert len({backoff_s(3, 0.5, 15.0, chance.random()) for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_chance_keeps_apart_those_that_were_hurt_together() -> None:
     ],
 )
 def test_the_silence_that_an_answer_asks_for(status: int, said: str | None, seconds: float) -> None:
-    assert hold_s(status, said) == seconds <= LONGEST_HOLD_S
+    assert retry_after_s(status, said) == seconds <= LONGEST_HOLD_S
 
 
 # ------------------------------------------------------------ the gate
@@ -96,10 +96,10 @@ class Arrivals:
 
     def __init__(self, rate: float, burst: int, seed: int = 1) -> None:
         self.chance = random.Random(seed)
-        self.gate, self.at = Gate(rate, burst, self.chance.random), list[float]()
+        self.gate, self.at = RateLimiter(rate, burst, self.chance.random), list[float]()
 
     async def one(self) -> None:
-        async with self.gate.turn():
+        async with self.gate.request_slot():
             await asyncio.sleep(self.chance.random() * 0.02)
             self.at.append(asyncio.get_running_loop().time())
             await asyncio.sleep(self.chance.random() * 0.02)
@@ -136,8 +136,8 @@ async def test_while_the_server_wants_silence_nobody_asks_and_afterwards_not_all
 async def apart_behind_silence_s(seed: int) -> float:
     arrivals = Arrivals(50.0, 10, seed)
     until_s = asyncio.get_running_loop().time() + 0.3
-    arrivals.gate.hold(0.3)
-    arrivals.gate.hold(0.1)  # who wants less does not end it
+    arrivals.gate.pause(0.3)
+    arrivals.gate.pause(0.1)  # who wants less does not end it
     await arrivals.many(10)
     assert min(arrivals.at) >= until_s
     return max(arrivals.at) - min(arrivals.at)
@@ -145,7 +145,7 @@ async def apart_behind_silence_s(seed: int) -> float:
 
 async def test_who_gives_up_gives_his_slot_back() -> None:
     arrivals = Arrivals(100.0, 1)
-    arrivals.gate.hold(60.0)
+    arrivals.gate.pause(60.0)
     waiting = asyncio.create_task(arrivals.one())
     await asyncio.sleep(0.01)
     waiting.cancel()

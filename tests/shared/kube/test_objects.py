@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.kube.objects import parse, whole
+from shared.kube.objects import parse_quantity, whole_units
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from shared.kube.objects import parse, whole
     ],
 )
 def test_a_quantity_is_read(text, value):
-    assert parse(text) == value
+    assert parse_quantity(text) == value
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_quantity_is_read(text, value):
 )
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(ValueError, match="quantities must match"):
-        parse(text)
+        parse_quantity(text)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_what_is_no_quantity_is_refused(text):
     ],
 )
 def test_a_quantity_becomes_a_whole_number(resource, text, wanted):
-    assert whole(resource, text) == wanted
+    assert whole_units(resource, text) == wanted
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["", "m", "k", "Ki", "M", "Mi", "G", "Gi"]))
 def test_a_larger_number_in_the_same_unit_is_a_larger_quantity(number, unit):
-    assert parse(f"{number}{unit}") < parse(f"{number + 1}{unit}")
+    assert parse_quantity(f"{number}{unit}") < parse_quantity(f"{number + 1}{unit}")

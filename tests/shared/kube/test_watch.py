@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from shared.kube.client import connect
-from shared.kube.objects import Strange
-from shared.kube.watch import Event, Listed, Missed, Reader, Seen
+from shared.kube.client import connect_api
+from shared.kube.objects import MalformedObject
+from shared.kube.watch import Changed, Deleted, Event, Listed, ListWatch
 from shared.messages import ServiceTroubled
 from shared.runtime.config import KubeSettings
-from shared.runtime.incidents import Troubles
-from shared.runtime.process import end
+from shared.runtime.incidents import Incidents
+from shared.runtime.process import cancel_tasks
 from tests.shared.kube.api_server import ApiServer, Body, api_server, refusal, serving
 from tests.shared.kube.flaky_api_server import AMID, LATE_S, PATIENCE_S, READING, RudeServer
 
@@ -31,7 +31,7 @@ Version = tuple[str, int]  # an object's name, and its revision
 def version(raw: bytes) -> Version:
     meta = msgspec.json.decode(raw)["metadata"]
     if "labels" in meta:
-        raise Strange("labels")
+        raise MalformedObject("labels")
     return meta["name"], int(meta["resourceVersion"])
 
 
@@ -41,7 +41,7 @@ class Picture:
     def __init__(self, server: ApiServer) -> None:
         self.server, self.events, self.there = server, list[Event[Version]](), dict[str, int]()
 
-    async def follow(self, reader: Reader[Version]) -> None:
+    async def follow(self, reader: ListWatch[Version]) -> None:
         async for event in reader.follow():
             self.on_event(event)
 
@@ -49,7 +49,7 @@ class Picture:
         self.events.append(event)
         if isinstance(event, Listed):
             self.there = dict(event.facts)
-        elif isinstance(event, Missed):
+        elif isinstance(event, Deleted):
             del self.there[event.fact[0]]
         else:
             self.there[event.fact[0]] = event.fact[1]
@@ -81,8 +81,10 @@ async def pictured(server: ApiServer, picture: Picture, **settings: Any) -> Asyn
         "kube_burst": 100,
         **settings,
     }
-    api = await connect(KubeSettings(kube_url=server.url, **quick), "test", random.Random(1).random)
-    task = asyncio.create_task(picture.follow(Reader(api, "/api/v1/nodes", version)))
+    api = await connect_api(
+        KubeSettings(kube_url=server.url, **quick), "test", random.Random(1).random
+    )
+    task = asyncio.create_task(picture.follow(ListWatch(api, "/api/v1/nodes", version)))
     try:
         yield picture
         if task.done():
@@ -107,7 +109,7 @@ async def test_all_there_is_and_then_each_change(seen: Picture) -> None:
     seen.server.node("a")
     seen.server.remove("nodes", "a")
     await seen.until(lambda: len(seen.events) == 3)
-    assert seen.told() == [["node-0"], (Seen, "a"), (Missed, "a")]
+    assert seen.told() == [["node-0"], (Changed, "a"), (Deleted, "a")]
 
 
 async def test_a_long_list_comes_in_pages(seen: Picture) -> None:
@@ -168,7 +170,7 @@ async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(
     seen.server.say(b'{"type":"ADDED","object":{"metadata":{"name":"half')
     seen.server.hang_up()
     await seen.until(lambda: len(seen.events) == 2)
-    assert seen.told() == [["node-0"], (Seen, "a")] and seen.server.lists["nodes"] == 1
+    assert seen.told() == [["node-0"], (Changed, "a")] and seen.server.lists["nodes"] == 1
 
 
 async def test_a_bookmark_is_no_change_but_a_place_to_go_on_from(seen: Picture) -> None:
@@ -180,7 +182,7 @@ async def test_a_bookmark_is_no_change_but_a_place_to_go_on_from(seen: Picture) 
     await seen.until(lambda: len(seen.server.calls) >= 3)
     seen.server.node("b")
     await seen.until(lambda: len(seen.events) == 2)
-    assert seen.told() == [["node-0"], (Seen, "b")]
+    assert seen.told() == [["node-0"], (Changed, "b")]
 
 
 async def test_a_server_in_trouble_is_asked_for_the_same_page_again() -> None:
@@ -202,11 +204,11 @@ async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_a
     said: list[str] = []
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
-        api = await connect(
+        api = await connect_api(
             KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random
         )
         api.on_away, api.on_back = said.append, lambda: said.append("back")
-        reader = Reader(api, "/api/v1/nodes", version)
+        reader = ListWatch(api, "/api/v1/nodes", version)
         async with asyncio.timeout(30), aclosing(reader.follow()) as events:
             assert isinstance(await anext(events), Listed)
         await api.close()
@@ -221,19 +223,19 @@ async def test_as_a_trouble_a_server_that_is_away_begins_once_and_ends_with_its_
     told: asyncio.Queue[ServiceTroubled] = asyncio.Queue()
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
-        api = await connect(
+        api = await connect_api(
             KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random
         )
-        troubles = Troubles("test")
-        api.tells(troubles)
-        telling = asyncio.ensure_future(troubles.tell(told.put))
+        troubles = Incidents("test")
+        api.report_to(troubles)
+        telling = asyncio.ensure_future(troubles.publish_all(told.put))
         async with (
             asyncio.timeout(60),
-            aclosing(Reader(api, "/api/v1/nodes", version).follow()) as events,
+            aclosing(ListWatch(api, "/api/v1/nodes", version).follow()) as events,
         ):
             assert isinstance(await anext(events), Listed)
             begun, ended = await told.get(), await told.get()
-        await end(telling)
+        await cancel_tasks(telling)
         await api.close()
 
     assert (
@@ -334,12 +336,12 @@ class Witness(Picture):
                 so |= {} if change["type"] == "DELETED" else {name: at}
         return so
 
-    def is_next(self, event: Seen[Version] | Missed[Version]) -> None:
+    def is_next(self, event: Changed[Version] | Deleted[Version]) -> None:
         """Exactly the change that follows upon what we have heard so far."""
         last = int(self.events[-1].revision)
         later = [c for at, kind, c in self.server.history if kind == "nodes" and at > last]
         meta = later[0]["object"]["metadata"]
-        assert (later[0]["type"] == "DELETED") == isinstance(event, Missed)
+        assert (later[0]["type"] == "DELETED") == isinstance(event, Deleted)
         assert event.fact == (meta["name"], int(meta["resourceVersion"]))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.runtime.leadership import Deposed, Lease
-from shared.runtime.process import end
+from shared.runtime.process import cancel_tasks
 
 LEASE_S, ACT_S = 0.6, 0.01
 ANSWER_S = 2.0  # what is asked on a cut connection is asked again
@@ -94,9 +94,9 @@ class Contender:
         self.bus.js._timeout = ANSWER_S
         self.lease = Lease(self.bus, SERVICE, LEASE_S, f"{self.name}-{self.lives}", self.clock)
         try:
-            await self.lease.take()
+            await self.lease.acquire()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.lease.keep())
+                group.create_task(self.lease.renew_forever())
                 group.create_task(self._act(self.lease))
         except* Deposed:
             self.deposed += 1
@@ -116,7 +116,7 @@ class Contender:
     async def kill(self) -> None:
         """It gives nothing back."""
         if self.work is not None:
-            await end(self.work)
+            await cancel_tasks(self.work)
         self.begin()
 
     async def cut(self, for_s: float) -> None:
@@ -152,7 +152,7 @@ class Contender:
     async def stop(self) -> None:
         if self.work is not None:
             with contextlib.suppress(asyncio.CancelledError):
-                await end(self.work)
+                await cancel_tasks(self.work)
 
 
 async def _nowhere(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ import os
 import signal
 from shared.bus import bus
 from shared.runtime import app, config
-from shared.runtime.app import Leave
+from shared.runtime.app import ServiceExit
 
 bus.ANSWER_S = float(os.environ.get("ANSWER_S", bus.ANSWER_S))
 
@@ -49,7 +49,7 @@ async def start(bus, settings):
     if settings.mood == "hangs":
         bus.on_close(asyncio.Event().wait)
     if settings.mood == "done":
-        raise Leave(75)
+        raise ServiceExit(75)
     await asyncio.Event().wait()
 
 async def farewell():
@@ -57,7 +57,7 @@ async def farewell():
     leaving.set()
     await asyncio.sleep(0.3)
     if os.environ["WEIR_BAKER_MOOD"] == "polite-and-done":
-        raise Leave(75)
+        raise ServiceExit(75)
     if os.environ["WEIR_BAKER_MOOD"] == "polite-but-broken":
         await asyncio.Event().wait()
     print("enough", flush=True)
@@ -73,7 +73,7 @@ async def fail():
 async def say_goodbye():
     print("goodbye", flush=True)
 
-app.run("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 0)), cut_off=140)
+app.run_service("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 0)), cut_off=140)
 """
 
 

@@ -26,7 +26,7 @@ class Settings(Common, frozen=True, kw_only=True):
 
 
 def load(**environ: str) -> Settings:
-    return config.load(Settings, "baker", environ)
+    return config.load_settings(Settings, "baker", environ)
 
 
 def test_what_is_not_set_has_its_declared_value() -> None:

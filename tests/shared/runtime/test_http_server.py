@@ -199,7 +199,7 @@ async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
 ) -> None:
     async with service("allocator", nats_url, api) as asked:
         digest = digest_of(PROGRAM)
-        await (await bus.programs()).put(digest, PROGRAM)
+        await (await bus.program_store()).put(digest, PROGRAM)
         await bus.publish(capacity(cpu=3))
         await bus.request(request(program=Program(name="train.py", digest=digest)))
         await bus.js.publish("weir.job.requested.nobody", b"{not json")

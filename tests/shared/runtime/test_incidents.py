@@ -15,8 +15,8 @@ from services.cli.sentences import sentence
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import Message, ServiceTroubled
-from shared.runtime.incidents import REMEDIES, TOLD_S, WAITING_MOST, Troubles
-from shared.runtime.process import end
+from shared.runtime.incidents import REMEDIES, TOLD_S, WAITING_MOST, Incidents
+from shared.runtime.process import cancel_tasks
 from tests.conftest import NatsServer
 from tests.shared.listeners import consumers
 from tests.shared.sample_messages import abandoned
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self.troubles = Troubles("launcher", lambda: self.now_s)
+        self.troubles = Incidents("launcher", lambda: self.now_s)
 
     async def told(self) -> list[ServiceTroubled]:
         """Since the last time."""
@@ -36,20 +36,20 @@ class Desk:
         async def say(fact: ServiceTroubled) -> None:
             said.append(fact)
 
-        telling = asyncio.ensure_future(self.troubles.tell(say))
+        telling = asyncio.ensure_future(self.troubles.publish_all(say))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await end(telling)
+        await cancel_tasks(telling)
         return said
 
 
 async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
     desk = Desk()
-    desk.troubles.begins("no room", "it is full", "weir-orders")
+    desk.troubles.begin("no room", "it is full", "weir-orders")
     desk.now_s += 34.0
-    desk.troubles.begins("no room", "it is full", "weir-orders")
-    desk.troubles.ends("no room", "weir-orders")
-    desk.troubles.ends("no room", "weir-orders")
+    desk.troubles.begin("no room", "it is full", "weir-orders")
+    desk.troubles.end("no room", "weir-orders")
+    desk.troubles.end("no room", "weir-orders")
 
     begun, over = await desk.told()
     assert (begun.service, begun.what, begun.cause, begun.seconds) == (
@@ -64,10 +64,10 @@ async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
 
 async def test_that_the_bus_was_away_is_told_when_it_is_back() -> None:
     desk = Desk()
-    desk.troubles.begins("bus away", "the connection broke")
+    desk.troubles.begin("bus away", "the connection broke")
     assert await desk.told() == []
     desk.now_s += 3.0
-    desk.troubles.ends("bus away")
+    desk.troubles.end("bus away")
 
     assert [fact.seconds for fact in await desk.told()] == [3.0]
 
@@ -75,19 +75,19 @@ async def test_that_the_bus_was_away_is_told_when_it_is_back() -> None:
 async def test_what_comes_and_goes_is_told_once_in_a_while() -> None:
     desk = Desk()
     for _ in range(10):
-        desk.troubles.begins("bus away", "the connection broke")
+        desk.troubles.begin("bus away", "the connection broke")
         desk.now_s += 1.0
-        desk.troubles.ends("bus away")
+        desk.troubles.end("bus away")
     assert len(await desk.told()) == 1
     desk.now_s += TOLD_S
-    desk.troubles.passed("bus away", "again")
+    desk.troubles.record("bus away", "again")
     assert [fact.cause for fact in await desk.told()] == ["again"]
 
 
 async def test_a_moment_is_told_once_and_has_no_end() -> None:
     desk = Desk()
-    desk.troubles.passed("bus slow", "too slow")
-    desk.troubles.ends("bus slow")
+    desk.troubles.record("bus slow", "too slow")
+    desk.troubles.end("bus slow")
 
     assert [(fact.what, fact.seconds) for fact in await desk.told()] == [("bus slow", None)]
 
@@ -95,7 +95,7 @@ async def test_a_moment_is_told_once_and_has_no_end() -> None:
 async def test_where_nobody_tells_them_no_more_than_a_few_wait() -> None:
     desk = Desk()
     for number in range(2 * WAITING_MOST):
-        desk.troubles.begins("no room", "it is full", f"stream-{number}")
+        desk.troubles.begin("no room", "it is full", f"stream-{number}")
 
     assert len(await desk.told()) == WAITING_MOST
 
@@ -113,10 +113,10 @@ async def facts(bus: Bus) -> AsyncIterator[list[ServiceTroubled]]:
             assert isinstance(each.message, ServiceTroubled)
             heard.append(each.message)
 
-    tasks = [asyncio.ensure_future(one) for one in (listen(), bus.tell_troubles())]
+    tasks = [asyncio.ensure_future(one) for one in (listen(), bus.publish_incidents())]
     await consumers(bus, 1, subjects.FACTS)
     yield heard
-    await end(*tasks)
+    await cancel_tasks(*tasks)
 
 
 async def until(facts: list[ServiceTroubled], count: int) -> None:
@@ -170,7 +170,7 @@ async def test_a_service_that_is_too_slow_for_the_bus_says_so(
 async def test_a_service_that_was_begun_again_says_how_it_ended(
     bus: Bus, facts: list[ServiceTroubled]
 ) -> None:
-    bus.troubles.passed("began again", "it ended with code -9, and was begun again")
+    bus.incidents.record("began again", "it ended with code -9, and was begun again")
     await until(facts, 1)
 
     assert (facts[0].service, facts[0].what, facts[0].seconds) == ("test", "began again", None)

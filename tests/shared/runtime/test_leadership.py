@@ -17,7 +17,16 @@ from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from shared.bus.subjects import STATE
 from shared.runtime.config import Common
-from shared.runtime.leadership import HOLDS, LOOKS, RENEWALS, Deposed, Held, Lease, Seen, led
+from shared.runtime.leadership import (
+    HOLDS,
+    LOOKS,
+    RENEWALS,
+    Deposed,
+    Lease,
+    LeaseEntry,
+    SeenEntry,
+    with_leadership,
+)
 from tests.conftest import NatsServer
 from tests.shared.listeners import Ears
 from tests.shared.runtime.lease_contenders import (
@@ -45,7 +54,7 @@ def lease(bus: Bus, holder: str, clock: Clock | None = None, lease_s: float = LE
 async def taken(contender: Lease) -> float:
     """How long it took (s)."""
     began_s = time.monotonic()
-    await asyncio.wait_for(contender.take(), WITHIN_S)
+    await asyncio.wait_for(contender.acquire(), WITHIN_S)
     return time.monotonic() - began_s
 
 
@@ -95,7 +104,7 @@ async def test_what_is_given_back_is_taken_at_once(bus: Bus) -> None:
     await taken(first)
     waiting = asyncio.ensure_future(taken(second))
     await asyncio.sleep(0.1)
-    await first.give_back()
+    await first.release()
     gave_s = time.monotonic()
     await waiting
 
@@ -108,7 +117,10 @@ async def test_one_that_renews_keeps_it(bus: Bus) -> None:
     clock = Awake()
     first, second = lease(bus, "first", clock, LONG_S), lease(bus, "second", clock, LONG_S)
     await taken(first)
-    keeping, waiting = asyncio.ensure_future(first.keep()), asyncio.ensure_future(second.take())
+    keeping, waiting = (
+        asyncio.ensure_future(first.renew_forever()),
+        asyncio.ensure_future(second.acquire()),
+    )
     async with asyncio.timeout(WITHIN_S):
         while clock() < 1.5 * LONG_S:
             await asyncio.sleep(0.1)
@@ -124,7 +136,7 @@ async def test_one_that_cannot_reach_the_server_stops_before_another_may_begin(
     clock = Awake()
     held = lease(bus, "first", clock)
     await taken(held)
-    keeping = asyncio.ensure_future(held.keep())
+    keeping = asyncio.ensure_future(held.renew_forever())
     await nats_server.kill()
     with pytest.raises(Deposed):
         await asyncio.wait_for(keeping, WITHIN_S)
@@ -138,9 +150,11 @@ async def test_a_renewal_whose_answer_was_lost_deposes_nobody(bus: Bus) -> None:
     clock = Awake()
     held = lease(bus, "first", clock, LONG_S)
     await taken(held)
-    body = msgspec.json.encode(Held("first", 1, LONG_S))
-    await bus.replace(SUBJECT, body, held.revision)  # it was written, and we never heard of it
-    keeping = asyncio.ensure_future(held.keep())
+    body = msgspec.json.encode(LeaseEntry("first", 1, LONG_S))
+    await bus.replace_entry(
+        SUBJECT, body, held.revision
+    )  # it was written, and we never heard of it
+    keeping = asyncio.ensure_future(held.renew_forever())
     async with asyncio.timeout(WITHIN_S):
         while clock() < 1.5 * LONG_S:
             await asyncio.sleep(0.1)
@@ -155,21 +169,23 @@ async def test_one_that_finds_another_in_its_place_stops_at_once(bus: Bus) -> No
     held = lease(bus, "first", lease_s=LONG_S)
     await taken(held)
     held.clock = Clock(rate=0.0, shows_s=held.renewed_s + LONG_S / RENEWALS)
-    await bus.replace(SUBJECT, msgspec.json.encode(Held("second", 2, LONG_S)), held.revision)
+    await bus.replace_entry(
+        SUBJECT, msgspec.json.encode(LeaseEntry("second", 2, LONG_S)), held.revision
+    )
     with capture_logs() as lines, pytest.raises(Deposed):
-        await asyncio.wait_for(held.keep(), WITHIN_S)
+        await asyncio.wait_for(held.renew_forever(), WITHIN_S)
     assert lines[-1]["why"] == "term 1: second has 2"
 
 
 def test_a_stand_by_waits_as_long_as_the_holder_thinks_it_has() -> None:
-    seen = Seen(7, Held("first", 1, 30.0), 100.0)
+    seen = SeenEntry(7, LeaseEntry("first", 1, 30.0), 100.0)
     assert not seen.open_to("second", 10.0, 129.9) and seen.open_to("second", 10.0, 130.0)
-    assert not Seen(7, Held("first", 1, 1.0), 100.0).open_to("second", 10.0, 109.9)
-    assert Seen(0, Held(), 100.0).open_to("second", 10.0, 100.0)
+    assert not SeenEntry(7, LeaseEntry("first", 1, 1.0), 100.0).open_to("second", 10.0, 109.9)
+    assert SeenEntry(0, LeaseEntry(), 100.0).open_to("second", 10.0, 100.0)
 
 
 async def test_an_entry_that_cannot_be_read_is_waited_for_like_a_holder(bus: Bus) -> None:
-    await bus.replace(SUBJECT, b"\xff not ours", 0)
+    await bus.replace_entry(SUBJECT, b"\xff not ours", 0)
     assert await taken(lease(bus, "first")) > HOLDS * LEASE_S
 
 
@@ -178,7 +194,7 @@ async def test_who_no_longer_leads_says_nothing_and_keeps_nothing(bus: Bus) -> N
     with pytest.raises(Deposed):
         await bus.publish(abandoned())
     with pytest.raises(Deposed):
-        await bus.keep(SERVICE, b"late")
+        await bus.write_state(SERVICE, b"late")
 
 
 async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> None:
@@ -192,10 +208,10 @@ async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> N
 
 async def test_what_is_kept_on_top_of_another_s_is_refused(bus: Bus) -> None:
     """One that was frozen between its look and its write, while a later leader wrote."""
-    revision = await bus.replace(entry(STATE, SERVICE), b"first", 0)
-    await bus.keep(SERVICE, b"of the later leader")
+    revision = await bus.replace_entry(entry(STATE, SERVICE), b"first", 0)
+    await bus.write_state(SERVICE, b"of the later leader")
     with pytest.raises(Stale):
-        await bus.replace(entry(STATE, SERVICE), b"late", revision)
+        await bus.replace_entry(entry(STATE, SERVICE), b"late", revision)
 
 
 async def test_a_replica_begins_when_the_other_has_ended(nats_url: str, bus: Bus) -> None:
@@ -205,8 +221,10 @@ async def test_a_replica_begins_when_the_other_has_ended(nats_url: str, bus: Bus
         begun.append(connection.name)
 
     first, second = await wire.connect(nats_url, "first"), await wire.connect(nats_url, "second")
-    await led(SERVICE, start)(first, Common(lease_s=LONGEST_S))
-    waiting = asyncio.ensure_future(led(SERVICE, start)(second, Common(lease_s=LONGEST_S)))
+    await with_leadership(SERVICE, start)(first, Common(lease_s=LONGEST_S))
+    waiting = asyncio.ensure_future(
+        with_leadership(SERVICE, start)(second, Common(lease_s=LONGEST_S))
+    )
     await asyncio.sleep(2 * LONGEST_S / LOOKS)
     assert begun == ["first"]
     await first.close()

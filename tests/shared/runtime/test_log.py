@@ -14,7 +14,7 @@ from shared.runtime.log import RateLimitedWarning
 FAILS = """
 import asyncio, sys
 from shared.runtime import log
-log.configure(*{words})
+log.configure_logging(*{words})
 async def main():
     report = {{"message": "handshake failed", "exception": OSError("no peer")}}
     asyncio.get_running_loop().call_exception_handler(report)

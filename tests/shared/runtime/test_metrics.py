@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.runtime.metrics import Family, Measure, Meter, exposed
+from shared.runtime.metrics import Family, Measure, Meter, format_metrics
 from tests.shared.metric_lint import MOST_SERIES, problems
 
 WAIT = Family(
@@ -31,7 +31,7 @@ def test_what_is_counted_is_told() -> None:
     for kind in ("rye", "rye", "spelt"):
         loaves.count(kind)
 
-    assert exposed([loaves.measure(), Measure(HEAT, {(): 1.5})]) == (
+    assert format_metrics([loaves.measure(), Measure(HEAT, {(): 1.5})]) == (
         "# HELP weir_loaves_total Loaves that were baked.\n"
         "# TYPE weir_loaves_total counter\n"
         'weir_loaves_total{kind="rye"} 2.0\n'
@@ -47,7 +47,7 @@ def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
     for value in (1, 1.1, 2.5, 7):
         wait.observe(value, "left")
 
-    assert exposed([wait.measure()]).splitlines()[2:] == [
+    assert format_metrics([wait.measure()]).splitlines()[2:] == [
         'weir_oven_wait_seconds_bucket{oven="left",le="1.0"} 1',
         'weir_oven_wait_seconds_bucket{oven="left",le="2.5"} 3',
         'weir_oven_wait_seconds_bucket{oven="left",le="+Inf"} 4',
@@ -71,7 +71,7 @@ def test_prometheus_own_reader_reads_what_was_measured(
     )
     for value in values:
         wait.observe(value, oven)
-    (family,) = text_string_to_metric_families(exposed([wait.measure()]))
+    (family,) = text_string_to_metric_families(format_metrics([wait.measure()]))
 
     told = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
     assert {sample.labels["oven"] for sample in family.samples} <= {oven}
@@ -82,7 +82,7 @@ def test_prometheus_own_reader_reads_what_was_measured(
 
 
 def test_nothing_is_wrong_with_what_was_never_seen() -> None:
-    assert problems(exposed([Meter(LOAVES).measure(), Meter(WAIT).measure()])) == []
+    assert problems(format_metrics([Meter(LOAVES).measure(), Meter(WAIT).measure()])) == []
 
 
 def one(
@@ -92,7 +92,7 @@ def one(
     sentence: str = "Some number of the oven.",
 ) -> str:
     family = Family(name=name, kind=kind, help=sentence, labels=labels)  # type: ignore[arg-type]
-    return exposed([Measure(family, {("x",) * len(labels): 1.0})])
+    return format_metrics([Measure(family, {("x",) * len(labels): 1.0})])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def one(
         one("weir_loaves").replace("# TYPE weir_loaves gauge\n", ""),
         one("weir_loaves").rstrip("\n"),
         one("weir_loaves") + "weir_loaves 2.0\n",
-        exposed([Measure(LOAVES, {(str(n),): 1.0 for n in range(MOST_SERIES + 1)})]),
+        format_metrics([Measure(LOAVES, {(str(n),): 1.0 for n in range(MOST_SERIES + 1)})]),
         one("weir_wait", "histogram").replace(
             "weir_wait 1.0", 'weir_wait_bucket{le="1"} 2\nweir_wait_count 2'
         ),

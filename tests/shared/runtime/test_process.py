@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from shared.runtime.process import FREE, free_port, is_free
+from shared.runtime.process import FREE, free_port, is_port_free
 
 
 def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None:
@@ -17,5 +17,5 @@ def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None
 def test_a_port_that_is_bound_is_not_free_whether_or_not_anybody_listens() -> None:
     with socket.socket() as held:
         held.bind(("", number := free_port()))
-        assert not is_free(number)
-    assert is_free(number)
+        assert not is_port_free(number)
+    assert is_port_free(number)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from services.trainer import build, feed, files, passes, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.watchdog import Watchdog
-from shared.checkpoints import Committed
+from shared.checkpoints import CommitMark
 from tests.trainer.programs.servers import hashes, module_of, started
 
 TO = sys.argv[1]
@@ -93,9 +93,9 @@ except tf.errors.OpError as error:
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
 named = files.seal(f"{TO}/gen-2/ckpt-9").digest
-files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest=named, samples=144))
-files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest="another"))
-files.mark_committed(f"{TO}/gen-2/ckpt-8", Committed(digest="of one that is gone"))
+files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
+files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
+files.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
 said["marked"] = files.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
 said["marks"] = [
     files.wrong(f"{TO}/gen-2/ckpt-9", named),

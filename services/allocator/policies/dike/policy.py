@@ -52,7 +52,7 @@ from services.allocator.policies.contract import (
 )
 from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered
 from shared.messages import Alternative
-from shared.text import counted
+from shared.text import format_count
 
 PROBES = 8
 """Sizes that a job tries; its first counts."""
@@ -246,7 +246,7 @@ def _want_at_best(job: JobSeen, size: Size, best: Size, model: DikeModel) -> Wan
     least_gain = HOLD if _was_just_tried(job, size) else SETTLED
     saves_s = _saved_s(job, speed, gain)
     if gain > least_gain and saves_s > job.pauses_s:
-        tried = counted(len(model.tried), "size")
+        tried = format_count(len(model.tried), "size")
         reason = f"the best of {tried} tried, {gain:.0%} faster"
         return _want(job, best, reason, 1.0 + gain, size)
     return _want_unchanged(job, size, model)
@@ -351,7 +351,7 @@ def _saved_s(job: JobSeen, speed: float, gain: float) -> float:
 
 def _want_unchanged(job: JobSeen, size: Size, model: DikeModel) -> Want:
     """Return the want for the present size."""
-    tried = counted(len(model.tried), "size")
+    tried = format_count(len(model.tried), "size")
     reason = f"the best of {tried} tried; no other is worth a probe"
     return _want(job, size, reason)
 

@@ -44,7 +44,7 @@ from services.allocator.policies.dlrover.candidates import (
 )
 from services.allocator.policies.dlrover.model import DlroverModel, Guess, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
-from shared.text import counted
+from shared.text import format_count
 
 WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
 SETTLE_S = 60.0  # a new generation is watched for so long
@@ -165,7 +165,7 @@ def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bo
         ps=ps,
         workers=workers,
         batch=asked.batch.start,
-        reason=f"as {counted(guess.jobs, 'similar job')} ended",
+        reason=f"as {format_count(guess.jobs, 'similar job')} ended",
         sizes=sizes,
     )
 
@@ -340,7 +340,7 @@ def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
     if at + 1 < len(bid.cost):
         others = (_alternative(job, bid, at + 1),)
 
-    seen = f"by {counted(model.sizes_seen, 'size')} seen"
+    seen = f"by {format_count(model.sizes_seen, 'size')} seen"
     if gain < WORTH and extra > -2 * WORTH:
         return Choice(model.tasks.plan, f"nothing in reach is worth a change {seen}", others)
     reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost {seen}"

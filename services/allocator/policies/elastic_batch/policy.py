@@ -56,7 +56,7 @@ from services.allocator.policies.elastic_batch.scalability import (
     scale_tables,
     without,
 )
-from shared.text import counted
+from shared.text import format_count
 
 KEEP = 0.05
 """The sum of scales must rise by so much where nobody waits."""
@@ -164,7 +164,7 @@ def _extra_costs(jobs: Sequence[Options], devices: int) -> tuple[list[Ints], int
         extra.append(job.costs - least)
         needed += least
     if needed > devices:
-        jobs_need = f"{counted(len(jobs), 'job')} need {needed} devices"
+        jobs_need = f"{format_count(len(jobs), 'job')} need {needed} devices"
         raise ValueError(f"{jobs_need}, there are {devices}")
     return extra, devices - needed
 
@@ -335,7 +335,7 @@ def _want(choices: Choices, workers: int) -> Want:
     """Return the want for so many workers, with the best batch for them."""
     scale = choices.scale(workers)
     batch = int(choices.table.batches[workers - 1])
-    size = f"batch {batch} on {counted(workers, 'worker')}"
+    size = f"batch {batch} on {format_count(workers, 'worker')}"
     reason = f"{size} is {scale:.2f} times one worker: best for the sum over all jobs"
     faster = None
     if choices.now > 0:
@@ -353,7 +353,7 @@ def _want(choices: Choices, workers: int) -> Want:
 def _want_to_stay(choices: Choices, workers: int) -> Want:
     """Return the want for the present size; `workers` would be no better by `KEEP`."""
     size = choices.job.size or Size(0, 0)
-    other = f"{counted(workers, 'worker')} would raise the sum over all jobs by less than"
+    other = f"{format_count(workers, 'worker')} would raise the sum over all jobs by less than"
     return Want(
         job=choices.job.key,
         ps=size.ps,

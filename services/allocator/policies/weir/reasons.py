@@ -17,7 +17,7 @@ from services.allocator.policies.weir.job_rows import JobRow, config_of, model_s
 from services.allocator.policies.weir.market import KEEP, Field
 from services.allocator.policies.weir.staircase import APART, BATCH, COST, SPEED, Config
 from shared.messages import Alternative
-from shared.text import lasting
+from shared.text import format_duration
 
 Others = tuple[Alternative, ...]
 Lesser = Callable[[Size, int], Want]
@@ -331,5 +331,5 @@ def _too_little(case: Case, config: Config) -> str:
     would = f"{config.size.told()} would be {abs(percent)}% {word}"
     if config.speed < (1 + KEEP) * case.speed:
         return f"{would}, and below {KEEP:.0%} it does not change"
-    pause = lasting(case.pause_s, fine=True)
+    pause = format_duration(case.pause_s, fine=True)
     return f"{would}, which does not repay a pause of {pause} in what it has left to do"

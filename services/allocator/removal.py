@@ -22,7 +22,7 @@ from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
 from services.allocator.unused_programs import remove_program, remove_unused_programs
-from shared.auth.permissions import entry, stream_of
+from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
@@ -157,7 +157,7 @@ class Removal:
         await self._purge(ORDERS, key, state.sequences.get(ORDERS, 0))
         await self._purge(FACTS, key, state.sequences.get(FACTS, 0))
         for bucket in (JOBS, LEDGER):
-            await self._purge_subject(stream_of(bucket), entry(bucket, key), 0)
+            await self._purge_subject(stream_of(bucket), bucket_subject(bucket, key), 0)
         self.removed(key)
         log.info("JobRemoved", job=key)
 

@@ -610,4 +610,4 @@ async def start(bus: Bus, settings: Settings) -> None:
 
     letters = DeadLetterCount()
     bus.health.add_source("dead letters", letters.measures)
-    bus.spawn(letters.keep_counting(bus))
+    bus.spawn(letters.keep_counting(bus.js))

@@ -20,7 +20,7 @@ from services.cli.reading import either
 from services.cli.starts import Starts
 from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
-from shared.auth.permissions import entry, stream_of
+from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import ConsumerGone, PullConsumer
 from shared.bus.subjects import JOBS
@@ -110,7 +110,7 @@ async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGen
 
 def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
     return ConsumerConfig(
-        filter_subject=entry(JOBS, f"{namespace or '*'}.{job}"),
+        filter_subject=bucket_subject(JOBS, f"{namespace or '*'}.{job}"),
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
         ack_policy=AckPolicy.NONE,
         inactive_threshold=IDLE_S,
@@ -120,7 +120,10 @@ def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
 
 def _apply(views: Views, raw: Msg) -> None:
     """What was deleted has no body."""
-    key, view = raw.subject.removeprefix(entry(JOBS, "")), _view(raw.data) if raw.data else None
+    key, view = (
+        raw.subject.removeprefix(bucket_subject(JOBS, "")),
+        _view(raw.data) if raw.data else None,
+    )
     if view is not None:
         views[key] = view
     else:

@@ -12,7 +12,6 @@ import shlex
 import sys
 import time
 from contextlib import aclosing
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
-from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, tag_of
+from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, event_headers, tag_of
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
 from shared.text import single_line
 
@@ -158,21 +157,8 @@ async def publish(bus: Bus, fields: Fields, name: str) -> int:
 
 
 def _headers(fields: Fields, source: str) -> dict[str, str]:
-    """As on every message of Weir: CloudEvents, and the id by which the server ignores a
-    repetition.
-    """
-    key = request_file.key_of(fields)
-    said = f"{key}.{tag_of(JobRequested)}.{fields['request_id']}"
-    return {
-        "Nats-Msg-Id": said,
-        "ce-specversion": "1.0",
-        "ce-id": said,
-        "ce-type": f"dev.weir.{tag_of(JobRequested)}.v1",
-        "ce-source": source,
-        "ce-subject": key,
-        "ce-time": datetime.now(UTC).isoformat(),
-        "content-type": "application/json",
-    }
+    tag, key = tag_of(JobRequested), request_file.key_of(fields)
+    return event_headers(tag, key, f"{key}.{tag}.{fields['request_id']}", source)
 
 
 def _answered_on(bus: Bus, fields: Fields) -> str:

@@ -210,7 +210,7 @@ REACTION = Family(
 Amount = Callable[[Resources], float]
 
 
-def capacity(told: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
+def capacity_measures(told: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
     """Of what was last said of each node."""
     here = [fact for fact in told if not fact.gone]
     return (

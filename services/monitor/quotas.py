@@ -116,7 +116,7 @@ class LimitRangeObject(ApiObject, frozen=True):
         )
 
 
-def quota(raw: bytes) -> NamespacedObject[tuple[QuotaBound, ...]]:
+def read_resource_quota(raw: bytes) -> NamespacedObject[tuple[QuotaBound, ...]]:
     """Read a ResourceQuota; raise `Strange` for what is none."""
     try:
         read = msgspec.json.decode(raw, type=QuotaObject)

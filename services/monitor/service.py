@@ -28,7 +28,7 @@ from services.monitor.capacity import ClusterPicture
 from services.monitor.claims import ClaimPicture, read_claim, read_volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.namespaces import Collection, NamespacedObject, Value
-from services.monitor.quotas import QuotaPicture, quota, read_limit_range
+from services.monitor.quotas import QuotaPicture, read_limit_range, read_resource_quota
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
@@ -208,7 +208,7 @@ class Monitor:
 
     async def watch_quotas(self, api: Api) -> None:
         there = self.quotas.picture.quotas
-        async for event in ListWatch(api, QUOTAS, quota).follow():
+        async for event in ListWatch(api, QUOTAS, read_resource_quota).follow():
             self.quotas.on_event(event, there)
 
     async def watch_limit_ranges(self, api: Api) -> None:
@@ -263,7 +263,10 @@ class Monitor:
                 self.last_sequences[subject] = await self.bus.last_sequence(type(told), told.key())
 
     def measures(self) -> list[Measure]:
-        return [*capacity.capacity(self.picture.published.values()), self.reaction.measure()]
+        return [
+            *capacity.capacity_measures(self.picture.published.values()),
+            self.reaction.measure(),
+        ]
 
 
 async def start(bus: Bus, settings: Settings) -> None:

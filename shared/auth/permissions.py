@@ -171,7 +171,7 @@ too.
 """
 
 
-def entry(bucket: str, key: str) -> str:
+def bucket_subject(bucket: str, key: str) -> str:
     return f"$KV.{bucket}.{key}"
 
 
@@ -211,7 +211,7 @@ def lease_key(user: str) -> str:
 
 def _use_lease(user: str) -> list[str]:
     """To look at one's own lease and to write it."""
-    lease = entry(STATE, lease_key(user))
+    lease = bucket_subject(STATE, lease_key(user))
     return [lease, _read_last(stream_of(STATE), lease)]
 
 
@@ -224,12 +224,12 @@ def snapshot_keys(user: str) -> tuple[str, str]:
 
 def _write_snapshot(user: str) -> list[str]:
     """To write one's own snapshot."""
-    return [entry(STATE, key) for key in snapshot_keys(user)]
+    return [bucket_subject(STATE, key) for key in snapshot_keys(user)]
 
 
 def _read_snapshot(user: str) -> list[str]:
     """To read a service's snapshot."""
-    return [_read_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
+    return [_read_last(stream_of(STATE), bucket_subject(STATE, key)) for key in snapshot_keys(user)]
 
 
 def _purge_jobs() -> list[str]:
@@ -351,7 +351,7 @@ _OTHER_RIGHTS: dict[str, list[str]] = {
         f"{DeadLetter.PREFIX}.>",
         *_write_snapshot(ALLOCATOR),
         *_read_snapshot(ALLOCATOR),
-        entry(JOBS, "*.*"),
+        bucket_subject(JOBS, "*.*"),
         *_read_info("*"),
         _read_last("*", ANY_DESCRIPTION),
         *_purge_jobs(),
@@ -382,7 +382,7 @@ _OTHER_RIGHTS: dict[str, list[str]] = {
             for stream in (ORDERS, FACTS)
             for asked in ("CREATE", "MSG.NEXT")
         ),
-        *_use_consumer(stream_of(JOBS), entry(JOBS, ">")),
+        *_use_consumer(stream_of(JOBS), bucket_subject(JOBS, ">")),
         *_read_snapshot(ALLOCATOR),
     ],
     OPERATOR: [
@@ -393,7 +393,7 @@ _OTHER_RIGHTS: dict[str, list[str]] = {
             for stream in (ORDERS, FACTS, DEAD)
             for asked in ("CREATE", "MSG.NEXT")
         ),
-        *_use_consumer(stream_of(JOBS), entry(JOBS, ">")),
+        *_use_consumer(stream_of(JOBS), bucket_subject(JOBS, ">")),
         *(_read_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
         f"{API}.STREAM.MSG.GET.*",
         *_read_snapshot(ALLOCATOR),
@@ -419,7 +419,7 @@ INTAKE = "weir-intake"
 """Inside, subjects of what outside says begin with this word: a stream of its namespace takes it
 (`intake.py`).
 """
-LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{entry(LEDGER, '')}".removesuffix(".")
+LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{bucket_subject(LEDGER, '')}".removesuffix(".")
 """Letters of entries of the ledger, which jobs write themselves."""
 
 
@@ -486,7 +486,7 @@ def reader_blocks(tasks: int) -> int:
 
 def submitter_permissions(namespace: str) -> Permissions:
     """Asks for jobs of one namespace and hears what is said of them."""
-    own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
+    own, views = f"weir.*.*.{namespace}.*", bucket_subject(JOBS, f"{namespace}.*")
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     return Permissions(
         publish=_seen_outside(
@@ -524,7 +524,7 @@ def job_permissions(namespace: str, job: str, meta: str, readers: Sequence[str])
     """
     key = f"{namespace}.{job}"
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
-    ledger = entry(LEDGER, key)
+    ledger = bucket_subject(LEDGER, key)
     return Permissions(
         publish=_seen_outside(
             *published_subjects(JOB, key),
@@ -585,6 +585,6 @@ def imported_subjects() -> dict[str, bool]:
     """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
     kinds = [kind for kind, users in PUBLISHED_BY.items() if {JOB, SUBMITTER} & {*users}]
     once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
-    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
+    once += [bucket_subject(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
     once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
     return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

@@ -26,7 +26,7 @@ from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from shared.auth.permissions import API, entry, stream_of
+from shared.auth.permissions import API, bucket_subject, stream_of
 from shared.bounds import within_bounds
 from shared.bus import streams, subjects
 from shared.bus import tail as tail_module
@@ -44,7 +44,7 @@ from shared.bus.consumer import (
 )
 from shared.bus.dead_letters import DeadLetters
 from shared.bus.intake import UNCHANGED_RATES, Rates
-from shared.bus.publisher import Publisher, cloud_event_headers, is_no_room
+from shared.bus.publisher import Publisher, is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE, STATE, is_from_newer_service, program_bucket
 from shared.messages import Message
 from shared.runtime import process
@@ -208,7 +208,7 @@ class Bus:
         """What a person sends: as `publish`, but tried once."""
         subject = subjects.subject_of(message)
         return await self.submit(
-            subject, subjects.encode_message(message), self._headers(message, subject)
+            subject, subjects.encode_message(message), self.publisher.headers(message)
         )
 
     async def request_unread(self, message: Message) -> None:
@@ -217,7 +217,7 @@ class Bus:
         """
         subject = subjects.subject_of(message)
         await self._publish_once(
-            subject, subjects.encode_message(message), self._headers(message, subject)
+            subject, subjects.encode_message(message), self.publisher.headers(message)
         )
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
@@ -228,11 +228,8 @@ class Bus:
         if ack.stream == subjects.stream_holding(subject):
             return int(ack.seq)
         return await tail_module.admitted_sequence(
-            self.client, self.js, subject, headers["Nats-Msg-Id"]
+            self.client, self.js, subject, headers[subjects.MESSAGE_ID]
         )
-
-    def _headers(self, message: Message, subject: str) -> dict[str, str]:
-        return cloud_event_headers(message, subject, self.name, self.publisher.secret)
 
     async def _publish_once(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
         try:
@@ -474,7 +471,7 @@ class Bus:
         We look, then make sure that we still lead, then write on top of what we saw: so no later
         leader's is lost.
         """
-        subject = entry(STATE, key)
+        subject = bucket_subject(STATE, key)
         try:
             seen = int(
                 (await self.js.get_msg(stream_of(STATE), subject=subject, direct=True)).seq or 0
@@ -490,7 +487,7 @@ class Bus:
     def entry_store(self, name: str) -> KeyValue:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
         return KeyValue(
-            name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True
+            name=name, stream=stream_of(name), pre=bucket_subject(name, ""), js=self.js, direct=True
         )
 
     async def program_store(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:

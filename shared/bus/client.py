@@ -71,14 +71,14 @@ class ResilientClient(Client):
     """The name in our credentials; empty: we have none."""
     consumer_names: Sequence[str] = ()
     """The only names that our consumers of orders and facts may have; none: any."""
-    veiled = False
+    require_tls = False
     """Whether to speak over TLS only. The library would speak in the clear with a server that does
     not ask for it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: dict[
+        self._open_requests: dict[
             asyncio.Future[Msg], str
         ] = {}  # answers that are waited for, and what was asked
         self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
@@ -97,7 +97,7 @@ class ResilientClient(Client):
         await super().flush(timeout)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and self.veiled:
+        if initial_connection and self.require_tls:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NatsError("nats: the server speaks no TLS, and we are to use it")
             info["tls_required"] = (
@@ -129,7 +129,7 @@ class ResilientClient(Client):
         assert self._resp_sub_prefix
         token = self._nuid.next().decode()
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._resp_map[token], self._asked[answer] = answer, subject
+        self._resp_map[token], self._open_requests[answer] = answer, subject
         try:
             await self.publish(
                 subject, payload, reply=f"{self._resp_sub_prefix.decode()}{token}", headers=headers
@@ -139,12 +139,12 @@ class ResilientClient(Client):
         except TimeoutError as error:
             raise NatsTimeout from error
         finally:
-            del self._resp_map[token], self._asked[answer]
+            del self._resp_map[token], self._open_requests[answer]
 
     async def _process_err(self, err_msg: str) -> None:
         await super()._process_err(err_msg)
         if refused := REFUSAL.search(err_msg):
-            for answer, subject in self._asked.items():
+            for answer, subject in self._open_requests.items():
                 if subject.lower() == refused[1] and not answer.done():
                     answer.set_exception(Refused(subject))
 
@@ -196,7 +196,7 @@ class ResilientClient(Client):
             self._known_addresses[uri.netloc] = peer[0]
 
     async def _attempt_reconnect(self) -> None:
-        for answer in self._asked:
+        for answer in self._open_requests:
             if not answer.done():
                 answer.set_exception(ConnectionLost("nats: the connection broke"))
         for told in self.on_break:
@@ -221,7 +221,7 @@ async def connect_client(
         client.api, client.user = permissions.api_prefix(name), name
         client.consumer_names = _consumer_names(name, authority.user_tags(claimed))
         options |= {"user_credentials": user, "inbox_prefix": permissions.inbox_prefix(name)}
-    client.veiled = bool(ca) or url.startswith("tls://")
+    client.require_tls = bool(ca) or url.startswith("tls://")
     if ca:
         file, text = (None, ca) if _is_text(ca) else (ca, None)
         options["tls"] = ssl.create_default_context(cafile=file, cadata=text)

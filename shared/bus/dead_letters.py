@@ -1,19 +1,11 @@
-"""What is kept of a message that nobody can use. Pure.
+"""Dead letters: copies of messages that no service can read, with the error.
 
-Law: a dead letter can always be stored, however large or odd the message is. It says where the
-message lies, so that all of it can be read there; of subject, error and body it keeps as much as is
-sure to fit.
+Law: a dead letter can always be stored, however large or odd the message is. It names the place of
+the message in its stream, where all of it can be read; it has as much of the subject, error and
+body as fits for certain. A message gets one letter, however often it is read.
 
-Burying: what nobody can use is copied to the dead letters, with its error; once, however often
-it is tried. Edge.
-
-Each namespace has a budget of letters (`dead.LetterBudget`). Messages beyond it are counted and
-still lie in their own stream, but they get no letter and no log line of their own.
-
-How many dead letters there ever were, whoever buried them. Edge.
-
-Services count their own, but nobody asks a trainer. Each letter has a number in its stream, and
-numbers are never used again: so the last one counts them all.
+Each namespace has a budget of letters (`LetterBudget`). Messages beyond it are counted and stay in
+their own stream, but get no letter and no line in the log.
 """
 
 from __future__ import annotations
@@ -23,99 +15,100 @@ import contextlib
 import time
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from shared.auth.permissions import entry, stream_of
+from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.client import Refused
 from shared.bus.publisher import Publisher
-from shared.bus.subjects import DEAD
+from shared.bus.subjects import DEAD, MESSAGE_ID, SOURCE, UNKNOWN_SOURCE, source_of
 from shared.messages import DeadLetter
 from shared.runtime.log import RateLimitedWarning
 from shared.runtime.metrics import BusTraffic, Family, Measure
 
-if TYPE_CHECKING:
-    from shared.bus.bus import Bus
+log = structlog.get_logger()
 
 BODY_KEPT = 4_096
 """Bytes of the message. JSON writes one byte in 6 characters at most, so a letter stays below
 `LETTER_BYTES`.
 """
 LETTER_BYTES = 64 * 1024
-"""No letter is larger."""
+"""The largest size of a letter."""
 TEXT_KEPT = 1_000
 """Characters of an error, or of a name."""
 SUBJECT_KEPT = 512
-"""Characters. A server takes 4096 bytes for a command, and our prefix and the address for its
-answer are in it too.
+"""Characters of a subject. A server takes 4096 bytes for a command, which also has the prefix of
+dead letters and the inbox for the answer.
 """
-
-
-def create_dead_letter(
-    stream: str, sequence: int, subject: str, body: bytes, said_by: str, error: str
-) -> DeadLetter:
-    return DeadLetter(
-        stream=stream,
-        sequence=sequence,
-        subject=truncate(subject, TEXT_KEPT),
-        error=truncate(error, TEXT_KEPT),
-        body=body_text(body),
-        said_by=truncate(said_by, TEXT_KEPT),
-    )
-
-
-def dead_letter_subject(subject: str) -> str:
-    """Where the letter goes: behind our prefix the message's own subject, or as many tokens of it
-    as there is room.
-    """
-    while len(subject.encode()) > SUBJECT_KEPT:
-        subject = subject.rpartition(".")[0] or subject[: SUBJECT_KEPT // 4]
-    return f"{DeadLetter.PREFIX}.{subject}"
-
-
-def body_text(body: bytes) -> str:
-    """As text; what is no text is escaped, what is too much is counted."""
-    text = body[:BODY_KEPT].decode("utf-8", "backslashreplace")
-    return text if len(body) <= BODY_KEPT else f"{text}... ({len(body)} bytes in all)"
-
-
-def truncate(text: str, most: int) -> str:
-    """Headers may hold halves of characters, which no JSON can."""
-    whole = text.encode("utf-8", "backslashreplace").decode()
-    return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters in all)"
-
-
-def headers_to_put_back(letter: DeadLetter, number: int, said_by: str) -> dict[str, str]:
-    """Of the message when it is put back: another id than it had, for the server may know that one
-    still.
-    """
-    return {"Nats-Msg-Id": f"back.{number}.{letter.stream}.{letter.sequence}", "ce-source": said_by}
-
-
-# ---------------------------------------------------------------- how many letters
-
 LETTERS_AT_ONCE, LETTERS_A_DAY = 500, 150
-"""Dead letters that one service writes for one namespace: at once after a quiet time, and in the
-long run.
-"""
+"""Dead letters that one service writes for one namespace: in a burst, and in the long run."""
 DAY_S = 86_400.0
 NO_NAMESPACE = "-"
 """Budget of the messages that belong to no namespace: nodes, services, unknown subjects."""
+COUNT_S = 15.0
+"""The usual scrape interval of Prometheus."""
+LETTERS = Family(
+    name="weir_dead_letters_total",
+    kind="counter",
+    help="Messages and entries that nobody could use, whoever buried them, trainers included.",
+)
 
 
-def namespace_of(subject: str) -> str:
-    """Return the namespace that a subject of a message or of a ledger entry names; `-` if it names
-    none.
-    """
-    tokens = subject.split(".")
-    if tokens[0] == "$KV" and len(tokens) == 4:
-        return tokens[2]
-    return tokens[3] if tokens[0] == "weir" and len(tokens) == 5 else NO_NAMESPACE
+class DeadLetters:
+    """Writes the dead letters of one service."""
+
+    def __init__(self, publisher: Publisher, traffic: BusTraffic) -> None:
+        self._publisher = publisher
+        self._traffic = traffic
+        self.budget = LetterBudget()
+        self._warning = RateLimitedWarning()
+
+    async def add_message(self, raw: Msg, stream: str, error: str) -> None:
+        sequence = raw.metadata.sequence.stream
+        source = source_of(raw.headers)
+        letter = create_dead_letter(stream, sequence, raw.subject, raw.data, source, error)
+        await self._store_letter(letter, raw.subject, raw.metadata.timestamp.isoformat())
+
+    async def add_entry(
+        self, bucket: str, key: str, revision: int, body: bytes, error: str
+    ) -> None:
+        """Write a letter about an entry of a bucket."""
+        subject = bucket_subject(bucket, key)
+        stream = stream_of(bucket)
+        letter = create_dead_letter(stream, revision, subject, body, UNKNOWN_SOURCE, error)
+        await self._store_letter(letter, subject, str(zlib.crc32(body)))
+
+    def may_write(self, subject: str) -> bool:
+        """Take one letter from the namespace's budget; log and return False if it is used up."""
+        namespace = namespace_of(subject)
+        if self.budget.take(namespace, time.monotonic()):
+            return True
+        error = RuntimeError(f"too many unreadable messages in namespace {namespace}")
+        refused = self.budget.refused[namespace]
+        self._warning.warn_error("DeadLettersRefused", error, subject=subject, refused=refused)
+        return False
+
+    async def _store_letter(self, letter: DeadLetter, subject: str, stored: str) -> None:
+        """Store a letter once. `stored` distinguishes messages with the same sequence: a stream
+        that was created anew counts from 1 again.
+        """
+        self._traffic.buried.count(letter.stream)
+        if not self.may_write(subject):
+            return
+        about = {"subject": letter.subject, "sequence": letter.sequence}
+        log.warning("DeadLetter", **about, error=letter.error)
+        headers = {MESSAGE_ID: f"dead.{letter.stream}.{letter.sequence}.{stored}"}
+        body = msgspec.json.encode(letter)
+        try:
+            await self._publisher.store_message(dead_letter_subject(subject), body, headers, False)
+        except (APIError, Refused) as refusal:
+            # No room, for example. The message itself is still where the log says.
+            log.error("DeadLetterLost", **about, error=repr(refusal))
 
 
 class LetterBudget:
@@ -128,9 +121,7 @@ class LetterBudget:
     def __init__(self, at_once: int = LETTERS_AT_ONCE, per_day: int = LETTERS_A_DAY) -> None:
         self.at_once, self.per_day = float(at_once), per_day
         self.refused: dict[str, int] = {}
-        self._left: dict[
-            str, tuple[float, float]
-        ] = {}  # by namespace: letters left, and when that was counted
+        self._left: dict[str, tuple[float, float]] = {}  # namespace -> letters left, time of count
 
     def take(self, namespace: str, now_s: float) -> bool:
         """Take one letter from the namespace's budget; return False if the budget is used up."""
@@ -143,81 +134,11 @@ class LetterBudget:
         return may_write
 
 
-log = structlog.get_logger()
-
-
-class DeadLetters:
-    def __init__(self, outbox: Publisher, traffic: BusTraffic) -> None:
-        self._outbox, self._traffic = outbox, traffic
-        self.budget, self._warning = LetterBudget(), RateLimitedWarning()
-
-    def may_write(self, subject: str) -> bool:
-        """Whether the namespace's budget has a letter left; its use is counted, and a used-up
-        budget is logged.
-        """
-        namespace = namespace_of(subject)
-        if self.budget.take(namespace, time.monotonic()):
-            return True
-        why = RuntimeError(f"too many unreadable messages in namespace {namespace}")
-        self._warning.warn_error(
-            "DeadLettersRefused", why, subject=subject, refused=self.budget.refused[namespace]
-        )
-        return False
-
-    async def add_message(self, raw: Msg, stream: str, error: str) -> None:
-        said_by = (raw.headers or {}).get("ce-source", "unknown")
-        letter = create_dead_letter(
-            stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error
-        )
-        await self._store_letter(letter, raw.subject, raw.metadata.timestamp.isoformat())
-
-    async def add_entry(
-        self, bucket: str, key: str, revision: int, body: bytes, error: str
-    ) -> None:
-        """Of a bucket."""
-        subject = entry(bucket, key)
-        letter = create_dead_letter(stream_of(bucket), revision, subject, body, "unknown", error)
-        await self._store_letter(letter, subject, str(zlib.crc32(body)))
-
-    async def _store_letter(self, letter: DeadLetter, subject: str, stored: str) -> None:
-        """`stored` tells it from another of its number: a stream that was made anew counts from 1
-        again.
-        """
-        self._traffic.buried.count(letter.stream)
-        if not self.may_write(subject):
-            return
-        log.warning(
-            "DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error
-        )
-        headers = {"Nats-Msg-Id": f"dead.{letter.stream}.{letter.sequence}.{stored}"}
-        try:
-            await self._outbox.store_message(
-                dead_letter_subject(subject), msgspec.json.encode(letter), headers, False
-            )
-        except (
-            APIError,
-            Refused,
-        ) as refusal:  # no room for it, say: the message itself still lies where the log says
-            log.error(
-                "DeadLetterLost",
-                subject=letter.subject,
-                sequence=letter.sequence,
-                error=repr(refusal),
-            )
-
-
-COUNT_S = 15.0
-"""As often as Prometheus usually asks."""
-LETTERS = Family(
-    name="weir_dead_letters_total",
-    kind="counter",
-    help="Messages and entries that nobody could use, whoever buried them, trainers included.",
-)
-
-
 class DeadLetterCount:
-    """`number`: of the last one; None: not known yet, and nothing is told, for a number that jumps
-    counts as many.
+    """The number of dead letters that were ever written, by trainers too.
+
+    Each letter has a sequence in its stream, and sequences are never used again: the last one
+    counts them all. `number`: the last sequence; None: not known yet, then the metric is absent.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -226,11 +147,64 @@ class DeadLetterCount:
     def measures(self) -> Iterable[Measure]:
         return [] if self.number is None else [Measure(LETTERS, {(): float(self.number)})]
 
-    async def keep_counting(self, bus: Bus, every_s: float = COUNT_S) -> None:
-        """For ever."""
+    async def keep_counting(self, js: JetStreamContext, every_s: float = COUNT_S) -> None:
+        """Read the number for ever. While the bus is away, the last number stays."""
         while True:
-            with contextlib.suppress(
-                NatsError, OSError
-            ):  # the bus is away, say: then it is asked again
-                self.number = (await bus.js.stream_info(DEAD)).state.last_seq
+            with contextlib.suppress(NatsError, OSError):
+                self.number = (await js.stream_info(DEAD)).state.last_seq
             await asyncio.sleep(every_s)
+
+
+# ---------------------------------------------------------------- one letter
+
+
+def create_dead_letter(
+    stream: str, sequence: int, subject: str, body: bytes, source: str, error: str
+) -> DeadLetter:
+    return DeadLetter(
+        stream=stream,
+        sequence=sequence,
+        subject=truncate(subject, TEXT_KEPT),
+        error=truncate(error, TEXT_KEPT),
+        body=body_text(body),
+        said_by=truncate(source, TEXT_KEPT),
+    )
+
+
+def dead_letter_subject(subject: str) -> str:
+    """Return the subject of a letter: the prefix, then as many words of the message's own subject
+    as fit.
+    """
+    while len(subject.encode()) > SUBJECT_KEPT:
+        subject = subject.rpartition(".")[0] or subject[: SUBJECT_KEPT // 4]
+    return f"{DeadLetter.PREFIX}.{subject}"
+
+
+def namespace_of(subject: str) -> str:
+    """Return the namespace that a subject of a message or of a ledger entry names; `-` if it names
+    none.
+    """
+    tokens = subject.split(".")
+    if tokens[0] == "$KV" and len(tokens) == 4:
+        return tokens[2]
+    return tokens[3] if tokens[0] == "weir" and len(tokens) == 5 else NO_NAMESPACE
+
+
+def body_text(body: bytes) -> str:
+    """Return the beginning of a body as text; bytes that are no text are escaped."""
+    text = body[:BODY_KEPT].decode("utf-8", "backslashreplace")
+    return text if len(body) <= BODY_KEPT else f"{text}... ({len(body)} bytes in all)"
+
+
+def truncate(text: str, most: int) -> str:
+    """Return the beginning of a text. Headers may hold lone surrogates, which JSON cannot hold."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters in all)"
+
+
+def headers_to_put_back(letter: DeadLetter, number: int, source: str) -> dict[str, str]:
+    """Return headers for the message of a letter that is published again.
+
+    It gets a new id, because the server may still know the old one.
+    """
+    return {MESSAGE_ID: f"back.{number}.{letter.stream}.{letter.sequence}", SOURCE: source}

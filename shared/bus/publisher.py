@@ -1,13 +1,12 @@
-"""Saying: what is published stays here until the server has it. Edge.
+"""The publisher: a message that is published stays here until the server has stored it.
 
-Promises. `publish` returns once the server has stored the message, however long it is away
-meanwhile. Saying the same thing twice is harmless: the id is the message's own, a server takes it
-once within its stream's duplicate window, and behind that every fold ignores it. What the server
-refuses is raised at once, with one exception: where it has no room, room may be made, so that is
-waited for, and complained of.
+Promises. `publish` returns once the server has stored the message, however long the server is away.
+Publishing the same message twice is harmless: its id is its own, the server stores it once within
+the stream's duplicate window, and every fold ignores repetitions later. An error of the server is
+raised at once, with one exception: if a stream is full, the publisher waits for room and records an
+incident.
 
-Of one subject's messages the next is published when the last one is stored: so they keep their
-order, whatever fails.
+Messages on one subject are published one after the other, so they keep their order whatever fails.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TypeGuard
 
 from nats.errors import Error as NatsError
@@ -25,7 +23,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from shared.bus import subjects
 from shared.bus.client import RETRY_S, ResilientClient, is_transient, retry_until_answered
-from shared.bus.subjects import event_type
+from shared.bus.subjects import MESSAGE_ID, message_headers
 from shared.messages import Message
 from shared.runtime.incidents import Incidents
 from shared.runtime.log import RateLimitedWarning
@@ -35,15 +33,16 @@ ROOM_S = 2.0
 SECRET_BYTES = 8
 WRONG_LAST_SEQUENCE = 10071
 NO_ROOM = (10077, 10047, 10023)
-"""A stream could not store it (`max_bytes`, say); the server's, or the account's, storage is used
-up.
-"""
-REMEDY = "Nothing is lost: it is tried again. Make room: `weir streams create --orders-gib N`, or a larger disk."
+"""Error codes: the stream (its `max_bytes`, for example), the server or the account is full."""
+REMEDY = (
+    "Nothing is lost, the message is published again. "
+    "Make room: `weir streams create --orders-gib N`, or a larger disk."
+)
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class Stale(Exception):
-    """Somebody has written since we looked: a compare-and-set was refused."""
+    """A compare-and-set was refused: another message was stored meanwhile."""
 
 
 def is_no_room(error: Exception) -> TypeGuard[APIError]:
@@ -51,7 +50,7 @@ def is_no_room(error: Exception) -> TypeGuard[APIError]:
 
 
 class SubjectQueue:
-    """Those who wait to speak on one subject. `stuck`: the first of them has spoken in vain."""
+    """Messages that wait to be published on one subject. `stuck`: the first one failed already."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -60,7 +59,9 @@ class SubjectQueue:
 
 
 class Publisher:
-    """`may_say` raises where we may not, any more."""
+    """Publishes messages and entries. `may_publish` raises an error once this process may not
+    publish any more.
+    """
 
     def __init__(
         self,
@@ -68,77 +69,78 @@ class Publisher:
         js: JetStreamContext,
         name: str,
         traffic: BusTraffic,
-        may_say: Callable[[], None],
+        may_publish: Callable[[], None],
     ) -> None:
         self._client = client
         self._js = js
         self._name = name
         self._traffic = traffic
-        self._may_publish = may_say
-        self._warning, self.incidents = RateLimitedWarning(), Incidents(name)
-        self._lines: dict[str, SubjectQueue] = {}  # by subject
+        self._may_publish = may_publish
+        self._warning = RateLimitedWarning()
+        self.incidents = Incidents(name)
+        self._queues: dict[str, SubjectQueue] = {}  # by subject
         self.secret = secrets.token_hex(SECRET_BYTES)
+
+    def headers(self, message: Message) -> dict[str, str]:
+        return message_headers(message, self._name, self.secret)
 
     async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
         """See `Bus.publish`."""
-        subject, body = subjects.subject_of(message), subjects.encode_message(message)
-        headers = cloud_event_headers(message, subject, self._name, self.secret)
+        subject = subjects.subject_of(message)
+        headers = self.headers(message)
         if expect_last is not None:
-            headers |= {EXPECTED: str(expect_last)} | (
-                {f"{EXPECTED}-Subject": over} if over else {}
-            )
+            headers[EXPECTED] = str(expect_last)
+            if over:
+                headers[f"{EXPECTED}-Subject"] = over
         try:
-            sequence = await self.store_message(subject, body, headers)
+            sequence = await self.store_message(subject, subjects.encode_message(message), headers)
         except APIError as error:
             if error.err_code != WRONG_LAST_SEQUENCE:
                 raise
-            if mine := await self._sequence_if_published(subject, message):
-                return mine
+            if sequence := await self._sequence_if_published(subject, message):
+                return sequence
             raise Stale(subject) from error
         self._traffic.published.count(subjects.tag_of(type(message)))
         return sequence
 
-    async def publish_once(self, message: Message) -> int:
-        """See `Bus.request`."""
-        subject = subjects.subject_of(message)
-        headers = cloud_event_headers(message, subject, self._name, self.secret)
-        return int(
-            (await self._js.publish(subject, subjects.encode_message(message), headers=headers)).seq
-        )
+    async def publish_once(self, message: Message) -> None:
+        """Publish without a retry."""
+        subject, body = subjects.subject_of(message), subjects.encode_message(message)
+        await self._js.publish(subject, body, headers=self.headers(message))
 
     async def replace_entry(
         self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None
     ) -> int:
-        """See `Bus.replace`."""
+        """See `Bus.replace_entry`."""
         headers = {EXPECTED: str(on_top_of)}
         try:
-            return int(
-                (await self._js.publish(subject, body, timeout=timeout_s, headers=headers)).seq
-            )
+            ack = await self._js.publish(subject, body, timeout=timeout_s, headers=headers)
         except APIError as error:
             if error.err_code != WRONG_LAST_SEQUENCE:
                 raise
             raise Stale(subject) from error
+        return int(ack.seq)
 
     async def store_message(
         self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True
     ) -> int:
-        """Try until the server has it, behind what was said before on its subject; returns its
-        stream sequence.
+        """Try until the server has stored the message, after all earlier ones on its subject.
+
+        Return its stream sequence.
         """
-        line = self._lines.setdefault(subject, SubjectQueue())
-        line.length += 1
+        queue = self._queues.setdefault(subject, SubjectQueue())
+        queue.length += 1
         try:
-            async with line.turn:
-                return await self._store_in_turn(line, subject, body, headers, wait_for_room)
+            async with queue.turn:
+                return await self._store_in_turn(queue, subject, body, headers, wait_for_room)
         finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[subject]
+            queue.length -= 1
+            if not queue.length:
+                del self._queues[subject]
 
     async def _store_in_turn(
         self,
-        line: SubjectQueue,
+        queue: SubjectQueue,
         subject: str,
         body: bytes,
         headers: dict[str, str],
@@ -148,72 +150,62 @@ class Publisher:
             while True:
                 self._may_publish()
                 pause_s = RETRY_S
-                if (
-                    not self._client.is_reconnecting
-                ):  # else it stays with us, and not in the library's buffer as well
+                # While the client reconnects, the library would buffer the message a second time.
+                if not self._client.is_reconnecting:
                     try:
-                        sequence = int((await self._js.publish(subject, body, headers=headers)).seq)
+                        ack = await self._js.publish(subject, body, headers=headers)
+                    except NatsError as error:
+                        queue.stuck = True
+                        pause_s = self._pause_s(subject, error, wait_for_room)
+                    else:
                         self.incidents.end("bus away")
                         self.incidents.end("no room", subjects.stream_holding(subject))
-                        return sequence
-                    except NatsError as error:
-                        line.stuck = True
-                        pause_s = self._pause_s(subject, error, wait_for_room)
-                line.stuck = True
+                        return int(ack.seq)
+                queue.stuck = True
                 await asyncio.sleep(pause_s)
         finally:
-            line.stuck = False
+            queue.stuck = False
 
     def _pause_s(self, subject: str, error: NatsError, wait_for_room: bool) -> float:
-        """Until the next try; raises what none can heal."""
+        """Return the pause before the next try. Raises the error if no retry can succeed."""
         if is_no_room(error) and wait_for_room:
             stream = subjects.stream_holding(subject)
             self._warning.warn_error(
                 "NoRoom", error, subject=subject, waiting=self.waiting, stream=stream, remedy=REMEDY
             )
-            self.incidents.begin(
-                "no room", f"{stream} cannot store {subject}: {error.description}", stream
-            )
+            cause = f"{stream} cannot store {subject}: {error.description}"
+            self.incidents.begin("no room", cause, stream)
             return ROOM_S
         if is_no_room(error) or not is_transient(error):
             raise error
         self._warning.warn_error("PublishWaits", error, subject=subject, waiting=self.waiting)
-        self.incidents.begin(
-            "bus away", f"the bus did not take {subject}: {str(error) or type(error).__name__}"
-        )
+        cause = f"the bus did not store {subject}: {str(error) or type(error).__name__}"
+        self.incidents.begin("bus away", cause)
         return RETRY_S
 
     @property
     def waiting(self) -> int:
-        """How many were said in vain at least once, or wait behind one that was, and are not stored
-        yet.
-        """
-        return sum(line.length for line in self._lines.values() if line.stuck)
+        """The number of messages that failed at least once, or wait behind one that did."""
+        return sum(queue.length for queue in self._queues.values() if queue.stuck)
 
     async def _sequence_if_published(self, subject: str, message: Message) -> int:
-        """Return where we ourselves said this last on its subject, before an acknowledgement got
-        lost.
+        """Return the sequence of the message if this process published it as the last one on its
+        subject before an acknowledgement was lost; else 0.
 
-        0: we did not, or a copy that lags does not have it yet; then who asks again finds it.
+        A replica that lags may not have it yet. Then the next call finds it.
         """
         try:
             last = await self.last_message_on(subject)
         except NotFoundError:
             return 0
-        return (
-            int(last.seq or 0)
-            if (last.headers or {}).get("Nats-Msg-Id") == self._message_id(message)
-            else 0
-        )
-
-    def _message_id(self, message: Message) -> str:
-        return cloud_event_headers(message, "", "", self.secret)["Nats-Msg-Id"]
+        same = (last.headers or {}).get(MESSAGE_ID) == self.headers(message)[MESSAGE_ID]
+        return int(last.seq or 0) if same else 0
 
     async def last_message_on(self, subject: str) -> RawStreamMsg:
-        """Return the last message on the subjects that a pattern covers, by direct get.
+        """Return the last message on the subjects of a pattern, by direct get.
 
-        Any server of the stream answers, perhaps from a copy that lags. A direct get does not wait
-        behind requests of other users to JetStream's API, which has one queue for all of them.
+        Any server of the stream answers, perhaps from a replica that lags. A direct get does not
+        wait behind requests of other users to JetStream's API, which has one queue for all of them.
         """
         stream = subjects.stream_holding(subject)
         return await retry_until_answered(
@@ -221,26 +213,3 @@ class Publisher:
             lambda: self._js.get_msg(stream, subject=subject, direct=True),
             self._warning,
         )
-
-
-def cloud_event_headers(
-    message: Message, subject: str, source: str, secret: str = ""
-) -> dict[str, str]:
-    """Return CloudEvents 1.0 attributes, and the id by which the server ignores repetitions.
-
-    The server drops a message whose id another one of its stream has had, whoever published that.
-    Ids of messages can be foretold, so a tenant could have another one's messages dropped.
-    `secret`: added to the id, so that nobody else can know it; the same for all tries of one
-    process.
-    """
-    said = message.id()
-    return {
-        "Nats-Msg-Id": f"{said}.{secret}" if secret else said,
-        "ce-specversion": "1.0",
-        "ce-id": said,
-        "ce-type": event_type(subjects.tag_of(type(message))),
-        "ce-source": source,
-        "ce-subject": message.key(),
-        "ce-time": datetime.now(UTC).isoformat(),
-        "content-type": "application/json",
-    }

@@ -1,21 +1,19 @@
-"""Which message lives where: subjects, streams, and the codec that holds a body against its
-subject.
+"""Subjects, streams and the codec: where each message is stored, and how it is read.
 
-Law: a subject is declared once, as the tag on its message class; everything here is derived from
-that.
+Law: a subject is declared once, as the tag of its message class; everything here is derived from
+the tag.
 
-Messages of a kind that only a newer version has, while its services run beside this one. Pure.
-
-What a service says in words of a later version is for that version's services, and is passed over:
-each one as a dead letter would fill the namespace's budget, and tell the operator of an upgrade as
-if it were a fault. What a person asks for becomes a dead letter, from where it can be put back
-after the upgrade. A header alone proves nothing; but the permissions let nobody publish on such a
-subject unless a newer version has given that right to a user of its own.
+Messages of a kind that only a newer version knows arrive while its services run beside this one. A
+message that a service published is ignored: as a dead letter, each one would use up the namespace's
+budget and report an upgrade as a fault. A request of a person becomes a dead letter; it can be put
+back after the upgrade. The header alone proves nothing, but permissions let nobody publish on such
+a subject unless the newer version has given that right to a user of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -36,7 +34,7 @@ JOBS = "weir-jobs"
 LEDGER = "weir-ledger"
 
 CAPACITY = f"{PREFIX}.capacity.>"
-"""A subscription to every fact about nodes, and about the quotas and claims of namespaces."""
+"""The pattern of all facts about nodes, and about quotas and claims of namespaces."""
 
 DEFAULT_NAMESPACE = "default"
 
@@ -45,11 +43,11 @@ _decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
 
 
 class UnreadableMessage(ValueError):
-    """A body that is not what its subject says; the text says why."""
+    """The body does not match its subject; the text is the reason."""
 
 
 class UnknownMessage(UnreadableMessage):
-    """A subject that no message has, as far as this version knows."""
+    """No message of this version has this subject."""
 
 
 def program_bucket(namespace: str) -> str:
@@ -66,51 +64,55 @@ def subject_of(message: Message) -> str:
 
 
 def pattern(kind: type[Message], key: str = ">") -> str:
-    """A subscription to every message of a kind, or to those of one key (`namespace.job`, or a
-    node).
+    """Return the pattern of all messages of a kind, or of those with one key (`namespace.job`, or
+    a node).
     """
     return f"{PREFIX}.{tag_of(kind)}.{key}"
 
 
-def stream_holding(subject: str) -> str:
-    """Which of the two streams of messages holds a subject (or a pattern that begins with its
-    area).
-    """
-    return ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else FACTS
-
-
 def area_pattern(key: str, area: str) -> str:
-    """A subscription to all that is said of one key in one area (the first word of a tag)."""
+    """Return the pattern of all messages with one key in one area (the first word of a tag)."""
     return f"{PREFIX}.{area}.*.{key}"
 
 
+def stream_holding(subject: str) -> str:
+    """Return the stream of messages that stores a subject, or a pattern that names its area."""
+    area = subject.split(".")[1]
+    return ORDERS if area in ("job", "allocation", "cluster") else FACTS
+
+
 def covering_filter(filters: Sequence[str]) -> str:
-    """One filter that lets through all that these do, and as little else as a single one can."""
+    """Return the narrowest single filter that matches all that these filters match."""
     split = [each.split(".") for each in filters]
-    shortest, open_ended = min(map(len, split)), any(each.endswith(">") for each in filters)
-    uneven = open_ended or len({len(tokens) for tokens in split}) > 1
-    kept = shortest - 1 if uneven else shortest
-    tokens = [same.pop() if len(same := {t[i] for t in split}) == 1 else "*" for i in range(kept)]
-    return ".".join([*tokens, ">"] if uneven else tokens)
+    length = min(map(len, split))
+    open_ended = any(each.endswith(">") for each in filters)
+    if open_ended or any(len(tokens) != length for tokens in split):
+        length -= 1
+        open_ended = True
+    covering = []
+    for position in range(length):
+        tokens = {each[position] for each in split}
+        covering.append(tokens.pop() if len(tokens) == 1 else "*")
+    if open_ended:
+        covering.append(">")
+    return ".".join(covering)
 
 
 def matches_filter(pattern: str, subject: str) -> bool:
-    """Whether a filter does."""
+    """Return True if a subscription to the pattern receives messages on the subject."""
     wanted, tokens = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted = wanted[:-1]
         if len(tokens) <= len(wanted):
             return False
         tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(
-        w in ("*", t) for w, t in zip(wanted, tokens, strict=True)
-    )
+    if len(wanted) != len(tokens):
+        return False
+    return all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
 
 
 def kind_of(subject: str) -> type[Message]:
-    """The message class that a subject carries; raises `UnknownKind` for a subject that is none of
-    ours.
-    """
+    """Return the message class of a subject. Raises `UnknownMessage` if there is none."""
     tag = tag_in(subject)
     if tag not in BY_TAG:
         raise UnknownMessage(f"no message is called {tag!r}")
@@ -118,7 +120,7 @@ def kind_of(subject: str) -> type[Message]:
 
 
 def tag_in(subject: str) -> str:
-    """Return what stands where a tag is in the subject of a message."""
+    """Return the words of a subject that are a tag if it is the subject of a message."""
     return ".".join(subject.split(".")[1:3])
 
 
@@ -127,9 +129,9 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(subject: str, body: bytes) -> Message:
-    """Read a body as what its subject says it is; raises `Unusable` where the two disagree.
+    """Decode a body as the kind that its subject names. Raises `UnreadableMessage` if they differ.
 
-    Unknown fields are passed over, except in what a person asks for.
+    Unknown fields are ignored, except in a request of a person.
     """
     try:
         message = _decoders[kind_of(subject)].decode(body)
@@ -137,21 +139,31 @@ def decode_message(subject: str, body: bytes) -> Message:
         raise UnreadableMessage(str(error)) from error
     if subject_of(message) not in (subject, _in_default_namespace(subject)):
         raise UnreadableMessage(f"the body belongs on {subject_of(message)}, not on {subject}")
-    if isinstance(message, BY_PERSONS) and (
-        unknown := next(unknown_fields(type(message), msgspec.json.decode(body)), "")
-    ):
-        raise UnreadableMessage(f"{unknown}: no such field")
+    if isinstance(message, BY_PERSONS):
+        unknown = next(unknown_fields(type(message), msgspec.json.decode(body)), "")
+        if unknown:
+            raise UnreadableMessage(f"{unknown}: no such field")
     return message
 
 
 def _in_default_namespace(subject: str) -> str:
-    """`weir.job.requested.<job>` is short for `weir.job.requested.default.<job>`."""
+    """Return the whole subject: `weir.job.requested.<job>` is short for
+    `weir.job.requested.default.<job>`.
+    """
     tokens = subject.split(".")
-    return ".".join([*tokens[:3], "default", *tokens[3:]]) if len(tokens) == 4 else subject
+    if len(tokens) != 4:
+        return subject
+    return ".".join([*tokens[:3], DEFAULT_NAMESPACE, *tokens[3:]])
 
+
+# ---------------------------------------------------------------- headers
 
 SERVICES = ("monitor", "allocator", "launcher", "trainer")
-"""Who publishes messages, by the names of their connections."""
+"""The publishers of messages, by the names of their connections."""
+MESSAGE_ID = "Nats-Msg-Id"
+"""The header by which the server recognises a repeated message."""
+SOURCE, TYPE = "ce-source", "ce-type"
+UNKNOWN_SOURCE = "unknown"
 
 
 def event_type(tag: str) -> str:
@@ -159,9 +171,39 @@ def event_type(tag: str) -> str:
     return f"dev.weir.{tag}.v1"
 
 
-def is_from_newer_service(subject: str, headers: Mapping[str, str] | None) -> bool:
-    """Return whether a service says this in a word that is unknown here; `subject`: of an unknown
-    kind.
+def message_headers(message: Message, source: str, secret: str = "") -> dict[str, str]:
+    """Return the headers of a message; see `event_headers`."""
+    return event_headers(tag_of(type(message)), message.key(), message.id(), source, secret)
+
+
+def event_headers(
+    tag: str, key: str, message_id: str, source: str, secret: str = ""
+) -> dict[str, str]:
+    """Return the CloudEvents 1.0 attributes of a message, and the id for the server.
+
+    The server drops a message if another message of the stream has the same id, whoever published
+    it. Ids of messages can be guessed, so a tenant could suppress messages of another tenant.
+    `secret` is added to the id so that nobody else can guess it; it is the same for all tries of
+    one process.
     """
-    said = headers or {}
-    return said.get("ce-source") in SERVICES and said.get("ce-type") == event_type(tag_in(subject))
+    return {
+        MESSAGE_ID: f"{message_id}.{secret}" if secret else message_id,
+        "ce-specversion": "1.0",
+        "ce-id": message_id,
+        TYPE: event_type(tag),
+        SOURCE: source,
+        "ce-subject": key,
+        "ce-time": datetime.now(UTC).isoformat(),
+        "content-type": "application/json",
+    }
+
+
+def source_of(headers: Mapping[str, str] | None) -> str:
+    """Return the name of the connection that published a message."""
+    return (headers or {}).get(SOURCE, UNKNOWN_SOURCE)
+
+
+def is_from_newer_service(subject: str, headers: Mapping[str, str] | None) -> bool:
+    """Return True if a service of a newer version published a message of a kind unknown here."""
+    known = headers or {}
+    return known.get(SOURCE) in SERVICES and known.get(TYPE) == event_type(tag_in(subject))

@@ -121,7 +121,7 @@ async def admitted_sequence(
     try:
         async with asyncio.timeout(ADMITTED_S):
             while (raw := await puller.next()).headers is None or raw.headers.get(
-                "Nats-Msg-Id"
+                subjects.MESSAGE_ID
             ) != message_id:
                 pass
         return int(raw.metadata.sequence.stream)

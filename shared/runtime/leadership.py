@@ -35,7 +35,7 @@ import structlog
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
-from shared.auth.permissions import entry, lease_key, stream_of
+from shared.auth.permissions import bucket_subject, lease_key, stream_of
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
 from shared.bus.subjects import STATE
@@ -116,7 +116,7 @@ class Lease:
         self.lease_s = lease_s
         self.holder = holder
         self.clock = clock
-        self.subject = entry(STATE, lease_key(service))
+        self.subject = bucket_subject(STATE, lease_key(service))
         self.term, self.revision = 0, 0
         self.renewed_s = -float("inf")  # when the last write was sent that the server took
 

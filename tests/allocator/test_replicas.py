@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.auth.permissions import ALLOCATOR, entry, lease_key
+from shared.auth.permissions import ALLOCATOR, bucket_subject, lease_key
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.programs import digest_of
@@ -314,6 +314,6 @@ async def test_a_story_in_which_they_take_turns_has_each_answer_once(
     held = msgspec.json.decode(
         (await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=LeaseEntry
     )
-    assert held.term >= 1 + turns and entry(STATE, lease_key(ALLOCATOR)).endswith(
+    assert held.term >= 1 + turns and bucket_subject(STATE, lease_key(ALLOCATOR)).endswith(
         "leader.allocator"
     )

@@ -44,7 +44,7 @@ from shared.auth.permissions import (
     MONITOR,
     OPERATOR,
     SUBMITTER,
-    entry,
+    bucket_subject,
     reader_names,
     submitter_consumers,
 )
@@ -152,7 +152,9 @@ class Tenant:
         )
         await self._acknowledged(self.launcher.publisher.publish_once(order))
         await self._acknowledged(
-            self.trainer.client.request(entry(LEDGER, f"{PEACEFUL}.mine"), b"{}", timeout=WITHIN_S)
+            self.trainer.client.request(
+                bucket_subject(LEDGER, f"{PEACEFUL}.mine"), b"{}", timeout=WITHIN_S
+            )
         )
         fact = TrainingResumed(
             job="mine", namespace=PEACEFUL, uid=1 << 40, generation=1, step=number, samples=0

@@ -24,7 +24,7 @@ from shared.auth.permissions import (
     LEDGER_LETTERS,
     OUTER_API,
     PUBLISHED_BY,
-    entry,
+    bucket_subject,
     reader_names,
 )
 from shared.bus import subjects
@@ -68,7 +68,7 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
         for kind, users in PUBLISHED_BY.items()
         if JOB in users
     ]
-    said += [entry(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
+    said += [bucket_subject(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
     about: dict[str, Any] = {"job": job, "namespace": namespace, "uid": 1}
     pod: dict[str, Any] = {
         "pod": "p",

@@ -19,7 +19,7 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
-from shared.auth.permissions import entry
+from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
@@ -141,7 +141,7 @@ async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     view = JobView(job="digits", namespace="default", uid=7, phase="Pending")
-    await bus.js.publish(entry(JOBS, "default.digits"), msgspec.json.encode(view))
+    await bus.js.publish(bucket_subject(JOBS, "default.digits"), msgspec.json.encode(view))
 
     typed = ("events", "--nats", nats_url, "--job")
     slip, other = await prompt(*typed, "digtis"), await prompt(*typed, "digits", "-n", "red")

@@ -14,7 +14,7 @@ from services.allocator import memory
 from services.allocator.state import State, apply
 from services.allocator.view import JobView
 from services.cli import past
-from shared.auth.permissions import entry
+from shared.auth.permissions import bucket_subject
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.subjects import FACTS, JOBS, ORDERS
@@ -229,7 +229,7 @@ async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_to
     said = JobView(
         job="mnist", namespace="default", uid=UID, phase="Pending", submitted_s=0.0, why="too small"
     )
-    await bus.js.publish(entry(JOBS, "default.mnist"), msgspec.json.encode(said))
+    await bus.js.publish(bucket_subject(JOBS, "default.mnist"), msgspec.json.encode(said))
 
     lines = [
         line.strip()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.monitor.capacity import ClusterPicture, is_unchanged, node_capacity
-from services.monitor.capacity import capacity as capacity_measures
+from services.monitor.capacity import ClusterPicture, capacity_measures, is_unchanged, node_capacity
 from services.monitor.facts import Amount
 from shared.messages import CapacityChanged, OwnPod, Resources
 from shared.runtime.metrics import format_metrics
@@ -66,12 +65,12 @@ def test_a_thousand_nodes_make_no_more_series_than_one() -> None:
     assert len(many.splitlines()) == len(format_metrics(capacity_measures([node()])).splitlines())
 
 
-def capacity(raw_node, *pods, revision="1"):
+def capacity_of(raw_node, *pods, revision="1"):
     return node_capacity(node_fact(raw_node), [pod_fact(p) for p in pods], revision, 0.0)
 
 
 def test_free_is_allocatable_less_every_pods_request():
-    told = capacity(
+    told = capacity_of(
         node_object(),
         pod("a"),
         ours(),
@@ -88,16 +87,18 @@ def test_free_is_allocatable_less_every_pods_request():
 def test_ended_pods_do_not_count_and_terminating_ones_do():
     leaving = ours()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    told = capacity(node_object(), pod("a", phase="Succeeded"), pod("b", phase="Failed"), leaving)
+    told = capacity_of(
+        node_object(), pod("a", phase="Succeeded"), pod("b", phase="Failed"), leaving
+    )
     assert told.free.cpu == 7 and told.own[0].terminating
 
 
 def test_free_is_never_below_nothing():
-    assert capacity(node_object(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
+    assert capacity_of(node_object(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
 
 
 def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
-    assert capacity(node_object(cpu="1000001", memory="1Ei")).allocatable == Resources(
+    assert capacity_of(node_object(cpu="1000001", memory="1Ei")).allocatable == Resources(
         cpu=1e6, memory_gib=1e6
     )
 
@@ -121,7 +122,7 @@ def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_
         overhead={"cpu": "250m"},
     )
     assert pod_fact(made).requests == Amount(3250, 2 << 30)
-    assert capacity(node_object(), made).free == Resources(cpu=4.75, memory_gib=14)
+    assert capacity_of(node_object(), made).free == Resources(cpu=4.75, memory_gib=14)
     devices = {
         "name": "main",
         "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}},
@@ -148,14 +149,14 @@ def test_a_nodes_condition_cordon_and_taints_are_told():
     tainted = node_object(
         ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}]
     )
-    told = capacity(tainted)
+    told = capacity_of(tainted)
     assert (told.ready, told.schedulable, told.taints[0].effect) == (False, False, "NoExecute")
 
 
 def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
-    one, other = capacity(node_object(), revision="5"), capacity(node_object(), revision="9")
+    one, other = capacity_of(node_object(), revision="5"), capacity_of(node_object(), revision="9")
     assert is_unchanged(one, other) and one.id() != other.id()
-    assert one.id() == capacity(node_object(), revision="5").id()
+    assert one.id() == capacity_of(node_object(), revision="5").id()
 
 
 # ---------------------------------------------------------------- the picture

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 
 from services.monitor.namespaces import NamespacedObject
-from services.monitor.quotas import QuotaPicture, quota, read_limit_range
+from services.monitor.quotas import QuotaPicture, read_limit_range, read_resource_quota
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.kube.objects import MalformedObject
@@ -49,7 +49,7 @@ def raw_range(name: str = "sizes", space: str = "team-a", *limits: Raw) -> Raw:
 
 
 def read_quota(raw: Any) -> NamespacedObject[tuple[QuotaBound, ...]]:
-    return quota(msgspec.json.encode(raw))
+    return read_resource_quota(msgspec.json.encode(raw))
 
 
 def bounds(raw: Raw) -> list[tuple[str, float, float]]:
@@ -121,7 +121,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
 ) -> None:
     picture = QuotaPicture()
     for read, there, body in (
-        (quota, picture.quotas, raw),
+        (read_resource_quota, picture.quotas, raw),
         (read_limit_range, picture.limit_ranges, other),
     ):
         try:

@@ -11,7 +11,7 @@ from services.allocator.measures import Meters as AllocatorMeters
 from services.allocator.state import State
 from services.launcher.measures import Meters as LauncherMeters
 from services.launcher.view import View
-from services.monitor.capacity import capacity
+from services.monitor.capacity import capacity_measures
 from shared.bus.dead_letters import DeadLetterCount
 from shared.runtime.metrics import BusTraffic, Family, Measure
 from tests.architecture.source import modules
@@ -36,7 +36,7 @@ def families() -> dict[str, Family]:
 def at_first() -> list[Measure]:
     """What services tell before anything has happened, of an empty cluster."""
     return [
-        *capacity([]),
+        *capacity_measures([]),
         *AllocatorMeters().measures(State(), 0.0),
         *LauncherMeters().measures(View()),
         *BusTraffic().measures(True, 0, 0),

@@ -15,7 +15,7 @@ from structlog.typing import EventDict
 
 from services.trainer import fence
 from services.trainer.fence import Entry, Fence
-from shared.auth.permissions import entry as entry_subject
+from shared.auth.permissions import bucket_subject as entry_subject
 from shared.auth.permissions import stream_of
 from shared.bus import bus as wire
 from shared.bus.bus import Bus

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from services.trainer.fence import Entry
-from shared.auth.permissions import entry
+from shared.auth.permissions import bucket_subject
 from shared.bus.subjects import LEDGER
 from shared.messages import CheckpointSaved, TrainingResumed
 from tests.architecture.source import ROOT
@@ -57,7 +57,9 @@ async def record(target: Path) -> None:
 
 def keep_checkpoint(records: list[Record], target: Path) -> None:
     """Copy the files of the checkpoint that the ledger names last."""
-    ledger = [each for each in records if each.subject == entry(LEDGER, f"default.{JOB}")][-1]
+    ledger = [each for each in records if each.subject == bucket_subject(LEDGER, f"default.{JOB}")][
+        -1
+    ]
     path = Path(msgspec.json.decode(ledger.data, type=Entry).paths[0])
     target.mkdir(parents=True, exist_ok=True)
     for file in path.parent.glob(f"{path.name}.*"):

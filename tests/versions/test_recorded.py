@@ -16,7 +16,7 @@ import pytest
 from services.allocator.state import State, apply
 from services.launcher import memory as launcher
 from services.trainer.fence import Entry
-from shared.auth.permissions import ALLOCATOR, LAUNCHER, entry
+from shared.auth.permissions import ALLOCATOR, LAUNCHER, bucket_subject
 from shared.bus import subjects
 from shared.bus.subjects import FACTS, LEDGER, ORDERS, STATE
 from tests.flow.stage import JOB
@@ -63,11 +63,11 @@ def test_the_log_is_read_and_tells_the_same_story(version: str) -> None:
 def test_the_snapshots_and_the_ledger_are_read(version: str) -> None:
     records = read_log(version, RUNNING)
 
-    allocator = zlib.decompress(last(records, entry(STATE, ALLOCATOR)).data)
+    allocator = zlib.decompress(last(records, bucket_subject(STATE, ALLOCATOR)).data)
     assert KEY in msgspec.json.decode(allocator, type=State).jobs
-    kept = zlib.decompress(last(records, entry(STATE, LAUNCHER)).data)
+    kept = zlib.decompress(last(records, bucket_subject(STATE, LAUNCHER)).data)
     assert msgspec.json.decode(kept, type=launcher.Snapshot).after[ORDERS] > 0
-    ledger = msgspec.json.decode(last(records, entry(LEDGER, KEY)).data, type=Entry)
+    ledger = msgspec.json.decode(last(records, bucket_subject(LEDGER, KEY)).data, type=Entry)
     assert ledger.paths and ledger.generation > 1
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from services.cli.contract.document import USERS, VERSION, address, document, stream, summary
 from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
-from shared.bus.publisher import cloud_event_headers
-from shared.bus.subjects import encode_message, subject_of
+from shared.bus.subjects import encode_message, message_headers, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message
 from tests.shared.sample_messages import one_of_each
 
@@ -150,7 +149,7 @@ def test_every_schema_is_one_of_draft_7() -> None:
 
 def test_the_headers_are_those_that_are_sent() -> None:
     said = one_of_each()[0]
-    sent = cloud_event_headers(said, subject_of(said), "x")
+    sent = message_headers(said, "x")
 
     assert set(WHOLE["components"]["messageTraits"]["CloudEvent"]["headers"]["properties"]) == set(
         sent

@@ -32,10 +32,10 @@ from shared.auth.permissions import (
     SETUP,
     SLOTS,
     SUBMITTER,
+    bucket_subject,
     chunk_subject,
     consumer_name,
     description_subject,
-    entry,
     inbox_prefix,
     lease_key,
     program_stream,
@@ -223,27 +223,27 @@ PROGRAMS, FOREIGN_PROGRAMS = program_stream("team-a"), program_stream("team-b")
 META, FOREIGN_META = description_subject(BUCKET), description_subject(FOREIGN_BUCKET)
 TOKEN, OTHER_TOKEN = meta_token(secured_server.DIGEST), meta_token(secured_server.OTHER_DIGEST)
 WRITERS = {
-    entry(STATE, ALLOCATOR): (ALLOCATOR,),
-    entry(STATE, LAUNCHER): (LAUNCHER,),
-    entry(STATE, f"{ALLOCATOR}.a.0"): (ALLOCATOR,),
-    entry(STATE, f"{LAUNCHER}.a.0"): (LAUNCHER,),
-    **{entry(STATE, lease_key(user)): (user,) for user in SERVICES},
-    entry(JOBS, OWN): (ALLOCATOR,),
-    entry(LEDGER, OWN): (JOB,),
-    entry(LEDGER, NEIGHBOUR): (),
+    bucket_subject(STATE, ALLOCATOR): (ALLOCATOR,),
+    bucket_subject(STATE, LAUNCHER): (LAUNCHER,),
+    bucket_subject(STATE, f"{ALLOCATOR}.a.0"): (ALLOCATOR,),
+    bucket_subject(STATE, f"{LAUNCHER}.a.0"): (LAUNCHER,),
+    **{bucket_subject(STATE, lease_key(user)): (user,) for user in SERVICES},
+    bucket_subject(JOBS, OWN): (ALLOCATOR,),
+    bucket_subject(LEDGER, OWN): (JOB,),
+    bucket_subject(LEDGER, NEIGHBOUR): (),
     f"{META}.{TOKEN}": (OPERATOR, SUBMITTER),
     f"{chunk_subject(BUCKET)}.any": (OPERATOR, SUBMITTER),
     f"{FOREIGN_META}.{TOKEN}": (OPERATOR,),
     f"{chunk_subject(FOREIGN_BUCKET)}.any": (OPERATOR,),
 }
 READERS = {
-    f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
-    f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
-    f"KV_{STATE}.{entry(STATE, f'{ALLOCATOR}.a.0')}": (ALLOCATOR, PAGE, OPERATOR),
-    f"KV_{STATE}.{entry(STATE, f'{LAUNCHER}.a.0')}": (LAUNCHER,),
-    **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
-    f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
-    f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
+    f"KV_{STATE}.{bucket_subject(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{bucket_subject(STATE, LAUNCHER)}": (LAUNCHER,),
+    f"KV_{STATE}.{bucket_subject(STATE, f'{ALLOCATOR}.a.0')}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{bucket_subject(STATE, f'{LAUNCHER}.a.0')}": (LAUNCHER,),
+    **{f"KV_{STATE}.{bucket_subject(STATE, lease_key(user))}": (user,) for user in SERVICES},
+    f"KV_{LEDGER}.{bucket_subject(LEDGER, OWN)}": (JOB,),
+    f"KV_{LEDGER}.{bucket_subject(LEDGER, NEIGHBOUR)}": (),
     f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
     f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
@@ -252,9 +252,9 @@ READERS = {
     f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
 }
 PULLED = {
-    f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
-    f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (PAGE, OPERATOR),
-    f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
+    f"KV_{JOBS}.x.{bucket_subject(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
+    f"KV_{JOBS}.x.{bucket_subject(JOBS, '*.*')}": (PAGE, OPERATOR),
+    f"KV_{LEDGER}.x.{bucket_subject(LEDGER, OWN)}": (),
     f"{PROGRAMS}.x.{chunk_subject(BUCKET)}.any": (OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.x.{META}.*": (),
     f"{PROGRAMS}.x.$O.{BUCKET}.>": (),
@@ -380,12 +380,12 @@ async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_eac
 
 
 async def test_a_job_cannot_remove_the_ledger_entries_of_others(server: NatsServer) -> None:
-    theirs = entry(LEDGER, STRANGER)
+    theirs = bucket_subject(LEDGER, STRANGER)
     async with visitor(server.url, credentials(JOB, STRANGER)) as stranger:
         await stranger.client.request(theirs, b"{}", timeout=60)
     async with visitor(server.url, credentials(JOB)) as guest:
         answer = await guest.client.request(
-            entry(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"}
+            bucket_subject(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"}
         )
         assert "rollup not permitted" in json.loads(answer.data)["error"]["description"]
 
@@ -448,7 +448,7 @@ async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsS
     targets = (
         f"weir.cluster.published.{STRANGER}",
         f"weir.task.ready.{STRANGER}",
-        entry(LEDGER, NEIGHBOUR),
+        bucket_subject(LEDGER, NEIGHBOUR),
     )
     async with visitor(server.url, credentials(JOB)) as guest:
         await lie(guest)
@@ -475,7 +475,7 @@ async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(
         await lie(guest)
         filtered = f"weir.training.*.{OWN}"
         for number, target in enumerate(
-            (reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))
+            (reply, f"weir.cluster.published.{STRANGER}", bucket_subject(LEDGER, NEIGHBOUR))
         ):
             name = reader_names(*OWN.split("."), 0)[number]
             config: dict[str, Any] = {

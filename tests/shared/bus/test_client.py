@@ -156,7 +156,7 @@ async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
     with pytest.raises(NatsTimeout):
         await client.request("questions", b"?", timeout=0.1)
 
-    assert client._asked == {} and client._resp_map == {}
+    assert client._open_requests == {} and client._resp_map == {}
     await client.close()
 
 

@@ -26,7 +26,7 @@ def letter(**fields: object) -> DeadLetter:
         "stream": "weir-orders",
         "sequence": 3,
         "subject": "weir.job.x",
-        "said_by": "nobody",
+        "source": "nobody",
         "error": "bad",
     }
     return dead_letters.create_dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
 
 @given(TEXT, st.binary() | st.binary(min_size=1).map(lambda body: body * 200_000), TEXT, TEXT)
 def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
-    stored = msgspec.json.encode(letter(subject=subject, body=body, said_by=said_by, error=error))
+    stored = msgspec.json.encode(letter(subject=subject, body=body, source=said_by, error=error))
 
     assert len(stored) < dead_letters.LETTER_BYTES
     assert msgspec.json.decode(stored, type=DeadLetter).sequence == 3
@@ -114,7 +114,7 @@ async def number(letters: DeadLetterCount, wanted: int) -> None:
 async def test_what_another_buries_is_counted_as_our_own(bus: Bus, nats_url: str) -> None:
     letters = DeadLetterCount()
     assert list(letters.measures()) == [], "a number that jumps from 0 would count as many letters"
-    counting = asyncio.ensure_future(letters.keep_counting(bus, every_s=0.02))
+    counting = asyncio.ensure_future(letters.keep_counting(bus.js, every_s=0.02))
     try:
         await number(letters, 0)
         await bus.add_dead_entry(

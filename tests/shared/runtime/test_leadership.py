@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shared.auth.permissions import entry, lease_key
+from shared.auth.permissions import bucket_subject, lease_key
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
@@ -44,7 +44,7 @@ from tests.shared.sample_messages import abandoned
 WITHIN_S = 60.0
 LONG_S = 3.0  # a lease that a busy machine does not lose, on a clock that stands still with it
 LONGEST_S = 40.0  # one that nobody loses here, nor waits for
-SUBJECT = entry(STATE, lease_key(SERVICE))
+SUBJECT = bucket_subject(STATE, lease_key(SERVICE))
 
 
 def lease(bus: Bus, holder: str, clock: Clock | None = None, lease_s: float = LEASE_S) -> Lease:
@@ -208,10 +208,10 @@ async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> N
 
 async def test_what_is_kept_on_top_of_another_s_is_refused(bus: Bus) -> None:
     """One that was frozen between its look and its write, while a later leader wrote."""
-    revision = await bus.replace_entry(entry(STATE, SERVICE), b"first", 0)
+    revision = await bus.replace_entry(bucket_subject(STATE, SERVICE), b"first", 0)
     await bus.write_state(SERVICE, b"of the later leader")
     with pytest.raises(Stale):
-        await bus.replace_entry(entry(STATE, SERVICE), b"late", revision)
+        await bus.replace_entry(bucket_subject(STATE, SERVICE), b"late", revision)
 
 
 async def test_a_replica_begins_when_the_other_has_ended(nats_url: str, bus: Bus) -> None:

@@ -1,90 +1,74 @@
 """The last capacity facts of each node and namespace, which the server keeps beside the history.
-Edge.
 
-A node, or a quota, that has not changed for long is in no log any more: the oldest facts are
-discarded. Whoever reads the log from where it begins takes what is known of such a node or
-namespace from here.
+The oldest facts are discarded. So the history may not have the last fact of a node or a quota that
+has not changed for a long time. The stream `weir-nodes` has it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable
 
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import PullConsumer, StoredMessage
+from shared.bus.consumer import StoredMessage, stored_time
+from shared.bus.log_reader import LogReader, StreamQuery
 from shared.bus.subjects import FACTS, NODES
-from shared.bus.tail import add_consumer
 from shared.messages import CapacityFact, Message
 
-IDLE_S = 60.0
-WAIT_S = 10.0
-"""Nothing more comes after so long: what was there may have been replaced just now."""
 SOURCE = "Nats-Stream-Source"
+"""The header in which the server notes where a message was copied from."""
 
 
 class LastNodeFacts:
-    """The last facts that are behind `after` in the history, less those in whose place another was
-    heard since.
+    """The last facts after a position in the history, without those that the history has replaced
+    since.
     """
 
     def __init__(self, facts: Iterable[StoredMessage] = (), after: int = 0) -> None:
-        self._missing = {
-            subjects.subject_of(heard.message): heard for heard in facts if heard.sequence > after
-        }
+        self._missing: dict[str, StoredMessage] = {}
+        for fact in facts:
+            if fact.sequence > after:
+                self._missing[subjects.subject_of(fact.message)] = fact
 
     def note_fact(self, message: Message) -> None:
-        """Take a fact of the history as news of its node or namespace."""
+        """Note that the history has a fact about this node or namespace."""
         if isinstance(message, CapacityFact):
             self._missing.pop(subjects.subject_of(message), None)
 
     def take_missing(self) -> list[StoredMessage]:
-        """Return the facts that the history did not tell, the oldest first; once."""
-        unheard, self._missing = self._missing, {}
-        return sorted(unheard.values(), key=lambda heard: heard.sequence)
+        """Return the facts that the history did not have, the oldest first; each is returned once."""
+        missing, self._missing = self._missing, {}
+        return sorted(missing.values(), key=lambda fact: fact.sequence)
 
 
 async def read_last_node_facts(bus: Bus) -> list[StoredMessage]:
-    """Return the last facts, as the history of facts had them; none where an older version set up
-    the bus.
+    """Return the last facts, with their sequences in the history. Return none if an older version
+    created the streams.
     """
-    config = ConsumerConfig(
-        deliver_policy=DeliverPolicy.ALL,
-        ack_policy=AckPolicy.NONE,
-        filter_subject=subjects.CAPACITY,
-        inactive_threshold=IDLE_S,
-        mem_storage=True,
-    )
     try:
-        info = await bus.retry_until_answered(
-            lambda: add_consumer(bus.client, bus.js, NODES, config)
-        )
+        return await bus.retry_until_answered(lambda: _read_facts(bus))
     except NotFoundError:
         return []
-    puller = PullConsumer(bus.client, NODES, info.name)
-    left = int(info.num_pending or 0)
-    found = list[StoredMessage]()
+
+
+async def _read_facts(bus: Bus) -> list[StoredMessage]:
+    query = StreamQuery(NODES, (subjects.CAPACITY,))
+    reader = LogReader(bus, [query], _fact_in_history)
     try:
-        with contextlib.suppress(TimeoutError):
-            while left > 0:
-                raw = await asyncio.wait_for(puller.next(), WAIT_S)
-                left = min(left - 1, raw.metadata.num_pending)
-                with contextlib.suppress(subjects.UnreadableMessage):
-                    found.append(_as_in_history(raw))
+        return [fact async for fact in reader.read_stored()]
     finally:
-        await puller.close()
-    return found
+        await reader.close()
 
 
-def _as_in_history(raw: Msg) -> StoredMessage:
+def _fact_in_history(raw: Msg) -> StoredMessage | None:
     """Return a fact with its sequence among all facts, which the server has noted beside it."""
     noted = (raw.headers or {}).get(SOURCE, "").split()
     sequence = int(noted[1]) if len(noted) > 1 and noted[1].isdecimal() else 0
-    message = subjects.decode_message(raw.subject, raw.data)
-    return StoredMessage(message, raw.subject, FACTS, sequence, raw.metadata.timestamp.timestamp())
+    try:
+        message = subjects.decode_message(raw.subject, raw.data)
+    except subjects.UnreadableMessage:
+        return None
+    return StoredMessage(message, raw.subject, FACTS, sequence, stored_time(raw))

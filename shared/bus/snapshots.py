@@ -1,15 +1,22 @@
-"""A service's snapshot in `weir-state`: one entry or, where it is too large for a message, several.
-Edge.
+"""The snapshot of a service's state in the bucket `weir-state`.
 
-Promise: what is loaded is one whole snapshot that was stored. Parts are written beside those of the
-snapshot before; the entry that names them is written last, and says which they are.
+A small snapshot is one entry. One that is too large for a message has several parts.
+
+Promise: `load_snapshot` returns one whole snapshot that was stored. Parts are written beside the
+parts of the snapshot before; the entry that names them is written last.
+
+`load_state` and `encode_state` read and write a struct. A service starts from its snapshot and then
+reads the rest of the log. If the snapshot is absent, unreadable (another version wrote it) or ahead
+of a stream (the streams were made anew), the service reads the log from its beginning.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -23,11 +30,13 @@ from shared.bus.subjects import STATE
 from shared.runtime.metrics import Family, Measure
 
 log = structlog.get_logger()
+S = TypeVar("S", bound=msgspec.Struct)
 
 PART_BYTES = 900_000
-"""Bytes of one entry; the server's default for a message is 1 MiB."""
+"""Bytes of one entry. The server takes messages of 1 MiB by default."""
 MOST_PARTS = 64
 SETS = ("a", "b")
+FASTEST_COMPRESSION = 1
 BYTES = Family(
     name="weir_snapshot_bytes",
     kind="gauge",
@@ -40,28 +49,97 @@ FAILING = Family(
 )
 
 
+class NoSnapshot(Exception):
+    """There is no snapshot that can be used; the text is the reason."""
+
+
+class SnapshotAhead(NoSnapshot):
+    """The snapshot has messages that a stream does not have: the stream was made anew."""
+
+    def __init__(self, stream: str, sequence: int, last: int) -> None:
+        super().__init__(f"{stream} ends at {last}, and the snapshot has read up to {sequence}")
+        self.stream = stream
+        self.sequence = sequence
+        self.last = last
+
+
 class SnapshotTooLarge(Exception):
-    """More than all parts of a snapshot may hold."""
+    """The snapshot needs more than `MOST_PARTS` parts."""
 
 
 class SnapshotHead(msgspec.Struct, frozen=True):
-    """Where the parts of a snapshot are, and the digest of them all."""
+    """The entry that names the parts of a snapshot, with the digest of all of them."""
 
     parts: int
     set: str
     digest: str
 
 
-async def load_snapshot(bus: Bus, key: str) -> bytes:
-    """Return the last snapshot. Raises `NotFoundError` where there is none, or where its parts are
-    not whole.
+# ---------------------------------------------------------------- state
+
+
+async def load_state(
+    bus: Bus, key: str, kind: type[S], sequences_of: Callable[[S], Mapping[str, int]]
+) -> S:
+    """Return the state that `encode_state` encoded. Raises `NoSnapshot`, `SnapshotAhead`.
+
+    `sequences_of`: by stream, the sequence of the last message that is in the state.
     """
+    try:
+        body = zlib.decompress(await load_snapshot(bus, key))
+        state = msgspec.json.decode(body, type=kind)
+    except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
+        raise NoSnapshot(repr(error)) from error
+    for stream, sequence in sequences_of(state).items():
+        last = await bus.last_stored(stream)
+        if sequence > last:
+            raise SnapshotAhead(stream, sequence, last)
+    return state
+
+
+def encode_state(state: msgspec.Struct) -> bytes:
+    """Return the state as it is stored, compressed."""
+    return zlib.compress(msgspec.json.encode(state), FASTEST_COMPRESSION)
+
+
+class SnapshotStore:
+    """Stores a service's state again and again, and measures for how long storing has failed."""
+
+    def __init__(self, bus: Bus, key: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bus = bus
+        self.key = key
+        self.clock = clock
+        self.bytes = 0
+        self.failing_since_s: float | None = None
+
+    async def store(self, body: bytes) -> None:
+        """Store a snapshot. A failure is logged: a restart then reads more of the log."""
+        try:
+            await store_snapshot(self.bus, self.key, body)
+        except (NatsError, Stale, SnapshotTooLarge) as error:
+            log.warning("SnapshotFailed", bytes=len(body), error=repr(error))
+            if self.failing_since_s is None:
+                self.failing_since_s = self.clock()
+        else:
+            self.bytes = len(body)
+            self.failing_since_s = None
+
+    def measures(self) -> Iterable[Measure]:
+        failing_s = 0.0 if self.failing_since_s is None else self.clock() - self.failing_since_s
+        return [Measure(BYTES, {(): float(self.bytes)}), Measure(FAILING, {(): failing_s})]
+
+
+# ---------------------------------------------------------------- bytes
+
+
+async def load_snapshot(bus: Bus, key: str) -> bytes:
+    """Return the last snapshot. Raises `NotFoundError` if there is none, or parts are missing."""
     bucket = await bus.bucket(STATE)
-    body = await _entry(bus, bucket, key)
-    head = _head(body)
+    body = await _read_entry(bus, bucket, key)
+    head = _snapshot_head(body)
     if head is None:
         return body
-    parts = [await _entry(bus, bucket, part) for part in _part_keys(key, head)]
+    parts = [await _read_entry(bus, bucket, part) for part in _part_keys(key, head)]
     whole = b"".join(parts)
     if _digest(whole) != head.digest:
         raise NotFoundError
@@ -69,8 +147,8 @@ async def load_snapshot(bus: Bus, key: str) -> bytes:
 
 
 async def store_snapshot(bus: Bus, key: str, body: bytes) -> None:
-    """Replace the snapshot. Raises `TooLarge`, `NatsError`, and `Stale` where another has written
-    since we looked.
+    """Replace the snapshot. Raises `SnapshotTooLarge`, `NatsError`, and `Stale` if another replica
+    has written an entry meanwhile.
     """
     if len(body) <= PART_BYTES:
         return await bus.write_state(key, body)
@@ -84,20 +162,20 @@ async def store_snapshot(bus: Bus, key: str, body: bytes) -> None:
 
 
 async def _unused_set(bus: Bus, key: str) -> str:
-    """Return the name of the parts that the last snapshot does not use."""
+    """Return the name of the set of parts that the last snapshot does not use."""
     try:
-        head = _head(await _entry(bus, await bus.bucket(STATE), key))
+        head = _snapshot_head(await _read_entry(bus, await bus.bucket(STATE), key))
     except NotFoundError:
         return SETS[0]
     return next(name for name in SETS if head is None or name != head.set)
 
 
-async def _entry(bus: Bus, bucket: KeyValue, key: str) -> bytes:
+async def _read_entry(bus: Bus, bucket: KeyValue, key: str) -> bytes:
     return (await bus.retry_until_answered(lambda: bucket.get(key))).value or b""
 
 
-def _head(body: bytes) -> SnapshotHead | None:
-    """Return what an entry says of its parts; None for one that is a snapshot itself, which is
+def _snapshot_head(body: bytes) -> SnapshotHead | None:
+    """Return the head that an entry holds; None if the entry is a whole snapshot, which is
     compressed.
     """
     try:
@@ -112,32 +190,3 @@ def _part_keys(key: str, head: SnapshotHead) -> list[str]:
 
 def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
-
-
-class SnapshotStore:
-    """Stores a service's state again and again, and tells for how long that has failed."""
-
-    def __init__(self, bus: Bus, key: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bus = bus
-        self.key = key
-        self.clock = clock
-        self.bytes = 0
-        self.failing_since_s: float | None = None
-
-    async def store(self, body: bytes) -> None:
-        """Store it; where the bus is away, another leads or it is too large, a restart will read
-        more.
-        """
-        try:
-            await store_snapshot(self.bus, self.key, body)
-        except (NatsError, Stale, SnapshotTooLarge) as error:
-            log.warning("SnapshotFailed", bytes=len(body), error=repr(error))
-            self.failing_since_s = (
-                self.clock() if self.failing_since_s is None else self.failing_since_s
-            )
-        else:
-            self.bytes, self.failing_since_s = len(body), None
-
-    def measures(self) -> Iterable[Measure]:
-        failing_s = 0.0 if self.failing_since_s is None else self.clock() - self.failing_since_s
-        return [Measure(BYTES, {(): float(self.bytes)}), Measure(FAILING, {(): failing_s})]

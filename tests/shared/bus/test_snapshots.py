@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
@@ -11,10 +12,15 @@ from shared.bus.bus import Bus
 from shared.bus.snapshots import (
     MOST_PARTS,
     PART_BYTES,
+    NoSnapshot,
+    SnapshotAhead,
     SnapshotStore,
+    encode_state,
     load_snapshot,
+    load_state,
     store_snapshot,
 )
+from shared.bus.subjects import ORDERS
 
 LARGE = 2 * PART_BYTES + 1
 
@@ -76,3 +82,38 @@ async def test_a_snapshot_that_cannot_be_stored_is_measured_until_one_is(bus: Bu
     await snapshots.store(b"small")
 
     assert figures(snapshots) == {"weir_snapshot_bytes": 5, "weir_snapshot_failing_seconds": 0}
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A state of one number, and the last sequence of each stream that it has read."""
+
+    number: int
+    after: dict[str, int]
+
+
+async def load_counted(bus: Bus) -> Counted:
+    return await load_state(bus, "allocator", Counted, lambda state: state.after)
+
+
+async def test_a_state_is_loaded_as_it_was_stored(bus: Bus) -> None:
+    state = Counted(3, {ORDERS: 0})
+    await SnapshotStore(bus, "allocator").store(encode_state(state))
+
+    assert await load_counted(bus) == state
+
+
+async def test_a_state_that_is_absent_or_unreadable_is_no_snapshot(bus: Bus) -> None:
+    with pytest.raises(NoSnapshot):
+        await load_counted(bus)
+    await store_snapshot(bus, "allocator", b"of another version")
+
+    with pytest.raises(NoSnapshot):
+        await load_counted(bus)
+
+
+async def test_a_state_that_is_ahead_of_a_stream_is_no_snapshot(bus: Bus) -> None:
+    await store_snapshot(bus, "allocator", encode_state(Counted(3, {ORDERS: 9})))
+
+    with pytest.raises(SnapshotAhead) as raised:
+        await load_counted(bus)
+    assert (raised.value.stream, raised.value.sequence, raised.value.last) == (ORDERS, 9, 0)

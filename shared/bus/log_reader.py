@@ -1,0 +1,250 @@
+"""The log reader: several streams as one log, without leaving a trace on the bus.
+
+Promise: every message that matches a filter, in the order in which the server stored it, each once.
+Stored messages come first. Then, if the reader follows, new messages come as they are published; as
+far as `SETTLE_S` goes they are in order too. After the bus was away, the messages that were stored
+meanwhile come as at the beginning.
+
+`decode` turns a raw message into what the caller wants; a message for which it returns None is left
+out. Close the generators (`contextlib.aclosing`) when leaving early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, NamedTuple, TypeVar
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from shared.bus import subjects
+from shared.bus.bus import Bus
+from shared.bus.consumer import PullConsumer, StoredMessage, stored_message, stored_time
+from shared.bus.tail import add_consumer, consumer_filter
+from shared.runtime.process import cancel_tasks
+
+T = TypeVar("T")
+WAIT_S = 10.0
+"""A stored message that takes longer was discarded meanwhile."""
+IDLE_S = 60.0
+"""The server removes a consumer from which nobody has read for so long."""
+SETTLE_S = 0.1
+"""New messages that arrive within this time are sorted."""
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True)
+class StreamQuery:
+    """The part of one stream to read: the messages that match a filter (of all if there is none),
+    after a sequence, or since a time (seconds since 1970).
+    """
+
+    stream: str
+    filters: Sequence[str] = ()
+    after: int = 0
+    since_s: float | None = None
+
+    def matches(self, subject: str) -> bool:
+        if not self.filters:
+            return True
+        return any(subjects.matches_filter(each, subject) for each in self.filters)
+
+
+class Record(NamedTuple, Generic[T]):
+    """A decoded message with its place in the log."""
+
+    stored_s: float
+    stream: str
+    sequence: int
+    value: T
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        return self.stored_s, self.stream, self.sequence
+
+
+def readable_message(raw: Msg) -> StoredMessage | None:
+    """Return a message, or None if it cannot be read: it is among the dead letters."""
+    try:
+        return stored_message(raw)
+    except subjects.UnreadableMessage:
+        return None
+
+
+class LogReader(Generic[T]):
+    """Reads several streams as one log."""
+
+    def __init__(
+        self, bus: Bus, queries: Sequence[StreamQuery], decode: Callable[[Msg], T | None]
+    ) -> None:
+        self._streams = [_StreamReader(bus, query, decode) for query in queries]
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """By stream, the sequence of the last message that was read or left out."""
+        return {reader.query.stream: reader.position for reader in self._streams}
+
+    async def read_stored(self, until_s: float | None = None) -> AsyncGenerator[T, None]:
+        """Yield the messages that are stored at the call, up to a time if one is given."""
+        async with aclosing(self._merge_stored()) as records:
+            async for record in records:
+                if until_s is not None and record.stored_s > until_s:
+                    return
+                yield record.value
+
+    async def read_and_follow(self) -> AsyncGenerator[T, None]:
+        """Yield the stored messages, then new ones for ever, also after the bus was away."""
+        async for record in self._merge_stored():
+            yield record.value
+        while True:
+            async with aclosing(self._follow_while_connected()) as records:
+                async for record in records:
+                    yield record.value
+            async with aclosing(self._read_missed()) as records:
+                async for record in records:
+                    yield record.value
+
+    async def close(self) -> None:
+        for reader in self._streams:
+            await reader.close()
+
+    async def _merge_stored(self) -> AsyncGenerator[Record[T], None]:
+        """Merge the stored messages of all streams; one message of each stream is held."""
+        sources = [reader.read_stored() for reader in self._streams]
+        heads: dict[int, Record[T]] = {}
+        try:
+            for number, source in enumerate(sources):
+                record = await anext(source, None)
+                if record is not None:
+                    heads[number] = record
+            while heads:
+                first = min(heads, key=lambda number: heads[number].order)
+                yield heads.pop(first)
+                record = await anext(sources[first], None)
+                if record is not None:
+                    heads[first] = record
+        finally:
+            for source in sources:
+                await source.aclose()
+
+    async def _read_missed(self) -> AsyncGenerator[Record[T], None]:
+        """Yield the messages that were stored while the bus was away, once it answers."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            with contextlib.suppress(NatsError):
+                async for record in self._merge_stored():
+                    yield record
+                return
+
+    async def _follow_while_connected(self) -> AsyncGenerator[Record[T], None]:
+        """Yield new messages until one of the streams delivers no more."""
+        queue: asyncio.Queue[Record[T] | None] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(_pour(reader, queue)) for reader in self._streams]
+        try:
+            while not (ended := [task for task in tasks if task.done()]):
+                first = await queue.get()
+                await asyncio.sleep(SETTLE_S)
+                for record in _take_sorted(queue, first):
+                    yield record
+            for task in ended:
+                task.result()
+        finally:
+            await cancel_tasks(*tasks)
+        for record in _take_sorted(queue, None):
+            yield record
+
+
+class _StreamReader(Generic[T]):
+    """Reads one stream. After an error `read_stored` begins again after `position`."""
+
+    def __init__(self, bus: Bus, query: StreamQuery, decode: Callable[[Msg], T | None]) -> None:
+        self.bus = bus
+        self.query = query
+        self.decode = decode
+        self.position = query.after
+        self._consumer: PullConsumer | None = None
+
+    async def read_stored(self) -> AsyncGenerator[Record[T], None]:
+        """Yield what is stored now. Messages that the server discards meanwhile are missing."""
+        pending = await self._open()
+        assert self._consumer is not None
+        with contextlib.suppress(TimeoutError):
+            while pending > 0:
+                raw = await asyncio.wait_for(self._consumer.next(), WAIT_S)
+                pending = min(pending - 1, raw.metadata.num_pending)
+                for record in self._records(raw):
+                    yield record
+                self.position = raw.metadata.sequence.stream
+
+    async def read_new(self) -> AsyncIterator[Record[T]]:
+        """Yield new messages until the connection breaks, or the server removes the consumer."""
+        assert self._consumer is not None, "stored messages come first"
+        with contextlib.suppress(NatsError):
+            while True:
+                raw = await self._consumer.next()
+                for record in self._records(raw):
+                    yield record
+                self.position = raw.metadata.sequence.stream
+
+    async def close(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.close()
+            self._consumer = None
+
+    async def _open(self) -> int:
+        """Create a consumer after the position. Return how many messages are stored after it."""
+        await self.close()
+        query = self.query
+        since_s = query.since_s if self.position == 0 else None
+        policy = DeliverPolicy.BY_START_SEQUENCE
+        if since_s is not None:
+            policy = DeliverPolicy.BY_START_TIME
+        config = ConsumerConfig(
+            deliver_policy=policy,
+            opt_start_seq=self.position + 1 if since_s is None else None,
+            opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
+            ack_policy=AckPolicy.NONE,
+            **(consumer_filter(self.bus.client, list(query.filters)) if query.filters else {}),
+            inactive_threshold=IDLE_S,
+            mem_storage=True,
+        )
+        info = await add_consumer(self.bus.client, self.bus.js, query.stream, config)
+        self._consumer = PullConsumer(self.bus.client, query.stream, info.name)
+        return int(info.num_pending or 0)
+
+    def _records(self, raw: Msg) -> Iterator[Record[T]]:
+        """Yield the message; nothing if it is left out. One filter that covers several also matches
+        other messages.
+        """
+        if not self.query.matches(raw.subject):
+            return
+        value = self.decode(raw)
+        if value is not None:
+            sequence = raw.metadata.sequence.stream
+            yield Record(stored_time(raw), self.query.stream, sequence, value)
+
+
+async def _pour(reader: _StreamReader[T], queue: asyncio.Queue[Record[T] | None]) -> None:
+    """Put new messages into the queue; None at the end."""
+    try:
+        async for record in reader.read_new():
+            queue.put_nowait(record)
+    finally:
+        queue.put_nowait(None)
+
+
+def _take_sorted(
+    queue: asyncio.Queue[Record[T] | None], first: Record[T] | None
+) -> list[Record[T]]:
+    records = [first] if first is not None else []
+    while not queue.empty():
+        record = queue.get_nowait()
+        if record is not None:
+            records.append(record)
+    return sorted(records, key=lambda record: record.order)

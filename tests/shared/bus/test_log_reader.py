@@ -1,0 +1,131 @@
+"""Several streams are read as one log: stored messages in order, then new ones, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from nats.aio.msg import Msg
+
+from shared.bus.bus import Bus
+from shared.bus.consumer import StoredMessage
+from shared.bus.log_reader import LogReader, StreamQuery, readable_message
+from shared.bus.subjects import FACTS, ORDERS, pattern
+from shared.messages import CapacityChanged, JobRequested
+from tests.allocator.builders import node, request
+from tests.conftest import NatsServer
+
+ALL = [StreamQuery(ORDERS), StreamQuery(FACTS)]
+
+
+def name(stored: StoredMessage) -> str:
+    return stored.message.key().rpartition(".")[2]
+
+
+async def names(messages: AsyncGenerator[StoredMessage, None], most: int = 1000) -> list[str]:
+    """Return the names in the next messages, at most so many."""
+    found = list[str]()
+    async with asyncio.timeout(60), aclosing(messages):
+        async for stored in messages:
+            found.append(name(stored))
+            if len(found) == most:
+                break
+    return found
+
+
+async def publish_four(bus: Bus) -> None:
+    await bus.publish(request("j1"))
+    await bus.publish(node("n1"))
+    await bus.publish(request("j2"))
+    await bus.publish(node("n2"))
+
+
+async def test_stored_messages_of_two_streams_come_in_the_order_of_storing(bus: Bus) -> None:
+    await publish_four(bus)
+    reader = LogReader(bus, ALL, readable_message)
+
+    assert await names(reader.read_stored()) == ["j1", "n1", "j2", "n2"]
+    assert reader.positions == {ORDERS: 2, FACTS: 2}
+
+
+async def test_a_reader_goes_on_after_what_it_has_read(bus: Bus) -> None:
+    reader = LogReader(bus, ALL, readable_message)
+    await publish_four(bus)
+    await names(reader.read_stored())
+    await bus.publish(request("j3"))
+
+    assert await names(reader.read_stored()) == ["j3"]
+
+
+async def test_a_query_chooses_by_filter_sequence_and_time(bus: Bus) -> None:
+    await publish_four(bus)
+    requests = StreamQuery(ORDERS, (pattern(JobRequested),), after=1)
+    nodes = StreamQuery(FACTS, (pattern(CapacityChanged, "n2"),))
+
+    assert await names(LogReader(bus, [requests, nodes], readable_message).read_stored()) == [
+        "j2",
+        "n2",
+    ]
+    late = StreamQuery(FACTS, since_s=time.time() + 60)
+    assert await names(LogReader(bus, [late], readable_message).read_stored()) == []
+
+
+async def test_reading_ends_at_a_moment(bus: Bus) -> None:
+    await publish_four(bus)
+    reader = LogReader(bus, ALL, readable_message)
+    stored = [each async for each in reader.read_stored()]
+    again = LogReader(bus, ALL, readable_message)
+
+    assert await names(again.read_stored(until_s=stored[1].stored_s)) == ["j1", "n1"]
+
+
+async def test_what_cannot_be_read_is_left_out_and_anything_else_is_as_it_is_decoded(
+    bus: Bus,
+) -> None:
+    await bus.js.publish("weir.job.requested.default.odd", b"{")
+    await publish_four(bus)
+
+    def subject(raw: Msg) -> str | None:
+        return raw.subject if raw.data != b"{" else None
+
+    assert await names(LogReader(bus, ALL, readable_message).read_stored()) == [
+        "j1",
+        "n1",
+        "j2",
+        "n2",
+    ]
+    subjects = [each async for each in LogReader(bus, ALL, subject).read_stored()]
+    assert len(subjects) == 4 and subjects[0] == "weir.job.requested.default.j1"
+
+
+async def test_a_follower_gets_stored_and_new_messages(bus: Bus) -> None:
+    await publish_four(bus)
+    reader = LogReader(bus, ALL, readable_message)
+    following = asyncio.ensure_future(names(reader.read_and_follow(), most=6))
+    await bus.publish(request("j3"))
+    await bus.publish(node("n3"))
+
+    found = await following
+    assert found[:4] == ["j1", "n1", "j2", "n2"]
+    assert sorted(found[4:]) == ["j3", "n3"]
+    await reader.close()
+
+
+async def test_a_follower_misses_nothing_while_the_bus_is_away(
+    bus: Bus, nats_server: NatsServer
+) -> None:
+    await publish_four(bus)
+    reader = LogReader(bus, ALL, readable_message)
+    messages = reader.read_and_follow()
+    async with asyncio.timeout(60), aclosing(messages):
+        found = [name(await anext(messages)) for _ in range(4)]
+        await nats_server.kill()
+        await nats_server.start()
+        await bus.publish(request("j3"))
+        await bus.publish(node("n3"))
+        found += [name(await anext(messages)) for _ in range(2)]
+
+    assert sorted(found) == ["j1", "j2", "j3", "n1", "n2", "n3"]
+    await reader.close()

@@ -1,20 +1,24 @@
-"""The NATS client, made to survive what it cannot decode, and to say at once what will never be
-answered.
+"""The NATS client with the faults of nats-py worked around, and retries of requests.
 
-The library's read loop ends at the first message whose subject or status line is no text, and the
-connection hangs until its pings fail; the server then sends the same message again (nats-py 2.16; a
-test shows it). Here such a message is handed on with its subject escaped and without its headers,
-for somebody to bury.
+Every override and every use of a private name of nats-py is in this module. Each one names the
+upstream fault, and the nats-py version from which it can be removed. Weir is tested with nats-py
+2.16.0. When nats-py is updated: run tests/shared/bus/test_client.py, test_retry.py and test_tls.py
+without the override.
 
-Who asks for what he may not is told of it beside the request, and the library lets him wait until
-it times out; so it does with all that was asked on a connection that has broken. Here the waiting
-ends with `Refused`, or with `Lost`.
-
-Patience with a bus that is away: what it did not answer is asked again, and whoever runs us is
-told. Edge.
-
-Only for what may be asked twice: reading. What is said has an id of its own, by which the server
-takes it once.
+`flush`: the library sends its ping before the messages that wait, so an answer takes two timeouts.
+    Remove from: none yet.
+`_process_info`: it speaks in the clear with a server that does not require TLS. None yet.
+`_process_msg`: its read loop ends at a subject or status line that is no text; the connection hangs
+    until pings fail, and the server then sends the same message again. None yet.
+`_request_new_style`, `_process_err`: a request without permission waits for its timeout. None yet.
+`_attempt_reconnect`: a request on a broken connection waits for its timeout. None yet.
+`_connect_to_server`: it forgets a cancellation that comes together with a refused connection
+    (CPython issue 86296, fixed in Python 3.12), leaves a socket open, and cannot connect while the
+    name of a server is not resolved. None yet.
+`take_buffered`, `put_status`: `next_msg` creates a task for each message, and does not end when the
+    connection breaks. None yet.
+`create_named_consumer`: `add_consumer` changes the consumer of another user that has the same name.
+    None yet.
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
+import msgspec
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Credentials, RawCredentials
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import (
     BadSubjectError,
     ConnectionClosedError,
@@ -40,56 +46,64 @@ from nats.errors import (
 )
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, ConsumerInfo
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from shared.auth import authority, permissions
 from shared.runtime.log import RateLimitedWarning
 
+T = TypeVar("T")
+
 REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
-"""What the server says beside a request; the library has made its letters small."""
+"""The error that the server sends beside a request; the library converts it to lower case."""
+RETRY_S = 0.2
+"""Pause between two tries, of requests and of connections."""
+SERVER_ERROR = 500
 
 
 class PermanentError(NatsError):
-    """No later try can end otherwise."""
+    """An error that no retry can heal."""
 
 
 class Refused(PermanentError):
-    """The server does not let these credentials say this; no later try can end otherwise."""
+    """The server does not let these credentials publish to this subject."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"these credentials may not publish to {subject}")
 
 
 class ConnectionLost(NatsError):
-    """The connection broke before the answer came: what was asked for may have been done."""
+    """The connection broke before the answer came: the request may have been carried out."""
+
+
+PERMANENT_ERRORS = (
+    APIError,
+    BadSubjectError,
+    MaxPayloadError,
+    ConnectionClosedError,
+    PermanentError,
+)
 
 
 class ResilientClient(Client):
     api = permissions.API
     """The prefix of JetStream's API."""
     user = ""
-    """The name in our credentials; empty: we have none."""
+    """The name in the credentials; empty: there are none."""
     consumer_names: Sequence[str] = ()
-    """The only names that our consumers of orders and facts may have; none: any."""
+    """The only names that consumers of orders and facts may have; empty: any name."""
     require_tls = False
-    """Whether to speak over TLS only. The library would speak in the clear with a server that does
-    not ask for it.
-    """
+    """Refuse a server that does not speak TLS."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._open_requests: dict[
-            asyncio.Future[Msg], str
-        ] = {}  # answers that are waited for, and what was asked
-        self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
-        self._known_addresses: dict[
-            str, str
-        ] = {}  # by host and port of a server: its last address, if it had a name
+        self.on_break: set[Callable[[], None]] = set()  # called when the connection breaks
+        self._open_requests: dict[asyncio.Future[Msg], str] = {}  # answer -> subject of the request
+        self._known_addresses: dict[str, str] = {}  # host and port of a server -> its last address
 
     async def flush(self, timeout: int = 10) -> None:
-        """As the library's, which asks the server for an answer before it has sent what waits: up
-        to s each.
-        """
+        """Send what waits, then wait for an answer of the server; each at most `timeout` seconds."""
         try:
             await asyncio.wait_for(self._flush_pending(force_flush=True), timeout)
         except TimeoutError as error:
@@ -97,17 +111,19 @@ class ResilientClient(Client):
         await super().flush(timeout)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Use TLS if it is required here, also where the server does not require it."""
         if initial_connection and self.require_tls:
             if not (info.get("tls_required") or info.get("tls_available")):
-                raise NatsError("nats: the server speaks no TLS, and we are to use it")
-            info["tls_required"] = (
-                True  # the library uses TLS only where the server does not do without
-            )
+                raise NatsError("nats: the server has no TLS, and TLS is required here")
+            info["tls_required"] = True
         await super()._process_info(info, initial_connection)
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
+        """Deliver a message that cannot be decoded with its subject escaped and without headers, so
+        that it becomes a dead letter.
+        """
         try:
             await super()._process_msg(sid, subject, reply, data, headers)
         except (UnicodeDecodeError, IndexError):
@@ -121,19 +137,19 @@ class ResilientClient(Client):
         timeout: float = 1,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """As the library's; the answer may also be that there will be none."""
+        """Send a request and wait for the answer. Raises `Refused`, `ConnectionLost` at once."""
         if self.is_draining_pubs:
             raise ConnectionDrainingError
         if not self._resp_sub_prefix:
             await self._init_request_sub()
         assert self._resp_sub_prefix
         token = self._nuid.next().decode()
+        inbox = f"{self._resp_sub_prefix.decode()}{token}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._resp_map[token], self._open_requests[answer] = answer, subject
+        self._resp_map[token] = answer
+        self._open_requests[answer] = subject
         try:
-            await self.publish(
-                subject, payload, reply=f"{self._resp_sub_prefix.decode()}{token}", headers=headers
-            )
+            await self.publish(subject, payload, reply=inbox, headers=headers)
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError as error:
@@ -142,26 +158,36 @@ class ResilientClient(Client):
             del self._resp_map[token], self._open_requests[answer]
 
     async def _process_err(self, err_msg: str) -> None:
+        """Fail the requests on a subject for which the server has refused permission."""
         await super()._process_err(err_msg)
         if refused := REFUSAL.search(err_msg):
             for answer, subject in self._open_requests.items():
                 if subject.lower() == refused[1] and not answer.done():
                     answer.set_exception(Refused(subject))
 
-    async def _connect_to_server(self, s: Any) -> None:
-        """As the library's; who was cancelled at the moment at which he was refused is cancelled
-        all the same.
+    async def _attempt_reconnect(self) -> None:
+        """Fail all open requests, then reconnect."""
+        for answer in self._open_requests:
+            if not answer.done():
+                answer.set_exception(ConnectionLost("nats: the connection broke"))
+        for callback in self.on_break:
+            callback()
+        await super()._attempt_reconnect()
 
-        Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting
-        would never end. The socket of the try before, to a server that said nothing, is closed; the
-        library forgets it.
+    async def _connect_to_server(self, s: Any) -> None:
+        """Connect to a server. A cancellation that arrives together with a refused connection is
+        raised; else reconnecting would never end.
+
+        Close the socket of the last try first: the library leaves it open if the server did not
+        answer.
         """
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
         try:
             await self._connect_by_name_or_address(s)
         except OSError:
-            if (task := asyncio.current_task()) and task.cancelling():
+            task = asyncio.current_task()
+            if task and task.cancelling():
                 raise asyncio.CancelledError from None
             raise
 
@@ -179,65 +205,83 @@ class ResilientClient(Client):
             if address is None or self._transport is None:
                 raise
             host = f"[{address}]" if ":" in address else address
-            there = uri._replace(netloc=f"{host}:{uri.port}")
-            await self._transport.connect(
-                there, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"]
-            )
+            uri = uri._replace(netloc=f"{host}:{uri.port}")
+            timeout_s = self.options["connect_timeout"]
+            await self._transport.connect(uri, DEFAULT_BUFFER_SIZE, timeout_s)
         else:
             self._remember_address(uri)
 
     def _remember_address(self, uri: Any) -> None:
-        """Keep the address of the server that is connected. A transport over WebSocket does not
-        tell it.
-        """
+        """Store the address of the connected server. A WebSocket transport does not provide it."""
         writer = getattr(self._transport, "_io_writer", None)
         peer = writer.get_extra_info("peername") if writer is not None else None
         if peer:
             self._known_addresses[uri.netloc] = peer[0]
 
-    async def _attempt_reconnect(self) -> None:
-        for answer in self._open_requests:
-            if not answer.done():
-                answer.set_exception(ConnectionLost("nats: the connection broke"))
-        for told in self.on_break:
-            told()
-        await super()._attempt_reconnect()
+
+def take_buffered(inbox: Subscription) -> Msg:
+    """Return the next message of a subscription that has at least one."""
+    return inbox._pending_queue.get_nowait()
+
+
+def put_status(client: ResilientClient, inbox: Subscription, status: str) -> None:
+    """Put a status message of our own behind the messages of a subscription."""
+    inbox._pending_queue.put_nowait(Msg(_client=client, headers={"Status": status}))
+
+
+async def create_named_consumer(
+    client: ResilientClient, js: JetStreamContext, stream: str, name: str, config: ConsumerConfig
+) -> ConsumerInfo:
+    """Create a consumer with one filter; raise `APIError` if there is another one of this name."""
+    request = {
+        "stream_name": stream,
+        "action": "create",
+        "config": replace(config, name=name).as_dict(),
+    }
+    subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
+    answer = await js._api_request(subject, msgspec.json.encode(request))
+    info: ConsumerInfo = ConsumerInfo.from_response(answer)
+    return info
+
+
+# ---------------------------------------------------------------- connecting
 
 
 async def connect_client(
     url: str, credentials: str = "", ca: str = "", **options: Any
 ) -> ResilientClient:
-    """As `nats.connect`.
+    """Connect as `nats.connect` does.
 
-    `credentials`: a file, or their text; with them answers go to inboxes that are this user's
-    alone. `ca`: a file, or its text, with the certificates that the server's must be signed by;
-    empty: the system's. With it, or with an address that begins with `tls://`, a server that speaks
-    no TLS is refused.
+    `credentials`: a file, or their text; with them answers go to inboxes that only this user may
+    read. `ca`: a file, or its text, with the certificates that sign the server's; empty: the
+    system's. With `ca`, or if the address begins with `tls://`, a server without TLS is refused.
     """
     client = ResilientClient()
     if credentials:
-        claimed, user = _credentials_option(credentials)
-        name = authority.user_name(claimed)
-        client.api, client.user = permissions.api_prefix(name), name
-        client.consumer_names = _consumer_names(name, authority.user_tags(claimed))
-        options |= {"user_credentials": user, "inbox_prefix": permissions.inbox_prefix(name)}
+        text, option = _credentials_option(credentials)
+        name = authority.user_name(text)
+        client.api = permissions.api_prefix(name)
+        client.user = name
+        client.consumer_names = _consumer_names(name, authority.user_tags(text))
+        options["user_credentials"] = option
+        options["inbox_prefix"] = permissions.inbox_prefix(name)
     client.require_tls = bool(ca) or url.startswith("tls://")
     if ca:
-        file, text = (None, ca) if _is_text(ca) else (ca, None)
-        options["tls"] = ssl.create_default_context(cafile=file, cadata=text)
+        file, certificates = (None, ca) if _is_text(ca) else (ca, None)
+        options["tls"] = ssl.create_default_context(cafile=file, cadata=certificates)
     try:
         await client.connect(url, **options)
     except (NatsError, asyncio.CancelledError):
-        with contextlib.suppress(AssertionError):  # there was no address to connect to
-            await (
-                client.close()
-            )  # else the socket of a connection that is refused, or given up, stays open
+        # Without this the socket of a refused connection stays open. The assertion fails if there
+        # was no address to connect to.
+        with contextlib.suppress(AssertionError):
+            await client.close()
         raise
     return client
 
 
 def _credentials_option(credentials: str) -> tuple[str, Credentials]:
-    """Return the text of credentials, and how the library is to be told of them."""
+    """Return the text of credentials, and the option for the library."""
     if _is_text(credentials):
         return credentials, RawCredentials(credentials)
     return Path(credentials).read_text(), credentials
@@ -251,44 +295,32 @@ def _consumer_names(user: str, tags: Sequence[str]) -> list[str]:
         return []
     namespace, _, job = key.partition(".")
     prefix = f"{permissions.READERS_TAG}:"
-    blocks = [tag.removeprefix(prefix) for tag in tags if tag.startswith(prefix)]
-    return [name for block in blocks for name in permissions.reader_names(namespace, job, block)]
+    names = []
+    for tag in tags:
+        if tag.startswith(prefix):
+            names += permissions.reader_names(namespace, job, tag.removeprefix(prefix))
+    return names
 
 
-def _is_text(given: str) -> bool:
-    """Of what is else the name of a file."""
-    return given.startswith(authority.BEGIN[:5])
+def _is_text(file_or_text: str) -> bool:
+    """Return True for the text of credentials or certificates, and False for the name of a file."""
+    return file_or_text.startswith(authority.BEGIN[:5])
 
 
-log = structlog.get_logger()
-T = TypeVar("T")
-
-RETRY_S = 0.2
-"""From one try to the next: of all that is tried again, the connection too."""
-PERMANENT_ERRORS = (
-    APIError,
-    BadSubjectError,
-    MaxPayloadError,
-    ConnectionClosedError,
-    PermanentError,
-)
-
-
-SERVER_ERROR = 500
+# ---------------------------------------------------------------- retries
 
 
 def is_transient(error: NatsError) -> bool:
-    """Whether a later try may end otherwise. A server without a leader, say, answers that it is not
-    available yet.
+    """Return True if a retry may succeed. A server without a leader, for example, answers that it
+    is not available yet.
     """
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, PERMANENT_ERRORS)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error says no more than that the bus cannot do it now: nothing is wrong
-    with the request.
+    """Return True if the bus is the cause of an error, and the request is not.
 
-    With its errors of 500 and above a server says that it has no leader, or no room.
+    With codes of 500 and above a server says that it has no leader, or no room.
     """
     if isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR:
         return True
@@ -296,13 +328,17 @@ def is_outage(error: BaseException) -> bool:
 
 
 async def retry_until_answered(
-    client: ResilientClient, question: Callable[[], Awaitable[T]], warning: RateLimitedWarning
+    client: ResilientClient, request: Callable[[], Awaitable[T]], warning: RateLimitedWarning
 ) -> T:
-    """The answer, however long the server is away meanwhile; raises what no later try can heal."""
+    """Return the answer to a request that only reads, however long the bus is away. Raises
+    permanent errors.
+
+    Messages are published by `Publisher`: the server stores each one once, by its id.
+    """
     while True:
         if not client.is_reconnecting:
             try:
-                return await question()
+                return await request()
             except NatsError as error:
                 if not is_transient(error):
                     raise

@@ -45,7 +45,7 @@ from nats.js.errors import NotFoundError
 
 from shared.auth.permissions import consumer_name
 from shared.bus import subjects
-from shared.bus.client import RETRY_S, Refused, ResilientClient
+from shared.bus.client import RETRY_S, Refused, ResilientClient, put_status, take_buffered
 from shared.messages import Message
 from shared.runtime.log import RateLimitedWarning
 
@@ -120,7 +120,7 @@ class PullConsumer:
         if self._due == 0:
             await self._request_batch(inbox)
         if inbox.pending_msgs:  # the library makes a task for each message that is waited for
-            return inbox._pending_queue.get_nowait()
+            return take_buffered(inbox)
         try:
             return await inbox.next_msg(timeout=2.5 * HEARTBEAT_S)
         except NatsTimeout as error:
@@ -134,9 +134,7 @@ class PullConsumer:
     def _on_break(self) -> None:
         """What came before it is read first."""
         if self._inbox:
-            self._inbox._pending_queue.put_nowait(
-                Msg(_client=self._client, headers={"Status": BROKEN})
-            )
+            put_status(self._client, self._inbox, BROKEN)
 
     async def _request_batch(self, inbox: Subscription) -> None:
         self._may_ask()  # what is given to one who no longer leads is missed by who does

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
@@ -20,7 +19,7 @@ from nats.js.errors import APIError
 
 from shared.auth.permissions import API, SLOTS, SUBMITTER
 from shared.bus import subjects
-from shared.bus.client import RETRY_S, PermanentError, ResilientClient
+from shared.bus.client import RETRY_S, PermanentError, ResilientClient, create_named_consumer
 from shared.bus.consumer import Position, PullConsumer, StoredMessage, stored_message, stored_time
 from shared.runtime.log import RateLimitedWarning
 
@@ -159,17 +158,8 @@ async def add_consumer(
         config, metadata={"reader": secrets.token_hex(NAME_BYTES)}, inactive_threshold=idle_s
     )
     for name in random.sample(client.consumer_names, min(tries, len(client.consumer_names))):
-        asked = {
-            "stream_name": stream,
-            "action": "create",
-            "config": replace(ours, name=name).as_dict(),
-        }
-        subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
         try:
-            info: ConsumerInfo = ConsumerInfo.from_response(
-                await js._api_request(subject, msgspec.json.encode(asked))
-            )
-            return info
+            return await create_named_consumer(client, js, stream, name, ours)
         except APIError as error:
             if error.err_code not in NAME_TAKEN:
                 raise

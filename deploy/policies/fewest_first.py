@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placing.placement import Node, Room
-from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.placement.room import Room
+from services.allocator.policies.contract import JobSeen, Node, Want, at_start
 
 
 def fewest_first(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:

@@ -15,26 +15,38 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator import change, failures, leaving, outgrowing, relief, repair, unanswered
-from services.allocator.capacity import free_nodes, purses
-from services.allocator.claims import Reach
-from services.allocator.cluster_quotas import slots, task_limits, with_cluster_quotas
-from services.allocator.ending import ending
+from services.allocator import failures
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
-from services.allocator.job import Job
-from services.allocator.placing.placement import Room
+from services.allocator.placement.claims import Reach
+from services.allocator.placement.free_capacity import (
+    free_nodes,
+    purses,
+    slots,
+    task_limits,
+    with_cluster_quotas,
+)
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Want
 from services.allocator.policy_calls import desired_sizes, jobs_by_policy
-from services.allocator.preemption import give_way
-from services.allocator.refresh import refreshed
-from services.allocator.releases import NOTHING, coming_capacity
-from services.allocator.reservations import Reserve
-from services.allocator.rules import Rules
-from services.allocator.situation import Situation
-from services.allocator.state import State, tables_of
-from services.allocator.timing import Wish
-from services.allocator.user_changes import fit_into_bounds, suspend
-from services.allocator.verdict import Verdict
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.releases import NOTHING, coming_capacity
+from services.allocator.state.state import State, tables_of
+from services.allocator.state.table_updates import refreshed
+from services.allocator.steps import (
+    evacuation,
+    memory_growth,
+    repair,
+    repetition,
+    resize,
+    slow_task_migration,
+)
+from services.allocator.steps.finish import ending
+from services.allocator.steps.preemption import give_way
+from services.allocator.steps.reservations import Reserve
+from services.allocator.steps.stabilisation import Wish
+from services.allocator.steps.user_changes import fit_into_bounds, suspend
+from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import AllocationDecided, JobFinished
 
 Jobs = dict[str, Job]
@@ -114,7 +126,7 @@ def _decide_jobs(
     run.ask(repair.repaired, urgent, run.note_claims)
     # 3. Move tasks that will be lost, while they still work. Leave jobs alone while a decision is
     #    in flight; take the others into changed bounds.
-    run.ask(leaving.moved, urgent)
+    run.ask(evacuation.moved, urgent)
     run.ask(_wait_or_fit, urgent)
     # 4. Reserve capacity for jobs that have waited too long or have a higher priority, and make
     #    others give way. Give tasks the memory that they will need; move tasks that starve.
@@ -139,7 +151,9 @@ def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
     """Return the free capacity. Nodes take nothing new while tasks are sent away from them, or
     starve there.
     """
-    shunned = leaving.shunned(urgent.values()) | relief.shunned(urgent.values(), now, rules)
+    shunned = evacuation.shunned(urgent.values()) | slow_task_migration.shunned(
+        urgent.values(), now, rules
+    )
     quotas = rules.quotas
     return Room(
         free_nodes(state),
@@ -157,11 +171,11 @@ def _end_or_suspend(situation: Situation) -> Verdict | None:
 
 
 def _wait_or_fit(situation: Situation) -> Verdict | None:
-    return change.in_flight(situation.job) or fit_into_bounds(situation)
+    return resize.in_flight(situation.job) or fit_into_bounds(situation)
 
 
 def _enlarge_or_relieve(situation: Situation) -> Verdict | None:
-    return outgrowing.enlarged(situation) or relief.relieved(situation)
+    return memory_growth.enlarged(situation) or slow_task_migration.relieved(situation)
 
 
 # ---------------------------------------------------------------- one pass
@@ -278,7 +292,7 @@ class _Pass:
                 continue
             if quotas and job.request.namespace in quotas:
                 continue
-            if change.is_settled(seen_jobs[key], target):
+            if resize.is_settled(seen_jobs[key], target):
                 verdicts[key] = Verdict(why=target.reason)
 
     def start_or_resize(self, situation: Situation) -> Verdict:
@@ -286,7 +300,7 @@ class _Pass:
         if self.reserve.reservations:
             target = self.reserve.start_want(situation)
             situation = replace(situation, target=target)
-        return change.changed(situation)
+        return resize.changed(situation)
 
     # ------------------------------------------------------------ what else is said
 
@@ -308,7 +322,7 @@ class _Pass:
         """
         for key, job in urgent.items():
             if job.leaving:
-                self.verdicts[key] = _noting(self.verdicts[key], leaving.stays(job))
+                self.verdicts[key] = _noting(self.verdicts[key], evacuation.stays(job))
         if not self.reserve.reservations:
             return
         for key, verdict in self.verdicts.items():
@@ -321,11 +335,11 @@ class _Pass:
         pending = []
         for job in self.jobs.values():
             may_be = job.coming is not None or job.running is None or job.resized_from
-            if may_be and unanswered.pending_decision(job):
+            if may_be and repetition.pending_decision(job):
                 pending.append(job)
         if pending:
             nodes, verdicts = self.state.nodes, self.verdicts
-            self.verdicts |= unanswered.attend(pending, verdicts, nodes, self.now, self.rules)
+            self.verdicts |= repetition.attend(pending, verdicts, nodes, self.now, self.rules)
 
     def decisions(self, search: FaultSearch, untried: Mapping[str, str]) -> Decisions:
         """Combine the verdicts of this pass."""

@@ -3,6 +3,12 @@
 A policy is not trusted to be right, be it one of Weir's or one's own: what it raises, and a want
 outside of its job's bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and
 the policy decides on its others.
+
+Jobs with a policy that is not known here.
+
+A program that works on a copy of the state (a person's command, not the allocator) may lack
+policies that the cluster has enrolled. `decide` asks the cluster's policy in place of such a one,
+and that has to be said.
 """
 
 from __future__ import annotations
@@ -12,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
-from services.allocator.job import Job
-from services.allocator.placing.placement import ROLES
+from services.allocator.placement.room import ROLES
 from services.allocator.policies.contract import JobList, JobSeen, Node, Want
 from services.allocator.policies.registry import POLICIES
-from services.allocator.state import State, tables_of
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, tables_of
 from shared.messages import Alternative, Span
 
 
@@ -181,3 +187,32 @@ def _number_error(want: Want) -> ValueError | None:
 
 def _is_amount(amount: float) -> bool:
     return math.isfinite(amount) and amount >= 0
+
+
+REMEDY = "it is told with WEIR_ALLOCATOR_POLICIES={}, from the folder of its module"
+
+
+def unknown_policies(state: State, otherwise: str) -> str:
+    """Return the policies that are not known, with a job of each and the remedy; empty: all are
+    known.
+
+    `otherwise`: the consequence, for the text.
+    """
+    job_of_policy = _jobs_of_unknown_policies(state)
+    if not job_of_policy:
+        return ""
+    unknown = sorted(job_of_policy)
+    jobs = ", ".join([job_of_policy[policy].replace(".", "/") for policy in unknown])
+    policies = ", ".join(unknown)
+    remedy = REMEDY.format(",".join(unknown))
+    return f"policy {policies} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"
+
+
+def _jobs_of_unknown_policies(state: State) -> dict[str, str]:
+    """Return one job of each policy that is not known."""
+    job_of_policy = {}
+    for key, job in sorted(state.jobs.items()):
+        policy = job.request.policy
+        if policy and policy not in POLICIES:
+            job_of_policy[policy] = key
+    return job_of_policy

@@ -21,19 +21,19 @@ from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
-from services.allocator import memory
+from services.allocator import snapshot
+from services.allocator.admission import changes
+from services.allocator.admission import requests as requests_module
+from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.admission.removal import Removal
+from services.allocator.admission.requests import ProgramFault
+from services.allocator.admission.validation import Wrong, answered_as, check
+from services.allocator.custom_policies import enrol
 from services.allocator.decide import Decisions, decide, prepared
-from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
-from services.allocator.measures import PASS, Meters
-from services.allocator.removal import Removal
-from services.allocator.requests import admission, changes
-from services.allocator.requests.admission import ProgramFault
-from services.allocator.requests.changes import answer_change, unanswered_changes
-from services.allocator.requests.validate import Wrong, answered_as, check
-from services.allocator.rules import Rules
-from services.allocator.showing import Views, wait_for_change
-from services.allocator.state import (
+from services.allocator.metrics import PASS, Meters
+from services.allocator.settings import Rules
+from services.allocator.state.state import (
     EVIDENCE,
     HEARD,
     State,
@@ -42,6 +42,7 @@ from services.allocator.state import (
     refuse,
     with_last_fact,
 )
+from services.allocator.view_bucket import Views, wait_for_change
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
@@ -144,7 +145,7 @@ class Allocator:
         self.changed = asyncio.Event()
         self.unsaved = asyncio.Event()
         self.meters = Meters()
-        self.snapshots = SnapshotStore(bus, memory.KEY)
+        self.snapshots = SnapshotStore(bus, snapshot.KEY)
         self.plaints: dict[tuple[str, str], RateLimitedWarning] = {}
         # When the first fact since the last pass was stored, by the server's clock.
         self.stirred_s: float | None = None
@@ -199,7 +200,7 @@ class Allocator:
         found = check(body, self.rules)
         reasons = found.reasons if isinstance(found, Wrong) else (error,)
         job, namespace = answered_as(subject, body)
-        return admission.refused(Wrong(job, namespace, reasons), sequence)
+        return requests_module.refused(Wrong(job, namespace, reasons), sequence)
 
     async def live(self) -> None:
         """The replay is over: add the nodes and quotas that it did not tell of, and begin to
@@ -316,7 +317,7 @@ class Allocator:
     def _next_requests(self) -> list[int]:
         """Return the numbers of the requests that are answered next."""
         requests = {}
-        for uid, asked in admission.unanswered(self.state).items():
+        for uid, asked in requests_module.unanswered(self.state).items():
             requests[uid] = asked.request
         namespaces = {}
         for uid, request in self._answerable(requests).items():
@@ -365,7 +366,7 @@ class Allocator:
             return
         program = await self._stored_program(asked.request)
         if uid in self.state.asked:
-            answer = admission.answer(self.state, uid, program, time.time(), self.rules)
+            answer = requests_module.answer(self.state, uid, program, time.time(), self.rules)
             await self._answer(answer)
 
     async def _answer_changes(self) -> None:
@@ -502,7 +503,7 @@ class Allocator:
             self.unsaved.clear()
             if self.state.tables is not None:
                 self.state = prepared(self.state, self.rules)
-            await self.snapshots.store(memory.encoded(self.state))
+            await self.snapshots.store(snapshot.encoded(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
     def on_removed(self, key: str) -> None:
@@ -591,7 +592,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     allocator run in the background.
     """
     know_policies(settings)
-    state = await memory.recall_for_leader(bus)
+    state = await snapshot.recall_for_leader(bus)
     allocator = Allocator(bus, settings, state)
     bus.health.add_source("the snapshot", allocator.snapshots.measures)
     bus.health.add_source(

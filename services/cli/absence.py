@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.allocator.view import ENDED, JobView
+from services.allocator.job_views import ENDED, JobView
 from shared.text import format_names
 
 ASK = "`weir submit FILE` asks for one"

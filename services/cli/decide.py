@@ -17,7 +17,7 @@ import traceback
 import msgspec
 
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart, at_least_zero
 from services.cli.policy_names import policy

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
-from services.allocator.requests.validate import Wrong, check
+from services.allocator.admission.validation import Wrong, check
 from services.cli import program_check, request_file, store
 from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
 from services.cli.diagnosis.fit import of_job

@@ -14,21 +14,21 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import aclosing
 
-from services.allocator import memory
-from services.allocator.enrolment import enrol
-from services.allocator.placing.amounts import together
-from services.allocator.placing.misfit import told as amount
-from services.allocator.placing.placement import ROLES
+from services.allocator import snapshot
+from services.allocator.admission.validation import Wrong, check
+from services.allocator.custom_policies import enrol
+from services.allocator.placement.amounts import together
+from services.allocator.placement.room import ROLES
+from services.allocator.placement.shortage import told as amount
 from services.allocator.policies.contract import Size
-from services.allocator.proposal import Effect, Outlook, outlook
-from services.allocator.requests.validate import Wrong, check
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply, with_last_fact
+from services.allocator.settings import Rules
+from services.allocator.state.state import State, apply, with_last_fact
 from services.cli import connection
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.trouble import WRONG_USE, Trouble
+from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
@@ -82,7 +82,7 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
 
 async def _state(bus: Bus) -> State:
     """As the allocator's is, or will be once it has heard what is stored."""
-    state = await memory.recall(bus)
+    state = await snapshot.recall(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [
         Wanted(stream, filters(stream), after=state.sequences.get(stream, 0))

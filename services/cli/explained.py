@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
+from services.allocator.job_views import ENDED, TRAINS
 from services.allocator.policies.contract import Size
-from services.allocator.proposal import Effect
-from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
 from services.whatif.event_log import Told
 from services.whatif.explain.explanation import Explanation, Ground, Holding, Means, Prospect
+from services.whatif.proposal import Effect
 from shared.bus.subjects import tag_of
 from shared.text import (
     format_count,

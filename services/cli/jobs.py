@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli import connection, words
 from services.cli.entry import Entry
 from services.cli.jobs_table import table

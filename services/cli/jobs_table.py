@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from services.allocator.view import ENDED, SILENT, JobView
+from services.allocator.job_views import ENDED, SILENT, JobView
 from services.cli.words import evaluated
 from services.console.top.fitting import fitting, longest, taken
 from shared.bus.subjects import DEFAULT_NAMESPACE

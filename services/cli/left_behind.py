@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 
-from services.allocator.view import ENDED, JobView
+from services.allocator.job_views import ENDED, JobView
 from services.cli.jobs import snapshots
 from services.local.kubelet.world import KubeletSettings
 from shared.bus.bus import Bus

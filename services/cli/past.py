@@ -13,9 +13,9 @@ from contextlib import aclosing
 from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
-from services.allocator import memory
-from services.allocator.rules import Rules
-from services.allocator.state import State, with_last_fact
+from services.allocator import snapshot
+from services.allocator.settings import Rules
+from services.allocator.state.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
@@ -98,7 +98,7 @@ async def _stored(bus: Bus, at_s: float) -> State | None:
     """The allocator's stored state; None where there is none, or where it knows of what came after
     the moment.
     """
-    state = await memory.recall(bus)
+    state = await snapshot.recall(bus)
     for stream, sequence in state.sequences.items():
         if await _stored_s(bus, stream, sequence) > at_s:
             return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from services.allocator.enrolment import enrol
+from services.allocator.custom_policies import enrol
 from services.allocator.policies.registry import POLICIES
 from services.cli.words import Word
 from shared.runtime.config import BadSettings

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from services.allocator.requests.validate import Wrong, check
-from services.allocator.requests.wording import found
-from services.allocator.rules import Rules
+from services.allocator.admission.validation import Wrong, check, found
+from services.allocator.settings import Rules
 from services.cli.examples import example
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import is_name

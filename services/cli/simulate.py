@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.cli import file_formats, simulated
 from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.policy_names import policies

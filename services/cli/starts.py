@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.reader import OUR_CLOCK_S, Wanted

@@ -13,8 +13,8 @@ from contextlib import aclosing
 
 from nats.errors import Error as NatsError
 
-from services.allocator.placing.misfit import NEVER
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
+from services.allocator.placement.shortage import NEVER
 from services.cli.jobs import snapshots
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted

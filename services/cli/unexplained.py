@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 
-from services.allocator.state import State
+from services.allocator.state.state import State
 from services.cli.absence import ASK, LISTED
 from services.whatif.event_log import Moment
 from shared.messages import Message

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from services.allocator.requests.wording import NAME
+from services.allocator.admission.validation import NAME
 from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import DNS_LABEL
 

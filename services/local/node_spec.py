@@ -22,8 +22,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
-from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.local.objects.naming import SUBDOMAIN
 from shared import documents
 

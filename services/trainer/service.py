@@ -79,7 +79,7 @@ EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = (
     138,
     137,
 )  # taken away; lost another task; the child was killed
-EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/exits.py`)
+EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/state/exits.py`)
 ROUNDING_S = 0.001
 AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 

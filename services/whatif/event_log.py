@@ -20,9 +20,9 @@ from typing import TypeVar
 import msgspec
 
 from services.allocator.decide import decide
-from services.allocator.rules import Rules
-from services.allocator.state import HEARD, State, apply
-from services.allocator.timing import Wish
+from services.allocator.settings import Rules
+from services.allocator.state.state import HEARD, State, apply
+from services.allocator.steps.stabilisation import Wish
 from services.whatif.simulator.scenario import Bad, Reason
 from shared.bus.subjects import UnreadableMessage, decode_message, kind_of
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited

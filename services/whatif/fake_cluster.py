@@ -20,7 +20,7 @@ from math import inf
 
 import msgspec
 
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.whatif.simulator.scenario import Cluster, Machine, Tenant
 from shared.messages import CapacityChanged, OwnPod, Resources
 

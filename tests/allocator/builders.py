@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from services.allocator.decide import Decisions, decide, prepared
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply, without_tables
+from services.allocator.settings import Rules
+from services.allocator.state.state import State, apply, without_tables
 from shared.bus.subjects import decode_message, encode_message, subject_of
 from shared.messages import (
     AllocationDecided,

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
-from services.allocator.state import HEARD, State, apply
+from services.allocator.state.state import HEARD, State, apply
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, CapacityChanged, JobAccepted, JobRejected, Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from shared.messages import CancelRequested, JobFinished, Resources, RoleResources, Taint
 from tests.allocator.builders import (
     AT_ONCE,

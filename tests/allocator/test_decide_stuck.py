@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
 from services.allocator.policies.registry import POLICIES
-from services.allocator.state import apply
+from services.allocator.state.state import apply
 from shared.messages import AllocationDecided, Resources
 from tests.allocator.builders import (
     AT_ONCE,

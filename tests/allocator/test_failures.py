@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator import change, decide, failures
+from services.allocator import decide, failures
 from services.allocator.failures import Failure, FaultSearch, isolate
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.policies.registry import POLICIES
-from services.allocator.situation import Situation
+from services.allocator.steps import resize
+from services.allocator.steps.verdict import Situation
 from shared.messages import AllocationDecided, CancelRequested, JobFinished, Resources
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, request, resumed
 
@@ -259,7 +260,7 @@ def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(
 def test_many_jobs_that_make_a_step_raise_hold_no_sound_one_aside_for_long(
     faulty: tuple[set[str], Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raises_for(monkeypatch, change, "changed", *BAD)
+    raises_for(monkeypatch, resize, "changed", *BAD)
     told = story(*BAD, *GOOD[:5])
     for _ in range(4):
         told.decide(after_s=failures.UNTRIED_S)
@@ -273,7 +274,7 @@ def test_all_searches_of_a_pass_together_are_bounded(
 ) -> None:
     bad, calls = faulty
     bad.update(BAD[:20])
-    raises_for(monkeypatch, change, "changed", *GOOD[:20])
+    raises_for(monkeypatch, resize, "changed", *GOOD[:20])
     told = story(*BAD[:20], *GOOD)
     for _ in range(12):
         calls.clear()
@@ -314,7 +315,7 @@ def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
     fragile: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragile("absent")
-    raises_for(monkeypatch, change, "changed", "j05")
+    raises_for(monkeypatch, resize, "changed", "j05")
     told = story(*JOBS)
     told.decide()
 

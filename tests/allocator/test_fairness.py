@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from services.allocator.requests.admission import _too_many
-from services.allocator.rules import Rules
+from services.allocator.admission.requests import _too_many
 from services.allocator.service import first_of_each, same_world
-from services.allocator.state import State, apply
+from services.allocator.settings import Rules
+from services.allocator.state.state import State, apply
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CancelRequested
 from tests.allocator.builders import accepted, progress, request

@@ -15,10 +15,10 @@ import pytest
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
-from services.allocator import memory
+from services.allocator import snapshot
+from services.allocator.job_views import JobView
 from services.allocator.service import Allocator, Settings, start
-from services.allocator.state import HEARD, State, apply
-from services.allocator.view import JobView
+from services.allocator.state.state import HEARD, State, apply
 from shared.auth.permissions import description_subject
 from shared.bus import bus as wire
 from shared.bus import subjects
@@ -177,7 +177,7 @@ async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_a
         sequences={subjects.ORDERS: asked, subjects.FACTS: kept},
         stored_s={subjects.ORDERS: 1.0},
     )
-    await memory.remember(person, lost)
+    await snapshot.remember(person, lost)
     async with allocator(nats_url):
         decided = await last(person, AllocationDecided)
         assert decided.uid == asked and {task.node for task in decided.tasks} == {"n1"}
@@ -378,7 +378,7 @@ async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered
     behind = await person.publish(CancelRequested(job="other"))
     name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
     rejected = JobRejected(job=name, namespace="-", uid=sequence, reasons=("not JSON",))
-    await memory.remember(
+    await snapshot.remember(
         person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected})
     )
     async with allocator(nats_url):

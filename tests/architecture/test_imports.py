@@ -38,13 +38,12 @@ EDGES = {
     },
     "services.allocator": {
         "__main__",
+        "admission.removal",
         "collecting",
-        "enrolment",
-        "memory",
-        "removal",
+        "custom_policies",
         "service",
-        "showing",
-        "unused_programs",
+        "snapshot",
+        "view_bucket",
     },
     "services.launcher": {
         "__main__",
@@ -273,7 +272,7 @@ def test_strangers_code_is_run_by_the_trainer_alone() -> None:
         "services.trainer.lean",
     }
 
-    assert running == {"services.__main__", "services.allocator.enrolment"}
+    assert running == {"services.__main__", "services.allocator.custom_policies"}
 
 
 def test_a_services_process_never_reaches_the_one_module_that_does() -> None:

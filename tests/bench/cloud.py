@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import fits, less
-from services.allocator.placing.placement import Room, place, place_most
+from services.allocator.placement.amounts import fits, less
+from services.allocator.placement.room import Room, place, place_most
 from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 from tests.bench.dlrover_job import COMPUTING, PAUSE_S, TICK_S, Running

@@ -44,7 +44,7 @@ from rich.progress import Progress
 
 from services.allocator.collecting import collect_seldom
 from services.allocator.decide import decide, prepared
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from shared.messages import Message
 from tests.bench.decide_world import ALIKE, RULES, Cluster, variations, with_quotas
 from tests.bench.report import finish, median, percentile, say

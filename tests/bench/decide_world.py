@@ -15,13 +15,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from services.allocator import memory
+from services.allocator import snapshot
 from services.allocator.decide import Decisions, prepared
-from services.allocator.job import Job
 from services.allocator.policies.contract import Quota
-from services.allocator.readings import counted
-from services.allocator.rules import Rules
-from services.allocator.state import State
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.observations import counted
+from services.allocator.state.state import State
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -239,7 +239,7 @@ def variations(cluster: Cluster, count: int) -> Iterator[State]:
     before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()
-        stored = memory.encoded(prepared(cluster.story.state, cluster.story.rules))
+        stored = snapshot.encoded(prepared(cluster.story.state, cluster.story.rules))
         yield msgspec.json.decode(zlib.decompress(stored), type=State)
         cluster.story.state = before
         del cluster.story.log[heard:]

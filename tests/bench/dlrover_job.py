@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import EARLY, JobSeen, Observed, Past, Plan, Reading, Size
 from services.allocator.policies.dlrover.model import timed_of
-from services.allocator.readings import TRIED_KEPT
+from services.allocator.state.observations import TRIED_KEPT
 from shared.messages import (
     JobRequested,
     ProgressReported,

@@ -21,7 +21,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from services.allocator import rules
+from services.allocator import settings
 from services.allocator.policies.contract import JobSeen, Node, Policy, Want
 from services.allocator.policies.flowcon.growth import Rules
 from services.allocator.policies.flowcon.policy import flowcon
@@ -59,7 +59,7 @@ def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str
     """Completion time (end - submission) of each job, and the makespan, s."""
     with named(policy) as name:
         done = simulate(
-            scenario(schedule), rules.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0
+            scenario(schedule), settings.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0
         )
     ends = {record.work.job: record.finished_s or math.inf for record in done.records}
     return {r.work.job: ends[r.work.job] - r.work.submitted_s for r in done.records}, max(

@@ -33,7 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.simulator import csv_files
 from services.whatif.simulator.outcome import figures
 from services.whatif.simulator.run import simulate

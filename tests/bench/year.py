@@ -30,8 +30,8 @@ import aiohttp
 from msgspec.structs import fields
 from nats.errors import Error as NatsError
 
-from services.allocator import memory
-from services.allocator.state import State
+from services.allocator import snapshot
+from services.allocator.state.state import State
 from services.local.stack import Part
 from services.trainer.settings import Settings as TrainerSettings
 from shared.auth.permissions import stream_of
@@ -202,7 +202,7 @@ async def all_jobs(world: World) -> dict[str, Any]:
     began_s, middle = time.monotonic(), asyncio.ensure_future(_orders_at(world, JOBS // 2))
     await asyncio.gather(*(_lane(world, lane) for lane in lanes(JOBS, CONCURRENT)))
     orders, half = await _bytes(world.bus, ORDERS), await middle
-    body = await snapshots.load_snapshot(world.bus, memory.KEY)
+    body = await snapshots.load_snapshot(world.bus, snapshot.KEY)
     return {
         "jobs_finished": world.finished,
         "hand_overs": world.hand_overs,
@@ -282,7 +282,7 @@ async def _lost(world: World, jobs: list[Job], nodes: list[str]) -> dict[str, fl
 async def _stored_behind(bus: Bus, sequence: int) -> State:
     """Wait for a stored state that knows of an order."""
     async with asyncio.timeout(PATIENCE_S):
-        while (state := await memory.recall(bus)).sequences.get(ORDERS, 0) < sequence:
+        while (state := await snapshot.recall(bus)).sequences.get(ORDERS, 0) < sequence:
             await asyncio.sleep(0.2)
         return state
 

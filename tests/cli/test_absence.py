@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.absence import LISTED, absent
 
 

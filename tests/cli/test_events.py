@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.entry import Entry
 from services.cli.events import by_day
 from services.cli.filters import filters

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from services.allocator import memory
-from services.allocator.state import State, apply
-from services.allocator.view import JobView
+from services.allocator import snapshot
+from services.allocator.job_views import JobView
+from services.allocator.state.state import State, apply
 from services.cli import past
 from shared.auth.permissions import bucket_subject
 from shared.bus import subjects
@@ -201,7 +201,7 @@ async def remembered(bus: Bus) -> None:
             state = apply(
                 state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0
             )
-    await memory.remember(bus, state)
+    await snapshot.remember(bus, state)
 
 
 async def test_whatever_the_log_holds_is_no_hindrance(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.allocator.requests.validate import check
+from services.allocator.admission.validation import check
 from services.cli import store
 from services.cli.diagnosis.fit import PS_GIB
 from services.cli.request_file import completed, encoded, parse

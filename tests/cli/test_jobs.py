@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.jobs import Views, snapshots, told
 from services.cli.jobs_table import HEADINGS
 from shared.bus.bus import Bus

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.jobs_table import HEADINGS, row, table
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from services.__main__ import parsers
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli import connection, known_names
 from services.cli.known_names import namespace
 from shared.bus.bus import Bus

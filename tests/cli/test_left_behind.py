@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.cli.left_behind import goes_on, left, told
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved

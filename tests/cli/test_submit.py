@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.__main__ import parser
-from services.allocator.requests.validate import LARGEST
+from services.allocator.admission.validation import LARGEST
 from services.allocator.service import Settings, start
 from services.cli import store, submit
 from services.cli.trouble import Trouble

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from services.allocator.requests.validate import Wrong, check
-from services.allocator.rules import Rules
+from services.allocator.admission.validation import Wrong, check
+from services.allocator.settings import Rules
 from services.cli.request_file import completed, encoded
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import Trouble

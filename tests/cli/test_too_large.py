@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from services.allocator.job_views import JobView
 from services.allocator.service import Settings, start
-from services.allocator.view import JobView
 from services.cli import too_large
 from services.cli.too_large import warning
 from services.trainer.program import REQUIRED

@@ -6,7 +6,7 @@ from datetime import UTC
 
 from msgspec.structs import replace
 
-from services.allocator.state import State, apply
+from services.allocator.state.state import State, apply
 from services.cli.unexplained import unexplained
 from services.whatif.event_log import Moment
 from shared.messages import JobRejected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.enrolment import enrol
+from services.allocator.custom_policies import enrol
 from services.allocator.policies.contract import JobSeen, Node, Size
 from services.allocator.policies.registry import POLICIES
 from shared.bus.bus import Bus

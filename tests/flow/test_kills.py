@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.allocator import exits, memory
-from services.allocator.state import HEARD, State, apply
+from services.allocator import snapshot
+from services.allocator.state import exits
+from services.allocator.state.state import HEARD, State, apply
 from services.cli.trial import Failed
 from shared.messages import (
     AllocationDecided,
@@ -120,7 +121,7 @@ async def nothing_is_left_in_the_cluster(scene: Scene) -> None:
 async def remembered(scene: Scene) -> State:
     """What the allocator has stored of itself, once the job's end is in it."""
     async with asyncio.timeout(TIDY_S):
-        while not (state := await memory.recall(scene.watched.bus)).closed:
+        while not (state := await snapshot.recall(scene.watched.bus)).closed:
             await asyncio.sleep(LOOK_S)
     return state
 

@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.allocator.state import State, apply
+from services.allocator.state.state import State, apply
 from services.launcher import view as views
 from services.launcher.generations import in_flight
 from services.launcher.jobs import ahead, locked, paused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.allocator.policies.contract import Quota
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.cli.up import limits
 from services.local.node_spec import BadCluster, parse
 from services.local.tenancy import due

@@ -7,8 +7,8 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from services.allocator.measures import Meters as AllocatorMeters
-from services.allocator.state import State
+from services.allocator.metrics import Meters as AllocatorMeters
+from services.allocator.state.state import State
 from services.launcher.measures import Meters as LauncherMeters
 from services.launcher.view import View
 from services.monitor.capacity import capacity_measures

@@ -10,7 +10,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.state import EarlyFact
+from services.allocator.state.state import EarlyFact
 from shared.bounds import (
     LONGEST_TEXT,
     MOST_OF_JOB,

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from services.allocator.decide import decide
-from services.allocator.rules import Rules
-from services.allocator.state import HEARD, State, apply
+from services.allocator.settings import Rules
+from services.allocator.state.state import HEARD, State, apply
 from services.launcher import memory, view
 from services.launcher.reconcile import reconcile
 from services.launcher.service import HEARD as LAUNCHER_HEARD

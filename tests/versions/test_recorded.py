@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.allocator.state import State, apply
+from services.allocator.state.state import State, apply
 from services.launcher import memory as launcher
 from services.trainer.fence import Entry
 from shared.auth.permissions import ALLOCATOR, LAUNCHER, bucket_subject

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.state import State
+from services.allocator.state.state import State
 from services.whatif.event_log import EVENTS_KEPT, History, Told
 from shared.messages import JobRejected, ProgressReported, TaskReady
 from tests.allocator.builders import (

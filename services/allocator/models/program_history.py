@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from services.allocator.job import Job
 from services.allocator.models.fitting import believable
 from services.allocator.policies.contract import EARLY, Kin, Observed, Past, Plan, Timed
-from services.allocator.state import Closed
+from services.allocator.state.job import Job
+from services.allocator.state.state import Closed
 from shared.messages import AllocationDecided, JobRequested, Resources, Role
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placing.placement import Room, place_most
+from services.allocator.placement.room import Room, place_most
 from services.allocator.policies.contract import JobSeen, Node, Size, Want, at_start
 from shared.messages import Alternative
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,

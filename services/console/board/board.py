@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import Job
-from services.allocator.placing.amounts import NO_MORE, less, plus, together
-from services.allocator.state import State, belated
-from services.allocator.state import apply as folded
-from services.allocator.state import with_last_fact as folded_last_fact
-from services.allocator.view import ENDED, JobView, closed_view, job_view
+from services.allocator.job_views import ENDED, JobView, closed_view, job_view
+from services.allocator.placement.amounts import NO_MORE, less, plus, together
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, belated
+from services.allocator.state.state import apply as folded
+from services.allocator.state.state import with_last_fact as folded_last_fact
 from services.console.board import series, story
 from services.console.board.beginning import shown
 from services.console.board.nodes import Node, Totals, node_of, rounded, summed

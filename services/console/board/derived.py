@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.view import ENDED, JobView
+from services.allocator.job_views import ENDED, JobView
 from services.console.board.nodes import Totals
 from services.console.board.story import Decision, Report, Story, Stretch
 

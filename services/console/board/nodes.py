@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.allocator.placing.amounts import NO_MORE, less, plus, together
+from services.allocator.placement.amounts import NO_MORE, less, plus, together
 from shared.kube import eviction
 from shared.messages import CapacityChanged, OwnPod, Resources
 

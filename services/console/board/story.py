@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.view import TRAINS, JobView
+from services.allocator.job_views import TRAINS, JobView
 from services.console.board import beginning, series
 from services.console.board.beginning import Beginning
 from services.whatif.event_log import Told

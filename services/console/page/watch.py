@@ -16,8 +16,8 @@ from contextlib import aclosing, suppress
 import structlog
 from nats.errors import Error as NatsError
 
-from services.allocator import memory
-from services.allocator.state import State
+from services.allocator import snapshot
+from services.allocator.state.state import State
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.jobs import snapshots
@@ -121,7 +121,7 @@ class Watch:
         many = facts.messages > MANY
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
-            self._stored = await memory.recall(self.bus)
+            self._stored = await snapshot.recall(self.bus)
 
     async def _read_node_facts(self) -> None:
         known = self._stored.sequences if self._stored else self.board.sequences

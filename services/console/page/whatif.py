@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.capacity import free_nodes
-from services.allocator.placing.placement import ROLES, Room, place
+from services.allocator.admission.validation import Wrong, check
+from services.allocator.placement.free_capacity import free_nodes
+from services.allocator.placement.room import ROLES, Room, place
 from services.allocator.policies.contract import Size
-from services.allocator.proposal import outlook
-from services.allocator.requests.validate import Wrong, check
-from services.allocator.rules import Rules
-from services.allocator.state import State
+from services.allocator.settings import Rules
+from services.allocator.state.state import State
 from services.cli import dry_run, request_file
 from services.cli.trouble import Trouble
+from services.whatif.proposal import outlook
 from shared.messages import Resources, RoleResources
 from shared.text import single_line
 

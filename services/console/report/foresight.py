@@ -1,4 +1,4 @@
-"""What each decision foresaw, and what came, by the same formula (`services/allocator/payback.py`).
+"""What each decision foresaw, and what came, by the same formula (`services/allocator/steps/payback.py`).
 Pure.
 
 foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds

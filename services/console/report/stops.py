@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from services.allocator.exits import SHUT_DOWN
+from services.allocator.state.exits import SHUT_DOWN
 from services.whatif.event_log import Told
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from services.allocator.view import SILENT
+from services.allocator.job_views import SILENT
 from services.cli.absence import ASK
 from services.console.board.board import Board
 from services.console.board.derived import over, utilisation

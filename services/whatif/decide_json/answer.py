@@ -15,12 +15,12 @@ from operator import itemgetter
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.admission.requests import completed
 from services.allocator.decide import Decisions, decide
-from services.allocator.job import Job
-from services.allocator.requests.admission import completed
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply, over
-from services.allocator.timing import Wish
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, apply, over
+from services.allocator.steps.stabilisation import Wish
 from services.whatif.decide_json.document import (
     Document,
     Free,

@@ -27,9 +27,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from services.allocator.admission.validation import field_reasons
 from services.allocator.policies.contract import Quotas
 from services.allocator.policies.registry import POLICIES
-from services.allocator.requests.validate import field_reasons
 from shared.messages import JobRequested, Span
 
 

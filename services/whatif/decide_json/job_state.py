@@ -26,12 +26,12 @@ from statistics import fmean
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from services.allocator.job import OF_JOB, Job
 from services.allocator.policies.contract import Learned, Observed, Reading
-from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, counted
-from services.allocator.rules import Rules
-from services.allocator.seen import task_sizes
-from services.allocator.verdict import Rationale, decision
+from services.allocator.settings import Rules
+from services.allocator.state.job import OF_JOB, Job
+from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, counted
+from services.allocator.state.policy_view import task_sizes
+from services.allocator.steps.verdict import Rationale, decision
 from services.whatif.decide_json.document import Current, JobSaid, Profile, Progress, Speed
 from shared.messages import (
     AllocationDecided,

@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.cluster_quotas import quotas_after
 from services.allocator.decide import Decisions, decide
-from services.allocator.job import OF_JOB, Job
-from services.allocator.placing.amounts import less, plus, together
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply, without_tables
+from services.allocator.placement.amounts import less, plus, together
+from services.allocator.placement.free_capacity import quotas_after
+from services.allocator.settings import Rules
+from services.allocator.state.job import OF_JOB, Job
+from services.allocator.state.state import State, apply, without_tables
 from shared.bus.subjects import ORDERS
 from shared.messages import (
     AllocationDecided,

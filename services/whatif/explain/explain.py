@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.job import Job
-from services.allocator.rules import Rules
-from services.allocator.state import Closed
-from services.allocator.timing import due_s, retry_s
-from services.allocator.unknown import unknown_policies
-from services.allocator.view import closed_view, phase_of, speed_of
+from services.allocator.job_views import closed_view, phase_of, speed_of
+from services.allocator.policy_calls import unknown_policies
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.state import Closed
+from services.allocator.steps.stabilisation import due_s, retry_s
 from services.whatif.event_log import Decided, Moment
 from services.whatif.explain.counterfactual import AnyChange, bounds_of
 from services.whatif.explain.explanation import Explanation, Ground, Means, holding, prospect

@@ -11,21 +11,21 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.allocator.job import Job
+from services.allocator.job_views import Phase
 from services.allocator.models.fitting import believable
 from services.allocator.models.program_history import by_program
 from services.allocator.models.programs import models, program
 from services.allocator.models.speed import Fit
-from services.allocator.placing.placement import ROLES
+from services.allocator.placement.room import ROLES
 from services.allocator.policies.contract import JobSeen, Size
 from services.allocator.policies.weir.job_rows import measured
-from services.allocator.proposal import Effect
-from services.allocator.rules import Rules
-from services.allocator.seen import seen, size_of
-from services.allocator.state import State
-from services.allocator.view import Phase
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import seen, size_of
+from services.allocator.state.state import State
 from services.whatif.event_log import Told
 from services.whatif.explain.counterfactual import AnyChange, Widens
+from services.whatif.proposal import Effect
 from shared.messages import AllocationDecided, Alternative, JobRequested, TaskPlan
 
 

@@ -20,15 +20,13 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from services.allocator.bisection import least
-from services.allocator.capacity import free_nodes
-from services.allocator.job import Job
-from services.allocator.placing.amounts import less, times, together
+from services.allocator.placement.amounts import least, less, times, together
+from services.allocator.placement.free_capacity import free_nodes
 from services.allocator.policies.contract import Size
-from services.allocator.proposal import Effect
-from services.allocator.rules import Rules
-from services.allocator.seen import size_of
-from services.allocator.state import State
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import size_of
+from services.allocator.state.state import State
 from services.whatif.explain.counterfactual import (
     DIGITS,
     Adds,
@@ -46,6 +44,7 @@ from services.whatif.explain.counterfactual import (
     outcome,
 )
 from services.whatif.explain.explanation import Means, holding
+from services.whatif.proposal import Effect
 from shared.bounds import within_bounds
 from shared.messages import CapacityChanged, Resources, RoleResources, Span
 

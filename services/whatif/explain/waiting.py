@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from services.allocator.bisection import least
 from services.allocator.decide import decide
-from services.allocator.job import OF_JOB, Job
-from services.allocator.rules import Rules
-from services.allocator.seen import size_of
-from services.allocator.state import State, without_tables
-from services.allocator.timing import Wish
+from services.allocator.placement.amounts import least
+from services.allocator.settings import Rules
+from services.allocator.state.job import OF_JOB, Job
+from services.allocator.state.policy_view import size_of
+from services.allocator.state.state import State, without_tables
+from services.allocator.steps.stabilisation import Wish
 from services.whatif.explain.counterfactual import (
     AnyChange,
     Reports,

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.failures import Failure
-from services.allocator.readings import counted
+from services.allocator.state.observations import counted
 from services.whatif.fake_cluster import Amount, Held
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, Outcome

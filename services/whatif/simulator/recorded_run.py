@@ -26,9 +26,9 @@ from statistics import fmean, median
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import Job
 from services.allocator.policies.contract import Reading
-from services.allocator.state import State, apply
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, apply
 from services.whatif.event_log import Told
 from services.whatif.fake_cluster import Grounds
 from services.whatif.simulator.outcome import Record, Run

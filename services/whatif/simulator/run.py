@@ -30,11 +30,11 @@ from math import floor, inf
 
 from msgspec.structs import replace
 
+from services.allocator.admission import requests
 from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.failures import Failure
-from services.allocator.requests import admission
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply
+from services.allocator.settings import Rules
+from services.allocator.state.state import State, apply
 from services.whatif.fake_cluster import Held, Machines
 from services.whatif.simulator.outcome import Record, Run
 from services.whatif.simulator.scenario import Scenario, Tenant, Work
@@ -178,9 +178,9 @@ class Loop:
 
     def _answer(self) -> None:
         """Accept every request that has no answer."""
-        unanswered = admission.unanswered(self.state)
+        unanswered = requests.unanswered(self.state)
         for uid, asked in unanswered.items():
-            request = admission.completed(asked.request, self.rules)
+            request = requests.completed(asked.request, self.rules)
             accepted = JobAccepted(
                 job=request.job,
                 namespace=request.namespace,

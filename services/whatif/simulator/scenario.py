@@ -53,8 +53,8 @@ import yaml
 from msgspec import Meta
 from msgspec.structs import replace
 
+from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
-from services.allocator.requests.validate import field_reasons, quota_reasons
 from shared import documents
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span
 

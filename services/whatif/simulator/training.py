@@ -16,7 +16,7 @@ from math import exp, inf
 
 import numpy as np
 
-from services.allocator.readings import counted
+from services.allocator.state.observations import counted
 from services.whatif.simulator.scenario import Scenario, Work
 from shared.messages import (
     AllocationDecided,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
-from services.allocator.job import GENERATIONS_LOST, Job
-from services.allocator.placing.amounts import less
-from services.allocator.seen import size_of
-from services.allocator.state import State
+from services.allocator.placement.amounts import less
+from services.allocator.state.job import GENERATIONS_LOST, Job
+from services.allocator.state.policy_view import size_of
+from services.allocator.state.state import State
 from shared.bus import subjects
 from shared.messages import AllocationDecided, Resources, Span, TaskPlan
 from tests.allocator.fuzz.world import World, actions

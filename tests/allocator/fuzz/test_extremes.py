@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.admission.validation import reasons_against
 from services.allocator.policies.registry import POLICIES
-from services.allocator.requests.validate import reasons_against
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from shared.messages import Message, ModelProfile, Phases, RoleResources, TrainingResumed
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.extremes import Place, at_bounds, beyond_bounds, places, read, with_number
@@ -136,8 +136,8 @@ def test_beyond_the_bounds_of_any_number_a_message_is_refused(message: Message) 
 def test_a_number_out_of_range_is_refused_with_its_name_and_bound(
     place: tuple[str, ...], value: float, reason: str
 ) -> None:
-    from services.allocator.requests.validate import Wrong
-    from services.allocator.requests.validate import check as answer
+    from services.allocator.admission.validation import Wrong
+    from services.allocator.admission.validation import check as answer
 
     asked = replace(request("extreme", 18, 1), resources=RoleResources())
     kinds: dict[Any, Any] = dict(places(asked))

@@ -16,8 +16,8 @@ from services.allocator.decide import decide
 from services.allocator.policies.contract import Quota, Quotas
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policies.weir import exploration
-from services.allocator.rules import Rules
-from services.allocator.state import without_tables
+from services.allocator.settings import Rules
+from services.allocator.state.state import without_tables
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.laws import check, settles
 from tests.allocator.fuzz.world import SPACES, World

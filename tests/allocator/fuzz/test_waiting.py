@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.simulator.outcome import Record, Run
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.admission.validation import reasons_against
 from services.allocator.decide import Decisions, decide, prepared
-from services.allocator.job import Job
-from services.allocator.requests.changes import answer_change, unanswered_changes
-from services.allocator.requests.validate import reasons_against
-from services.allocator.rules import Rules
-from services.allocator.state import State, apply
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, apply
 from shared.bus import subjects
 from shared.messages import (
     AllocationDecided,

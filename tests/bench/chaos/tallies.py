@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import msgspec
 
-from services.allocator.exits import Exit, own_fault
+from services.allocator.state.exits import Exit, own_fault
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.state import State
-from services.allocator.view import job_view
+from services.allocator.job_views import job_view
+from services.allocator.state.state import State
 from services.console.board import derived
 from services.console.board.board import apply, begun, why
 from services.console.board.nodes import HELD, Totals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.allocator.view import JobView
+from services.allocator.job_views import JobView
 from services.console.board import derived
 from services.console.board.nodes import Totals
 from tests.console.board.builders import decided

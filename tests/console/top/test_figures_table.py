@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.console.top.figures_table import SHOWN, UNLIKE, YIELDING, differing, table
 from services.whatif.simulator.csv_files import jobs, surfaces
 from services.whatif.simulator.outcome import Run

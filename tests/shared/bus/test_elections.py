@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.allocator import memory as allocator_memory
 from services.allocator import service as allocator
+from services.allocator import snapshot as allocator_memory
 from services.launcher import memory as launcher_memory
 from services.monitor.service import read_last_facts
 from shared.bus import bus as wire

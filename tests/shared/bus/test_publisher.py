@@ -15,7 +15,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError
 from structlog.testing import capture_logs
 
-from services.allocator.state import State, apply
+from services.allocator.state.state import State, apply
 from shared.auth.permissions import LAUNCHER, MONITOR
 from shared.bus import bus as wire
 from shared.bus import publisher, subjects

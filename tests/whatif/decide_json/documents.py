@@ -6,7 +6,7 @@ import json
 from itertools import count
 from typing import Any
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.decide_json.answer import Answer, Decided, Desk, Refusal
 
 CORE = {"cpu": 1.0, "memory_gib": 1.0}

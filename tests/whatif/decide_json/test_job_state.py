@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.allocator.job import Job
-from services.allocator.readings import CURVE_KEPT
+from services.allocator.state.job import Job
+from services.allocator.state.observations import CURVE_KEPT
 from tests.whatif.decide_json.documents import ask, current, desk, job, node
 
 NAN = float("nan")

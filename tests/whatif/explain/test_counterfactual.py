@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.capacity import free_nodes
+from services.allocator.placement.free_capacity import free_nodes
 from services.whatif.explain.counterfactual import outcome, trained
 from tests.allocator.builders import AT_ONCE, Story, abandoned, exited, node, tasks
 from tests.allocator.test_decide import running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.explain.explain import OVER, explained
 from shared.messages import (
     Alternative,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from services.allocator.decide import decide
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
-from services.allocator.state import State
+from services.allocator.settings import Rules
+from services.allocator.state.state import State
 from services.whatif.event_log import Moment
 from services.whatif.explain.counterfactual import (
     Reports,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.explain.counterfactual import Reports, Settles, Trains, Waits
 from shared.messages import AllocationDecided
 from tests.allocator.builders import (

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from services.allocator.decide import Decisions
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.event_log import Told, told
 from services.whatif.simulator import run as simulator
 from services.whatif.simulator.outcome import figures
@@ -156,7 +156,7 @@ def test_what_a_change_costs_is_read_off_hand_overs_and_not_off_cold_starts() ->
 
 def _decided(asked: Any) -> AllocationDecided:
     from services.allocator.decide import decide
-    from services.allocator.state import State, apply
+    from services.allocator.state.state import State, apply
 
     state = State()
     for sequence, message in enumerate((node(), accepted(asked)), start=1):

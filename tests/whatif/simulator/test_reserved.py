@@ -15,7 +15,7 @@ import pytest
 
 from services.allocator.policies.contract import Quota
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.simulator.outcome import Record, Run, figures
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Work

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.allocator.policies.contract import Quota, Want
 from services.allocator.policies.registry import POLICIES
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.simulator import run as simulator
 from services.whatif.simulator.outcome import Record, Run, timeline
 from services.whatif.simulator.run import simulate

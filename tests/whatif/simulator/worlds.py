@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from services.allocator.rules import Rules
+from services.allocator.settings import Rules
 from services.whatif.simulator.outcome import Run
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import (

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.placing.amounts import ROUNDING, amounts
+from services.allocator.placement.amounts import ROUNDING, amounts
 from services.allocator.policies.contract import JobSeen, Node, Size
 
 Array = NDArray[np.float64]

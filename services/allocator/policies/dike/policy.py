@@ -40,7 +40,7 @@ from services.allocator.models.search import (
     predicted,
 )
 from services.allocator.models.speed import NOISE, Fit, Form
-from services.allocator.placing.placement import Room, place, place_most
+from services.allocator.placement.room import Room, place, place_most
 from services.allocator.policies.contract import (
     JobSeen,
     Node,

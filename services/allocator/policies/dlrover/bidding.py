@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
 
 Array = NDArray[np.float64]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.models.memory_forecast import AHEAD_S, MOST_GIB, rate
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import (
     JobSeen,
     Node,
@@ -39,7 +39,7 @@ from services.allocator.policies.dlrover.iteration import (
     step_s,
     throughput,
 )
-from services.allocator.readings import measured
+from services.allocator.state.observations import measured
 from shared.messages import JobRequested, Resources, Role
 
 Flags = NDArray[np.bool_]

@@ -51,8 +51,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import together
-from services.allocator.placing.placement import Room, place_most
+from services.allocator.placement.amounts import together
+from services.allocator.placement.room import Room, place_most
 from services.allocator.policies.contract import (
     JobSeen,
     Node,

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.models.fitting import believable
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import JobSeen, Past, Plan, Timed, left_open
 from services.allocator.policies.dlrover.bidding import Bid, Reach, in_reach
 from services.allocator.policies.dlrover.candidates import (

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.models.memory_forecast import limit_due, limit_for
-from services.allocator.placing.amounts import together
+from services.allocator.placement.amounts import together
 from services.allocator.policies.contract import (
     JobSeen,
     Node,

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from services.allocator.bisection import least
-from services.allocator.placing.placement import ROLES, Room, has_room, place_most
+from services.allocator.placement.amounts import least
+from services.allocator.placement.room import ROLES, Room, has_room, place_most
 from services.allocator.policies.contract import JobSeen, Node, Size
 from shared.messages import Resources, Role, RoleResources
 

@@ -46,7 +46,7 @@ from typing import Literal
 
 import msgspec
 
-from services.allocator.placing.amounts import amounts, fits, less, plus, times, together
+from services.allocator.placement.amounts import amounts, fits, less, plus, times, together
 from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from services.allocator.policies.optimus.fits import (
     Points,

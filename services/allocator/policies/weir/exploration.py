@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.allocator.models.speed import Array
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.weir.aging import PAUSES, settled_s
 from services.allocator.policies.weir.market import Field, pays_from
 from services.allocator.policies.weir.staircase import COLUMNS, CPU, GPU, SPEED, Config

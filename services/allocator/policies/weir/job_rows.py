@@ -23,8 +23,8 @@ from services.allocator.models.fitting import SPEEDS
 from services.allocator.models.programs import Program, Programs, models, program, update_programs
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Fit, Points
-from services.allocator.placing.amounts import amounts, fits, plus, plus_times, together
-from services.allocator.placing.gathering import spread
+from services.allocator.placement.amounts import amounts, fits, plus, plus_times, together
+from services.allocator.placement.colocation import spread
 from services.allocator.policies.contract import JobSeen, Size, priority_weight
 from services.allocator.policies.weir.staircase import (
     COLUMNS,
@@ -39,7 +39,7 @@ from services.allocator.policies.weir.staircase import (
     staircases,
     taken,
 )
-from services.allocator.tables import Tables
+from services.allocator.state.tables import Tables
 from shared.messages import Resources
 
 SPARE = 1 / 32

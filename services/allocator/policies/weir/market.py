@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.models.speed import Array
-from services.allocator.placing.amounts import amounts
+from services.allocator.placement.amounts import amounts
 from services.allocator.policies.contract import JobSeen, Quota
 from services.allocator.policies.weir.aging import (
     PAUSES,

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.allocator.models.speed import Array
-from services.allocator.placing.amounts import amounts
+from services.allocator.placement.amounts import amounts
 from services.allocator.policies.contract import JobList, JobSeen, Node, Want
 from services.allocator.policies.weir.auction import NONE, Hindrance, Ints, granted, hindrances
 from services.allocator.policies.weir.exploration import longest, tries

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.allocator.models.speed import Array
-from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS, amounts
+from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts
 from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.policies.weir.auction import NONE, Cause, Hindrance, Ints
 from services.allocator.policies.weir.job_rows import JobRow, config_of, model_speeds

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.models.speed import Array, Fit, Grid, filled, log_speeds
-from services.allocator.placing.amounts import ROUNDING, amounts
+from services.allocator.placement.amounts import ROUNDING, amounts
 from services.allocator.policies.contract import JobSeen, Size, worth
 from shared.messages import Resources, RoleResources, Span
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.placing.placement import Room, place
+from services.allocator.placement.room import Room, place
 from services.allocator.policies.contract import JobSeen, Node, Size
 from services.allocator.policies.dike.offers import FreeNodes, offered, steps
 from shared.messages import Resources, RoleResources, TaskPlan

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
 from services.allocator.policies.dlrover.bidding import (
     LEAST_ELASTICITY,

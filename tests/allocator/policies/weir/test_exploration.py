@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.payback import payback
-from services.allocator.placing.amounts import together
+from services.allocator.placement.amounts import together
 from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
 from services.allocator.policies.weir.exploration import longest, tries
 from services.allocator.policies.weir.job_rows import JobRow, fit_rows
 from services.allocator.policies.weir.market import Field, Jobs
 from services.allocator.policies.weir.policy import largest, rounded, weir
+from services.allocator.steps.payback import payback
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.models.programs import models, program
-from services.allocator.placing.amounts import together
+from services.allocator.placement.amounts import together
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policies.weir.job_rows import JobRow, Numbers, fit_rows, measured, rows_of

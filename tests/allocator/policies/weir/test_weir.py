@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.payback import payback
 from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
 from services.allocator.policies.weir.auction import NONE
 from services.allocator.policies.weir.job_rows import fit_rows
 from services.allocator.policies.weir.market import Field, Jobs
 from services.allocator.policies.weir.policy import largest, weir
+from services.allocator.steps.payback import payback
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes

@@ -1,0 +1,156 @@
+"""Amounts of resources: named, compared, added, taken away.
+
+The smallest change that helps: by doubling, then by halving.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from shared.messages import Resources
+
+ROUNDING = 1e-9
+"""A difference of so much of a core, or of a GiB, is rounding."""
+NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
+WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
+"""The word for each resource, in the order of `amounts`."""
+UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
+"""The unit behind an amount of each resource."""
+
+
+def amounts(of: Resources) -> tuple[float, float, float]:
+    """Return cores, GiB and devices."""
+    return of.cpu, of.memory_gib, float(of.gpu)
+
+
+def fits(wants: Resources, free: Resources) -> bool:
+    """Return whether there is enough of each resource, rounding aside."""
+    return (
+        wants.cpu <= free.cpu + ROUNDING
+        and wants.memory_gib <= free.memory_gib + ROUNDING
+        and wants.gpu <= free.gpu
+    )
+
+
+def plus(one: Resources, other: Resources) -> Resources:
+    """Return the sum of two amounts."""
+    return Resources(
+        cpu=one.cpu + other.cpu,
+        memory_gib=one.memory_gib + other.memory_gib,
+        gpu=one.gpu + other.gpu,
+    )
+
+
+def less(free: Resources, gone: Resources) -> Resources:
+    """Return the difference, never below 0."""
+    return Resources(
+        cpu=max(0.0, free.cpu - gone.cpu),
+        memory_gib=max(0.0, free.memory_gib - gone.memory_gib),
+        gpu=max(0, free.gpu - gone.gpu),
+    )
+
+
+def minus(one: Resources, other: Resources) -> Resources:
+    """Return the difference, which may be below 0."""
+    return Resources(
+        cpu=one.cpu - other.cpu,
+        memory_gib=one.memory_gib - other.memory_gib,
+        gpu=one.gpu - other.gpu,
+    )
+
+
+def larger(one: Resources, other: Resources) -> Resources:
+    """Return the larger amount of each resource."""
+    return Resources(
+        cpu=max(one.cpu, other.cpu),
+        memory_gib=max(one.memory_gib, other.memory_gib),
+        gpu=max(one.gpu, other.gpu),
+    )
+
+
+def smaller(one: Resources, other: Resources) -> Resources:
+    """Return the smaller amount of each resource."""
+    return Resources(
+        cpu=min(one.cpu, other.cpu),
+        memory_gib=min(one.memory_gib, other.memory_gib),
+        gpu=min(one.gpu, other.gpu),
+    )
+
+
+def times(each: Resources, count: int) -> Resources:
+    """Return the amount of so many tasks of this size."""
+    return Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)
+
+
+def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
+    """Return the rest, with the amount of so many tasks of this size."""
+    return Resources(
+        cpu=each.cpu * count + rest.cpu,
+        memory_gib=each.memory_gib * count + rest.memory_gib,
+        gpu=each.gpu * count + rest.gpu,
+    )
+
+
+def together(parts: Iterable[Resources]) -> Resources:
+    """Return the sum, which does not depend on the order of the parts."""
+    cpu = []
+    memory_gib = []
+    gpu = 0
+    for part in parts:
+        cpu.append(part.cpu)
+        memory_gib.append(part.memory_gib)
+        gpu += part.gpu
+    return Resources(cpu=math.fsum(cpu), memory_gib=math.fsum(memory_gib), gpu=gpu)
+
+
+def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
+    """Return how many such tasks fit, up to `most`, and what they leave: `less`, one by one."""
+    cpu = free.cpu
+    memory = free.memory_gib
+    gpu = free.gpu
+    want_cpu = wants.cpu
+    want_memory = wants.memory_gib
+    want_gpu = wants.gpu
+
+    count = 0
+    while (
+        count < most
+        and want_cpu <= cpu + ROUNDING
+        and want_memory <= memory + ROUNDING
+        and want_gpu <= gpu
+    ):
+        cpu -= want_cpu
+        memory -= want_memory
+        gpu -= want_gpu
+        count += 1
+    return count, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)
+
+
+def least(most: int, holds: Callable[[int], bool]) -> int | None:
+    """Return the smallest number from 0 to `most` that holds, if all above one that holds do, too.
+
+    If it is not so: one that holds, while the one below does not. None where none of 0, 1, 2, 4,
+    ... and `most` holds.
+    """
+    if holds(0):
+        return 0
+    low = 0
+    high = 1
+    while not holds(min(high, most)):
+        if high >= most:
+            return None
+        low = high
+        high = 2 * high
+    return _between(low, min(high, most), holds)
+
+
+def _between(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the smallest number that holds; `low` does not, `high` does."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

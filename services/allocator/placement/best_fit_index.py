@@ -1,0 +1,157 @@
+"""Nodes in the order of what they have free, so that the best fit is found without looking at each.
+
+Best fit: of the nodes on which a task fits the one that has fewest devices free, then least cpu,
+then least memory, then the first by name. Nodes stand on shelves by their free devices, and on a
+shelf by cpu, memory and name: the first that fits, from the wanted cpu on, is the best. What falls
+short of memory alone is walked past.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
+from typing import NamedTuple
+
+from services.allocator.placement.amounts import ROUNDING
+from services.allocator.policies.contract import Node
+from shared.messages import Resources
+
+Place = tuple[float, float, str]
+"""Cores, GiB, name."""
+_memory = itemgetter(1)
+
+
+def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
+    """Return the sort key of a node; the smallest is the best fit of those on which a task fits."""
+    return free.gpu, free.cpu, free.memory_gib, name
+
+
+class Order:
+    """The nodes in the order of their free amounts. `move` follows each change."""
+
+    def __init__(self, nodes: Iterable[tuple[str, Resources]]) -> None:
+        self.shelves: dict[int, list[Place]] = {}
+        self.add(nodes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Order):
+            return NotImplemented
+        return self._filled_shelves() == other._filled_shelves()
+
+    def copy(self) -> Order:
+        """Return the same order, with shelves of its own."""
+        other = Order(())
+        for gpu, shelf in self.shelves.items():
+            other.shelves[gpu] = shelf.copy()
+        return other
+
+    def move(self, name: str, before: Resources, after: Resources) -> None:
+        """Put a node in its new place after its free amount has changed."""
+        self.leave(name, before)
+        self.come(name, after)
+
+    def leave(self, name: str, free: Resources) -> None:
+        """Take a node with this free amount off its shelf."""
+        shelf = self.shelves[free.gpu]
+        del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
+
+    def add(self, nodes: Iterable[tuple[str, Resources]]) -> None:
+        """Put many nodes in their places."""
+        for name, free in nodes:
+            shelf = self.shelves.setdefault(free.gpu, [])
+            shelf.append((free.cpu, free.memory_gib, name))
+        for shelf in self.shelves.values():
+            shelf.sort()
+
+    def come(self, name: str, free: Resources) -> None:
+        """Put a node with this free amount on its shelf."""
+        shelf = self.shelves.setdefault(free.gpu, [])
+        insort(shelf, (free.cpu, free.memory_gib, name))
+
+    def first(self, wants: Resources) -> str | None:
+        """Return the best fit; None: it fits nowhere."""
+        for gpu in sorted(self.shelves):
+            if gpu < wants.gpu:
+                continue
+            found = _first_on_shelf(self.shelves[gpu], wants)
+            if found is not None:
+                return found
+        return None
+
+    def most(self) -> tuple[float, float, int]:
+        """Return the most cores, GiB and devices that are free on one node."""
+        cpu = memory = 0.0
+        devices = 0
+        for gpu, shelf in self.shelves.items():
+            if not shelf:
+                continue
+            most_cpu, _, _ = shelf[-1]
+            cpu = max(cpu, most_cpu)
+            memory = max(memory, max(map(_memory, shelf)))
+            devices = max(devices, gpu)
+        return cpu, memory, devices
+
+    def _filled_shelves(self) -> dict[int, list[Place]]:
+        """Return the shelves that hold a node, by free devices. Two orders with equal ones are
+        equal, although one may have empty shelves.
+        """
+        return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
+
+
+def _first_on_shelf(shelf: list[Place], wants: Resources) -> str | None:
+    """Return the first node of a shelf that the task fits on; None: it fits on none of them."""
+    start = bisect_left(shelf, (wants.cpu - 2 * ROUNDING,))
+    for at in range(start, len(shelf)):
+        cpu, memory, name = shelf[at]
+        if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
+            return name
+    return None
+
+
+# ---------------------------------------------------------------- the index of all nodes
+
+
+class NodeIndex(NamedTuple):
+    """Nodes by name, those that take tasks in order, and the names of each job's nodes. It never
+    changes: a room copies the order before it places something.
+    """
+
+    nodes: Mapping[str, Node]
+    order: Order
+    homes: Mapping[str, frozenset[str]]
+
+
+NO_NODES = NodeIndex({}, Order(()), {})
+
+
+def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[str]) -> NodeIndex:
+    """Return the index of these nodes. `names`: those that are not as they are in `index`."""
+    order = index.order.copy()
+    homes = dict(index.homes)
+    for name in names:
+        before = index.nodes.get(name)
+        after = nodes.get(name)
+        if before is not None and before.takes:
+            order.leave(name, before.free)
+        if after is not None and after.takes:
+            order.come(name, after.free)
+        had = before.hosts if before else frozenset()
+        has = after.hosts if after else frozenset()
+        if had != has:
+            _update_homes(homes, name, had, has)
+    return NodeIndex(nodes, order, homes)
+
+
+def _update_homes(
+    homes: dict[str, frozenset[str]], name: str, had: frozenset[str], has: frozenset[str]
+) -> None:
+    """Note in `homes` the jobs that a node had, and those that it has."""
+    for job in had - has:
+        others = homes[job] - {name}
+        if others:
+            homes[job] = others
+        else:
+            del homes[job]
+    for job in has - had:
+        homes[job] = homes.get(job, frozenset()) | {name}

@@ -1,0 +1,334 @@
+"""What is free to be given.
+
+Law: each decided task is counted exactly once. Until its pod is listed among a node's `own` it is
+reserved here; from then on the node's own `free` is less by it. Where it is listed with less than
+was decided, the rest is reserved; where with more, that is free only when it is seen free. A task
+whose revision was abandoned or superseded, or whose pod has ended, is reserved no longer.
+
+The quotas of the settings and those of the cluster together, for the namespaces that have jobs.
+
+What all tasks of a namespace may have is the smaller of the two. Policies share that among its
+jobs; what may still be asked for is less (`capacity.purses`), so the API server never has to refuse
+a size because of a quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import larger, less, plus, smaller, together
+from services.allocator.placement.quota import limits_of, moved, ours_in_all, unused, unused_pods
+from services.allocator.policies.contract import ClusterQuota, Node, Quota, TaskLimits
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.state.state import State, fresh_tables
+from shared.messages import AllocationDecided, CapacityChanged, QuotaChanged, Resources, TaskPlan
+
+HARD = ("NoSchedule", "NoExecute")
+NOBODY: frozenset[str] = frozenset()
+Pods = dict[str, Resources]
+"""The resources with which pods are listed, by name."""
+
+
+def free_nodes(state: State) -> list[Node]:
+    """Return every node with what is neither used nor promised."""
+    nodes = _listed_nodes(state)
+    for key, tasks in _promised_now(state).items():
+        job = state.jobs[key]
+        for task in tasks:
+            node = nodes.get(task.node)
+            if node is not None:
+                has = _listed_with(state.nodes[task.node], job, task)
+                nodes[task.node] = _give(node, key, task.resources, has)
+    return list(nodes.values())
+
+
+def _listed_nodes(state: State) -> dict[str, Node]:
+    """Return every node by name, without what is promised on it."""
+    tables = fresh_tables(state)
+    if tables is not None:
+        return dict(tables.nodes)
+    nodes = {}
+    for name, seen in state.nodes.items():
+        nodes[name] = node_view(seen)
+    return nodes
+
+
+def _promised_now(state: State) -> Mapping[str, tuple[TaskPlan, ...]]:
+    """Return the promised tasks by job, from the tables where these are up to date."""
+    tables = fresh_tables(state)
+    return all_promised(state) if tables is None else tables.promised
+
+
+def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
+    """Return what each of these promised tasks takes of its node beyond what the node lists its pod
+    with.
+    """
+    found = []
+    for task in promised:
+        node = state.nodes.get(task.node)
+        if node is not None:
+            has = _listed_with(node, job, task)
+            found.append(less(task.resources, has))
+    return found
+
+
+def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
+    """Return what each namespace that has a quota may still take.
+
+    That is the quota less what its pods have, wherever they are listed, and less what its decided
+    tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing until
+    their pods are listed: so nothing is promised twice, whenever a pod begins to count in the
+    quota.
+    """
+    found = {}
+    for space, use in uses(state, quotas).items():
+        left = less(quotas[space].most(), use.total())
+        fact = state.quotas.get(space)
+        if fact is not None:
+            left_in_cluster = less(unused(fact), use.promised())
+            left = smaller(left, left_in_cluster)
+        found[space] = left
+    return found
+
+
+class Use(NamedTuple):
+    """What the jobs of one namespace use: what their pods are listed with, wherever that is, and
+    what decided tasks are to have beyond that. `new`: how many of these have no pod yet that is
+    listed.
+    """
+
+    listed: list[Resources]
+    beyond: list[Resources]
+    new: list[TaskPlan]
+
+    def total(self) -> Resources:
+        return together([*self.listed, *self.beyond])
+
+    def promised(self) -> Resources:
+        return together(self.beyond)
+
+
+def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
+    """Return the use of each of these namespaces. A pod that was heard to have ended has nothing
+    any more.
+    """
+    if not namespaces:
+        return {}
+    found = {space: Use([], [], []) for space in namespaces}
+    jobs = [job for job in state.jobs.values() if job.request.namespace in found]
+
+    listed = _listed_pods(state, found, jobs)
+    for space, pods in listed.items():
+        found[space].listed.extend(pods.values())
+
+    promised = _promised_now(state)
+    for job in jobs:
+        space = job.request.namespace
+        _add_promised(found[space], listed[space], state, job, promised.get(job.key, ()))
+    return found
+
+
+def _add_promised(
+    use: Use, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
+) -> None:
+    """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
+    for task in promised:
+        has = Resources()
+        node = state.nodes.get(task.node)
+        if node is not None:
+            has = _listed_with(node, job, task)
+        use.beyond.append(less(task.resources, has))
+        if job.pod(task) not in pods:
+            use.new.append(task)
+
+
+def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job]) -> dict[str, Pods]:
+    """Return the listed pods by namespace, without those that were heard to have ended."""
+    found: dict[str, Pods] = {}
+    for space in namespaces:
+        found[space] = {}
+    for seen in state.nodes.values():
+        for own in seen.own:
+            if own.namespace in found:
+                found[own.namespace][own.pod] = own.resources
+    for job in jobs:
+        pods = found[job.request.namespace]
+        for pod in job.exits:
+            pods.pop(pod, None)
+    return found
+
+
+def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
+    """Return what the node lists the task's pod with; nothing if it does not list it."""
+    pod = job.pod(task)
+    space = job.request.namespace
+    for own in seen.own:
+        if own.pod == pod and own.namespace == space:
+            return own.resources
+    return Resources()
+
+
+# ---------------------------------------------------------------- of one node, of one job
+
+
+def node_view(seen: CapacityChanged) -> Node:
+    """Return a node as policies see it, without what is promised on it."""
+    hosts = NOBODY
+    if seen.own:
+        hosts = frozenset([f"{own.namespace}.{own.job}" for own in seen.own])
+    return Node(
+        name=seen.node,
+        free=seen.free,
+        allocatable=seen.allocatable,
+        open=_is_open(seen),
+        hosts=hosts,
+    )
+
+
+def _is_open(seen: CapacityChanged) -> bool:
+    """Return whether a node is ready, not cordoned, and without a hard taint."""
+    if not seen.ready or not seen.schedulable:
+        return False
+    effects = {taint.effect for taint in seen.taints}
+    return effects.isdisjoint(HARD)
+
+
+def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:
+    """Return `promised_tasks` of every job that has any."""
+    found = {}
+    for key, job in state.jobs.items():
+        tasks = promised_tasks(job, state.nodes)
+        if tasks:
+            found[key] = tasks
+    return found
+
+
+def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[TaskPlan, ...]:
+    """Return the tasks of the decisions of which not every pod is listed as it was decided.
+
+    Without those that have ended. A task that two generations want has the larger of what they give
+    it: a pod shrinks only once the later one runs.
+    """
+    wanted: dict[int, TaskPlan] = {}
+    for decision in (job.runs, job.flies):
+        if decision is None or _all_listed(decision, nodes):
+            continue
+        for task in decision.tasks:
+            before = wanted.get(task.serial)
+            if before is not None:
+                task = replace(task, resources=larger(before.resources, task.resources))
+            wanted[task.serial] = task
+    return tuple([task for task in wanted.values() if job.exit_of(task) is None])
+
+
+def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
+    """Return whether every pod of a decision is listed, on its node, with just what was decided."""
+    listed: Pods = {}
+    for name in {task.node for task in decision.tasks}:
+        seen = nodes.get(name)
+        if seen is None:
+            return False
+        for own in seen.own:
+            if own.job == decision.job and own.namespace == decision.namespace:
+                listed[own.pod] = own.resources
+    return all(listed.get(task.pod(decision.job)) == task.resources for task in decision.tasks)
+
+
+def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
+    """Return a node with a task promised on it: `wants` is decided, `has` is what its pod has."""
+    free = less(node.free, less(wants, has))
+    returning = plus(node.returning, less(has, wants))
+    hosts = node.hosts | {job}
+    return Node(node.name, free, node.allocatable, node.open, hosts, returning, node.shunned)
+
+
+def with_cluster_quotas(state: State, rules: Rules) -> Rules:
+    """Return the rules with the cluster's quotas in them."""
+    if not state.quotas:
+        return rules
+    with_jobs = {job.request.namespace for job in state.jobs.values()}
+    spaces = sorted(with_jobs & state.quotas.keys())
+    if not spaces:
+        return rules
+    use = uses(state, spaces)
+    quotas = dict(rules.quotas)
+    for space in spaces:
+        quota = rules.quotas.get(space, Quota())
+        quotas[space] = _combined_quota(state.quotas[space], use[space], quota)
+    return replace(rules, quotas=quotas)
+
+
+def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
+    """Return how many more tasks each namespace may have, where the cluster limits that."""
+    found = {}
+    for space, use in uses(state, _spaces_with_pod_limit(quotas)).items():
+        left = unused_pods(state.quotas[space])
+        if left is not None:
+            found[space] = max(0, left - len(use.new))
+    return found
+
+
+def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
+    """Return the namespaces in which a ResourceQuota limits the number of pods."""
+    spaces = []
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota) and quota.pods is not None:
+            spaces.append(space)
+    return spaces
+
+
+def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
+    """Return what the cluster allows the tasks of each namespace."""
+    limits = {}
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota):
+            limits[space] = quota.tasks
+    return limits
+
+
+def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
+    """Return the cluster's quotas, with what is used of them once the pods that were listed are
+    others.
+    """
+    had = uses(before, before.quotas)
+    has = uses(after, after.quotas)
+    quotas = {}
+    for space, fact in after.quotas.items():
+        quotas[space] = _with_use(fact, had[space], has[space])
+    return quotas
+
+
+def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
+    """Return the very same fact where nothing changes."""
+    if had.listed == has.listed:
+        return fact
+    before = together(had.listed)
+    after = together(has.listed)
+    return moved(fact, before, len(had.listed), after, len(has.listed))
+
+
+def _combined_quota(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
+    """Return the smaller limit of each resource: that of the ResourceQuotas, less the use of other
+    pods, or the configured one. None: no limit.
+    """
+    pods = len(use.listed) + len(use.new)
+    ours = ours_in_all(fact, use.total(), pods)
+    gpu = _smaller(ours.get("gpu"), quota.gpu)
+    return ClusterQuota(
+        cpu=_smaller(ours.get("cpu"), quota.cpu),
+        memory_gib=_smaller(ours.get("memory_gib"), quota.memory_gib),
+        gpu=None if gpu is None else int(gpu),
+        pods=int(ours["pods"]) if "pods" in ours else None,
+        tasks=limits_of(fact),
+    )
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    """Return the smaller limit; None: there is none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

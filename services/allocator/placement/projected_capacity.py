@@ -1,0 +1,300 @@
+"""The capacity that nodes and quotas will have once some of the running jobs have ended, to try
+placements on. Pure.
+
+A job holds what its pods are listed with, and what its decided tasks are promised. Pods that no
+decision wants any more are about to end: they count as free in every trial. A job that lost tasks
+keeps the others: what these hold is never free for the job itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from math import inf
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import NO_MORE, fits, larger, least, less, plus, together
+from services.allocator.placement.room import ROLES, Room
+from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
+from services.allocator.policies.contract import Node
+from services.allocator.state.job import Job
+from services.allocator.state.state import State
+from services.allocator.state.waiting import staying
+from shared.messages import OwnPod, Resources, TaskPlan
+from shared.text import format_some_names
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Capacity of one pod. `started_s`: when its job started; `in_quota`: it counts against its
+    namespace's quota.
+    """
+
+    started_s: float
+    job: str
+    node: str
+    amount: Resources
+    in_quota: bool = True
+
+    @property
+    def namespace(self) -> str:
+        return self.job.partition(".")[0]
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity held back for one waiting job. `overdue`: it has waited for longer than `after_s`,
+    so it is held back from jobs of the same priority, too.
+    """
+
+    job: str
+    uid: int
+    priority: int
+    after_s: float
+    overdue: bool
+    nodes: dict[str, Resources] = {}
+    quota: Resources = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
+
+    @property
+    def namespace(self) -> str:
+        return self.job.partition(".")[0]
+
+
+Reservations = tuple[Reservation, ...]
+Pod = tuple[str, str]
+"""The key of a job, and the name of one of its pods."""
+
+
+def describe_claim(claim: Reservation) -> str:
+    """Return why a job has a reservation, to be put behind its name."""
+    if claim.overdue:
+        return f"has waited for more than {claim.after_s:g} s"
+    return f"has priority {claim.priority}"
+
+
+def describe_amounts(claim: Reservation) -> str:
+    """Return the reserved amounts, by node or of the quota."""
+    parts = []
+    for name, amount in sorted(claim.nodes.items()):
+        parts.append(f"{_describe(amount)} on {name}")
+    if parts:
+        return format_some_names(parts, "node")
+    return f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
+
+
+def _describe(amount: Resources) -> str:
+    """Return an amount as text, without the resources that it has none of."""
+    parts = []
+    for number, unit in ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu")):
+        if number:
+            parts.append(f"{number:g} {unit}")
+    return ", ".join(parts) or "nothing"
+
+
+class Supply:
+    """The capacity that pods hold. `starts`: the start times (s) of the running jobs, in order;
+    pods that are about to end come first, at -inf.
+    """
+
+    def __init__(self, state: State, room: Room) -> None:
+        self.room = room
+        self.held = sorted(_held_by_pods(state), key=lambda held: held.started_s)
+        starts = {held.started_s for held in self.held}
+        starts.discard(-inf)
+        self.starts = (-inf, *sorted(starts))
+        self._end: tuple[Reservations, str, Room] | None = None
+        self._empty: tuple[Resources, Resources] | None = None
+
+    def trial(
+        self,
+        until_s: float,
+        reserved: Sequence[Reservation],
+        freed: Iterable[Held] = (),
+        keeps: str = "",
+    ) -> Room:
+        """Return the room without the jobs that started up to then, except the one that `keeps` its
+        tasks; with the `freed` capacity, less all that is `reserved`.
+        """
+        back = self._held_until(until_s)
+        back += freed
+        if keeps:
+            back = [held for held in back if held.job != keeps or held.started_s == -inf]
+        in_quota = [held for held in back if held.in_quota]
+        nodes = self._nodes_with(back, reserved)
+        purses = self._purses_with(in_quota, reserved)
+        return self.room.with_changes(nodes, purses, self._slots_with(in_quota))
+
+    def _held_until(self, until_s: float) -> list[Held]:
+        """Return the capacity of the jobs that started up to then."""
+        count = bisect_right(self.held, until_s, key=lambda held: held.started_s)
+        return self.held[:count]
+
+    def _nodes_with(self, back: Sequence[Held], reserved: Sequence[Reservation]) -> list[Node]:
+        """Return the nodes with another free capacity."""
+        given = _sums([(held.node, held.amount) for held in back])
+        amounts_reserved: list[tuple[str, Resources]] = []
+        for claim in reserved:
+            amounts_reserved += claim.nodes.items()
+        gone = _sums(amounts_reserved)
+
+        nodes = []
+        for name in given.keys() | gone.keys():
+            node = self.room.nodes.get(name)
+            if node is not None:
+                free = _balance(node.free, given.get(name), gone.get(name))
+                nodes.append(replace(node, free=free))
+        return nodes
+
+    def _slots_with(self, back: Sequence[Held]) -> dict[str, int]:
+        """Return how many more tasks each namespace may have."""
+        slots = dict(self.room.slots)
+        for held in back:
+            space = held.namespace
+            if space in slots:
+                slots[space] += 1
+        return slots
+
+    def _purses_with(
+        self, back: Sequence[Held], reserved: Sequence[Reservation]
+    ) -> dict[str, Resources]:
+        """Return the rests of all quotas."""
+        given = _sums([(held.namespace, held.amount) for held in back])
+        gone = _sums([(claim.namespace, claim.quota) for claim in reserved])
+        purses = {}
+        for space, has in self.room.purses.items():
+            purses[space] = _balance(has, given.get(space), gone.get(space))
+        return purses
+
+    def place(
+        self,
+        request: PlacementRequest,
+        until_s: float,
+        reserved: Sequence[Reservation],
+        freed: Iterable[Held] = (),
+        keeps: str = "",
+    ) -> tuple[TaskPlan, ...] | None:
+        """Place a job in the room that there is then; None where it does not fit."""
+        trial = try_place(self.trial(until_s, reserved, freed, keeps), request)
+        return trial.tasks if isinstance(trial, Placed) else None
+
+    def may_hold(self, request: PlacementRequest) -> bool:
+        """Return False if a new task is larger than every node, or all new tasks together are
+        larger than all nodes, once all running tasks have ended. True does not mean that there is a
+        place.
+        """
+        total, largest = self._empty_cluster()
+        if not fits(request.growth(request.most), total):
+            return False
+        kept = Counter([task.role for task in request.keep])
+        for role in ROLES:
+            is_new = request.most.of(role) > kept[role]
+            if is_new and not fits(getattr(request.sizes, role), largest):
+                return False
+        return True
+
+    def _empty_cluster(self) -> tuple[Resources, Resources]:
+        """Return what the open nodes have together, and the most that one has of each resource,
+        once all running tasks have ended.
+        """
+        if self._empty is None:
+            room = self.trial(self.starts[-1], ())
+            free = [node.free for node in room.nodes.values() if node.open]
+            self._empty = together(free), reduce(larger, free, NO_MORE)
+        return self._empty
+
+    def holds(self, request: PlacementRequest, reserved: Reservations, keeps: str) -> bool:
+        """Return whether there is a place once all running tasks have ended, except those that the
+        job keeps.
+        """
+        if self._end is None or self._end[:2] != (reserved, keeps):
+            empty_room = self.trial(self.starts[-1], reserved, keeps=keeps)
+            self._end = reserved, keeps, empty_room
+        trial = try_place(self._end[-1], request)
+        if isinstance(trial, Shortage):
+            return False
+        trial.undo()
+        return True
+
+    def earliest(
+        self, request: PlacementRequest, reserved: Sequence[Reservation], keeps: str
+    ) -> tuple[TaskPlan, ...] | None:
+        """Place the job as early as possible: as few of the jobs that started first as possible
+        have to end.
+        """
+
+        def tasks_at(number: int) -> tuple[TaskPlan, ...] | None:
+            return self.place(request, self.starts[number], reserved, keeps=keeps)
+
+        last = len(self.starts) - 1
+        first = least(last, lambda number: tasks_at(number) is not None)
+        return tasks_at(last if first is None else first)
+
+
+def needed_nodes(tasks: Iterable[TaskPlan]) -> dict[str, Resources]:
+    """Return the resources that the tasks need, by node."""
+    return _sums([(task.node, task.resources) for task in tasks])
+
+
+def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
+    """Return the sum of the amounts of each name."""
+    found: defaultdict[str, list[Resources]] = defaultdict(list)
+    for name, amount in parts:
+        found[name].append(amount)
+    sums = {}
+    for name, amounts in found.items():
+        sums[name] = together(amounts)
+    return sums
+
+
+def _balance(has: Resources, given: Resources | None, gone: Resources | None) -> Resources:
+    """Return what a node has free once an amount is given back to it and another one is reserved;
+    None: no such amount.
+    """
+    total = has
+    if given is not None:
+        total = plus(total, given)
+    if gone is not None:
+        total = less(total, gone)
+    return total
+
+
+# ---------------------------------------------------------------- what is held now
+
+
+def _held_by_pods(state: State) -> Iterator[Held]:
+    """Yield the capacity of each listed pod, then that of decided tasks without a listed pod."""
+    wanted = _wanted_tasks(state)
+    listed = set[Pod]()
+    for node in state.nodes.values():
+        for own in node.own:
+            pod = f"{own.namespace}.{own.job}", own.pod
+            listed.add(pod)
+            if pod in wanted:
+                job, task = wanted[pod]
+                amount = larger(own.resources, task.resources)
+                yield Held(job.started_s, job.key, node.node, amount)
+            else:
+                yield _held_by_ending_pod(state, node.node, own)
+
+    for pod, (job, task) in wanted.items():
+        if pod not in listed:
+            yield Held(job.started_s, job.key, task.node, task.resources)
+
+
+def _wanted_tasks(state: State) -> dict[Pod, tuple[Job, TaskPlan]]:
+    """Return the tasks of the newest decisions that have not ended, with their job, by pod."""
+    wanted = {}
+    for job in state.jobs.values():
+        for task in staying(job):
+            wanted[job.key, job.pod(task)] = job, task
+    return wanted
+
+
+def _held_by_ending_pod(state: State, node: str, own: OwnPod) -> Held:
+    """Return the capacity of a listed pod that no decision wants any more."""
+    key = f"{own.namespace}.{own.job}"
+    job = state.jobs.get(key)
+    has_ended = job is not None and own.pod in job.exits
+    return Held(-inf, key, node, own.resources, in_quota=not has_ended)

@@ -1,0 +1,709 @@
+"""Which task goes on which node.
+
+Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is
+cordoned or has a hard taint is given anything; no namespace is given more than its quota has left.
+Tasks that stay keep node and serial, and their index where the numbers stay dense; a new one gets a
+new serial, which was never used before. What leaves a node is slow, so a job stands on few: new
+tasks go beside the job's others as far as they can, and else as many of them as possible onto one
+node, of such nodes onto the one where they leave the least behind (best fit).
+
+`trial.py` is the entry for the steps of a decision: it returns the placement or the shortage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import (
+    NO_MORE,
+    fits,
+    less,
+    plus,
+    plus_times,
+    smaller,
+    taken,
+    times,
+)
+from services.allocator.placement.best_fit_index import NO_NODES, NodeIndex, Order, rank
+from services.allocator.policies.contract import Node, Size, TaskLimits
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
+FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
+"""The order in which roles choose: a lone chief must not draw the workers to where there is room
+for one of them.
+"""
+Placing = Callable[
+    ["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
+]
+"""As `place`."""
+Parts = Sequence[tuple[Resources, int]]
+"""Tasks of a job by kind: the size of one, and their number."""
+Homes = Mapping[str, frozenset[str]]
+"""By job: the names of its nodes."""
+NOWHERE: frozenset[str] = frozenset()
+Question = tuple[int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources]
+"""At which moment, with how much and how many tasks left of the quota, within which limits of a
+task: the largest and the least size, and that of the tasks.
+"""
+
+
+class Room:
+    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given
+    back.
+
+    `purses`: what each namespace that has a quota may still take; a job's key begins with its
+    namespace. `slots`: how many more tasks, where that is limited; `limits`: what the cluster
+    allows them besides. `shunned`: names of nodes that take nothing new.
+
+    `index`: of nodes most of which are the same. From it the index of these nodes is made when
+    something is placed for the first time; it follows each change from then on. What was found out
+    at one moment is remembered as long as nothing changes.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        purses: Mapping[str, Resources] | None = None,
+        slots: Mapping[str, int] | None = None,
+        limits: Mapping[str, TaskLimits] | None = None,
+        shunned: Collection[str] = (),
+        index: NodeIndex = NO_NODES,
+    ) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        for name in shunned:
+            if name in self.nodes:
+                self.nodes[name] = replace(self.nodes[name], shunned=True)
+        self.purses = dict(purses or {})
+        self.slots = dict(slots or {})
+        self.limits = limits or {}
+        # The index: nodes in the order of what they have free, and where jobs stood at first.
+        self._index = index
+        self._order: Order | None = None
+        self._first_homes: Homes | None = None
+        self._came: dict[str, set[str]] = {}
+        # What was taken, in order, to be given back.
+        self._before: list[tuple[Node, str, Resources | None, int | None]] = []
+        self._ordinals = count(1)
+        self._moments = [0]
+        # What is held back of nodes and quotas.
+        self._held_nodes: dict[str, Resources] = {}
+        self._held_quotas: dict[str, Resources] = {}
+        # What is remembered within the pass.
+        self._shapes: tuple[Resources, ...] | None = None
+        self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
+        self._most: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
+        self.refused: set[Question] = set()
+        """Questions without a placement, by moment."""
+        self.lacks: dict[Question, str] = {}
+        """The lacking resources, by question (`lacking.py`)."""
+        self.waits: dict[Question, str] = {}
+        """The reason of a waiting job without a quota, by question (`trial.py`)."""
+
+    # ------------------------------------------------------------ the index
+
+    def order(self) -> Order:
+        """Return the nodes that take tasks, in the order of what they have free."""
+        if self._order is None:
+            self._order, self._first_homes = self._build_index()
+        return self._order
+
+    def first_homes(self) -> Homes:
+        """Return the nodes of each job as they were before anything was placed here."""
+        if self._first_homes is None:
+            self._order, self._first_homes = self._build_index()
+        return self._first_homes
+
+    def _build_index(self) -> tuple[Order, Homes]:
+        """Return the order of the nodes and each job's nodes: those of the index, changed where the
+        nodes are not as they are there.
+        """
+        known = self._index.nodes
+        order = self._index.order.copy()
+        homes = dict(self._index.homes)
+        others = []
+        for name, node in self.nodes.items():
+            before = known.get(name)
+            if before is node:
+                continue
+            if before is not None and before.takes:
+                order.leave(name, before.free)
+            if node.takes:
+                others.append((name, node.free))
+            for job in node.hosts:
+                homes[job] = homes.get(job, NOWHERE) | {name}
+        order.add(others)
+        return order, homes
+
+    @property
+    def shapes(self) -> tuple[Resources, ...]:
+        """Return the distinct sizes of the open nodes. Placing changes nothing of it."""
+        if self._shapes is None:
+            shapes: dict[Resources, None] = {}
+            for node in self.nodes.values():
+                if node.open:
+                    shapes[node.allocatable] = None
+            self._shapes = tuple(shapes)
+        return self._shapes
+
+    def with_changes(
+        self,
+        nodes: Iterable[Node],
+        purses: Mapping[str, Resources],
+        slots: Mapping[str, int],
+    ) -> Room:
+        """Return another room with these nodes in place of their namesakes, and with these
+        quotas.
+        """
+        other = Room((), purses, slots, self.limits)
+        other.nodes = self.nodes.copy()
+        other._order = self.order().copy()
+        other._first_homes = self.first_homes()
+        other._came = {job: names.copy() for job, names in self._came.items()}
+        for node in nodes:
+            other._swap(other.nodes[node.name], node)
+        return other
+
+    def _homes(self, job: str) -> list[Node]:
+        """Return the nodes of a job."""
+        asked = job, self._moments[-1]
+        if self._stands[0] == asked:
+            return self._stands[1]
+        names = self._came.get(job) or self.first_homes().get(job, NOWHERE)
+        homes = []
+        for name in names:
+            node = self.nodes[name]
+            if job in node.hosts:
+                homes.append(node)
+        self._stands = asked, homes
+        return homes
+
+    # ------------------------------------------------------------ quotas
+
+    def purse(self, job: str) -> Resources | None:
+        """None: without a limit."""
+        return self.purses.get(_space(job)) if self.purses else None
+
+    def slots_of(self, job: str) -> int | None:
+        """Return how many more tasks its namespace may have; None: any number."""
+        return self.slots.get(_space(job)) if self.slots else None
+
+    def limits_of(self, job: str) -> TaskLimits | None:
+        """Return the limits of the cluster for the tasks of the job's namespace; None: there are
+        none.
+        """
+        return self.limits.get(_space(job)) if self.limits else None
+
+    def allows(self, job: str, wants: Resources) -> bool:
+        """Return whether a task of the job may be as large as that."""
+        limits = self.limits_of(job)
+        return limits is None or limits.most is None or fits(wants, limits.most)
+
+    def grants(self, job: str, wants: Resources, tasks: int) -> bool:
+        """Return whether the quota has so much left, and room for so many tasks."""
+        purse = self.purse(job)
+        if purse is not None and not fits(wants, purse):
+            return False
+        slots = self.slots_of(job)
+        return slots is None or tasks <= slots
+
+    # ------------------------------------------------------------ the choice of nodes
+
+    def choose(
+        self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
+    ) -> str | None:
+        """Return the best node for the first of so many more tasks: beside the job's others, else
+        for all of them and the `rest` of the job, else for most of them.
+        """
+        beside = self._best_home(job, wants)
+        if beside is not None:
+            return beside
+        if rest is not NO_MORE:
+            name = self.order().first(plus_times(rest, wants, count))
+            if name:
+                return name
+        return self._for_most(wants, count)
+
+    def _best_home(self, job: str, wants: Resources) -> str | None:
+        """Return the best fit of the nodes on which the job has tasks."""
+        ranks = []
+        for node in self._homes(job):
+            if node.takes and fits(wants, node.free):
+                ranks.append(rank(node.free, node.name))
+        return min(ranks)[-1] if ranks else None
+
+    def most_free(self) -> tuple[float, float, int]:
+        """Return the most cores, GiB and devices that are free on one node that takes new tasks."""
+        if self._most[0] != self._moments[-1]:
+            self._most = self._moments[-1], self.order().most()
+        return self._most[1]
+
+    def _for_most(self, wants: Resources, count: int) -> str | None:
+        """Return the best fit of the nodes that hold most of so many tasks."""
+        order = self.order()
+        best = order.first(wants)
+        if best is None:
+            return None
+        fewer, more = 1, count + 1  # so many fit somewhere; `more` do not, or are not asked for
+        while more - fewer > 1:
+            middle = (fewer + more) // 2 if more <= count else count
+            name = order.first(times(wants, middle))
+            if name:
+                best, fewer = name, middle
+            else:
+                more = middle
+        return best
+
+    # ------------------------------------------------------------ taking
+
+    def put(self, job: str, wants: Resources) -> str | None:
+        """Choose and take."""
+        return next(iter(self.fill(job, wants, 1)), None)
+
+    def fill(self, job: str, wants: Resources, count: int, rest: Resources = NO_MORE) -> list[str]:
+        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no
+        more room. `rest`: what else of the job is to be placed.
+
+        The best node stays the best until it is full: it is the job's then, and has less free than
+        before.
+        """
+        count = self._granted_count(job, wants, count)
+        nodes: list[str] = []
+        while len(nodes) < count:
+            name = self.choose(job, wants, count - len(nodes), rest)
+            if not name:
+                break
+            number, left = taken(self.nodes[name].free, wants, count - len(nodes))
+            self._give(job, name, left, number)
+            nodes += [name] * number
+        return nodes
+
+    def _granted_count(self, job: str, wants: Resources, count: int) -> int:
+        """Return how many of so many tasks the limits and the quota allow."""
+        if not self.allows(job, wants):
+            return 0
+        purse = self.purse(job)
+        if purse is not None:
+            count, _ = taken(purse, wants, count)
+        slots = self.slots_of(job)
+        return count if slots is None else min(count, slots)
+
+    def fill_all(self, job: str, parts: Parts) -> list[list[str]] | None:
+        """Take so many tasks of each kind, one kind after the other, and return their nodes. None,
+        and nothing taken, if they do not all fit.
+        """
+        if not self._may_have(job, parts):
+            return None
+        rests = [NO_MORE]  # what is still to be placed, from behind
+        for wants, number in reversed(parts):
+            rests.append(plus_times(rests[-1], wants, number))
+        whole = rests.pop()
+        if not self._homes(job):
+            name = self._at_once(job, parts, whole)
+            if name:
+                return [[name] * number for _, number in parts]
+        return self._fill_in_turn(job, parts, rests)
+
+    def _fill_in_turn(
+        self, job: str, parts: Parts, rests: list[Resources]
+    ) -> list[list[str]] | None:
+        """Take the tasks of one kind after the other. `rests`: what is to be placed after each
+        kind, the last one first.
+        """
+        mark = self.mark()
+        found: list[list[str]] = []
+        for wants, number in parts:
+            nodes = self.fill(job, wants, number, rests.pop())
+            if len(nodes) < number:
+                self.undo(mark)
+                return None
+            found.append(nodes)
+        return found
+
+    def _may_have(self, job: str, parts: Parts) -> bool:
+        """Return whether the cluster allows so many tasks of each kind, and kinds as large as
+        these.
+        """
+        slots = self.slots_of(job)
+        if slots is not None and sum([number for _, number in parts]) > slots:
+            return False
+        if not self.limits:
+            return True
+        return all(self.allows(job, wants) for wants, number in parts if number)
+
+    def _at_once(self, job: str, parts: Parts, whole: Resources) -> str | None:
+        """Take all tasks of a job without tasks from the one node that they would all go to, one
+        after the other; None: they go to several.
+        """
+        tasks = sum([number for _, number in parts])
+        purse = self.purse(job)
+        if not tasks or (purse is not None and not fits(whole, purse)):
+            return None
+        name = self.order().first(whole)
+        if name is None:
+            return None
+
+        left = self.nodes[name].free
+        for wants, number in parts:
+            fitting, left = taken(left, wants, number)
+            if fitting < number:
+                return None
+        self._give(job, name, left, tasks)
+        return name
+
+    def extend(self, job: str, name: str, more: Resources) -> bool:
+        """Take more for a task that stands on a node; nothing, where the node or the quota has not
+        so much.
+        """
+        if more == Resources():
+            return True
+        here = self.nodes.get(name)
+        if here is None or not here.open or not fits(more, here.free):
+            return False
+        purse = self.purse(job)
+        if purse is not None and not fits(more, purse):
+            return False
+        self._give(job, name, less(here.free, more), 0)
+        return True
+
+    def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
+        """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
+        here = self.nodes[name]
+        purse = self.purse(job)
+        slots = self.slots_of(job)
+
+        # Remember what there was, for `undo`.
+        self._before.append((here, job, purse, slots))
+        self._moments.append(next(self._ordinals))
+
+        # Take it from the quota, and from the node.
+        if purse is not None:
+            self.purses[_space(job)] = less(purse, less(here.free, left))
+        if slots is not None:
+            self.slots[_space(job)] = slots - tasks
+        hosts = here.hosts if job in here.hosts else here.hosts | {job}
+        self._swap(
+            here,
+            Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned),
+        )
+
+        # Remember that the job is there now.
+        came = self._came.get(job)
+        if came is None:
+            came = self._came[job] = {*self.first_homes().get(job, ())}
+        came.add(name)
+
+    def mark(self) -> int:
+        """The room as it is now, to come back to."""
+        return len(self._before)
+
+    def undo(self, mark: int) -> None:
+        """Give back everything that was taken since."""
+        while len(self._before) > mark:
+            before, job, purse, slots = self._before.pop()
+            self._moments.pop()
+            self._swap(self.nodes[before.name], before)
+            if purse is not None:
+                self.purses[_space(job)] = purse
+            if slots is not None:
+                self.slots[_space(job)] = slots
+
+    def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
+        """Return a key of this request, equal for all jobs without tasks and with the same quota,
+        as long as nothing is taken for good. None for a job with tasks.
+        """
+        if self._homes(job):
+            return None
+        purse = self.purse(job)
+        slots = self.slots_of(job)
+        limits = self.limits_of(job)
+        return self._moments[-1], purse, slots, limits, most, least, sizes
+
+    # ------------------------------------------------------------ other amounts for a while
+
+    @contextmanager
+    def avoiding(self, names: Collection[str]) -> Iterator[None]:
+        """Let no new task go to these nodes meanwhile."""
+        avoided = [name for name in names if name in self.nodes and self.nodes[name].takes]
+        for name in avoided:
+            self._swap(self.nodes[name], replace(self.nodes[name], shunned=True))
+        self._moments[-1] = next(self._ordinals)
+        try:
+            yield
+        finally:
+            self._moments[-1] = next(self._ordinals)
+            for name in avoided:
+                self._swap(self.nodes[name], replace(self.nodes[name], shunned=False))
+
+    @contextmanager
+    def with_more(
+        self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]
+    ) -> Iterator[None]:
+        """Add so much to the nodes and to the quotas meanwhile; tasks taken meanwhile have to be
+        given back before the end.
+        """
+        free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
+        purses = {space: self.purses[space] for space in quotas.keys() & self.purses.keys()}
+        more_free = {name: plus(has, nodes[name]) for name, has in free.items()}
+        more_left = {space: plus(has, quotas[space]) for space, has in purses.items()}
+
+        self._set_free(more_free, more_left)
+        try:
+            yield
+        finally:
+            self._set_free(free, purses)
+
+    def hold_back(self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]) -> None:
+        """Hold back these amounts, as far as they are there, in place of those held back before."""
+        names = nodes.keys() & self.nodes.keys()
+        free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
+        self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
+
+        spaces = quotas.keys() & self.purses.keys()
+        purses = {space: self.purses[space] for space in spaces | self._held_quotas.keys()}
+        self._held_quotas = _move_reserve(purses, self._held_quotas, quotas)
+        self._set_free(free, purses)
+
+    def _set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
+        """Change the free amounts of these nodes, and the rest of these quotas."""
+        for name, free in frees.items():
+            self._swap(self.nodes[name], replace(self.nodes[name], free=free))
+        self.purses.update(purses)
+        self._moments[-1] = next(self._ordinals)
+
+    def _swap(self, here: Node, other: Node) -> None:
+        """Put another picture of a node in the place of the one that is here."""
+        self._stands = ("", 0), []
+        self.nodes[here.name] = other
+        order = self._order
+        if order is None:
+            return
+        if here.takes and other.takes:
+            order.move(here.name, here.free, other.free)
+        elif here.takes:
+            order.leave(here.name, here.free)
+        elif other.takes:
+            order.come(other.name, other.free)
+
+
+def _move_reserve(
+    free: dict[str, Resources], held: Mapping[str, Resources], wanted: Mapping[str, Resources]
+) -> dict[str, Resources]:
+    """Give back the amounts that were held, and hold the wanted ones, as far as they are there.
+
+    `free` is changed; what is held of it is returned.
+    """
+    for name, amount in held.items():
+        free[name] = plus(free[name], amount)
+    holds = {}
+    for name, has in free.items():
+        if name in wanted:
+            holds[name] = smaller(has, wanted[name])
+            free[name] = less(has, holds[name])
+    return holds
+
+
+def _space(job: str) -> str:
+    return job.partition(".")[0]
+
+
+# ---------------------------------------------------------------- all tasks of a job
+
+
+def place(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not
+    all fit.
+
+    `keep` are the tasks that stand already (the newest of a role go first when there are too many),
+    `serial` the first unused one.
+    """
+    if not keep:
+        return _place_first(room, job, size, sizes, serial)
+
+    # 1. The tasks that stay, and the indices of those that are missing.
+    stays: dict[Role, dict[int, TaskPlan]] = {}
+    missing: dict[Role, Sequence[int]] = {}
+    for role in ROLES:
+        stays[role] = _stay(keep, role, size.of(role))
+        missing[role] = _gaps(stays[role], size.of(role))
+
+    # 2. Nodes for those that are missing.
+    parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
+    filled = room.fill_all(job, parts)
+    if filled is None:
+        return None
+    nodes = dict(zip(FILLED, filled, strict=True))
+
+    # 3. All tasks, by role and index.
+    tasks: list[TaskPlan] = []
+    for role in ROLES:
+        each = getattr(sizes, role)
+        new = _tasks(role, missing[role], nodes[role], each, serial)
+        serial += len(new)
+        tasks += sorted([*stays[role].values(), *new], key=_index)
+    return tuple(tasks)
+
+
+def _place_first(
+    room: Room, job: str, size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """The same for a job that has no task yet."""
+    ps, workers = size.ps, size.workers
+    filled = room.fill_all(job, [(sizes.worker, workers), (sizes.ps, ps), (sizes.chief, 1)])
+    if filled is None:
+        return None
+
+    worker_nodes, ps_nodes, chief_nodes = filled
+    return (
+        *_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
+        *_tasks("ps", range(ps), ps_nodes, sizes.ps, serial + 1),
+        *_tasks("worker", range(workers), worker_nodes, sizes.worker, serial + 1 + ps),
+    )
+
+
+def _tasks(
+    role: Role, indices: Sequence[int], nodes: Sequence[str], each: Resources, serial: int
+) -> list[TaskPlan]:
+    """The tasks of these indices, each on its node."""
+    tasks = []
+    for index, node in zip(indices, nodes, strict=True):
+        tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=each))
+        serial += 1
+    return tasks
+
+
+def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
+    """Return the indices below `count` that no task has."""
+    return [index for index in range(count) if index not in stays] if stays else range(count)
+
+
+def _stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
+    """Return the tasks of a role that stay, by index: an index below `count` is kept, a higher one
+    moves down into a gap.
+    """
+    tasks = [task for task in keep if task.role == role]
+    if len(tasks) > count:
+        tasks = sorted(tasks, key=_serial)[:count]
+
+    stays = {}
+    movers = []
+    for task in tasks:
+        if task.index < count:
+            stays[task.index] = task
+        else:
+            movers.append(task)
+
+    if movers:
+        gaps = _gaps(stays, count)
+        for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
+            stays[index] = replace(task, index=index)
+    return stays
+
+
+def _index(task: TaskPlan) -> int:
+    return task.index
+
+
+def _serial(task: TaskPlan) -> int:
+    return task.serial
+
+
+def shrink(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
+    """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
+    kept: list[TaskPlan] = []
+    for role in ROLES:
+        stays = _stay(tasks, role, size.of(role))
+        kept += sorted(stays.values(), key=_index)
+    return tuple(kept)
+
+
+def place_most(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    most: Size,
+    least: Size,
+    sizes: RoleResources,
+    serial: int,
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, at the largest size between `most` and `least` that fits; None where not even
+    `least` does.
+    """
+    if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
+        return None
+
+    tasks = place(room, job, keep, most, sizes, serial)
+    if tasks is not None:
+        return tasks
+    if most == least or not has_room(room, job, keep, least, sizes):
+        question = None if keep else room.question(job, most, least, sizes)
+        if question is not None:
+            room.refused.add(question)
+        return None
+
+    # Binary search: where a size fits, all smaller ones do.
+    steps = ladder(most, least)
+    low = 0
+    high = len(steps) - 1  # steps[high:] fit
+    while low < high:
+        middle = (low + high) // 2
+        if has_room(room, job, keep, steps[middle], sizes):
+            high = middle
+        else:
+            low = middle + 1
+    return place(room, job, keep, steps[low], sizes, serial)
+
+
+def has_room(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    how: Placing = place,
+) -> bool:
+    """Return whether the job would find room at this size; nothing is taken. For `place` the tasks
+    need not be made.
+    """
+    mark = room.mark()
+    if how is not place:
+        found = how(room, job, keep, size, sizes, 0) is not None
+        room.undo(mark)
+        return found
+
+    # For `place` it is enough that the missing tasks fit.
+    stand = Counter([task.role for task in keep])
+    missing = []
+    for role in FILLED:
+        count = size.of(role) - stand[role]
+        missing.append((getattr(sizes, role), max(0, count)))
+    found = room.fill_all(job, missing) is not None
+    room.undo(mark)
+    return found
+
+
+def ladder(most: Size, least: Size) -> tuple[Size, ...]:
+    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its
+    range left; workers where both have as much.
+    """
+    floor = Size(min(most.ps, least.ps), min(most.workers, least.workers))
+    left_ps = more_ps = most.ps - floor.ps
+    left_workers = more_workers = most.workers - floor.workers
+
+    steps = [most]
+    while left_ps or left_workers:
+        # left_workers / more_workers >= left_ps / more_ps, without the divisions.
+        has_more_workers = left_workers * more_ps >= left_ps * more_workers
+        if left_workers and (not left_ps or has_more_workers):
+            left_workers -= 1
+        else:
+            left_ps -= 1
+        steps.append(Size(floor.ps + left_ps, floor.workers + left_workers))
+    return tuple(steps)

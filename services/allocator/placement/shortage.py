@@ -1,0 +1,166 @@
+"""Which resource lacks where a job's tasks find no room: the one without which they would.
+
+They are placed once more, on trial, as if they wanted nothing of one resource: where they fit then,
+there is too little of it. Where it takes more than one, these together; none where no node takes
+tasks, or the quota is what is short. Free capacity in sum may look like enough: where one task
+alone finds no node with so much, that is told.
+
+Tasks that are larger than every node.
+
+Such a task waits for ever, however much comes free. The user has to be told so, with the amount
+that it wants and the amount that there is. Without any node that takes tasks, size is not the cause
+of the wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts, fits
+from services.allocator.placement.room import ROLES, Placing, Room, has_room, place
+from services.allocator.policies.contract import Size
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+
+def lacking(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    how: Placing = place,
+) -> str:
+    """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to
+    name.
+    """
+    question = None if keep else room.question(job, size, size, sizes)
+    if question is not None and question in room.lacks:
+        return room.lacks[question]
+    text = ""
+    names = _short_resources(room, job, keep, size, sizes, how)
+    if names:
+        missing = _missing_roles(keep, size)
+        text = _describe(names, _too_large(room, missing, sizes, names))
+    if question is not None:
+        room.lacks[question] = text
+    return text
+
+
+def _missing_roles(keep: Sequence[TaskPlan], size: Size) -> list[Role]:
+    """Return the roles of which the job has fewer tasks than at a size."""
+    stand = Counter([task.role for task in keep])
+    return [role for role in ROLES if size.of(role) > stand[role]]
+
+
+def _short_resources(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing
+) -> tuple[str, ...]:
+    """Return the fewest resources that would have to be plenty, in the order of `WORDS`. The caller
+    has found that there is no room.
+    """
+    wanted = [name for name in WORDS if _largest_amount(sizes, ROLES, name)[0]]
+    for count in range(1, len(wanted) + 1):
+        for names in combinations(wanted, count):
+            if has_room(room, job, keep, size, _without(sizes, names), how):
+                return names
+    return ()
+
+
+def _largest_amount(sizes: RoleResources, roles: Sequence[Role], name: str) -> tuple[float, Role]:
+    """Return the most that a task of these roles wants of a resource, and the first such role."""
+    largest = 0.0
+    largest_role = roles[0]
+    for role in roles:
+        amount = getattr(getattr(sizes, role), name)
+        if amount > largest:
+            largest = amount
+            largest_role = role
+    return largest, largest_role
+
+
+def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
+    """Return the sizes of tasks that want nothing of these resources."""
+    nothing = dict.fromkeys(names, 0)
+    return RoleResources(
+        chief=replace(sizes.chief, **nothing),
+        ps=replace(sizes.ps, **nothing),
+        worker=replace(sizes.worker, **nothing),
+    )
+
+
+def _too_large(
+    room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]
+) -> list[str]:
+    """Return, for each resource, the task that wants most of it, if no node has so much free."""
+    texts: list[str] = []
+    if not roles:
+        return texts
+    most = dict(zip(WORDS, room.most_free(), strict=True))
+    for name in names:
+        amount, role = _largest_amount(sizes, roles, name)
+        if amount > most[name] + ROUNDING:
+            texts.append(_describe_task(role, amount, name, most[name]))
+    return texts
+
+
+def _describe_task(role: Role, amount: float, name: str, most: float) -> str:
+    """Return the text for a task that is larger than what any node has free."""
+    if most <= ROUNDING:
+        return f"no node has any {WORDS[name]} free"
+    free = math.floor(100 * (most + ROUNDING)) / 100
+    return f"a {role} wants {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
+
+
+def _describe(names: Sequence[str], too_large: Sequence[str]) -> str:
+    """Return the text that follows `waits for room`."""
+    little = "few" if names == ("gpu",) else "little"
+    words = " and ".join([WORDS[name] for name in names])
+    why = f": {'; '.join(too_large)}" if too_large else ""
+    return f" (too {little} {words}{why})"
+
+
+NEVER = "no node is large enough"
+"""Each such reason begins with this, and no other reason does."""
+
+
+def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
+    """Return why no room that comes free will help; empty: a task of each of these roles fits some
+    empty node.
+    """
+    reasons = []
+    for role in dict.fromkeys(roles):
+        wants = getattr(sizes, role)
+        has = _nearest(wants, room.shapes)
+        if has is None or fits(wants, has):
+            continue
+        sentence = f"it wants {told(wants)}, and the largest has {told(has)}"
+        reasons.append(f"{NEVER} for a {role}: {sentence}")
+    return "; ".join(reasons)
+
+
+def told(amount: Resources) -> str:
+    """Return an amount as text."""
+    devices = f", {amount.gpu} gpu" if amount.gpu else ""
+    return f"{amount.cpu:g} cpu, {amount.memory_gib:.4g} GiB{devices}"
+
+
+def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
+    """Return the first shape that holds the task; else the one that lacks least."""
+    for has in shapes:
+        if fits(wants, has):
+            return has
+    return min(shapes, key=lambda has: _lack(wants, has), default=None)
+
+
+def _lack(wants: Resources, has: Resources) -> float:
+    """Return the missing shares of the wanted amounts, summed over cpu, memory and devices."""
+    lack = 0.0
+    for wanted, there in zip(amounts(wants), amounts(has), strict=True):
+        if there < wanted:
+            lack += 1 - there / wanted
+    return lack

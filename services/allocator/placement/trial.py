@@ -1,0 +1,231 @@
+"""One trial placement: the tasks of a job at a size, or why there is no room for them.
+
+`try_place` takes what it places from the room, and returns it as `Placed`; `undo` gives all of it
+back. Where there is no room nothing is taken: then a `Shortage` is returned. Its reasons are found
+only when they are asked for, in the room as it is at that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+import msgspec
+
+from services.allocator.placement.amounts import least
+from services.allocator.placement.quota import (
+    describe_shortage,
+    growth,
+    never_granted,
+    new_tasks,
+    roles_of,
+    shortage,
+    too_large,
+)
+from services.allocator.placement.resizing import replaced, stretch
+from services.allocator.placement.room import Placing, Room, has_room, ladder, place, place_most
+from services.allocator.placement.shortage import lacking, misfit
+from services.allocator.policies.contract import Quota, Size
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+Amounts = Mapping[str, Resources]
+"""By node, or by namespace."""
+
+
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be placed at a size from `most` down to `least`, beside the tasks that it keeps.
+    `sizes`: of its new tasks. `serial`: the first unused one. `how`: other than `place`, it places
+    `most` as a whole. `avoid`: nodes that take nothing new. `quota`: the whole quota of its
+    namespace, by the settings and the cluster.
+    """
+
+    job: str
+    keep: Sequence[TaskPlan]
+    most: Size
+    least: Size
+    sizes: RoleResources
+    serial: int
+    how: Placing = place
+    avoid: frozenset[str] = frozenset()
+    quota: Quota | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.job.partition(".")[0]
+
+    def growth(self, size: Size) -> Resources:
+        """Return the resources that the job takes beyond its tasks to come to a size."""
+        is_stretched = self.how is replaced or self.how is stretch
+        return growth(self.keep, size, self.sizes, stretched=is_stretched)
+
+
+class Placed(msgspec.Struct):
+    """Tasks that have a place. It stays taken until `undo`."""
+
+    tasks: tuple[TaskPlan, ...]
+    room: Room
+    request: PlacementRequest
+    mark: int
+    purse: Resources | None
+    slots: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the job has the largest size of the request."""
+        return len(self.tasks) == 1 + self.request.most.ps + self.request.most.workers
+
+    def undo(self) -> None:
+        """Give back all that was placed."""
+        self.room.undo(self.mark)
+
+    def missing(self) -> Shortage:
+        """Return why the job is no larger."""
+        most = self.request.most
+        return Shortage(self.room, self.request, most, self.tasks, self.purse, self.slots)
+
+    def has_more_room_later(self, nodes: Amounts, quotas: Amounts) -> bool:
+        """Return whether the job would be larger with so much more free. Its tasks stay taken."""
+        self.undo()
+        with self.room.with_more(nodes, quotas):
+            later = try_place(self.room, self.request)
+            if isinstance(later, Placed):
+                later.undo()
+        again = try_place(self.room, self.request)
+        if isinstance(again, Placed):
+            self.tasks = again.tasks
+        return isinstance(later, Placed) and len(later.tasks) > len(self.tasks)
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """A size without room. `stand`: the tasks that stand or were placed. `purse`, `slots`: the rest
+    of the quota at the time of the trial; None: there is no limit.
+    """
+
+    room: Room
+    request: PlacementRequest
+    size: Size
+    stand: Sequence[TaskPlan]
+    purse: Resources | None
+    slots: int | None
+
+    # ------------------------------------------------------------ why
+
+    def lacking(self) -> str:
+        """Return the lacking resources, to be put behind `waits for room`."""
+        asked = self.request
+        return lacking(self.room, asked.job, self.stand, self.size, asked.sizes, asked.how)
+
+    def quota_reason(self, roles: Sequence[Role] = ()) -> str:
+        """Return why the quota has no room for it, now or ever; empty where it has. `roles`: of the
+        tasks that are new, where no task of a job that runs has to grow.
+        """
+        if self.purse is None:
+            return ""
+        asked = self.request
+        if asked.keep:
+            never = too_large(asked.quota, asked.namespace, roles, asked.sizes)
+        else:
+            never = never_granted(asked.namespace, self.size, asked.sizes, asked.quota)
+        if never:
+            return never
+        limits = self.room.limits_of(asked.job)
+        tasks = new_tasks(asked.keep, self.size)
+        wants = asked.growth(self.size)
+        return describe_shortage(asked.namespace, wants, tasks, self.purse, self.slots, limits)
+
+    def describe(self) -> str:
+        """Return why there is no room for a job without tasks: for ever as things are, by the
+        quota, or now. Jobs of one size without a quota share the reason as long as nothing changes.
+        """
+        asked = self.request
+        question = None
+        if self.purse is None:
+            question = self.room.question(asked.job, self.size, self.size, asked.sizes)
+        if question is not None and question in self.room.waits:
+            return self.room.waits[question]
+        roles = roles_of(self.size)
+        reason = self.describe_for(roles, f"for a chief, {self.size.told()}")
+        if question is not None:
+            self.room.waits[question] = reason
+        return reason
+
+    def describe_for(self, roles: Sequence[Role], purpose: str) -> str:
+        """Return why there is no room for tasks of these roles."""
+        never = misfit(self.room, roles, self.request.sizes) or self.quota_reason(roles)
+        return never or f"waits for room{self.lacking()} {purpose}"
+
+    # ------------------------------------------------------------ a part of it
+
+    def largest_part(self, now: Size) -> Size:
+        """Return the largest size between the wanted one and `now` that there is room for. Nearly
+        always there is no room for even one task more, so that is tried first.
+        """
+        steps = ladder(self.request.most, now)[:-1]
+        if not steps or steps[-1] == now or not self._holds(steps[-1]):
+            return now
+        given_up = least(len(steps) - 1, lambda number: self._holds(steps[number]))
+        return now if given_up is None else steps[given_up]
+
+    def place_part(self, now: Size) -> Placed | None:
+        """Place as much of a growth as there is room for; None: there is no room for any."""
+        size = self.largest_part(now)
+        if size == now:
+            return None
+        request = msgspec.structs.replace(self.request, most=size, least=size)
+        placed = try_place(self.room, request)
+        return placed if isinstance(placed, Placed) else None
+
+    def has_more_room_later(self, now: Size, nodes: Amounts, quotas: Amounts) -> bool:
+        """Return whether there would be room for more with so much more free."""
+        largest = self.largest_part(now)
+        with self.room.with_more(nodes, quotas):
+            return self._holds(self.request.most) or self.largest_part(now) != largest
+
+    def _holds(self, size: Size) -> bool:
+        """Return True if the job fits at this size into the capacity that is free now. Nothing is
+        taken.
+        """
+        asked = self.request
+        with self.room.avoiding(asked.avoid) if asked.avoid else nullcontext():
+            return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.how)
+
+
+def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
+    """Place a job at the largest size that fits; nothing is taken where not even the least does."""
+    mark = room.mark()
+    purse = room.purse(request.job)
+    slots = room.slots_of(request.job)
+    if request.avoid:
+        with room.avoiding(request.avoid):
+            tasks = _place(room, request)
+    else:
+        tasks = _place(room, request)
+    if tasks is None:
+        return Shortage(room, request, request.least, request.keep, purse, slots)
+    return Placed(tasks, room, request, mark, purse, slots)
+
+
+def quota_grant(room: Room, request: PlacementRequest) -> tuple[Size, str]:
+    """Return the largest size from `most` down to `least` that the quota has room for, and why it
+    is no larger. Nothing is given up at `least`.
+    """
+    for size in ladder(request.most, request.least):
+        if room.grants(request.job, request.growth(size), new_tasks(request.keep, size)):
+            break
+    if size == request.most:
+        return size, ""
+    wants = request.growth(request.most)
+    return size, shortage(room, request.job, wants, new_tasks(request.keep, request.most))
+
+
+def _place(room: Room, request: PlacementRequest) -> tuple[TaskPlan, ...] | None:
+    """Take capacity for the tasks of a request; None: there is no room. Only plain placement tries
+    sizes below `most`.
+    """
+    job = request.job
+    keep = request.keep
+    sizes = request.sizes
+    serial = request.serial
+    if request.how is not place:
+        return request.how(room, job, keep, request.most, sizes, serial)
+    return place_most(room, job, keep, request.most, request.least, sizes, serial)

@@ -1,0 +1,702 @@
+"""One job, as the log tells of it: decided, resumed, abandoned, exited, progressed.
+
+A job's decisions are kept by generation, from the one that runs to the newest. `running` is the
+generation that trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation
+that was overtaken stays among them, because it may still come to run; so may one that was
+abandoned, which is kept apart (`given_up`). The launcher folds the same facts
+(`services/launcher/folding.py`) and comes to the same result, in whatever order each of them reads
+the two streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.state import exits, observations
+from services.allocator.state.exits import Exit
+from services.allocator.state.observations import (
+    RECENT_KEPT,
+    TRIED_KEPT,
+    counted,
+    curve_of,
+    is_crowded,
+    measurable,
+    reading,
+    speeds,
+)
+from shared.auth import permissions
+from shared.kube import eviction
+from shared.messages import (
+    ABANDONED_KEPT,
+    CORDONED,
+    NOT_ENOUGH_MEMORY,
+    OF_NODE,
+    TAINTED,
+    AllocationDecided,
+    CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    JobChanged,
+    JobRequested,
+    Message,
+    ProgressReported,
+    Resources,
+    Seconds,
+    TaskExited,
+    TaskLeaving,
+    TaskPlan,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+PAUSES_KEPT = 5
+UNKNOWN_LEAVING_KEPT = 128
+"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any
+pod.
+"""
+RESIZES_KEPT = 4
+GENERATIONS_LOST = 100_000
+"""More decisions of one job than a bus that was set back can have lost."""
+
+
+class Leaving(msgspec.Struct, frozen=True, gc=False):
+    """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when.
+
+    `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or
+    not any more.
+    """
+
+    why: str
+    leaves_s: float = 0.0
+    node: str = ""
+    closed: str = ""
+
+    @property
+    def counts(self) -> str:
+        """The reason that there is now. What is said of a node is said once, and counts whenever
+        the node is so.
+        """
+        if self.why not in OF_NODE:
+            return self.why
+        if self.closed and CORDONED in (self.why, self.closed):
+            return CORDONED
+        return self.closed
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Of two notices the lower one is gone by: what nobody takes back first, then what comes
+        sooner.
+        """
+        leaves_s = self.leaves_s or math.inf
+        if self.why in OF_NODE:
+            return OF_NODE.index(self.why), leaves_s
+        return -1, leaves_s
+
+
+class Early(msgspec.Struct, frozen=True, gc=False):
+    """A generation has resumed whose decision was not heard yet: facts and orders come in separate
+    streams.
+    """
+
+    resumed: TrainingResumed
+    stored_s: float
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last
+    ones); `recent` are its last reports; `curve` spans its whole life, thinned by half when full.
+    """
+
+    uid: int
+    request: JobRequested
+    asked_s: float
+    checkpoint_folder: str = ""
+    decided: dict[int, AllocationDecided] = {}
+    given_up: dict[int, AllocationDecided] = {}
+    """Abandoned generations above the running one: one that had been handed over to may resume all
+    the same.
+    """
+    running: int | None = None
+    coming: int | None = None
+    sent_s: float = 0.0
+    """When the newest decision was stored."""
+    repeats: int = 0
+    """Number of repetitions of the newest decision, because nobody acted on it
+    (`unanswered.py`).
+    """
+    acted_on: int = 0
+    """The newest generation in flight on which the launcher was seen to act."""
+    revision: int = 0
+    generation: int = 0
+    serials: int = 0
+    resumed_s: float = 0.0
+    pauses: tuple[Seconds, ...] = ()
+    """Of its last hand-overs: what the next change will cost."""
+    abandonments: int = 0
+    """In a row, since training last resumed."""
+    unprepared: int = 0
+    """Those of them whose tasks all stood ready."""
+    abandoned_s: float = 0.0
+    abandoned_why: str = ""
+    exits: dict[str, Exit] = {}
+    leaving: dict[str, Leaving] = {}
+    """By pod: the notice to go by."""
+    failed_generations: tuple[int, ...] = ()
+    failed_s: dict[int, float] = {}
+    """By failed generation: when a task of it last failed by its own fault."""
+    killed_generations: tuple[int, ...] = ()
+    """In which a task was killed without anybody saying why, since the job last got further."""
+    furthest: int = 0
+    """The most samples that were ever reported."""
+    progress: ProgressReported | None = None
+    starving: dict[str, float] = {}
+    """By task: since when it has had far less CPU than it was promised (`strain.py`)."""
+    starved: dict[str, float] = {}
+    """By node: when a task that starved there was last moved away."""
+    crowded: bool = False
+    """Whether a ps or worker comes near to its memory."""
+    observed: tuple[Observed, ...] = ()
+    tried: tuple[Observed, ...] = ()
+    recent: tuple[Reading, ...] = ()
+    curve: tuple[Learned, ...] = ()
+    early: Early | None = None
+    cancelled: bool = False
+    changed: bool = False
+    """Whether its user has changed it since it was accepted."""
+    suspended_by_user: bool = False
+    reader_blocks: int = 0
+    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it
+    has none yet.
+    """
+    started_s: float = 0.0
+    """When it was last decided to start, after having had no tasks."""
+    suspended_s: float = 0.0
+    """When its tasks were last taken away for a job of higher priority; 0 unless it waits because
+    of that.
+    """
+    suspension: AllocationDecided | None = None
+    """The decision that took them away."""
+    resized_from: dict[str, tuple[Resources, ...]] = {}
+    """By pod of the running generation: what it had before each change in place, the last ones."""
+
+    @property
+    def key(self) -> str:
+        return self.request.key()
+
+    @property
+    def runs(self) -> AllocationDecided | None:
+        return None if self.running is None else self.decided[self.running]
+
+    @property
+    def flies(self) -> AllocationDecided | None:
+        return None if self.coming is None else self.decided[self.coming]
+
+    @property
+    def wanted(self) -> AllocationDecided | None:
+        """The newest decision: of the generation in flight, else of the one that runs."""
+        newest = self.running if self.coming is None else self.coming
+        return None if newest is None else self.decided[newest]
+
+    def recent_failures(self, now: float, window_s: float) -> int:
+        """Return how many generations failed by their own fault within the window."""
+        count = 0
+        for failed_s in self.failed_s.values():
+            if failed_s > now - window_s:
+                count += 1
+        return count
+
+    @property
+    def waiting_since_s(self) -> float:
+        """When it began to wait, if it has no tasks."""
+        return self.suspended_s or self.asked_s
+
+    @property
+    def is_trained(self) -> bool:
+        """Return True if the last report has all samples. Such a job is about to finish, so its
+        size is left alone.
+        """
+        return (
+            self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
+        )
+
+    def pod(self, task: TaskPlan) -> str:
+        return task.pod(self.request.job)
+
+    def pods(self, decision: AllocationDecided | None) -> set[str]:
+        """Return the pods of a decision; None: no pods."""
+        if decision is None:
+            return set()
+        return {self.pod(task) for task in decision.tasks}
+
+    def new_pods(self, decision: AllocationDecided) -> set[str]:
+        """The pods of a decision that the running generation does not have."""
+        return self.pods(decision) - self.pods(self.runs)
+
+    def exit_of(self, task: TaskPlan) -> Exit | None:
+        return self.exits.get(self.pod(task))
+
+    @property
+    def next_generation(self) -> int:
+        """A number above that of every generation that was decided, or that reports of the job
+        name.
+
+        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
+        A job can claim any number; one that is further ahead than `GENERATIONS_LOST` is not
+        believed.
+        """
+        newest = self.generation
+        if self.early is not None:
+            claimed = self.early.resumed.generation
+            if claimed <= newest + GENERATIONS_LOST:
+                newest = max(newest, claimed)
+        return newest + 1
+
+    @property
+    def stands_still(self) -> bool:
+        """Return whether no generation can be training: none ever did, or it has lost its chief, a
+        ps or every worker.
+        """
+        if self.runs is None:
+            return True
+        left = []
+        for task in self.runs.tasks:
+            if not exits.lost(self.exit_of(task)):
+                left.append(task.role)
+        if "chief" not in left or "worker" not in left:
+            return True
+        return left.count("ps") < counted(self.runs, "ps")
+
+
+def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:
+    """Return a copy of a table without this key."""
+    left = dict(table)
+    left.pop(key, None)
+    return left
+
+
+def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Fold a decision: start, resize or suspend the job. An older revision changes nothing. A
+    resumption that was read before its decision is applied now.
+    """
+    if message.revision <= job.revision:
+        return job
+    if not message.tasks:
+        return _suspended(job, message, stored_s)
+    known = _with_decision(job, message, stored_s)
+    if job.early is None:
+        return known
+    return _resumed(known, job.early.resumed, job.early.stored_s)
+
+
+def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Wait again, with all that was learned; its pods save, end and hold their capacity until
+    then.
+    """
+    repeated = bool(job.suspended_s) and not job.decided
+    resumes_later = job.early is not None and job.early.resumed.generation > message.generation
+    return replace(
+        job,
+        decided={},
+        given_up={},
+        running=None,
+        coming=None,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        suspended_s=job.suspended_s if repeated else stored_s,
+        suspension=message,
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
+        resized_from={},
+        leaving={},
+        starving={},
+        crowded=False,
+        early=job.early if resumes_later else None,
+    )
+
+
+def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Return the job with a decision under its generation. It is pending, unless that generation
+    runs: then its tasks change in place.
+    """
+    before = job.decided.get(message.generation)
+    repeated = before is not None and before.tasks == message.tasks
+    serials = job.serials
+    for task in message.tasks:
+        serials = max(serials, task.serial + 1)
+
+    return replace(
+        job,
+        started_s=job.started_s if job.decided else stored_s,
+        reader_blocks=job.reader_blocks or reader_blocks(message.request),
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
+        decided=job.decided | {message.generation: message},
+        resized_from=_resized_from(job, message),
+        coming=job.coming if message.generation == job.running else message.generation,
+        crowded=False,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        serials=serials,
+    )
+
+
+def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resources, ...]]:
+    """Return what the pods of the running generation had before this decision and the ones in place
+    before it.
+    """
+    if job.runs is None or message.generation != job.running:
+        return {}
+
+    before = {job.pod(task): task.resources for task in job.runs.tasks}
+    found = dict(job.resized_from)
+    for task in message.tasks:
+        pod = job.pod(task)
+        had = before.get(pod, task.resources)
+        if had != task.resources:
+            found[pod] = (*found.get(pod, ()), had)[-RESIZES_KEPT:]
+    return found
+
+
+def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Fold the hand-over to a generation: it runs, and older ones are dropped. One older than the
+    running generation changes nothing; one without a known decision is kept for later.
+    """
+    now = message.generation
+    if now > job.generation:
+        return _resumed_early(job, message, stored_s)
+    known = job.given_up | job.decided
+    if now not in known or now <= (job.running or 0):
+        return job
+
+    pauses = job.pauses
+    if message.handover_s is not None:
+        pauses = (*pauses, message.handover_s)
+
+    decided = {now: known[now]} | _newer_than(job.decided, now)
+    return replace(
+        job,
+        running=now,
+        coming=None if job.coming == now else job.coming,
+        decided=decided,
+        given_up=_newer_than(job.given_up, now),
+        leaving=_notices_within(job, decided),
+        resumed_s=stored_s,
+        suspended_s=0.0,
+        suspension=None,
+        resized_from={},
+        starving={},
+        starved=job.starved | _fled(job, message, stored_s),
+        crowded=False,
+        early=None,
+        pauses=pauses[-PAUSES_KEPT:],
+        abandonments=0,
+        unprepared=0,
+        abandoned_why="",
+    )
+
+
+def _resumed_early(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Keep the newest resumption until its decision is heard."""
+    if job.early is not None and message.generation <= job.early.resumed.generation:
+        return job
+    return replace(job, early=Early(message, stored_s))
+
+
+def _notices_within(job: Job, decided: dict[int, AllocationDecided]) -> dict[str, Leaving]:
+    """Return the notices of the pods of these decisions, by pod."""
+    if not job.leaving:
+        return {}
+    pods: set[str] = set()
+    for decision in decided.values():
+        pods |= job.pods(decision)
+    notices = {}
+    for pod, notice in job.leaving.items():
+        if pod in pods:
+            notices[pod] = notice
+    return notices
+
+
+def _newer_than(
+    decisions: dict[int, AllocationDecided], generation: int
+) -> dict[int, AllocationDecided]:
+    """Return the decisions of later generations."""
+    return {number: decided for number, decided in decisions.items() if number > generation}
+
+
+def _saved(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
+    return _trains(job, message, stored_s)
+
+
+def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: float) -> Job:
+    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in
+    the log.
+    """
+    trains = TrainingResumed(
+        job=message.job,
+        namespace=message.namespace,
+        uid=message.uid,
+        generation=message.generation,
+        step=message.step,
+        samples=message.samples,
+    )
+    return _resumed(job, trains, stored_s)
+
+
+def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, float]:
+    """Return the nodes on which a task starved that the job has no more, with the time (s)."""
+    if job.runs is None or not job.starving:
+        return {}
+    known = job.given_up | job.decided
+    stay = {task.serial for task in known[message.generation].tasks}
+    fled = {}
+    for task in job.runs.tasks:
+        if task.serial not in stay and task.name() in job.starving:
+            fled[task.node] = stored_s
+    return fled
+
+
+def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
+    """Fold the end of a generation that the launcher gave up. It is kept in `given_up`, because it
+    may resume all the same; only the pending one counts as a failed try.
+    """
+    gone = message.generation
+    if gone not in job.decided or gone == job.running:
+        return job
+
+    given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
+    left = replace(
+        _restarting(job, message),
+        decided=without_key(job.decided, gone),
+        given_up=dict(given_up[-ABANDONED_KEPT:]),
+    )
+
+    # Only the newest generation in flight counts as a failed try.
+    if job.coming != gone:
+        return left
+    return replace(
+        left,
+        coming=None,
+        abandonments=job.abandonments + 1,
+        unprepared=job.unprepared + message.stood,
+        abandoned_s=stored_s,
+        abandoned_why=message.reason,
+    )
+
+
+def _generation_of(item: tuple[int, AllocationDecided]) -> int:
+    return item[0]
+
+
+def _restarting(job: Job, message: GenerationAbandoned) -> Job:
+    """Where two generations do not fit side by side into the memory, the job stops and starts again
+    from now on.
+    """
+    if NOT_ENOUGH_MEMORY not in message.reason:
+        return job
+    return replace(job, request=replace(job.request, handover="restart"))
+
+
+def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
+    """Fold a notice that a pod has to leave its node. Of two notices for one pod the one with the
+    lower rank is kept.
+    """
+    notice = Leaving(message.why, message.leaves_s, message.node)
+    known = job.leaving.get(message.pod)
+    if known is not None and notice.rank >= known.rank:
+        return job
+    notices = job.leaving | {message.pod: notice}
+    return replace(job, leaving=_drop_oldest_notices(job, notices))
+
+
+def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
+    """Return the notices by pod without the oldest of pods that are not known, where those are
+    many.
+    """
+    known: list[str] = []
+    for decision in [*job.given_up.values(), *job.decided.values()]:
+        known += [job.pod(task) for task in decision.tasks]
+    if len(leaving) <= UNKNOWN_LEAVING_KEPT + len(known):
+        return leaving
+    unknown = [pod for pod in leaving if pod not in known]
+    left = dict(leaving)
+    for pod in unknown[:-UNKNOWN_LEAVING_KEPT]:
+        del left[pod]
+    return left
+
+
+SERIAL_DIGITS = 6
+
+
+def above_serial(job: Job, pod: str) -> Job:
+    """Give no task from now on the serial of a pod that is there, although no decision that is
+    known made it.
+    """
+    number = pod.rpartition("-")[2]
+    if not number.isdecimal() or len(number) > SERIAL_DIGITS:
+        return job
+    serial = int(number)
+    if serial < job.serials:
+        return job
+    return replace(job, serials=serial + 1)
+
+
+def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
+    """Return the job with what is known of a node beside what was said of it; None: the node is not
+    there, so it takes nothing.
+    """
+    closed = TAINTED
+    if seen is not None:
+        closed = eviction.leaving_reason(seen.schedulable, seen.taints)
+    told = {}
+    for pod, notice in job.leaving.items():
+        if notice.node == name and notice.closed != closed:
+            told[pod] = replace(notice, closed=closed)
+    if not told:
+        return job
+    return replace(job, leaving=job.leaving | told)
+
+
+def _acted_on(
+    job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
+) -> Job:
+    """Fold a sign that the launcher acts on the pending decision, which then need not be repeated:
+    its cluster spec, or one of its new pods.
+    """
+    pending = job.flies
+    if pending is None or job.acted_on == pending.generation:
+        return job
+    if isinstance(message, ClusterSpecPublished):
+        acted = message.generation == pending.generation
+    else:
+        acted = message.pod in job.new_pods(pending)
+    return replace(job, acted_on=pending.generation) if acted else job
+
+
+def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
+    """Fold the exit of a pod, the first one only. In the running generation, or in the pending one
+    if none runs, it counts as a failure or as an unexplained kill.
+    """
+    if message.pod in job.exits:
+        return job
+    ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
+    job = replace(job, exits=job.exits | {message.pod: ended})
+
+    # Only exits in the running generation, or else in the pending one, count as failures.
+    base = job.runs or job.flies
+    if base is None or message.pod not in job.pods(base):
+        return job
+    if exits.own_fault(ended):
+        return _with_failure(job, base.generation, stored_s)
+    if exits.unexplained(ended) and not _lost_taken_task(job, base, ended):
+        killed = {*job.killed_generations, base.generation}
+        return replace(job, killed_generations=tuple(sorted(killed)))
+    return job
+
+
+def _with_failure(job: Job, generation: int, stored_s: float) -> Job:
+    """Return the job with one more failure by its own fault, of a task of this generation."""
+    failed_s = job.failed_s | {generation: stored_s}
+    generations = {*job.failed_generations, *failed_s}
+    return replace(job, failed_generations=tuple(sorted(generations)), failed_s=failed_s)
+
+
+def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
+    """Return whether a task ended because another one of its generation had been taken away."""
+    if ended.code != exits.LOST_ANOTHER:
+        return False
+    for task in base.tasks:
+        other = job.exit_of(task)
+        if other and other.reason in exits.TAKEN:
+            return True
+    return False
+
+
+def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+    """Fold a progress report of the running generation. A newer generation that reports is taken to
+    run; late and repeated reports change nothing.
+    """
+    if message.generation > (job.running or 0):
+        job = _trains(job, message, stored_s)
+    runs = job.runs
+    if runs is None or message.generation != job.running:
+        return job
+    if job.progress and not _newer(message, job.progress):
+        return job
+    return _with_report(job, runs, measurable(message), stored_s)
+
+
+def _with_report(
+    job: Job, runs: AllocationDecided, message: ProgressReported, stored_s: float
+) -> Job:
+    """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
+    Progress beyond all earlier reports clears the record of unexplained kills.
+    """
+    told = reading(runs, message, stored_s)
+    disturbed = job.coming is not None
+    tried = speeds(job.tried, told, by_cores=True, disturbed=disturbed)
+
+    return replace(
+        job,
+        progress=message,
+        starving=observations.since(job.starving, message.usage, runs.tasks, stored_s),
+        crowded=is_crowded(runs, told),
+        furthest=max(job.furthest, message.samples),
+        killed_generations=() if message.samples > job.furthest else job.killed_generations,
+        observed=speeds(job.observed, told, disturbed=disturbed),
+        tried=tried[-TRIED_KEPT:],
+        recent=(*job.recent, told)[-RECENT_KEPT:],
+        curve=curve_of(job.curve, message),
+    )
+
+
+def _newer(message: ProgressReported, last: ProgressReported) -> bool:
+    """Return True if a report is of a later generation, or of a later step of the same one."""
+    return (message.generation, message.step) > (last.generation, last.step)
+
+
+def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
+    """Return what a user wants. A job that is resumed waits as of now."""
+    resumes = job.suspended_by_user and not message.suspended
+    request = replace(
+        job.request,
+        priority=message.priority,
+        ps=message.ps,
+        workers=message.workers,
+    )
+    return replace(
+        job,
+        request=request,
+        changed=True,
+        suspended_by_user=message.suspended,
+        suspended_s=stored_s if resumes and job.suspended_s else job.suspended_s,
+    )
+
+
+def reader_blocks(request: JobRequested) -> int:
+    """Return how many blocks of readers a job gets whose credentials are made for this request."""
+    return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
+
+
+OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
+    AllocationDecided: _decided,
+    JobChanged: _changed,
+    TrainingResumed: _resumed,
+    GenerationAbandoned: _abandoned,
+    TaskLeaving: _leaving,
+    TaskExited: _exited,
+    ProgressReported: _progress,
+    CheckpointSaved: _saved,
+    ClusterSpecPublished: _acted_on,
+    TaskReady: _acted_on,
+    TaskStarted: _acted_on,
+}

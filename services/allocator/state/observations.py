@@ -1,0 +1,268 @@
+"""The content of a running job's reports: its speed at each size, the use of its tasks, the fall of
+its loss. Pure.
+
+Find the tasks that do not get the CPU that they were promised: a hot ps, a straggling worker.
+
+    promised = min(limit * busy, used + waited)      [cores]  the CPU of its own that it could use
+    got      = used / promised                                1: all of it
+    starved  <=>  got <= 1/2 of the median of the job's tasks on other nodes
+
+`waited` are threads that stood ready without a core, `busy` the share of the time in which the
+busiest of them ran or stood ready (`services/trainer/usage.py`). So a task that has little to do
+does not starve. Nor does one that uses up its quota in bursts and waits for the next: its threads
+wait, too, but it has its limit for as long as it wants it. Nor does one that asked for too little:
+its node keeps the promise, and size is the policies' business. Where all starve alike the machines
+are full, and moving helps nobody. Our reconstruction: DLRover-RM compares use with the limit alone,
+which does not show a node that gives less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Learned, Observed, Reading
+from shared.messages import AllocationDecided, ProgressReported, TaskPlan, TaskUsage
+
+RECENT_KEPT = 64
+CURVE_KEPT = 64
+TRIED_KEPT = 32
+MOST_USED = 1e6
+"""Cores or GiB of one task; a larger figure is an error of measurement."""
+CROWDED = 0.7
+"""Share of its memory; a task that uses more may need more soon."""
+SLOWEST = 1e-6
+"""Examples a second; less, an example in eleven days, is as good as nothing."""
+LEAST_USED = 1e-6
+"""Cores or GiB; less is as good as nothing."""
+NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
+
+
+def measurable(message: ProgressReported) -> ProgressReported:
+    """Return the report without figures so small that nothing can be divided by them."""
+    usage = message.usage
+    if any(_is_tiny(use.cpu) or _is_tiny(use.memory_gib) for use in usage):
+        usage = tuple([_without_tiny(use) for use in usage])
+    speed = _at_least(message.samples_per_second, SLOWEST)
+    if usage is message.usage and speed == message.samples_per_second:
+        return message
+    return replace(message, samples_per_second=speed, usage=usage)
+
+
+def _is_tiny(amount: float) -> bool:
+    return 0 < amount < LEAST_USED
+
+
+def _without_tiny(use: TaskUsage) -> TaskUsage:
+    """Return the use of a task with cores and GiB below `LEAST_USED` as 0, because other code
+    divides by them.
+    """
+    cpu = _at_least(use.cpu, LEAST_USED)
+    memory_gib = _at_least(use.memory_gib, LEAST_USED)
+    return replace(use, cpu=cpu, memory_gib=memory_gib)
+
+
+def _at_least(amount: float, least: float) -> float:
+    """Return the amount, or 0 if it is less."""
+    return amount if amount >= least else 0.0
+
+
+def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
+    """Return a report together with the size that runs, and the cores that its tasks have."""
+    ps_cores: list[float] = []
+    worker_cores: list[float] = []
+    worker_nodes: set[str] = set()
+    for task in runs.tasks:
+        if task.role == "ps":
+            ps_cores.append(task.resources.cpu)
+        elif task.role == "worker":
+            worker_cores.append(task.resources.cpu)
+            worker_nodes.add(task.node)
+
+    on_ps = measured(message, "ps")
+    on_workers = measured(message, "worker")
+    return Reading(
+        at_s=stored_s,
+        samples=message.samples,
+        loss=message.loss,
+        samples_per_second=message.samples_per_second,
+        ps=len(ps_cores),
+        workers=len(worker_cores),
+        batch=runs.batch,
+        ps_cpu=_total_cpu(on_ps),
+        worker_cpu=_total_cpu(on_workers),
+        ps_gib=_largest_gib(on_ps),
+        worker_gib=_largest_gib(on_workers),
+        ps_had=max(ps_cores, default=None),
+        worker_had=max(worker_cores, default=None),
+        nodes=None if ps_cores else len(worker_nodes),
+    )
+
+
+def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
+    """Return the use of each task of a role; none if a figure among them cannot be right. A task is
+    called `<role>-<serial>`.
+    """
+    uses = []
+    for use in message.usage:
+        if use.task.partition("-")[0] != role:
+            continue
+        if not (0 <= use.cpu <= MOST_USED and 0 <= use.memory_gib <= MOST_USED):
+            return []
+        uses.append(use)
+    return uses
+
+
+def _total_cpu(uses: Sequence[TaskUsage]) -> float | None:
+    """Return the cores that tasks use together; None: not measured."""
+    if not uses:
+        return None
+    return sum([use.cpu for use in uses])
+
+
+def _largest_gib(uses: Sequence[TaskUsage]) -> float | None:
+    """Return the memory (GiB) of the task that uses most; None: not measured."""
+    if not uses:
+        return None
+    return max([use.memory_gib for use in uses])
+
+
+def is_crowded(runs: AllocationDecided, told: Reading) -> bool:
+    """Return True if a ps or worker comes near to its memory."""
+    if _is_near(told.ps_gib, _memory_limit_gib(runs, "ps")):
+        return True
+    return _is_near(told.worker_gib, _memory_limit_gib(runs, "worker"))
+
+
+def _is_near(used_gib: float | None, limit_gib: float) -> bool:
+    return used_gib is not None and used_gib > CROWDED * limit_gib
+
+
+def _memory_limit_gib(runs: AllocationDecided, role: str) -> float:
+    """Return the memory of the task of a role that has least; infinity without such a task, or if
+    one has no limit.
+    """
+    least_gib = math.inf
+    for task in runs.tasks:
+        if task.role == role:
+            least_gib = min(least_gib, task.resources.memory_gib)
+    return least_gib or math.inf
+
+
+def speeds(
+    known: tuple[Observed, ...], told: Reading, *, by_cores: bool = False, disturbed: bool = False
+) -> tuple[Observed, ...]:
+    """Return a running mean of each size's speed; `by_cores`: of each size with each number of
+    cores a task. The newest is the last, and mostly the one that is reported again.
+
+    `disturbed`: the next generation is prepared beside it, which makes it slower than its size is.
+    Such a speed counts only for a size of which no other is known.
+    """
+    speed = told.samples_per_second
+    if speed <= 0:
+        return known
+    before = _earlier_speed(known, told, by_cores)
+    if before is not None and disturbed:
+        return known
+
+    newest = Observed(
+        ps=told.ps,
+        workers=told.workers,
+        batch=told.batch,
+        samples_per_second=speed,
+        ps_cpu=told.ps_had,
+        worker_cpu=told.worker_had,
+        nodes=told.nodes,
+    )
+    if before is None:
+        return (*known, newest)
+    mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT
+    others = [each for each in known if each is not before]
+    return (*others, replace(newest, samples_per_second=mean))
+
+
+def _earlier_speed(known: tuple[Observed, ...], told: Reading, by_cores: bool) -> Observed | None:
+    """Return the last known speed of the size that a reading is of; None: there is none."""
+    size = (told.ps, told.workers, told.batch, told.nodes)
+    cores = (told.ps_had, told.worker_had)
+    for each in reversed(known):
+        if (each.ps, each.workers, each.batch, each.nodes) != size:
+            continue
+        if not by_cores or (each.ps_cpu, each.worker_cpu) == cores:
+            return each
+    return None
+
+
+def curve_of(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:
+    """Return the loss curve with one more report; every other point is left out once it is long."""
+    if message.loss is None or not math.isfinite(message.loss):
+        return known
+    curve = (*known, Learned(message.samples, message.loss))
+    if len(curve) <= CURVE_KEPT:
+        return curve
+    return (*curve[:-1:2], curve[-1])
+
+
+def counted(decision: AllocationDecided, role: str) -> int:
+    """Return the number of tasks of a role."""
+    count = 0
+    for task in decision.tasks:
+        if task.role == role:
+            count += 1
+    return count
+
+
+STARVED = 0.5
+LEAST = 0.02
+"""Cores; a task that could not use as many has nothing to wait for."""
+
+
+def got(use: TaskUsage, limit: float) -> float | None:
+    """Return the share of the promised CPU that a task had; None: not measured. `limit`: its
+    cores.
+    """
+    if use.waited is None or use.busy is None or not limit:
+        return None
+    promised = min(limit * use.busy, use.cpu + use.waited)
+    if promised <= LEAST:
+        return 1.0
+    return min(use.cpu / promised, 1.0)
+
+
+def starved(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
+    """Return the names of the tasks that starve."""
+    shares = _measured_shares(usage, tasks)
+    names = []
+    for task, share in shares.items():
+        if share > STARVED:  # no median is above 1
+            continue
+        elsewhere = [other for one, other in shares.items() if one.node != task.node]
+        if elsewhere and share <= STARVED * median(elsewhere):
+            names.append(task.name())
+    return names
+
+
+def _measured_shares(
+    usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]
+) -> dict[TaskPlan, float]:
+    """Return the share of its CPU that each task had, of those that were measured."""
+    uses = {use.task: use for use in usage if use.waited is not None}
+    shares: dict[TaskPlan, float] = {}
+    for task in tasks:
+        use = uses.get(task.name())
+        if use is None:
+            continue
+        share = got(use, task.resources.cpu)
+        if share is not None:
+            shares[task] = share
+    return shares
+
+
+def since(
+    before: Mapping[str, float], usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan], now: float
+) -> dict[str, float]:
+    """Return the time (s) since which each starving task has starved without a break, by name."""
+    return {name: before.get(name, now) for name in starved(usage, tasks)}

@@ -1,0 +1,137 @@
+"""A job as a policy sees it, and how large its tasks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import larger
+from services.allocator.policies.contract import ClusterQuota, JobSeen, Kin, Quota, Size
+from services.allocator.settings import Rules
+from services.allocator.state.exits import OUT_OF_MEMORY
+from services.allocator.state.job import Job
+from shared.messages import (
+    AllocationDecided,
+    JobRequested,
+    Resources,
+    Role,
+    RoleResources,
+    Span,
+    TaskPlan,
+)
+
+
+def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
+    """Return a job as a policy sees it."""
+    request = job.request
+    size = None
+    batch = 0
+    tasks: tuple[TaskPlan, ...] = ()
+    wanted = job.wanted
+    if wanted is not None:
+        size = size_of(wanted)
+        batch = wanted.batch
+        tasks = wanted.tasks
+        if job.changed:
+            request = _with_its_size(request, size)
+
+    return JobSeen(
+        key=job.key,
+        request=request,
+        sizes=task_sizes(job, rules),
+        submitted_s=job.asked_s,
+        size=size,
+        batch=batch,
+        tasks=tasks,
+        since_s=job.resumed_s,
+        busy=job.coming is not None,
+        progress=job.progress,
+        observed=job.observed,
+        tried=job.tried,
+        recent=job.recent,
+        curve=job.curve,
+        quota=rules.quotas.get(request.namespace),
+        pause_s=_mean_pause_s(job),
+        kin=kin,
+    )
+
+
+def _mean_pause_s(job: Job) -> float | None:
+    """Return the mean pause (s) of the job's last hand-overs; None: none was measured."""
+    if not job.pauses:
+        return None
+    return sum(job.pauses) / len(job.pauses)
+
+
+def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
+    """Return a request whose bounds include the size that its job still has, though its user has
+    excluded that.
+    """
+    ps = _widened_span(request.ps, size.ps)
+    workers = _widened_span(request.workers, size.workers)
+    return replace(request, ps=ps, workers=workers)
+
+
+def _widened_span(span: Span, number: int) -> Span:
+    """Return a span that includes the number."""
+    lowest = min(span.min, number)
+    highest = max(span.max, number)
+    return replace(span, min=lowest, max=highest)
+
+
+def counted_size(tasks: Sequence[TaskPlan]) -> Size:
+    """Return the number of ps and of workers among these tasks. The chief does not count."""
+    roles: list[str] = [task.role for task in tasks]
+    return Size(roles.count("ps"), roles.count("worker"))
+
+
+def size_of(decision: AllocationDecided) -> Size:
+    return counted_size(decision.tasks)
+
+
+def least_of(job: Job, size: Size) -> Size:
+    """Return how far a job of this size may shrink: to its gang floor; not at all if it has
+    less.
+    """
+    ps = min(size.ps, job.request.ps.min)
+    workers = min(size.workers, job.request.workers.min)
+    return Size(ps, workers)
+
+
+def task_sizes(job: Job, rules: Rules) -> RoleResources:
+    """As requested (or Weir's default), but no less than the cluster demands, with more memory for
+    a role whose tasks ran out of it: never the same again.
+    """
+    asked = job.request.resources or RoleResources()
+    sizes = _at_least(asked, rules.quotas.get(job.request.namespace))
+    if not job.exits:
+        return sizes
+    return RoleResources(
+        chief=_grown(job, "chief", sizes.chief, rules),
+        ps=_grown(job, "ps", sizes.ps, rules),
+        worker=_grown(job, "worker", sizes.worker, rules),
+    )
+
+
+def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
+    """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
+    if not isinstance(quota, ClusterQuota):
+        return sizes
+    least = quota.tasks.least
+    if least == Resources():
+        return sizes
+    return RoleResources(
+        chief=larger(sizes.chief, least),
+        ps=larger(sizes.ps, least),
+        worker=larger(sizes.worker, least),
+    )
+
+
+def _grown(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
+    """Return the size of a role's tasks, with more memory for each of them that ran out of it."""
+    times = 0
+    for ended in job.exits.values():
+        if ended.role == role and ended.reason == OUT_OF_MEMORY:
+            times += 1
+    return replace(size, memory_gib=size.memory_gib * rules.oom_memory_factor**times)

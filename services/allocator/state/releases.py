@@ -1,0 +1,236 @@
+"""Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists
+them. Pure.
+
+Law: a release begins when a job ends, when it is suspended, when a generation without some of its
+tasks resumes, and when a generation is abandoned. It counts as capacity with a time: policies
+divide it as if it were free, placement uses only what is free. A change that needs it waits, for a
+short time that is known beforehand.
+
+Theory: pods of one job go one after the other, within about a second. A decision in the middle of
+that uses a part of what they leave and costs a pause; the next one, for the rest, costs another
+pause and has to wait for the cooldown. So a job waits for as long as such a release usually takes,
+which is less than a pause, and changes once.
+
+    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases)
+                       none yet: release_s in place of that product
+    a job waits until  that moment of the releases it needs, and never for more than release_max_s
+                       on end
+
+A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import plus
+from services.allocator.placement.room import Room
+from services.allocator.policies.contract import Node
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job, without_key
+from services.allocator.steps.stabilisation import Wish
+from shared.messages import CapacityChanged, Resources, TaskPlan
+
+KEPT = 20
+"""So many of the last releases are remembered, by how long they took."""
+USUAL = 2.0
+"""Times the longest of them a release may take and still be waited for."""
+SHORTEST_S = 1.0
+
+
+class Release(Struct, frozen=True, gc=False):
+    """Pods of one job that go. `begun_s`: by the server's clock; `pods`: by name, the node that
+    lists them.
+    """
+
+    namespace: str
+    begun_s: float
+    pods: dict[str, str]
+
+
+class Releases(Struct, frozen=True, gc=False):
+    """All that are under way, by job, and how long the last ones took (seconds)."""
+
+    open: dict[str, Release] = {}
+    took_s: tuple[float, ...] = ()
+
+
+def begin_release(
+    releases: Releases,
+    job: Job,
+    kept: Collection[TaskPlan],
+    nodes: dict[str, CapacityChanged],
+    now: float,
+) -> Releases:
+    """Add the pods that a job had and does not keep, as far as a node still lists them."""
+    going = _going_pods(job, kept, nodes)
+    if not going:
+        return releases
+    before = releases.open.get(job.key)
+    pods = before.pods | going if before else going
+    release = Release(job.request.namespace, now, pods)
+    return replace(releases, open=releases.open | {job.key: release})
+
+
+def _going_pods(
+    job: Job, kept: Collection[TaskPlan], nodes: dict[str, CapacityChanged]
+) -> dict[str, str]:
+    """Return the pods that a job had and does not keep, each with the node that still lists it."""
+    stay = {job.pod(task) for task in kept}
+    going: dict[str, str] = {}
+    for decision in job.decided.values():
+        for task in decision.tasks:
+            pod = job.pod(task)
+            if pod in stay:
+                continue
+            if _is_listed(nodes.get(task.node), job.request.namespace, pod):
+                going[pod] = task.node
+    return going
+
+
+def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
+    """Take out the pods that their node lists no more; remember how long a release took of which
+    none is left.
+    """
+    for key, release in releases.open.items():
+        left = _pods_left(release, seen)
+        if len(left) < len(release.pods):
+            releases = _without(releases, key, release, left, now)
+    return releases
+
+
+def _pods_left(release: Release, seen: CapacityChanged) -> dict[str, str]:
+    """Return the pods of a release without those that this node lists no more."""
+    left = {}
+    for pod, node in release.pods.items():
+        is_elsewhere = node != seen.node
+        if is_elsewhere or (not seen.gone and _is_listed(seen, release.namespace, pod)):
+            left[pod] = node
+    return left
+
+
+def _without(
+    releases: Releases, key: str, release: Release, left: dict[str, str], now: float
+) -> Releases:
+    """Return the releases with only these pods left of one; without it, if none is."""
+    if left:
+        shorter = replace(release, pods=left)
+        return replace(releases, open=releases.open | {key: shorter})
+    still = without_key(releases.open, key)
+    took = (*releases.took_s, max(now - release.begun_s, 0.0))
+    return Releases(still, took[-KEPT:])
+
+
+def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
+    """Return True if the node lists this pod; False if the node is not known."""
+    if seen is None:
+        return False
+    return any(own.pod == pod and own.namespace == namespace for own in seen.own)
+
+
+class Coming(Struct, frozen=True):
+    """Capacity that is being released, by node and by namespace. Nothing: an empty `free`.
+
+    `until_s`: when the first part of it is no longer waited for.
+    """
+
+    free: dict[str, Resources] = {}
+    quota: dict[str, Resources] = {}
+    until_s: float | None = None
+
+    def added_to(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return the nodes as they will be."""
+        if not self.free:
+            return list(nodes)
+        later = []
+        for node in nodes:
+            more = self.free.get(node.name)
+            later.append(node if more is None else replace(node, free=plus(node.free, more)))
+        return later
+
+
+NOTHING = Coming()
+
+
+def coming_capacity(
+    releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules
+) -> Coming:
+    """Return what is released soon enough to be waited for."""
+    if not releases.open:
+        return NOTHING
+
+    lasts_s = usual_s(releases.took_s, rules)
+    free: dict[str, Resources] = {}
+    quota: dict[str, Resources] = {}
+    until_s = []
+    for release in releases.open.values():
+        due_s = release.begun_s + lasts_s
+        if now >= due_s:
+            continue
+        until_s.append(due_s)
+        for resources, node in _listed_pods(release, nodes):
+            _add_to(free, node, resources)
+            _add_to(quota, release.namespace, resources)
+
+    if not free:
+        return NOTHING
+    return Coming(free, quota, min(until_s))
+
+
+def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
+    """Add an amount to that of a node or namespace, in place."""
+    amounts[name] = plus(amounts.get(name, Resources()), more)
+
+
+@contextmanager
+def expected_room(room: Room, coming: Coming) -> Iterator[None]:
+    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given
+    back before.
+    """
+    if not coming.free:
+        yield
+        return
+    with room.with_more(coming.free, coming.quota):
+        yield
+
+
+def bounded_wait(
+    wish: Wish | None, coming: Coming, now: float, rules: Rules
+) -> tuple[Wish | None, Coming]:
+    """Return the wish of a job, and what is being released, without that where the job has waited
+    long enough.
+    """
+    if wish is None or wish.awaits_s is None:
+        return wish, coming
+    if not coming.free:
+        return replace(wish, awaits_s=None), coming
+    if now < wish.awaits_s + rules.release_max_s:
+        return wish, coming
+    return wish, NOTHING
+
+
+def usual_s(took_s: Sequence[float], rules: Rules) -> float:
+    """Return how long a release is waited for; 0 where `release_s` turns that off."""
+    usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
+    if not rules.release_s or not usual:
+        return min(rules.release_s, rules.release_max_s)
+    lasts_s = max(USUAL * max(usual), SHORTEST_S)
+    return min(lasts_s, rules.release_max_s)
+
+
+def _listed_pods(
+    release: Release, nodes: dict[str, CapacityChanged]
+) -> Iterable[tuple[Resources, str]]:
+    """Yield the capacity and the node of each pod that its node still lists."""
+    for pod, name in release.pods.items():
+        seen = nodes.get(name)
+        if seen is None:
+            continue
+        for own in seen.own:
+            if own.pod == pod and own.namespace == release.namespace:
+                yield own.resources, name

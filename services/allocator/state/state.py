@@ -1,0 +1,535 @@
+"""What the allocator knows: a pure fold over the log.
+
+Law: `apply(state, message, stream, sequence, stored_s) -> state`. Time is the server's. What was
+applied already, what speaks of a job that is over, and what comes from a stale generation changes
+nothing, however late or often it comes: revisions and generations only rise, a pod exits once, and
+each stream's sequence only moves forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.state.job import OF_JOB, Job, above_serial, node_seen, without_key
+from services.allocator.state.releases import Releases, begin_release, end_releases
+from services.allocator.state.summaries import end_of, summary_of
+from services.allocator.state.tables import NO_MARKS, Marks, Tables
+from shared.bounds import add_early_fact, shorten_texts
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    CapacityFact,
+    Change,
+    ChangeRejected,
+    ChangeRequested,
+    CheckpointSaved,
+    ClaimsChanged,
+    ClusterSpecPublished,
+    ForgetRequested,
+    JobAccepted,
+    JobChanged,
+    JobFinished,
+    JobMessage,
+    JobRejected,
+    JobRequested,
+    Message,
+    QuotaChanged,
+    ResumeRequested,
+    SuspendRequested,
+    TaskExited,
+    TaskLeaving,
+    TaskPlan,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
+
+CLOSED_KEPT = 200
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that is not answered yet."""
+
+    request: JobRequested
+    asked_s: float
+    cancelled: bool = False
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A job that is over: a summary of it as it was at the end."""
+
+    job: Job
+    finished: JobFinished
+    removed: bool = False
+    """Whether what it left on the bus is removed, its view among it."""
+
+
+Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+
+
+class EarlyFact(msgspec.Struct, frozen=True):
+    """A fact of a job that is not accepted yet: facts and orders come in separate streams."""
+
+    fact: Waits
+    stored_s: float
+
+
+EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
+"""Facts that show how far a decision has come, and are no cause for another one."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    asked: dict[int, Asked] = {}
+    early: tuple[EarlyFact, ...] = ()
+    changes: dict[int, Change] = {}
+    """By sequence: what was asked of open jobs, and is not answered yet."""
+    refused: dict[int, JobRejected | ChangeRejected] = {}
+    """By uid: answers to requests that cannot be read, until they are on the bus."""
+    jobs: dict[str, Job] = {}
+    closed: dict[str, Closed] = {}
+    nodes: dict[str, CapacityChanged] = {}
+    quotas: dict[str, QuotaChanged] = {}
+    """By namespace: what its ResourceQuotas and LimitRanges say; without those that have none."""
+    claims: dict[str, ClaimsChanged] = {}
+    """By namespace: its claims that only some nodes can use; without those that have none."""
+    releases: Releases = Releases()
+    """Pods that are about to go, and how long that usually takes."""
+    opened_s: float = 0.0
+    """When a node was last seen to be ready that had not been, or had not been there."""
+    sequences: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
+    """By stream: when the message of that sequence was stored. A stream that was set back holds
+    another one there.
+    """
+    spoken: dict[str, int] = {}
+    """Sequence of the last `AllocationDecided` on each job's subject."""
+    known: tuple[str, ...] = ()
+    """In a snapshot: the tags of what its writer hears. Version 0.2.0 did not say so."""
+    cause: str = "-"
+    """The id of the newest message that was applied and may be the cause of a decision."""
+    models: bytes = b""
+    """In a snapshot: the models of its tables (`stored_models.py`)."""
+    tables: Tables | None = None
+    """What follows of all this, for passes (`refresh.py`); no part of a snapshot."""
+    marks: Marks = NO_MARKS
+    """What the tables lack."""
+
+
+def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
+    """Return the state after one more message; the same state if it is an old one."""
+    if sequence <= state.sequences.get(stream, 0):
+        return state
+    spoken = state.spoken
+    if isinstance(message, AllocationDecided):
+        spoken = spoken | {message.key(): sequence}
+    heard = replace(
+        state,
+        sequences=state.sequences | {stream: sequence},
+        stored_s=state.stored_s | {stream: stored_s},
+        spoken=spoken,
+        cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
+    )
+    return _marked(state, _apply_message(heard, message, sequence, stored_s), message)
+
+
+def _apply_message(state: State, message: Message, sequence: int, stored_s: float) -> State:
+    """Return the state after a message, of whatever kind."""
+    of_state = OF_STATE.get(type(message))
+    if of_state is not None:
+        return of_state(state, message, sequence, stored_s)
+    return _of_job(state, message, stored_s)
+
+
+def _marked(before: State, after: State, message: Message) -> State:
+    """Mark the jobs and nodes whose entries in the tables are no longer those of the facts."""
+    if after.tables is None and not after.models:
+        return after
+
+    marks = after.marks
+    if isinstance(message, CapacityChanged):
+        listed = marks.listed | _listed_jobs(before, message)
+        marks = replace(marks, nodes=marks.nodes | {message.node}, listed=listed)
+    if after.jobs is not before.jobs:
+        marks = replace(marks, jobs=marks.jobs | _changed_jobs(before, after, message))
+    if after.closed is not before.closed:
+        marks = replace(marks, closed=True)
+
+    if marks is after.marks:
+        return after
+    return replace(after, marks=marks)
+
+
+def _listed_jobs(before: State, message: CapacityChanged) -> set[str]:
+    """Return the keys of the jobs with pods on a node now or before."""
+    listed = _jobs_on(message)
+    if message.node in before.nodes:
+        listed |= _jobs_on(before.nodes[message.node])
+    return listed
+
+
+def _jobs_on(node: CapacityChanged) -> set[str]:
+    """Return the keys of the jobs with pods on a node."""
+    return {f"{own.namespace}.{own.job}" for own in node.own}
+
+
+def _changed_jobs(before: State, after: State, message: Message) -> set[str]:
+    """Return the keys of the jobs that a message changed. A message about a job names it; after any
+    other one all jobs are compared.
+    """
+    if isinstance(message, JobMessage):
+        return {message.key()}
+    changed = set()
+    for key, job in after.jobs.items():
+        if before.jobs.get(key) is not job:
+            changed.add(key)
+    return changed
+
+
+def tables_of(state: State) -> Tables:
+    """Return the tables; raises `ValueError` if they are not up to date."""
+    tables = fresh_tables(state)
+    if tables is None:
+        raise ValueError("the tables of the state are not up to date")
+    return tables
+
+
+def without_tables(state: State) -> State:
+    """Return the facts alone, to be changed otherwise than by the fold."""
+    return replace(state, tables=None, marks=NO_MARKS, models=b"")
+
+
+def fresh_tables(state: State) -> Tables | None:
+    """Return the tables, if they are up to date."""
+    return state.tables if state.marks == NO_MARKS else None
+
+
+def missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
+    """Return the state after a message that the writer of a snapshot passed over, because it did
+    not know its kind.
+    """
+    return _marked(state, _apply_message(state, message, sequence, stored_s), message)
+
+
+def belated(state: State, message: Message, stored_s: float) -> State:
+    """Return the state after a fact that was heard before the order with which its job began, and
+    so changed nothing then.
+    """
+    return _marked(state, _of_job(state, message, stored_s), message)
+
+
+def _of_job(state: State, message: Message, stored_s: float) -> State:
+    """Apply a message to the one job that it is about; to nothing, if that is over or another
+    one.
+    """
+    if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
+        return state
+    key = message.key()
+    job = state.jobs.get(key)
+    if job is None or job.uid != message.uid:
+        return _kept_early(state, message, stored_s)
+
+    now = OF_JOB[type(message)](job, message, stored_s)
+    if isinstance(message, TaskLeaving):
+        now = node_seen(now, message.node, state.nodes.get(message.node))
+    if now is job:
+        return state
+
+    # The tasks of dropped decisions begin to release their capacity.
+    releases = state.releases
+    if now.decided is not job.decided and job.decided.keys() - now.decided.keys():
+        releases = begin_release(releases, job, _decided_tasks(now), state.nodes, stored_s)
+    return replace(state, jobs=state.jobs | {key: now}, releases=releases)
+
+
+def _decided_tasks(job: Job) -> list[TaskPlan]:
+    """Return the tasks of all generations of a job that may run."""
+    tasks: list[TaskPlan] = []
+    for decision in job.decided.values():
+        tasks += decision.tasks
+    return tasks
+
+
+def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
+    """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
+    if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
+        return state
+
+    key = message.key()
+    job = state.jobs.get(key)
+    before = state.closed.get(key)
+    if job is not None and message.uid <= job.uid:
+        return state
+    if before is not None and message.uid <= before.job.uid:
+        return state
+
+    waits = EarlyFact(shorten_texts(message), stored_s)
+    return replace(state, early=add_early_fact(state.early, waits, lambda each: each.fact))
+
+
+def _apply_early(state: State, key: str, uid: int) -> State:
+    """Apply the facts that waited for this job, and forget those of earlier jobs of its name."""
+    waiting: list[EarlyFact] = []
+    others: list[EarlyFact] = []
+    for each in state.early:
+        if each.fact.key() == key and each.fact.uid <= uid:
+            waiting.append(each)
+        else:
+            others.append(each)
+    if not waiting:
+        return state
+    state = replace(state, early=tuple(others))
+    for each in waiting:
+        state = _of_job(state, each.fact, each.stored_s)
+    return state
+
+
+# ---------------------------------------------------------------- requests and nodes
+
+
+def _requested(state: State, message: JobRequested, sequence: int, stored_s: float) -> State:
+    """Add a request to those without an answer, by its sequence. One with a known request id was
+    published twice, and changes nothing.
+    """
+    if message.request_id != "-" and message.request_id in _request_ids(state, message.key()):
+        return state
+    return replace(state, asked=state.asked | {sequence: Asked(message, stored_s)})
+
+
+def _request_ids(state: State, key: str) -> set[str]:
+    """Return the request ids of all jobs of a name: without an answer, open or ended."""
+    found = set()
+    for asked in state.asked.values():
+        if asked.request.key() == key:
+            found.add(asked.request.request_id)
+    if key in state.jobs:
+        found.add(state.jobs[key].request.request_id)
+    if key in state.closed:
+        found.add(state.closed[key].job.request.request_id)
+    return found
+
+
+def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
+    """Open an accepted job, and apply the facts that were read before it. Nothing is opened if its
+    name has a job already, or if it has ended.
+    """
+    key = message.key()
+    asked = state.asked.get(message.uid, Asked(message.request, stored_s))
+
+    before = state.closed.get(key)
+    state = _answered(state, message.uid)
+    if key in state.jobs or (before and before.job.uid >= message.uid):
+        return state
+
+    job = Job(
+        uid=message.uid,
+        request=message.request,
+        asked_s=asked.asked_s,
+        checkpoint_folder=message.checkpoint_folder,
+        cancelled=asked.cancelled,
+        serials=before.job.serials if before else 0,
+    )
+    return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
+
+
+def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
+    return _answered(state, message.uid)
+
+
+def _answered(state: State, uid: int) -> State:
+    """Remove a request from those without an answer, and from those that could not be read."""
+    asked = without_key(state.asked, uid)
+    return replace(state, asked=asked, refused=without_key(state.refused, uid))
+
+
+def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
+    """Remember the answer to a request that cannot be read, so that neither a race nor a restart
+    loses it.
+    """
+    return replace(state, refused=state.refused | {rejected.uid: rejected})
+
+
+def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: float) -> State:
+    """Change nothing: the messages of a job stay known until they are removed (`removal.py`)."""
+    return state
+
+
+def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
+    """Mark the job of a name as cancelled, and its requests without an answer, too. The next
+    decision finishes it.
+    """
+    key = message.key()
+    asked = dict(state.asked)
+    for uid, each in state.asked.items():
+        if each.request.key() == key:
+            asked[uid] = replace(each, cancelled=True)
+    jobs = state.jobs
+    if key in jobs:
+        jobs = jobs | {key: replace(jobs[key], cancelled=True)}
+    return replace(state, asked=asked, jobs=jobs)
+
+
+def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
+    """Add a change to those without an answer, by its sequence. One with the id of another such
+    change was published twice, and changes nothing.
+    """
+    if message.request_id != "-":
+        for known in state.changes.values():
+            if known.id() == message.id():
+                return state
+    return replace(state, changes=state.changes | {sequence: message})
+
+
+def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
+    """Apply a change to its job; it is answered now."""
+    return _of_job(_change_answered(state, message.answers), message, stored_s)
+
+
+def _change_rejected(
+    state: State, message: ChangeRejected, sequence: int, stored_s: float
+) -> State:
+    """Remove a rejected change, readable or not, from those without an answer."""
+    return _answered(_change_answered(state, message.uid), message.uid)
+
+
+def _change_answered(state: State, sequence: int) -> State:
+    return replace(state, changes=without_key(state.changes, sequence))
+
+
+def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
+    """Fold the last fact of a node: add, update or remove it. It also ends releases of pods that
+    are gone, and updates jobs with a notice about the node.
+    """
+    jobs = _above_serials(_aware(state.jobs, message), message)
+    releases = _after(state, message, stored_s)
+    if message.gone:
+        nodes = without_key(state.nodes, message.node)
+        return replace(state, jobs=jobs, nodes=nodes, releases=releases)
+
+    before = state.nodes.get(message.node)
+    opened_s = state.opened_s
+    if message.ready and not (before and before.ready):
+        opened_s = stored_s
+    nodes = state.nodes | {message.node: message}
+    return replace(state, jobs=jobs, nodes=nodes, releases=releases, opened_s=opened_s)
+
+
+def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
+    """Return the state with the last fact of a node or namespace that the log does not tell any
+    more.
+    """
+    return _marked(state, OF_STATE[type(fact)](state, fact, 0, stored_s), fact)
+
+
+def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
+    """Store the quota of a namespace; a fact without any bounds removes it."""
+    if message.bounds or message.task_bounds:
+        return replace(state, quotas=state.quotas | {message.namespace: message})
+    return replace(state, quotas=without_key(state.quotas, message.namespace))
+
+
+def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
+    """Store the nodes of a namespace's volume claims; a fact without any removes them."""
+    if message.placements:
+        return replace(state, claims=state.claims | {message.namespace: message})
+    return replace(state, claims=without_key(state.claims, message.namespace))
+
+
+def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
+    """Return the releases without the pods that a node no longer lists."""
+    if not state.releases.open:
+        return state.releases
+    return end_releases(state.releases, message, stored_s)
+
+
+def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+    """Return the very same jobs, unless the node is one of which something was said to them."""
+    seen = None if message.gone else message
+    changed = {}
+    for key, job in jobs.items():
+        if job.leaving:
+            aware = node_seen(job, message.node, seen)
+            if aware is not job:
+                changed[key] = aware
+    if not changed:
+        return jobs
+    return jobs | changed
+
+
+def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+    """Return the very same jobs, unless one has a pod of which no decision is known: the bus may
+    have lost that decision.
+    """
+    for own in message.own:
+        key = f"{own.namespace}.{own.job}"
+        job = jobs.get(key)
+        if job is None:
+            continue
+        above = above_serial(job, own.pod)
+        if above is not job:
+            jobs = jobs | {key: above}
+    return jobs
+
+
+def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+    """Fold the end of a job: its pods begin to release their capacity, and it is closed."""
+    job = state.jobs.get(message.key())
+    if job is not None and job.uid == message.uid:
+        releases = begin_release(state.releases, job, (), state.nodes, stored_s)
+        state = replace(state, releases=releases)
+    return over(state, message)
+
+
+def over(state: State, message: JobFinished) -> State:
+    """Move a job that is over to the closed ones, which later jobs of its kin learn from."""
+    job = state.jobs.get(message.key())
+    if job is None or job.uid != message.uid:
+        return state
+    closed = without_key(state.closed, job.key)
+    closed[job.key] = Closed(summary_of(job), end_of(message))
+    while len(closed) > CLOSED_KEPT:
+        oldest = next(iter(closed))
+        del closed[oldest]
+    return replace(state, jobs=without_key(state.jobs, job.key), closed=closed)
+
+
+def forget_messages(state: State, key: str) -> State:
+    """Return the state after all that was said under a name is removed from the bus."""
+    closed = state.closed
+    if key in closed:
+        closed = closed | {key: replace(closed[key], removed=True)}
+    return replace(state, spoken=without_key(state.spoken, key), closed=closed)
+
+
+def summarised(state: State) -> State:
+    """Return the state with summaries alone of the jobs that are over: earlier versions stored such
+    jobs whole.
+    """
+    closed = {}
+    for key, end in state.closed.items():
+        closed[key] = replace(end, job=summary_of(end.job))
+    return replace(state, closed=closed)
+
+
+OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
+    JobRequested: _requested,
+    JobAccepted: _accepted,
+    JobRejected: _rejected,
+    CancelRequested: _cancel,
+    ForgetRequested: _forget,
+    ChangeRequested: _change_asked,
+    SuspendRequested: _change_asked,
+    ResumeRequested: _change_asked,
+    JobChanged: _job_changed,
+    ChangeRejected: _change_rejected,
+    CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
+    JobFinished: _finished,
+}
+
+HEARD: tuple[type[Message], ...] = tuple(dict.fromkeys((*OF_STATE, *OF_JOB)))

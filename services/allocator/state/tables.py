@@ -1,0 +1,80 @@
+"""What passes need of every job and node: made when a fact is heard, and read by every pass.
+
+The tables belong to the state. The fold marks the jobs and nodes that a fact has changed, and
+`refresh.py` makes their entries again before the next pass. Nothing here says anything that does
+not follow from the facts: a state without tables gives the same decisions, after making them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from services.allocator.models.programs import Programs
+from services.allocator.placement.best_fit_index import NO_NODES, NodeIndex
+from services.allocator.policies.contract import JobList, JobSeen, Kin, Node, Past, Quota
+from shared.messages import Resources, TaskPlan
+
+Amounts = tuple[float, float, float]
+"""Cores, GiB and devices."""
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """Jobs and nodes of which a fact was heard since the tables were made."""
+
+    jobs: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    """Jobs with pods on these nodes, before or after."""
+    closed: bool = False
+    """Whether a job ended."""
+
+
+NO_MARKS = Marks()
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries by job or by node.
+
+    `policy`, `oom_memory_factor`, `quotas`: the settings by which `jobs` were made. `promised`:
+    decided tasks that their node does not list yet as they were decided, of jobs that have any.
+    `total`: what is free, and what jobs hold, on nodes that take tasks, to two digits; `largest`:
+    the largest open node, empty: by these policy `weir` prices sizes.
+    """
+
+    policy: str
+    oom_memory_factor: float
+    quotas: dict[str, Quota] = {}
+    index: NodeIndex = NO_NODES
+    """Of all nodes; those that take tasks in the order of a best fit."""
+    free: dict[str, Amounts] = {}
+    """By node that takes tasks: what is free on it."""
+    promised: dict[str, tuple[TaskPlan, ...]] = {}
+    past: dict[str, tuple[Past, ...]] = {}
+    """By job that is over."""
+    kins: dict[str, Kin] = {}
+    jobs: dict[str, JobSeen] = {}
+    """With the model of the job's policy."""
+    ranks: dict[str, tuple[int, int]] = {}
+    """By open job, in the order of passes: by falling priority, then by submission."""
+    urgent: frozenset[str] = frozenset()
+    """Jobs that may need something else than the size that their policy wants."""
+    policies: dict[str, str] = {}
+    """The policy of each job, in the order of passes, without the jobs that their users
+    suspended.
+    """
+    by_policy: dict[str, JobList] = {}
+    """The jobs of `policies`, by their policy."""
+    held: dict[str, Amounts] = {}
+    """By job: what its tasks hold on nodes that take tasks, less what is promised to them and still
+    free.
+    """
+    total: Resources = Resources()
+    largest: Resources = Resources()
+    programs: Programs = Programs()
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes as policies see them, by name."""
+        return self.index.nodes

@@ -1,0 +1,101 @@
+"""Jobs that wait for capacity: since when, and how much of it they need. Pure.
+
+A job waits that has no tasks. So does one that stands still because it lost some, as long as they
+are not replaced: it keeps the others, and what they hold does not come free before it has gone on.
+
+The time for which a job could not have trained because its whole cluster was off: that is no
+pause of a hand-over. Pure.
+
+    off = the decision that gives it new tasks
+          - the end of the last task that was shut down with the cluster   [s]
+
+A cluster that goes on decides at once, so of a job that lost one node of many nearly nothing of its
+pause is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.allocator.policies.contract import Size
+from services.allocator.state import exits
+from services.allocator.state.exits import SHUT_DOWN
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import least_of, size_of
+from shared.messages import TaskPlan
+
+
+def waits(job: Job) -> bool:
+    """Return whether a job waits for capacity."""
+    if job.cancelled or job.suspended_by_user:
+        return False
+    if job.running is None and job.coming is None:
+        return True
+    return has_lost_tasks(job)
+
+
+def has_lost_tasks(job: Job) -> bool:
+    """Return whether a job stands still because it lost tasks, and no decision replaces them
+    yet.
+    """
+    if not job.exits or job.runs is None or job.coming is not None or not job.stands_still:
+        return False
+    chiefs = [task for task in job.runs.tasks if task.role == "chief"]
+    return not any(exits.completed(job.exit_of(chief)) for chief in chiefs)
+
+
+def since_s(job: Job) -> float:
+    """Return when (s) a job began to wait: at its submission or suspension, or when its last lost
+    task ended.
+    """
+    if not job.exits or job.wanted is None:
+        return job.waiting_since_s
+    ends_s = []
+    for task in job.wanted.tasks:
+        ended = job.exit_of(task)
+        if ended:
+            ends_s.append(ended.at_s)
+    return max(ends_s, default=job.waiting_since_s)
+
+
+def staying(job: Job) -> tuple[TaskPlan, ...]:
+    """Return the tasks of a job that have not ended."""
+    wanted = job.wanted
+    if wanted is None:
+        return ()
+    if not job.exits:
+        return wanted.tasks
+    return tuple([task for task in wanted.tasks if job.exit_of(task) is None])
+
+
+def smallest(job: Job) -> Size:
+    """Return the smallest size of a job: its gang floor, or less if it runs with less."""
+    if job.wanted is None:
+        return Size(job.request.ps.min, job.request.workers.min)
+    return least_of(job, size_of(job.wanted))
+
+
+def off_s(job: Job, now: float) -> float:
+    """Return the time (s) that a decision of now names. A decision that overtakes one in flight
+    names the same time.
+    """
+    if job.flies is not None and job.flies.off_s:
+        return job.flies.off_s
+    if job.suspended_s:
+        return max(now - job.suspended_s, 0.0)
+    if job.runs is None or not job.stands_still:
+        return 0.0
+    shut_down_s = _last_shut_down_s(job, job.runs.tasks)
+    if shut_down_s is None:
+        return 0.0
+    return max(now - shut_down_s, 0.0)
+
+
+def _last_shut_down_s(job: Job, tasks: Iterable[TaskPlan]) -> float | None:
+    """Return when (s) the last of the tasks was shut down with the cluster; None: none was."""
+    last_s = None
+    for task in tasks:
+        end = job.exit_of(task)
+        if end is not None and end.reason in SHUT_DOWN:
+            last_s = end.at_s if last_s is None else max(last_s, end.at_s)
+    return last_s

@@ -1,0 +1,190 @@
+"""Tasks that still work and will have to go: each is given another place before it is lost.
+
+A task that was told to end, whose pod is evicted or deleted, or whose node is being taken away, is
+doomed: it moves at once, without window, cooldown or payback, because nobody wishes for it. It
+never goes where it stands now, nor does anything else while it is there. Where not all of the job
+fits elsewhere it moves smaller, down to its minimum, if its node takes nothing any more; where it
+does, the room of the task itself is about to come free, and one pause is enough. Where there is no
+room it waits, and `repair` does what is left to do once the task has ended. With a deadline nothing
+else is decided meanwhile; without one that could be for ever, so the job then changes as any other.
+
+A cordon is an operator's order without a deadline: the node's tasks move as soon as all of them fit
+elsewhere, one generation at a time, and the job never shrinks for it. What is said of a node is
+said of all tasks on it, and counts for as long as the node takes no tasks; so who takes a cordon
+back, takes this back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from services.allocator.placement.trial import Placed, Shortage
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import least_of, size_of
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
+
+Whys = dict[TaskPlan, str]
+"""Why each of the tasks that have to leave has to."""
+
+
+def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
+    """Return the reason of each of these tasks that works and has to leave its node."""
+    if not job.leaving:
+        return {}
+    notices: Whys = {}
+    for task in tasks:
+        notice = job.leaving.get(job.pod(task))
+        if notice is not None:
+            notices[task] = notice.counts
+
+    # A task without a notice of its own leaves for the reason that others have on its node.
+    closed = _closed_nodes(notices)
+    whys: Whys = {}
+    for task in tasks:
+        why = notices.get(task, CORDONED)
+        if why in ("", *OF_NODE):
+            why = closed.get(task.node, "")
+        if why and not job.exit_of(task):
+            whys[task] = why
+    return whys
+
+
+def _closed_nodes(notices: Whys) -> dict[str, str]:
+    """Return why nodes take no tasks, by node, the harder reason of two. It counts for all tasks
+    there.
+    """
+    closed: dict[str, str] = {}
+    for word in reversed(OF_NODE):
+        for task, why in notices.items():
+            if why == word:
+                closed[task.node] = why
+    return closed
+
+
+def shunned(jobs: Iterable[Job]) -> set[str]:
+    """Return the nodes that a pod is being sent away from: they take nothing new meanwhile."""
+    nodes = set()
+    for job in jobs:
+        if not job.leaving:
+            continue
+        for task in _sent_away(job):
+            nodes.add(task.node)
+    return nodes
+
+
+def moved(situation: Situation) -> Verdict | None:
+    """Move tasks off a node that is going away. None: no task has to leave, or a cordoned node's
+    tasks do not fit elsewhere yet.
+    """
+    job, newest = situation.job, situation.newest
+    if newest is None or not job.leaving:
+        return None
+    whys = going(job, newest.tasks)
+    if not whys:
+        return None
+
+    doomed = _doomed_tasks(whys)
+    again_s = retry_s(job, situation.settings)
+    is_paused = situation.now < again_s
+    if not doomed and (job.coming is not None or is_paused):
+        return None
+
+    names = ", ".join(_departures(job, whys))
+    if is_paused:
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
+
+    trial = _trial(situation, newest, list(whys), doomed)
+    if isinstance(trial, Placed):
+        part = "" if len(trial.tasks) == len(newest.tasks) else ", as far as there is room"
+        first = next(iter(whys))
+        rationale = Rationale(reason=f"{names}; moved{part}", cause=job.pod(first))
+        return grant_tasks(situation, trial.tasks, newest.batch, rationale)
+    if _ends_soon(job, doomed):
+        return Verdict(why=f"{names}; there is no room for it elsewhere")
+    return None
+
+
+def _doomed_tasks(whys: Whys) -> list[TaskPlan]:
+    """Return the tasks that leave for more than a cordon."""
+    return [task for task, why in whys.items() if why != CORDONED]
+
+
+def _departures(job: Job, whys: Whys) -> list[str]:
+    """Return each of these tasks in words, with its reason."""
+    departures = []
+    for task, why in whys.items():
+        departures.append(f"{job.pod(task)} has to leave {task.node} ({why})")
+    return departures
+
+
+def stays(job: Job) -> str:
+    """Return why tasks without a deadline have not left their nodes yet; empty: there are none."""
+    if not job.leaving or job.wanted is None:
+        return ""
+    whys = going(job, job.wanted.tasks)
+    cordoned = [job.pod(task) for task, why in whys.items() if why == CORDONED]
+    notes = []
+    if cordoned:
+        pods = ", ".join(cordoned)
+        notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
+
+    doomed = _doomed_tasks(whys)
+    if not _ends_soon(job, doomed):
+        for departure in _departures(job, {task: whys[task] for task in doomed}):
+            notes.append(f"{departure} when there is room")
+    return "; ".join(notes)
+
+
+def _trial(
+    situation: Situation,
+    newest: AllocationDecided,
+    leaves: list[TaskPlan],
+    doomed: list[TaskPlan],
+) -> Placed | Shortage:
+    """Place all tasks that leave; else only the doomed ones, fewer of them if their own room is
+    lost.
+    """
+    most = size_of(newest)
+    attempts = [(_without(newest, leaves), most, most)]
+    if doomed:
+        is_lost = all(_is_closed(situation.job, task) for task in doomed)
+        least = least_of(situation.job, most) if is_lost else most
+        attempts.append((_without(newest, doomed), most, least))
+    return situation.first_trial(attempts)
+
+
+def _without(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
+    """Return the tasks that stay once these are gone."""
+    return [task for task in newest.tasks if task not in gone]
+
+
+def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
+    """Return True if one of these tasks has a deadline, after which it is killed."""
+    for task in doomed:
+        notice = job.leaving.get(job.pod(task))
+        if notice is not None and notice.leaves_s:
+            return True
+    return False
+
+
+def _is_closed(job: Job, task: TaskPlan) -> bool:
+    """Return whether the task's node takes no tasks; a task without a notice of its own leaves
+    because of its node.
+    """
+    notice = job.leaving.get(job.pod(task))
+    return notice is None or bool(notice.closed)
+
+
+def _sent_away(job: Job) -> list[TaskPlan]:
+    """Return the tasks that have to go for a reason of their own, not their node's."""
+    found = []
+    for decided in (job.runs, job.flies):
+        if decided is None:
+            continue
+        for task in decided.tasks:
+            notice = job.leaving.get(job.pod(task))
+            if notice and notice.why not in OF_NODE and not job.exit_of(task):
+                found.append(task)
+    return found

@@ -1,0 +1,119 @@
+"""When is a job over, without its trainer saying so?
+
+Cancelled; too many generations within `failure_window_s` with a task that failed by itself; too
+many with one that was killed while the job got no further; or not started, or started again, in too
+many tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from services.allocator.settings import Rules
+from services.allocator.state import exits
+from services.allocator.state.exits import Exit
+from services.allocator.state.job import Job
+from services.allocator.steps.verdict import Verdict
+from shared.messages import JobFinished, Outcome, TaskPlan
+from shared.text import format_count, format_duration
+
+
+def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
+    """End a job that is over; None: it goes on."""
+    if job.cancelled:
+        return _over(job, "cancelled", "cancelled on request", now)
+    cause = _failure(job, now, rules)
+    if cause is None:
+        return None
+    return _over(job, "failed", cause, now)
+
+
+def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
+    """Return the budget that the loss of these tasks counts against, and its use."""
+    is_own_fault = False
+    is_unexplained = False
+    for task in lost:
+        ended = job.exit_of(task)
+        if ended is not None:
+            is_own_fault |= exits.own_fault(ended)
+            is_unexplained |= exits.unexplained(ended)
+
+    most = max(1, rules.max_failures)
+    if is_own_fault:
+        failed = job.recent_failures(now, rules.failure_window_s)
+        return (
+            f"failed generation {failed} of {most} within {format_duration(rules.failure_window_s)}"
+        )
+    base = job.runs or job.flies
+    if is_unexplained and base and base.generation in job.killed_generations:
+        killed = len(job.killed_generations)
+        return f"killed generation {killed} of {most} while the job gets no further"
+    return "not by its fault, so it counts against no budget"
+
+
+def _failure(job: Job, now: float, rules: Rules) -> str | None:
+    """Return why a job has failed; None: it has not."""
+    most_failures = max(1, rules.max_failures)
+    failed = job.recent_failures(now, rules.failure_window_s)
+    if failed >= most_failures:
+        generations = format_count(failed, "generation")
+        within = format_duration(rules.failure_window_s)
+        return f"{generations} failed within {within}; {_last(job, exits.own_fault)}"
+    if len(job.killed_generations) >= most_failures:
+        return _describe_killed(job)
+    return _failure_to_start(job, max(1, rules.max_start_failures))
+
+
+def _describe_killed(job: Job) -> str:
+    """Return why a job fails whose generations were killed without any progress in between: their
+    number, the examples that it had reached, and the last exit.
+    """
+    killed = len(job.killed_generations)
+    were = "was" if killed == 1 else "were"
+    examples = format_count(job.furthest, "example")
+    generations = f"{format_count(killed, 'generation')} {were} killed"
+    last = _last(job, exits.unexplained)
+    return f"{generations}, none got further than {examples}; {last}"
+
+
+def _failure_to_start(job: Job, tries: int) -> str | None:
+    """Return why a job is not started, or started again, any more; None: it may be tried again."""
+    is_new = job.running is None and not job.suspended_s
+    if is_new and job.abandonments >= tries:
+        return f"not started in {job.abandonments} tries; {job.abandoned_why}"
+    if job.unprepared >= tries and job.stands_still:
+        return f"not started again in {job.unprepared} tries; {job.abandoned_why}"
+    return None
+
+
+def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
+    """Return the last exit of a kind: a line that can be read alone, and the end of its log."""
+    ends = []
+    for pod, ended in job.exits.items():
+        if kind(ended):
+            ends.append((ended.at_s, pod))
+    if not ends:
+        return "the cause is no longer known"
+    _, pod = max(ends)
+    ended = job.exits[pod]
+    last = f"the last: {pod}: {exits.told(ended)}"
+    if "\n" in ended.message.strip():
+        return f"{last}\n{ended.message}"
+    return last
+
+
+def _over(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:
+    """Return the verdict that finishes a job, with the steps and samples of its last report."""
+    progress = job.progress
+    finished = JobFinished(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        generation=job.generation,
+        outcome=outcome,
+        cause=cause,
+        step=progress.step if progress else 0,
+        samples=progress.samples if progress else 0,
+        finished_s=now,
+    )
+    return Verdict(why=cause, action=finished)

@@ -1,0 +1,136 @@
+"""A task that will soon need more memory than it has gets it before it is killed for it.
+
+    need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]
+              (`models/foresight.py`)
+    growth  = the lesser of that over all readings since then and over the newer half of them
+    raised  <=>  need comes within a twentieth of the limit
+                 then to a tenth above the need, at most to `AT_ONCE` times the limit
+
+In place, where the task's node has the room: no pause, no new generation. Where it has not, the
+task moves to a node that has, by a hand-over. It is DLRover-RM's prediction (embedding tables grow
+while they train) for every job and every policy. What a program takes in its first `SETTLE_S` is no
+growth. What has run out of memory all the same never gets so little again (`seen.task_sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from services.allocator.models.memory_forecast import AHEAD_S, foreseen, limit_due
+from services.allocator.placement.resizing import with_memory
+from services.allocator.placement.trial import Shortage
+from services.allocator.policies.contract import Reading
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import size_of
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+SETTLE_S = 30.0
+AT_ONCE = 2.0
+FEWEST = 6
+"""Readings; of fewer no growth is told."""
+FORESEEN: tuple[Role, ...] = ("ps", "worker")
+
+
+def enlarged(situation: Situation) -> Verdict | None:
+    """Give a job's tasks more memory. None: they have enough, or there is no room for more."""
+    job, current = situation.job, situation.current
+    if current is None or not job.crowded or job.generation != current.generation:
+        return None
+    if situation.now < retry_s(job, situation.settings):
+        return None
+
+    sizes = situation.sizes()
+    limits = _raised_limits(job, sizes)
+    if not limits:
+        return None
+    how = with_memory(limits)
+    trial = situation.trial(current.tasks, size_of(current), sizes=sizes, how=how)
+    if isinstance(trial, Shortage):
+        return None
+
+    done = "moved to where there is room for it"
+    if _serials(trial.tasks) == _serials(current.tasks):
+        done = "raised in place"
+    needs = ", ".join(_describe_needs(job, sizes, limits))
+    rationale = Rationale(reason=f"{needs}; {done}", cause="memory")
+    return grant_tasks(situation, trial.tasks, current.batch, rationale)
+
+
+def _raised_limits(job: Job, sizes: RoleResources) -> dict[Role, float]:
+    """Return the memory (GiB) that a task should have, by role, of the roles that need more."""
+    limits: dict[Role, float] = {}
+    for role in FORESEEN:
+        gib = _due(job, role, sizes)
+        if gib > _memory_gib(sizes, role):
+            limits[role] = gib
+    return limits
+
+
+def _describe_needs(job: Job, sizes: RoleResources, limits: Mapping[Role, float]) -> list[str]:
+    """Return a sentence for each role that gets more memory, with its limit (GiB) now and from now
+    on.
+    """
+    needs = []
+    for role, gib in limits.items():
+        had = _memory_gib(sizes, role)
+        needs.append(
+            f"{job.request.job}'s {role} will soon need more than {had:g} GiB, and gets {gib:g}"
+        )
+    return needs
+
+
+def _memory_gib(sizes: RoleResources, role: Role) -> float:
+    resources: Resources = getattr(sizes, role)
+    return resources.memory_gib
+
+
+def _serials(tasks: Sequence[TaskPlan]) -> set[int]:
+    return {task.serial for task in tasks}
+
+
+def _due(job: Job, role: Role, sizes: RoleResources) -> float:
+    """Return the memory limit (GiB) that a task of the role should have."""
+    limit = _memory_gib(sizes, role)
+    due = limit_due(limit, _need(job, role), may_shrink=False)
+    return min(due, AT_ONCE * limit)
+
+
+def _need(job: Job, role: Role) -> float | None:
+    """Return the memory (GiB) that the role's tasks will use; None: nothing was measured."""
+    points = _memory_points(job, role)
+    ahead = _ahead(job) if len(points) >= FEWEST else 0.0
+    by_all = foreseen(points, ahead)
+    by_newer = foreseen(points[len(points) // 2 :], ahead)
+    if by_all is None:
+        return by_newer
+    if by_newer is None:
+        return by_all
+    return min(by_all, by_newer)
+
+
+def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
+    """Return the examples and the memory (GiB) of the role's tasks in each reading that counts."""
+    points = []
+    for reading in job.recent:
+        if not _settled(job, reading):
+            continue
+        gib = reading.ps_gib if role == "ps" else reading.worker_gib
+        if gib:
+            points.append((float(reading.samples), gib))
+    return points
+
+
+def _settled(job: Job, reading: Reading) -> bool:
+    """Return whether a reading is of the running generation, and not of its beginning."""
+    return reading.at_s >= job.resumed_s + SETTLE_S
+
+
+def _ahead(job: Job) -> float:
+    """Return the number of examples of the next `AHEAD_S`, at most those that remain."""
+    progress = job.progress
+    if progress is None:
+        return 0.0
+    remaining = progress.total_samples - progress.samples
+    return min(progress.samples_per_second * AHEAD_S, remaining)

@@ -1,0 +1,107 @@
+"""Is a resize worth its pause?
+
+    remaining  = total_samples - samples                       [examples]
+    v          = samples/s at the present size, v' at the new one
+    saved      = remaining / v - remaining / v'                [s]
+    cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
+    it pays    <=>  saved > payback_factor * cost
+
+An example counts with what it teaches in a batch of that size (`contract.worth`). v' is what a
+policy foresees, so many times v, and v as it takes it; of one that says nothing v is as observed,
+and v' what was observed at the new size; where nothing was, the speed of the nearest observed
+number of workers, scaled linearly in workers. A job that has not reported yet has all of its work
+before it: growing is taken to pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from services.allocator.models.fitting import SPEEDS
+from services.allocator.policies.contract import JobSeen, Observed, Size
+from services.allocator.settings import Rules
+from shared.text import format_payback
+
+
+class Payback(msgspec.Struct, frozen=True):
+    """`left_s`: for so long it would train on as it is."""
+
+    saved_s: float
+    cost_s: float
+    pays: bool
+    left_s: float = math.inf
+
+    def told(self) -> str:
+        return format_payback(self.saved_s, self.cost_s, fine=True)
+
+
+def payback(
+    job: JobSeen,
+    new: Size,
+    batch: int,
+    rules: Rules,
+    faster: float | None = None,
+    speed_now: float | None = None,
+) -> Payback:
+    """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
+    piece.
+    """
+    now = None
+    if job.size:
+        now = _learning_speed(job, job.size, job.batch)
+    if now and faster:
+        now = speed_now or now
+        then: float | None = now * faster
+    else:
+        then = _learning_speed(job, new, batch)
+    return _payback_of_speeds(job, rules, _credible_speed(now), _credible_speed(then))
+
+
+def _payback_of_speeds(
+    job: JobSeen, rules: Rules, now: float | None, then: float | None
+) -> Payback:
+    """Return the payback from the samples a second now and at the new size; None: not known."""
+    cost = cost_s(job, rules)
+    if job.progress is None or now is None or then is None:
+        return Payback(0.0, cost, pays=True)
+    remaining = max(0, job.progress.total_samples - job.progress.samples)
+    left_s = remaining / now
+    saved = left_s - remaining / then
+    pays = saved > rules.payback_factor * cost
+    return Payback(saved, cost, pays, left_s)
+
+
+def _credible_speed(speed: float | None) -> float | None:
+    """Return the speed; None if it cannot be true: by such a one all and nothing would be saved."""
+    if speed is None or not SPEEDS[0] <= speed <= SPEEDS[1]:
+        return None
+    return speed
+
+
+def cost_s(job: JobSeen, rules: Rules) -> float:
+    """Return what a pause of this job is taken to cost."""
+    return rules.pause_default_s if job.pause_s is None else job.pause_s
+
+
+def _learning_speed(job: JobSeen, size: Size, batch: int) -> float | None:
+    """Return the samples a second at a size, each counted with its worth."""
+    found = speed(job.observed, size, batch)
+    if not found:
+        return found
+    return found * job.worth(batch)
+
+
+def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
+    """Samples a second at a size: seen, or scaled from the nearest that was."""
+    if not observed:
+        return None
+
+    def distance(point: Observed) -> tuple[int, int, int]:
+        workers = abs(point.workers - size.workers)
+        return workers, abs(point.ps - size.ps), abs(point.batch - batch)
+
+    near = min(observed, key=distance)
+    return near.samples_per_second * size.workers / near.workers

@@ -1,0 +1,280 @@
+"""Which running jobs give something up for a waiting job. Pure.
+
+Law: nothing is taken if the job starts without it as soon as what is ending has ended; no victim is
+taken that is not needed, and of one that shrinks no more than is needed. Victims are named in the
+decision.
+
+    shrink      a job above its gang floor: for a job of higher priority; for one that has waited
+                for `reserve_after_s` also if both have the same priority
+    suspend     an elastic job of lower priority: it drains, saves, and waits again, in front of
+                its own priority
+
+Jobs of lower priority come first, and of these the ones that started last. All shrink before one is
+suspended. A job gives way only if it would hold its capacity for longer than the pauses cost that
+this means for it; not while a generation of it is in flight, nor shortly after it resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import inf
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import least
+from services.allocator.placement.projected_capacity import (
+    Held,
+    Reservation,
+    Supply,
+    describe_claim,
+)
+from services.allocator.placement.room import ladder, shrink
+from services.allocator.placement.trial import PlacementRequest
+from services.allocator.policies.contract import Size
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job, without_key
+from services.allocator.state.policy_view import counted_size, least_of, seen, size_of
+from services.allocator.steps import evacuation
+from services.allocator.steps.payback import Payback, payback
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import TaskPlan
+
+RELEASE_S = 30.0
+"""Seconds beyond its grace that a suspended job waits for its pods to go, before it starts without
+that.
+"""
+Victims = dict[str, "Victim"]
+"""By job key."""
+TasksWith = Callable[[Iterable["Victim"]], tuple[TaskPlan, ...] | None]
+"""Place the waiting job with the capacity of these victims; None: it does not fit."""
+
+
+class Victim(msgspec.Struct, frozen=True, kw_only=True):
+    """`tasks`: those that it keeps; none of them if it is suspended. `claim`: of the job for which
+    it gives way.
+    """
+
+    job: Job
+    tasks: tuple[TaskPlan, ...]
+    claim: Reservation | None = None
+
+    def freed(self) -> list[Held]:
+        """Return the capacity that it gives up."""
+        if self.job.runs is None:
+            return []
+        kept = {task.serial for task in self.tasks}
+        freed = []
+        for task in self.job.runs.tasks:
+            if task.serial not in kept:
+                freed.append(Held(-inf, self.job.key, task.node, task.resources))
+        return freed
+
+    @property
+    def reason(self) -> str:
+        """Return the reason of the decision that shrinks or suspends the job: the job that it gives
+        way to, and the size that it keeps.
+        """
+        other = "gives way"
+        if self.claim:
+            other = f"gives way to {self.claim.job}, which {describe_claim(self.claim)}"
+        if not self.tasks:
+            return f"{other}: saves, and goes on when there is room"
+        return f"{other}: shrinks to {counted_size(self.tasks).told()}"
+
+
+class Candidates:
+    """The jobs that could give way in one pass, found once for all claims of one kind."""
+
+    def __init__(self, jobs: Iterable[Job], now: float, rules: Rules) -> None:
+        self.jobs = list(jobs)
+        self.now = now
+        self.rules = rules
+        self.taken: set[str] = set()
+        self._steps: dict[tuple[int, bool], list[Victim]] = {}
+
+    def steps(self, claim: Reservation) -> list[Victim]:
+        """Return the possible victims for the claim, in the order in which they are tried."""
+        kind = claim.priority, claim.overdue
+        if kind not in self._steps:
+            self._steps[kind] = _all_steps(claim, self.jobs, self.now, self.rules)
+        return [victim for victim in self._steps[kind] if victim.job.key not in self.taken]
+
+
+def find_victims(
+    claim: Reservation,
+    request: PlacementRequest,
+    supply: Supply,
+    reserved: Sequence[Reservation],
+    candidates: Candidates,
+) -> tuple[list[Victim], tuple[TaskPlan, ...]] | None:
+    """Return the victims and the tasks of the waiting job; None: it would not fit even then."""
+
+    def tasks_with(victims: Iterable[Victim]) -> tuple[TaskPlan, ...] | None:
+        freed = []
+        for victim in victims:
+            freed += victim.freed()
+        return supply.place(request, -inf, reserved, freed)
+
+    chosen = _first_victims(candidates.steps(claim), tasks_with)
+    if chosen is None:
+        return None
+    chosen = _needed_victims(chosen, tasks_with)
+    for victim in list(chosen.values()):
+        cut = _smallest_cut(victim, partial(_is_enough, chosen, tasks_with))
+        chosen |= {cut.job.key: cut}
+    tasks = tasks_with(chosen.values())
+    if tasks is None:
+        return None
+    candidates.taken |= chosen.keys()
+    return [replace(victim, claim=claim) for victim in chosen.values()], tasks
+
+
+def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | None:
+    """Return the victims of the fewest steps with which the waiting job fits; None: not even of
+    all.
+    """
+    if not steps or tasks_with(_chosen(steps).values()) is None:
+        return None
+
+    def is_enough(number: int) -> bool:
+        return tasks_with(_chosen(steps[:number]).values()) is not None
+
+    count = least(len(steps), is_enough)
+    if count is None:
+        return _chosen(steps)
+    return _chosen(steps[:count])
+
+
+def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
+    """Return the victims without those that the waiting job can do without."""
+    for key in list(chosen):
+        others = without_key(chosen, key)
+        if tasks_with(others.values()) is not None:
+            chosen = others
+    return chosen
+
+
+def _is_enough(chosen: Victims, tasks_with: TasksWith, cut: Victim) -> bool:
+    """Return whether the waiting job fits with this cut in place of the victim's larger one."""
+    return tasks_with({**chosen, cut.job.key: cut}.values()) is not None
+
+
+def give_way(situation: Situation, victim: Victim) -> Verdict:
+    """Return the decision that shrinks or suspends a victim."""
+    return decide_tasks(situation, victim.tasks, victim.reason)
+
+
+def decide_tasks(situation: Situation, tasks: Sequence[TaskPlan], reason: str) -> Verdict:
+    """Give a running job these tasks, with its batch; none: it is suspended."""
+    current = situation.current
+    batch = current.batch if current and tasks else 0
+    pause = _payback(situation.job, situation.settings)
+    rationale = Rationale(reason=reason, cause=situation.cause, cost_s=pause.cost_s)
+    return grant_tasks(situation, tasks, batch, rationale)
+
+
+def release_wait(situation: Situation) -> Verdict | None:
+    """A suspended job starts again once its pods have saved and gone; None if it may start."""
+    job = situation.job
+    until_s = job.suspended_s + job.request.grace_s + RELEASE_S
+    if not job.suspended_s or situation.now >= until_s:
+        return None
+    for node in situation.room.nodes.values():
+        if job.key in node.hosts:
+            why = "suspended: its pods save and end before it starts again"
+            return Verdict(why=why, wake_s=until_s)
+    return None
+
+
+def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules) -> list[Victim]:
+    """Return first all that shrink, then all that are suspended."""
+    able = [job for job in jobs if _may_give_way(job, claim, now, rules)]
+    able.sort(key=_order_of_giving_way)
+    shrinks = []
+    suspends = []
+    for job in able:
+        if job.runs:
+            smaller = _shrunk(job, least_of(job, size_of(job.runs)))
+            if smaller.freed():
+                shrinks.append(smaller)
+        if _may_be_suspended(job, claim, rules):
+            suspends.append(Victim(job=job, tasks=()))
+    return shrinks + suspends
+
+
+def _order_of_giving_way(job: Job) -> tuple[int, float, int]:
+    """Return the lower one for the job that gives way first."""
+    return job.request.priority, -job.started_s, -job.uid
+
+
+def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> bool:
+    """Return whether a job may be changed now, and holds its capacity for longer than the change
+    takes.
+    """
+    runs = job.runs
+    if runs is None or job.coming is not None or job.key == claim.job or job.is_trained:
+        return False
+    if not _is_below(job.request.priority, claim):
+        return False
+    if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
+        return False
+    if job.leaving and evacuation.going(job, runs.tasks):
+        return False
+    if job.exits and any(job.exit_of(task) for task in runs.tasks):
+        return False
+
+    gain = _payback(job, rules)
+    return gain.left_s > rules.payback_factor * gain.cost_s
+
+
+def _is_below(priority: int, claim: Reservation) -> bool:
+    """Return whether a job of this priority gives way for the claim."""
+    if priority == claim.priority:
+        return claim.overdue
+    return priority < claim.priority
+
+
+def _may_be_suspended(job: Job, claim: Reservation, rules: Rules) -> bool:
+    """Return whether a job is elastic, of lower priority, and runs for longer than it takes to stop
+    and to start again.
+    """
+    asked = job.request
+    is_elastic = asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
+    if not is_elastic or asked.priority >= claim.priority:
+        return False
+    gain = _payback(job, rules)
+    return gain.left_s > 2.0 * rules.payback_factor * gain.cost_s
+
+
+def _payback(job: Job, rules: Rules) -> Payback:
+    """Return the cost of a pause and the time that the job still trains."""
+    size, batch = Size(0, 0), 0
+    if job.runs is not None:
+        size, batch = size_of(job.runs), job.runs.batch
+    return payback(seen(job, rules), size, batch, rules)
+
+
+def _shrunk(job: Job, size: Size) -> Victim:
+    """Return the job as a victim that keeps its oldest tasks, as many as this size has."""
+    tasks = job.runs.tasks if job.runs else ()
+    return Victim(job=job, tasks=shrink(tasks, size))
+
+
+def _chosen(steps: Iterable[Victim]) -> Victims:
+    """Return the victims by job: the last step replaces the ones before."""
+    return {victim.job.key: victim for victim in steps}
+
+
+def _smallest_cut(victim: Victim, enough: Callable[[Victim], bool]) -> Victim:
+    """Return the smallest cut of a victim that is still enough."""
+    if not victim.tasks or victim.job.runs is None:
+        return victim
+    sizes = ladder(size_of(victim.job.runs), counted_size(victim.tasks))[1:]
+    if not sizes:
+        return victim
+    cuts = [_shrunk(victim.job, size) for size in sizes]
+    first = least(len(cuts) - 1, lambda number: enough(cuts[number]))
+    return victim if first is None else cuts[first]

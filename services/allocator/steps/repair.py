@@ -1,0 +1,162 @@
+"""What becomes of a job that lost tasks.
+
+Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit,
+and no room came free in the time that the lost pod's own needs to be seen, the job shrinks, down to
+its minimum; where not even that fits, it waits for room. Where nodes were shut down, or all tasks
+are lost, that time begins again with each node that comes back. A generation in flight is
+overtaken, unless what it lost is a new task that could not be scheduled, or failed by itself while
+the old generation trains on: that generation the launcher abandons.
+
+A chief that ends well says first that the job is over. Where that is not heard, it has ended all
+the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+from services.allocator.placement.trial import Placed, Shortage
+from services.allocator.settings import Rules
+from services.allocator.state import exits
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import least_of, size_of
+from services.allocator.steps.evacuation import going
+from services.allocator.steps.finish import charged
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import AllocationDecided, TaskPlan
+from shared.text import format_some_names
+
+Tasks = list[TaskPlan]
+
+
+def repaired(situation: Situation) -> Verdict | None:
+    """Replace lost tasks. None: nothing is lost."""
+    job, newest = situation.job, situation.newest
+    if newest is None or not job.exits:
+        return None
+    over_s = _over_s(job, newest, situation.settings)
+    if situation.now < over_s:
+        return Verdict(why="the chief has ended well; the job is about to finish", wake_s=over_s)
+    lost = _lost_tasks(job, newest)
+    if not lost:
+        return None
+    names = _describe_loss(job, lost)
+    again_s = retry_s(job, situation.settings)
+    if situation.now < again_s:
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
+    return _replace_tasks(situation, newest, lost, names)
+
+
+def _replace_tasks(
+    situation: Situation, newest: AllocationDecided, lost: Tasks, names: str
+) -> Verdict:
+    """Replace the lost tasks, or wait for room."""
+    job, now = situation.job, situation.now
+    settled_s = _settled_s(situation, newest, lost) + situation.settings.settle_s
+    is_settled = now >= settled_s
+
+    trial = _trial(situation, newest, lost, may_shrink=is_settled)
+    if isinstance(trial, Shortage):
+        if not is_settled:
+            return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
+        roles = [task.role for task in lost]
+        return Verdict(why=f"{names}; {trial.describe_for(roles, 'to replace it')}")
+
+    part = "" if len(trial.tasks) == len(newest.tasks) else " as far as there is room"
+    reason = f"{names}; replaced{part}"
+    if not _shut_down(job, lost):
+        reason = f"{reason} ({charged(job, lost, now, situation.settings)})"
+    rationale = Rationale(reason=reason, cause=job.pod(lost[0]))
+    return grant_tasks(situation, trial.tasks, newest.batch, rationale)
+
+
+def _trial(
+    situation: Situation, newest: AllocationDecided, lost: Tasks, *, may_shrink: bool
+) -> Placed | Shortage:
+    """Place new tasks for the lost ones. Tasks that have to leave move in the same hand-over, if
+    there is room.
+    """
+    job, most = situation.job, size_of(newest)
+    least = least_of(job, most) if may_shrink else most
+    keep = [task for task in newest.tasks if task not in lost]
+    leave = going(job, keep)
+    attempts = [(keep, most, least)]
+    if leave:
+        staying = [task for task in keep if task not in leave]
+        attempts.insert(0, (staying, most, most))
+    return situation.first_trial(attempts)
+
+
+def _settled_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> float:
+    """Return when (s) the last of the lost tasks ended. Nodes that were shut down come back one
+    after another, so then the time begins again with each.
+    """
+    job = situation.job
+    ended_s = max([job.exits[job.pod(task)].at_s for task in lost])
+    if _shut_down(job, lost) or len(lost) == len(newest.tasks):
+        return max(ended_s, situation.opened_s)
+    return ended_s
+
+
+def _over_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
+    """Return until when (s) a chief that ended well may still report that the job is over."""
+    over_s = -math.inf
+    for task in newest.tasks:
+        if task.role != "chief":
+            continue
+        end = job.exit_of(task)
+        if end and exits.completed(end):
+            over_s = max(over_s, end.at_s + rules.finish_s)
+    return over_s
+
+
+def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
+    """Return the tasks that have ended and are to be replaced."""
+    lost = []
+    for task in newest.tasks:
+        if job.exit_of(task) and not _left_to_launcher(job, task):
+            lost.append(task)
+    return lost
+
+
+def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
+    """Return whether the launcher abandons the generation in flight because of this new task."""
+    ended, runs = job.exit_of(task), job.runs
+    if ended is None:
+        return False
+    if runs is None:
+        return ended.reason == exits.UNSCHEDULABLE
+    for running in runs.tasks:
+        if running.serial == task.serial:
+            return False
+    return ended.reason == exits.UNSCHEDULABLE or exits.own_fault(ended)
+
+
+def _describe_loss(job: Job, lost: Tasks) -> str:
+    """Return the lost pods for the decision's reason: as one shutdown if all of them were shut down
+    in order, else each with its exit.
+    """
+    if _shut_down(job, lost):
+        pods = [job.pod(task) for task in lost]
+        return f"was stopped with its cluster or its nodes ({format_some_names(pods, 'pod')})"
+    ends = [_describe_end(job, task) for task in lost]
+    return f"lost {format_some_names(ends, 'pod')}"
+
+
+def _shut_down(job: Job, tasks: Tasks) -> bool:
+    """Return whether all of these tasks were shut down in order, so that no fault is looked for."""
+    for task in tasks:
+        ended = job.exit_of(task)
+        if ended is None or ended.reason not in exits.SHUT_DOWN:
+            return False
+    return True
+
+
+def _describe_end(job: Job, task: TaskPlan) -> str:
+    """Return the name of a task's pod, with its exit if that is known."""
+    pod = job.pod(task)
+    ended = job.exit_of(task)
+    if ended is None:
+        return pod
+    return f"{pod} ({exits.told(ended)})"

@@ -1,0 +1,210 @@
+"""Decisions that nobody acts on.
+
+A decision that was missed was purged, or the launcher could not read it, or no launcher is there.
+It is repeated as a new revision, which changes nothing for a launcher that has it already. These
+are the signs that somebody acted:
+
+    in flight           its cluster spec is published, or one of its new pods exists, is ready, or
+                        has ended; from then on the launcher's own timers bring it on or abandon it
+    a suspension        no node lists a pod of the job that is not being deleted
+    a change in place   no node lists a pod with its size of before
+
+The n-th repetition comes repeat_s * 2^(n-1) after the decision that it repeats. After `repeat_max`
+of them the next come at equal times, `backoff_max_s` or more apart: a launcher that is away for
+long finds few of them, and a decision is never given up. Law: a job with a decision that nobody
+acted on has a time to look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from services.allocator.settings import Rules
+from services.allocator.state.job import Job
+from services.allocator.steps.verdict import Verdict
+from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources
+
+Nodes = Mapping[str, CapacityChanged]
+REMEDY = "the launcher does not act on it: look at its log, and at `weir dead-letters`"
+LEAST_S = 1.0
+"""Shortest wait between two looks."""
+
+
+def attend(
+    jobs: Iterable[Job], verdicts: Mapping[str, Verdict], nodes: Nodes, now: float, rules: Rules
+) -> dict[str, Verdict]:
+    """Return, of jobs with a pending decision, the verdicts with a time to look again, or with a
+    repetition, by job key.
+    """
+    if not rules.repeat_max:
+        return {}
+    late: dict[str, Job] = {}
+    attended: dict[str, Verdict] = {}
+    for job in jobs:
+        verdict = verdicts[job.key]
+        if verdict.action is not None:
+            continue
+        look_s = due_s(job, rules)
+        attended[job.key] = _with_wake(verdict, look_s)
+        if now >= look_s or job.repeats >= rules.repeat_max:
+            late[job.key] = job
+
+    # Only of late jobs the pods are looked at.
+    pods = pods_of(late, nodes)
+    for key, job in late.items():
+        attended[key] = _attend_one(job, verdicts[key], pods[key], now, rules)
+    return attended
+
+
+def _attend_one(
+    job: Job, verdict: Verdict, pods: Sequence[OwnPod], now: float, rules: Rules
+) -> Verdict:
+    """Return the verdict of a job with an overdue decision. It is repeated when the next repetition
+    is due; before that, the reason names the remedy. If it was acted on, only look again later.
+    """
+    if is_acted_on(job, pods):
+        if job.flies is None:
+            return verdict  # a change of its nodes wakes us
+        return _with_wake(verdict, now + max(rules.repeat_s, LEAST_S))
+    if now >= due_s(job, rules):
+        return _repeat_decision(job, verdict, rules)
+    return _with_wake(replace(verdict, why=f"{verdict.why}; {REMEDY}"), due_s(job, rules))
+
+
+def pending_decision(job: Job) -> AllocationDecided | None:
+    """Return the newest decision, if the launcher may not have acted on it; no other one can still
+    be repeated.
+    """
+    if job.flies is not None:
+        return job.flies
+    if job.runs is None:
+        return job.suspension
+    if job.resized_from and job.generation == job.running:
+        return job.runs
+    return None
+
+
+def repeat_wait_s(job: Job, rules: Rules) -> float:
+    """Return the time (s) for which the newest decision waits for the launcher to act on it."""
+    doublings = min(job.repeats, rules.repeat_max, 30)
+    wait_s = max(rules.repeat_s, LEAST_S) * 2.0**doublings
+    if job.repeats >= rules.repeat_max:
+        return max(wait_s, rules.backoff_max_s)
+    return wait_s
+
+
+def due_s(job: Job, rules: Rules) -> float:
+    """Return the time (s) at which the newest decision is repeated, if nobody has acted on it by
+    then.
+    """
+    return max(job.sent_s, job.abandoned_s) + repeat_wait_s(job, rules)
+
+
+def pods_of(keys: Collection[str], nodes: Nodes) -> dict[str, list[OwnPod]]:
+    """Return the pods of these jobs that nodes list, by job key."""
+    found: dict[str, list[OwnPod]] = {key: [] for key in keys}
+    if not found:
+        return found
+    for node in nodes.values():
+        for own in node.own:
+            key = f"{own.namespace}.{own.job}"
+            if key in found:
+                found[key].append(own)
+    return found
+
+
+def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
+    """Return True if somebody acted on the pending decision. `pods`: the job's, as nodes list
+    them.
+    """
+    pending = job.flies
+    if pending is None and job.runs is None:
+        return all(own.terminating for own in pods)
+    if pending is None:
+        return not _has_old_sizes(job, pods)
+    if job.acted_on == pending.generation:
+        return True
+    new_pods = job.new_pods(pending)
+    if not new_pods.isdisjoint(job.exits):
+        return True
+    return any(own.pod in new_pods for own in pods)
+
+
+def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
+    """Return True if a pod is listed as it was before a change in place."""
+    decided = {}
+    for task in job.runs.tasks if job.runs else ():
+        decided[job.pod(task)] = _millicores_and_mib(task.resources)
+    for own in pods:
+        has = _millicores_and_mib(own.resources)
+        if has == decided.get(own.pod, has):
+            continue
+        earlier = job.resized_from.get(own.pod, ())
+        if any(has == _millicores_and_mib(size) for size in earlier):
+            return True
+    return False
+
+
+def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
+    """Return CPU and memory in the units in which Kubernetes keeps them."""
+    return round(resources.cpu * 1000), round(resources.memory_gib * 1024)
+
+
+def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
+    """Repeat the pending decision, if there is one, as a new revision."""
+    pending = pending_decision(job)
+    if pending is None:
+        return verdict
+    reason = _repeat_reason(job, pending, rules)
+    generation = job.generation
+    if not pending.tasks and pending.generation < job.generation:  # it tried to start meanwhile
+        generation = job.next_generation
+    again = replace(pending, generation=generation, revision=job.revision + 1, reason=reason)
+    return replace(verdict, why=reason, action=again)
+
+
+def _repeat_reason(job: Job, pending: AllocationDecided, rules: Rules) -> str:
+    """Return the reason of a repeated decision: the number of the repetition, the wait for the
+    launcher (s), and the first reason.
+    """
+    number = job.repeats + 1
+    times = f"{number} times"
+    if number <= rules.repeat_max:
+        times = f"{number} of {rules.repeat_max}"
+    wait_s = repeat_wait_s(job, rules)
+    return (
+        f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: "
+        f"{first_reason(pending)}"
+    )
+
+
+def first_reason(pending: AllocationDecided) -> str:
+    """Return the reason of the decision without the words that earlier repetitions put in front of
+    it.
+    """
+    if pending.reason.startswith("repeated ("):
+        return pending.reason.partition(" s: ")[2]
+    return pending.reason
+
+
+def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
+    """Return the number of jobs with a repeated decision that nobody has acted on yet."""
+    repeated: dict[str, Job] = {}
+    for key, job in jobs.items():
+        if job.repeats and pending_decision(job):
+            repeated[key] = job
+    pods = pods_of(repeated, nodes)
+    count = 0
+    for key, job in repeated.items():
+        if not is_acted_on(job, pods[key]):
+            count += 1
+    return count
+
+
+def _with_wake(verdict: Verdict, wake_s: float) -> Verdict:
+    """Return the verdict with this time (s) to look again, unless it has an earlier one."""
+    if verdict.wake_s is not None:
+        wake_s = min(verdict.wake_s, wake_s)
+    return replace(verdict, wake_s=wake_s)

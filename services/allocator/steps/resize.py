@@ -1,0 +1,386 @@
+"""What becomes of a want: a first allocation at once, a change when there is room, gain and time
+for it.
+
+A job starts at the size wanted, or as large as there is room for, and waits while not even its gang
+floor (minimum of ps and of workers, and the chief) fits. A running job that is to grow waits for
+the whole of it, because others may be about to give up room, but no longer than the maximum delay:
+then it grows as far as there is room, for what is free in sum may lie scattered. Each pause must
+pay. Cores and memory of the tasks that stand change in place: without a pause, so without a price,
+task by task as there is room; they have to stay wanted, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from services.allocator.placement.colocation import gathered, on_one_node, spread
+from services.allocator.placement.resizing import alike, replaced, stretch
+from services.allocator.placement.room import Placing, place
+from services.allocator.placement.trial import Placed, Shortage
+from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import counted_size, least_of
+from services.allocator.state.releases import bounded_wait, expected_room
+from services.allocator.steps.payback import Payback, payback
+from services.allocator.steps.preemption import release_wait
+from services.allocator.steps.stabilisation import Wish, due_s, retry_s, wished
+from services.allocator.steps.target_caps import allowed, short_of_floor, useful
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import AllocationDecided, Alternative, TaskPlan
+from shared.text import format_count
+
+
+def in_flight(job: Job) -> Verdict | None:
+    """Wait for a decision in flight; None: there is none."""
+    flies = job.flies
+    if flies is None:
+        return None
+    return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}")
+
+
+def is_settled(job: JobSeen, target: Want) -> bool:
+    """Return whether a job has what its policy wants, whatever room and time there is.
+
+    For jobs of which no generation is in flight or was abandoned, without a quota.
+    """
+    if not target.ps and not target.workers:
+        return True
+    size = job.size
+    if size is None or size.ps != target.ps or size.workers != target.workers:
+        return False
+    return job.batch == target.batch and target.sizes is None and target.apart is None
+
+
+def changed(situation: Situation) -> Verdict:
+    """Start a job, resize it, or say why nothing is done for it now."""
+    job = situation.job
+    now = situation.now
+    wish, coming = bounded_wait(situation.wish, situation.coming, now, situation.settings)
+    if wish is not situation.wish or coming is not situation.coming:
+        situation = replace(situation, wish=wish, coming=coming)
+
+    # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
+    if job.suspended_s:
+        waits = release_wait(situation)
+        if waits:
+            return waits
+    again_s = retry_s(job, situation.settings)
+    if now < again_s:
+        why = f"tries again after a pause: {job.abandoned_why}"
+        return Verdict(why=why, wake_s=again_s)
+
+    # 2. Start a job that waits, if its policy gives it a size.
+    target = situation.target
+    if target is None:
+        return Verdict(why=_left_alone(situation))
+    if target.waits:
+        return Verdict(why=short_of_floor(situation) or target.reason)
+    current = situation.current
+    if current is None:
+        return _started(situation, target)
+
+    # 3. Resize a job that runs, as far as its quota and its variables allow.
+    with expected_room(situation.room, coming):
+        target = allowed(situation, current, useful(situation, current, target))
+    if current.batch == target.batch and situation.size == target.size:
+        return _stays(situation, current, target)
+    if job.is_trained:
+        return Verdict(why="every example is applied: it ends as it is")
+    return _resized(situation, current, target)
+
+
+# ---------------------------------------------------------------- a job that waits
+
+
+def _left_alone(situation: Situation) -> str:
+    """Return the reason for a job without a desired size: a lack of room, if its floor has none."""
+    if situation.current is not None:
+        return "the policy leaves it as it is"
+    request = situation.job.request
+    trial = situation.trial((), Size(request.ps.min, request.workers.min))
+    if isinstance(trial, Shortage):
+        return trial.describe()
+    trial.undo()
+    return "the policy lets it wait"
+
+
+def _started(situation: Situation, target: Want) -> Verdict:
+    """Start a job at its target, or as large as there is room for; not below its gang floor."""
+    size = target.size
+    sizes = situation.sizes(target)
+    trial = situation.trial((), size, least_of(situation.job, size), sizes)
+    if isinstance(trial, Shortage):
+        return Verdict(why=trial.describe())
+    if trial.is_whole:
+        return _granted(situation, trial.tasks, target)
+    # What it could have now stays taken, so that no later job of this pass has it.
+    coming = situation.coming
+    if coming.free and trial.has_more_room_later(coming.free, coming.quota):
+        return _await_release(situation, _wished(situation, target))
+    return _started_smaller(situation, target, trial)
+
+
+def _started_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
+    """Start a job at the size that there is room for; its target is an alternative that was
+    lost.
+    """
+    missing = trial.missing()
+    quota = missing.quota_reason()
+    why = quota or f"not enough room{missing.lacking()}"
+    as_far = "as far as its quota allows" if quota else "as far as there is room"
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    part = target.cut(counted_size(trial.tasks), target.batch, as_far)
+    return _granted(situation, trial.tasks, part, alternatives=[lost])
+
+
+def _await_release(situation: Situation, held: Wish) -> Verdict:
+    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer
+    waited for.
+    """
+    if held.awaits_s is None:
+        held = replace(held, awaits_s=situation.now)
+    why = f"waits for capacity that is being released, for {held.size.told()}"
+    return Verdict(why=why, wish=held)
+
+
+def _wished(situation: Situation, target: Want) -> Wish:
+    """The wish for a target, as it stands now."""
+    size = target.size
+    batch = target.batch
+    sizes = target.sizes
+    return wished(situation.wish, size, batch, situation.now, situation.cause, sizes)
+
+
+# ---------------------------------------------------------------- a job that keeps its size
+
+
+def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Keep tasks and batch; cores and memory of the tasks may change."""
+    if target.apart is not None and spread(current.tasks) > 1:
+        return _moved(situation, current, target)
+    if target.sizes is None:
+        return Verdict(why=target.reason)
+    sizes = situation.sizes(target)
+    if alike(current.tasks, sizes):
+        return Verdict(why=target.reason)
+    generation = situation.job.generation
+    if generation != current.generation:
+        # After an abandoned generation the launcher hears of none before it.
+        barred = f"until a generation after {generation} runs"
+        return Verdict(why=f"keeps its cores {barred}: {target.reason}")
+    return _stretch_tasks(situation, current, target)
+
+
+def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Change cores and memory of the tasks in place, once that was wanted for long enough."""
+    now = situation.now
+    sizes = situation.sizes(target)
+    held = wished(situation.wish, target.size, target.batch, now, situation.cause, sizes)
+
+    # A wish that moves a little is no other wish, for it costs no pause.
+    due = held.first_s + situation.settings.window_s
+    if now < due:
+        why = f"will have other cores or memory, if still so: {target.reason}"
+        return Verdict(why=why, wake_s=due, wish=held)
+
+    trial = _try_target(situation, current, target, stretch)
+    if isinstance(trial, Shortage):
+        waits = f"waits for room for more cores or memory: {target.reason}"
+        return Verdict(why=trial.quota_reason() or waits, wish=held)
+    if not alike(trial.tasks, sizes):
+        target = replace(target, reason=f"{target.reason}, as far as there is room")
+    return _granted(situation, trial.tasks, target, cause=held.cause)
+
+
+def _moved(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Move devices that stand on several nodes onto one that can hold them all."""
+    job, settings = situation.job, situation.settings
+    gain = _gain(situation, target)
+    is_early = situation.now < job.resumed_s + settings.cooldown_s
+    if not gain.pays or is_early or _unheard(situation):
+        return Verdict(why=target.reason)
+    trial = _try_target(situation, current, target, on_one_node)
+    if isinstance(trial, Shortage):
+        return Verdict(why=target.reason)
+    target = replace(target, reason=f"all on one node: {target.reason}")
+    return _granted(situation, trial.tasks, target, gain=gain)
+
+
+# ---------------------------------------------------------------- a job that gets another size
+
+
+def _resized(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Resize a job that runs, if that pays, and once it was wanted for long enough."""
+    job = situation.job
+    gain = _gain(situation, target)
+    new_size = target.size.told()
+    if target.batch != current.batch:
+        new_size = f"{new_size} with batch {target.batch}"
+
+    # 1. Does it pay, and soon enough?
+    if _grows(situation.size, target) and not gain.pays:
+        return Verdict(why=f"{new_size} do not pay: {gain.told()}")
+    if gain.left_s <= _handover_s(job, current, gain):
+        ends = f"it ends in {gain.left_s:.1f} s as it is"
+        return Verdict(why=f"{new_size} would come too late: {ends}")
+
+    # 2. Has it been wanted for long enough?
+    held = _wished(situation, target)
+    if _unheard(situation):
+        return Verdict(why="waits for its speed at the size that it has", wish=held)
+    due = due_s(held, job.resumed_s, situation.settings)
+    if situation.now < due:
+        # There need not be room for it before that.
+        room_too = "" if _shrinks(situation.size, target) else " and there is room"
+        why = f"will have {new_size}, if still so{room_too}: {target.reason}"
+        return Verdict(why=why, wake_s=due, wish=held)
+
+    # 3. Is there room for it?
+    return _with_room(situation, current, target, held, gain)
+
+
+def _with_room(
+    situation: Situation, current: AllocationDecided, target: Want, held: Wish, gain: Payback
+) -> Verdict:
+    """Place a change that is due and pays: all of it, or a part."""
+    trial = _try_target(situation, current, target, _placing(target))
+    if isinstance(trial, Shortage):
+        return _without_room(situation, current, target, held, trial)
+    return _placed(situation, current, target, held, gain, trial)
+
+
+def _without_room(
+    situation: Situation, current: AllocationDecided, target: Want, held: Wish, shortage: Shortage
+) -> Verdict:
+    """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
+    size = situation.size
+    grows = _grows(size, target)
+    coming = situation.coming
+    if coming.free and shortage.has_more_room_later(size, coming.free, coming.quota):
+        if grows:
+            shortage.place_part(size)  # so that no later job of this pass has it
+        return _await_release(situation, held)
+
+    quota = shortage.quota_reason()
+    lacks = "" if quota else shortage.lacking()
+    why = quota or f"waits for room{lacks} for {target.size.told()}"
+    until_s = held.first_s + situation.settings.max_delay_s
+    if situation.now < until_s:
+        return Verdict(why=why, wake_s=until_s, wish=held)
+
+    part = shortage.place_part(size) if grows else None
+    if part is not None:
+        as_far = f"as far as there is room{lacks}"
+        less = target.cut(counted_size(part.tasks), current.batch, as_far)
+        gain = _gain(situation, less)
+        if gain.pays:
+            return _placed(situation, current, less, held, gain, part)
+        part.undo()
+    return Verdict(why=why, wish=held)
+
+
+def _placed(
+    situation: Situation,
+    current: AllocationDecided,
+    target: Want,
+    held: Wish,
+    gain: Payback,
+    placed: Placed,
+) -> Verdict:
+    """Decide on a change that has a place, unless its devices would stand too far apart to pay."""
+    size = situation.size
+    if target.apart is not None and _grows(size, target) and spread(placed.tasks) > 1:
+        gain = _gain(situation, replace(target, faster=target.apart))
+        if not gain.pays:
+            placed.undo()
+            workers = format_count(target.workers, "worker")
+            return Verdict(why=f"waits for room for {workers} on one node", wish=held)
+
+    why = f"staying: the change {gain.told()}"
+    stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
+    others = (*target.alternatives, stay)
+    return _granted(situation, placed.tasks, target, held.cause, others, gain)
+
+
+def _try_target(
+    situation: Situation, current: AllocationDecided, target: Want, how: Placing
+) -> Placed | Shortage:
+    """Place the target of a job that runs, beside the tasks that it keeps."""
+    return situation.trial(current.tasks, target.size, sizes=situation.sizes(target), how=how)
+
+
+def _placing(target: Want) -> Placing:
+    """Return how the tasks of a job that is resized are placed."""
+    if target.sizes is not None:
+        return replaced
+    return gathered if target.ps == 0 else place
+
+
+# ---------------------------------------------------------------- what a change is worth
+
+
+def _gain(situation: Situation, target: Want) -> Payback:
+    """Return the seconds of training that a target size saves, against the pause that it costs. The
+    policy's own speed estimates are used if there are any, else the observed speeds.
+    """
+    return payback(
+        situation.seen,
+        target.size,
+        target.batch,
+        situation.settings,
+        target.faster,
+        target.speed_now,
+    )
+
+
+def _unheard(situation: Situation) -> bool:
+    """Has it changed since it last said how fast it is? Another change would answer no new fact,
+    and might go back.
+    """
+    job = situation.job
+    if job.progress is None or job.progress.generation == job.running:
+        return False
+    return situation.now - job.resumed_s < situation.settings.silent_s
+
+
+def _handover_s(job: Job, current: AllocationDecided, gain: Payback) -> float:
+    """Return how long (s) a decision takes to have an effect: as long as the last one, and no less
+    than its pause. A job that ends sooner gains nothing, and gives its room back sooner.
+    """
+    return max(gain.cost_s, job.resumed_s - current.decided_s if job.pauses else 0.0)
+
+
+def _grows(size: Size, target: Want) -> bool:
+    """Return whether a target has no fewer tasks of either role."""
+    return target.ps >= size.ps and target.workers >= size.workers
+
+
+def _shrinks(size: Size, target: Want) -> bool:
+    """Return whether a target has no more tasks of either role."""
+    return target.ps <= size.ps and target.workers <= size.workers
+
+
+# ---------------------------------------------------------------- what is decided
+
+
+def _granted(
+    situation: Situation,
+    tasks: Sequence[TaskPlan],
+    target: Want,
+    cause: str | None = None,
+    alternatives: Sequence[Alternative] = (),
+    gain: Payback | None = None,
+) -> Verdict:
+    """Give a job these tasks, for the reason of the target. `cause`: of a wish that was held; None:
+    the newest fact.
+    """
+    rationale = Rationale(
+        reason=target.reason,
+        cause=situation.cause if cause is None else cause,
+        alternatives=alternatives or target.alternatives,
+        gain_s=gain.saved_s if gain else 0.0,
+        cost_s=gain.cost_s if gain else 0.0,
+    )
+    return grant_tasks(situation, tasks, target.batch, rationale)

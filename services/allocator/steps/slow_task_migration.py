@@ -1,0 +1,126 @@
+"""A task that starves moves to a node that keeps its promise: make before break, while it still
+works.
+
+    worst    = the least share that any of them gets of its CPU (`strain.py`)
+    limits   = 1 for ps and chief: every update waits for each of them
+               1 / workers for a worker: the others go on
+    saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
+    it pays  <=>  saved_s > payback_factor * cost_s, the mean pause of the job's last hand-overs
+
+A node on which somebody starves takes nothing new meanwhile. What has starved for less than
+`starved_s` may pass; where a task has fled from a node, none of its job flees there within
+`shun_s`, so that nothing goes round in circles. Our reconstruction of DLRover-RM's answer to hot ps
+and stragglers; a worker that is only slow gets less work at once in any case, because each takes a
+batch when it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.allocator.placement.trial import Shortage
+from services.allocator.settings import Rules
+from services.allocator.state import observations
+from services.allocator.state.job import Job
+from services.allocator.state.policy_view import seen, size_of
+from services.allocator.steps.payback import cost_s
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
+from shared.messages import AllocationDecided, TaskPlan
+
+
+def shunned(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
+    """Return the nodes on which a task starves: they take nothing new meanwhile."""
+    nodes = set()
+    for job in jobs:
+        for task in _starving(job, now, rules):
+            nodes.add(task.node)
+    return nodes
+
+
+def relieved(situation: Situation) -> Verdict | None:
+    """Move starving tasks to other nodes. None: no task starves, the move does not pay, or there is
+    no room.
+    """
+    job = situation.job
+    now = situation.now
+    settings = situation.settings
+    current = situation.current
+    starving = _starving(job, now, settings)
+    if current is None or not starving or now < retry_s(job, settings):
+        return None
+
+    saved_s = _saved_s(job, current, starving)
+    pause_s = cost_s(seen(job, settings), settings)
+    if saved_s <= settings.payback_factor * pause_s:
+        return None
+
+    keep = [task for task in current.tasks if task not in starving]
+    fled = _fled_nodes(job, now, settings)
+    trial = situation.trial(keep, size_of(current), avoid=fled)
+    if isinstance(trial, Shortage):
+        return None
+
+    strains = ", ".join([_describe_strain(job, task) for task in starving])
+    rationale = Rationale(
+        reason=f"{strains}; moved",
+        cause=job.pod(starving[0]),
+        gain_s=saved_s,
+        cost_s=pause_s,
+    )
+    return grant_tasks(situation, trial.tasks, current.batch, rationale)
+
+
+def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
+    """Return the nodes that a task of the job has fled from a short time ago."""
+    nodes = set()
+    for node, fled_s in job.starved.items():
+        if now < fled_s + rules.shun_s:
+            nodes.add(node)
+    return frozenset(nodes)
+
+
+def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
+    """Return the tasks that have starved for long enough, of a job that runs unchanged."""
+    if not job.starving or job.runs is None or job.coming is not None:
+        return []
+    since_s = now - rules.starved_s
+    return [task for task in job.runs.tasks if job.starving.get(task.name(), now) <= since_s]
+
+
+def _saved_s(job: Job, current: AllocationDecided, starving: list[TaskPlan]) -> float:
+    """Return the training time (s) that is saved if the worst of these tasks starves no longer."""
+    progress = job.progress
+    if progress is None or progress.samples_per_second <= 0:
+        return 0.0
+    remaining_s = (progress.total_samples - progress.samples) / progress.samples_per_second
+    saved = []
+    for task in starving:
+        lacking = 1 - _share(job, task)
+        saved.append(remaining_s * lacking * _limits(current, task))
+    return max(saved)
+
+
+def _share(job: Job, task: TaskPlan) -> float:
+    """Return the share of its CPU that a task gets; 1: not known."""
+    if job.progress is None:
+        return 1.0
+    name = task.name()
+    for use in job.progress.usage:
+        if use.task == name:
+            share = observations.got(use, task.resources.cpu)
+            return 1.0 if share is None else share
+    return 1.0
+
+
+def _limits(current: AllocationDecided, task: TaskPlan) -> float:
+    """Return the share of the job's speed that waits for a task."""
+    if task.role != "worker":
+        return 1.0
+    return 1 / size_of(current).workers
+
+
+def _describe_strain(job: Job, task: TaskPlan) -> str:
+    """Return the share of its promised CPU that a task gets, as a part of the reason."""
+    share = _share(job, task)
+    return f"{job.pod(task)} gets {share:.0%} of the CPU that {task.node} has promised it"

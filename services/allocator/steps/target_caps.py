@@ -1,0 +1,98 @@
+"""How much of a want the quota of the job's namespace allows.
+
+Where a running job should grow beyond it, it grows as far as the quota has room for, and the rest
+of the want waits. A change that adds tasks of one role and gives up some of another waits as a
+whole, because what it gives up is free only when it is seen free.
+
+No more ps than can help: each variable stands whole on one ps, so a ps beyond their number has
+nothing to serve.
+
+tensorflow#37100 is about such ps, which train no faster and cost what they cost. How many variables
+a model has is known once it has reported; a job is not shrunk for it, but grows no further.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.placement.quota import gang_shortage
+from services.allocator.placement.resizing import replaced
+from services.allocator.placement.room import place
+from services.allocator.placement.trial import quota_grant
+from services.allocator.policies.contract import Size, Want
+from services.allocator.state.policy_view import size_of
+from services.allocator.steps.verdict import Situation
+from shared.messages import AllocationDecided, Alternative
+from shared.text import format_count
+
+
+def allowed(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+    """Return the target of a running job, or as much of its growth as the quota has room for."""
+    now = situation.size
+    if situation.job.request.namespace not in situation.room.purses or not _grows(now, target.size):
+        return target
+    how = place if target.sizes is None else replaced
+    sizes = situation.sizes(target)
+    request = situation.request(current.tasks, target.size, now, sizes, how)
+    granted, why = quota_grant(situation.room, request)
+    if granted == target.size:
+        return target
+    return _cut_target(target, granted, now, current.batch, why)
+
+
+def _grows(now: Size, target: Size) -> bool:
+    """Return whether the target has more tasks, and of no role fewer."""
+    return target != now and target.ps >= now.ps and target.workers >= now.workers
+
+
+def short_of_floor(situation: Situation) -> str:
+    """Return why the quota has no room for a job's gang floor; empty: it has."""
+    request = situation.job.request
+    room = situation.room
+    if request.namespace not in room.purses:
+        return ""
+    floor = Size(request.ps.min, request.workers.min)
+    quota = situation.settings.quotas.get(request.namespace)
+    return gang_shortage(room, situation.job.key, floor, situation.sizes(), quota)
+
+
+def _cut_target(target: Want, size: Size, now: Size, batch: int, why: str) -> Want:
+    """Return the target at a smaller size, with the running batch: the wanted one was for more
+    workers.
+    """
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    cut = target.cut(size, batch, "as far as its quota allows")
+    reason = why if size == now else cut.reason
+    return replace(cut, reason=reason, alternatives=(lost,))
+
+
+def useful(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+    """Return the target without ps that have no variable to serve."""
+    job = situation.job
+    profile = job.progress.profile if job.progress else None
+    if profile is None or not profile.variables:
+        return target
+    now = size_of(current)
+    most = max(profile.variables, now.ps, job.request.ps.min)
+    if target.ps <= most:
+        return target
+    why = f"more than {most} ps cannot help: the model has {format_count(profile.variables, 'variable')}"
+    return _with_ps(target, most, why, now)
+
+
+def _with_ps(target: Want, ps: int, why: str, now: Size) -> Want:
+    """Return the target with fewer ps. It keeps the speed of the whole target where that of the cut
+    is not known.
+    """
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    cut = target.cut(Size(ps, target.workers), target.batch, f"for {why}")
+    alternatives = (lost, *target.alternatives)
+    reason = why if cut.size == now else cut.reason
+    told = cut if cut.faster else target
+    return replace(
+        cut,
+        reason=reason,
+        faster=told.faster,
+        speed_now=told.speed_now,
+        alternatives=alternatives,
+    )

@@ -1,0 +1,65 @@
+"""What a user changed of a running job: it is suspended until he resumes it, or its size is taken
+into its new bounds.
+
+A suspended job drains, saves and gives all that it has back, as one that gives way does
+(`preemption.py`). It waits for nothing, so no capacity is reserved for it, until its user resumes
+it; then it waits as of that moment. A job larger than its new bounds shrinks at once; one that is
+smaller grows as soon as there is room for it. Neither has to pay: it was asked for.
+"""
+
+from __future__ import annotations
+
+from services.allocator.placement.trial import Shortage
+from services.allocator.policies.contract import Size
+from services.allocator.state.policy_view import size_of
+from services.allocator.steps.preemption import decide_tasks
+from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.verdict import Situation, Verdict
+from shared.messages import JobRequested, Span
+
+SUSPENDED = "suspended by its user; `weir resume` lets it go on"
+SUSPENDS = "suspended by its user: saves, and goes on after `weir resume`"
+
+
+def suspend(situation: Situation) -> Verdict | None:
+    """Take the tasks of a job that its user suspended; None: there is nothing to take now, or it
+    was not suspended.
+    """
+    job = situation.job
+    if not job.suspended_by_user:
+        return None
+    if situation.newest is None:
+        return Verdict(why=SUSPENDED)
+    if job.coming is not None or job.is_trained:
+        return None
+    return decide_tasks(situation, (), SUSPENDS)
+
+
+def fit_into_bounds(situation: Situation) -> Verdict | None:
+    """Take the size of a job into the bounds that its user changed; None: it is within them, or has
+    to wait.
+    """
+    job, current = situation.job, situation.current
+    if not job.changed or current is None or job.coming is not None or job.is_trained:
+        return None
+    if situation.now < retry_s(job, situation.settings):
+        return None
+    size = size_of(current)
+    wanted = _inside_bounds(size, job.request)
+    if size == wanted:
+        return None
+    trial = situation.trial(current.tasks, wanted)
+    if isinstance(trial, Shortage):
+        return None
+    return decide_tasks(situation, trial.tasks, f"its bounds were changed: {wanted.told()}")
+
+
+def _inside_bounds(size: Size, request: JobRequested) -> Size:
+    """Return the size within the bounds of the request that is nearest to this one."""
+    ps = _inside(size.ps, request.ps)
+    workers = _inside(size.workers, request.workers)
+    return Size(ps, workers)
+
+
+def _inside(number: int, span: Span) -> int:
+    return max(span.min, min(number, span.max))

@@ -1,0 +1,170 @@
+"""Namespaces, images, folders of nodes and privileges: what is not given is refused, with every
+reason.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.allocator.admission.validation import Wrong, check, reasons_against
+from services.allocator.settings import Rules
+from shared.runtime import config
+from tests.allocator.builders import request
+
+GOOD = msgspec.to_builtins(request())
+STRICT = Rules(
+    job_namespaces=("team-a", "team-b"),
+    images=("registry.example/ml/", "trainer"),
+    host_paths=("/data",),
+)
+
+
+def reasons(rules: Rules = STRICT, **changed: object) -> tuple[str, ...]:
+    fields = {**GOOD, "namespace": "team-a", **changed}
+    checked = check(msgspec.json.encode(fields), rules)
+    return checked.reasons if isinstance(checked, Wrong) else ()
+
+
+def mounted(path: str, rules: Rules = STRICT) -> tuple[str, ...]:
+    return reasons(rules, volumes=[{"name": "data", "mount_path": "/data", "host_path": path}])
+
+
+def test_a_job_runs_where_jobs_may_run():
+    assert reasons() == reasons(namespace="team-b") == ()
+    why = "namespace: jobs may not run in 'kube-system'; they may in team-a, team-b"
+    assert reasons(namespace="kube-system") == (why,)
+    assert reasons(Rules(), namespace="kube-system") == ()
+
+
+def test_who_names_no_namespace_means_the_default_one():
+    bare = msgspec.json.encode({name: value for name, value in GOOD.items() if name != "namespace"})
+    wrong = check(bare, STRICT)
+    assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith(
+        "namespace: jobs may not run in 'default'"
+    )
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "registry.example/ml/net:1",
+        "registry.example/ml/a/b@sha256:00",
+        "trainer",
+        "trainer:2",
+        "trainer@sha256:0",
+    ],
+)
+def test_an_image_below_a_prefix_or_one_of_any_tag_may_be_named(image: str):
+    assert reasons(image=image) == ()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "registry.example/mlx/net",
+        "registry.example",
+        "trainer-evil:1",
+        "trainer/evil",
+        "trainer:5000/evil",
+        "x/trainer",
+        "",
+    ],
+)
+def test_another_image_may_not(image: str):
+    allowed = "WEIR_ALLOCATOR_IMAGES allows registry.example/ml/, trainer"
+    assert reasons(image=image) == (f"image: {image!r} is not allowed; {allowed}",)
+    assert reasons(Rules(images=()), image=image) == ()
+
+
+def test_where_nothing_is_set_only_the_shipped_image_may_be_named():
+    """The code of another image could read the credentials of its job."""
+    assert reasons(Rules(), image="weir-trainer:0.1.0") == ()
+    for image in ("other:1", "registry.example/weir-trainer:1", "weir-trainer-evil"):
+        why = f"image: {image!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows weir-trainer"
+        assert reasons(Rules(), image=image) == (why,)
+
+
+@pytest.mark.parametrize("path", ["/data", "/data/", "/data/a/b"])
+def test_a_folder_of_the_node_may_be_seen_where_the_cluster_says_so(path: str):
+    assert mounted(path) == () == mounted(path, Rules(host_paths=("/",)))
+
+
+def test_other_folders_of_the_node_may_not():
+    assert mounted("/database") == (
+        "volumes[0].host_path: '/database' is not below a folder of the node that jobs may see: /data",
+    )
+    assert mounted("/data", Rules()) == (
+        "volumes[0].host_path: '/data' is a folder of the node, which no job may see here; use a `claim`",
+    )
+    for path in ("/data/../etc", "data", "/data/.."):
+        assert mounted(path) == (
+            f"volumes[0].host_path: {path!r} is not an absolute path without `..`",
+        )
+
+
+def test_a_claim_of_the_namespace_may_be_mounted():
+    assert reasons(volumes=[{"name": "data", "mount_path": "/data", "claim": "examples"}]) == ()
+
+
+@pytest.mark.parametrize(
+    "field", ["privileged", "security_context", "securityContext", "hostNetwork", "service_account"]
+)
+def test_a_privilege_cannot_be_asked_for(field: str):
+    assert reasons(**{field: True}) == (
+        f"{field}: a job's pods have no privileges, and cannot be given any",
+    )
+
+
+@pytest.mark.parametrize("source", ["secret", "configMap", "projected", "hostPath", "csi"])
+def test_no_other_volume_can_be_named(source: str):
+    found = reasons(
+        volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}]
+    )
+    only = "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
+    assert found == (f"volumes[0].{source}: {only}",)
+
+
+def test_what_every_pod_has_of_weir_cannot_be_covered():
+    volumes = [
+        {"name": "weir-tmp", "mount_path": "/a", "claim": "c"},
+        *(
+            {"name": f"v{i}", "mount_path": path, "claim": "c"}
+            for i, path in enumerate(("/", "/tmp/", "/a:ro"))
+        ),
+    ]
+    own, *others = reasons(volumes=volumes)
+    assert own == "volumes[0].name: 'weir-tmp': names that begin with weir- are Weir's"
+    assert [why.partition(": ")[0] for why in others] == [
+        f"volumes[{i}].mount_path" for i in (1, 2, 3)
+    ]
+
+
+def test_all_that_is_forbidden_is_told_at_once_beside_what_cannot_be_read():
+    found = reasons(
+        namespace="kube-system",
+        image="evil",
+        epochs=0,
+        privileged=True,
+        volumes=[{"name": "root", "mount_path": "/host", "host_path": "/"}],
+    )
+    fields = [why.partition(":")[0] for why in found]
+    assert fields == ["privileged", "epochs", "namespace", "image", "volumes[0].host_path"]
+
+
+def test_a_request_that_can_be_read_is_held_to_the_same():
+    assert [why.partition(":")[0] for why in reasons_against(request(image="evil"), STRICT)] == [
+        "namespace",
+        "image",
+    ]
+
+
+def test_the_allocator_reads_its_rules_from_its_settings():
+    environ = {
+        "WEIR_JOB_NAMESPACES": "team-a, team-b",
+        "WEIR_ALLOCATOR_IMAGES": "registry.example/ml/,trainer",
+        "WEIR_ALLOCATOR_HOST_PATHS": "/data",
+    }
+    assert config.load_settings(Rules, "allocator", environ) == STRICT
+    with pytest.raises(config.BadSettings, match="WEIR_JOB_NAMESPACES='Team A'"):
+        config.load_settings(Rules, "allocator", {"WEIR_JOB_NAMESPACES": "Team A"})

@@ -1,0 +1,120 @@
+"""What the answer fills in of what a person left open."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.allocator.admission.requests import ProgramFault, answer, completed
+from services.allocator.policies.contract import Quota
+from services.allocator.state.state import State, apply
+from services.allocator.steps.verdict import Rationale, decision
+from shared.messages import (
+    LARGEST_PROGRAM,
+    CheckpointRule,
+    JobAccepted,
+    JobRejected,
+    JobRequested,
+    Resources,
+    RoleResources,
+)
+from tests.allocator.builders import AT_ONCE, request, span
+
+DEFAULT = RoleResources()
+
+
+def asked(resources: dict[str, dict[str, float]] | None) -> RoleResources:
+    """What becomes of the resources of a request, as they are written in JSON."""
+    said = msgspec.convert({**msgspec.to_builtins(request()), "resources": resources}, JobRequested)
+    answered = answer(apply(State(), said, "weir-orders", 1, 0.0), 1, 0, 0.0, AT_ONCE)
+    assert isinstance(answered, JobAccepted) and answered.request.resources
+    return answered.request.resources
+
+
+def test_a_role_given_in_part_takes_the_default_for_what_is_left_out() -> None:
+    given = asked({"worker": {"cpu": 4}, "ps": {"memory_gib": 3}, "chief": {"gpu": 1}})
+
+    assert given.worker == Resources(cpu=4, memory_gib=DEFAULT.worker.memory_gib)
+    assert given.ps == Resources(cpu=DEFAULT.ps.cpu, memory_gib=3)
+    assert given.chief == Resources(
+        cpu=DEFAULT.chief.cpu, memory_gib=DEFAULT.chief.memory_gib, gpu=1
+    )
+
+
+def test_no_resources_are_the_default_and_whole_ones_stay() -> None:
+    whole = {role: {"cpu": 2.0, "memory_gib": 5.0} for role in ("chief", "ps", "worker")}
+
+    assert asked(None) == DEFAULT
+    assert asked(whole) == msgspec.convert(whole, RoleResources)
+
+
+def test_who_simulates_may_leave_memory_out_of_account() -> None:
+    weightless = RoleResources(chief=Resources(), ps=Resources(cpu=1), worker=Resources(cpu=1))
+
+    assert completed(request(resources=weightless), AT_ONCE).resources == weightless
+
+
+def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_reasons() -> None:
+    rules = msgspec.structs.replace(AT_ONCE, quotas={"default": Quota(cpu=3)})
+    there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
+    answered = answer(there, 1, ProgramFault.MISSING, 0.0, rules)
+    assert isinstance(answered, JobRejected)
+    why = "quota of namespace default: wants at least 5 cpu, and 3 is all there is (a chief, 1 ps and 3 workers)"
+    assert answered.reasons[0] == why and len(answered.reasons) == 2
+    just = answer(apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, 0, 0.0, rules)
+    assert isinstance(just, JobAccepted)
+
+
+def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidden() -> None:
+    rules = msgspec.structs.replace(AT_ONCE, job_namespaces=("team-a",))
+    there = apply(State(), request(), "weir-orders", 1, 0.0)
+
+    def reasons(program: int | ProgramFault) -> tuple[str, ...]:
+        answered = answer(there, 1, program, 0.0, rules)
+        assert isinstance(answered, JobRejected)
+        return answered.reasons
+
+    forbidden = "namespace: jobs may not run in 'default'; they may in team-a"
+    assert reasons(LARGEST_PROGRAM) == (forbidden,)
+    assert reasons(LARGEST_PROGRAM + 1) == (
+        forbidden,
+        "program: it has 16,777,217 bytes, more than 16,777,216",
+    )
+    assert reasons(ProgramFault.MISSING)[1].startswith("program.digest: the store has no program")
+    assert "is something else" in reasons(ProgramFault.OTHER)[1]
+    assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")
+
+
+def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() -> None:
+    asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
+    accepted = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    assert (
+        isinstance(accepted, JobAccepted)
+        and accepted.checkpoint_folder == "default/mnist-12-19700102t000000"
+    )
+
+    job = apply(asked_for, accepted, "weir-orders", 13, 86_400.0).jobs[accepted.key()]
+
+    decided = decision(job, [], 1, 86_401.0, Rationale(reason="", cause="-"))
+    assert decided.checkpoint_folder == accepted.checkpoint_folder
+
+
+def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> None:
+    asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
+    running = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    assert isinstance(running, JobAccepted)
+    state = apply(asked_for, running, "weir-orders", 13, 86_400.0)
+
+    def answered(folder: str) -> JobAccepted | JobRejected:
+        wanted = msgspec.structs.replace(
+            request(), job="next", checkpoint=CheckpointRule(continue_from=folder)
+        )
+        return answer(apply(state, wanted, "weir-orders", 14, 86_500.0), 14, 0, 86_500.0, AT_ONCE)
+
+    refused = answered(running.checkpoint_folder)
+    assert isinstance(refused, JobRejected) and "which is not finished" in refused.reasons[0]
+    assert isinstance(answered("default/net-3-19700101t000000"), JobAccepted)
+    foreign = answered("team-a/net-3-19700101t000000")
+    assert (
+        isinstance(foreign, JobRejected)
+        and "is not the folder of a job in namespace 'default'" in foreign.reasons[0]
+    )

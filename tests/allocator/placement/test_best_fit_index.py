@@ -1,0 +1,143 @@
+"""The ordered search finds what a look at every node would: the plain scan is written down here, to
+compare with.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.allocator.placement.amounts import NO_MORE, fits, less, taken, times, together
+from services.allocator.placement.best_fit_index import Order, rank
+from services.allocator.placement.room import Room, place
+from services.allocator.policies.contract import Node, Size
+from shared.messages import Resources, RoleResources
+
+EIGHTHS = st.integers(0, 48).map(lambda n: n / 8)
+"""Their sums and differences are exact."""
+TENTHS = st.integers(0, 30).map(lambda n: n / 10)
+JOBS = st.sampled_from("abc")
+
+
+def amounts(parts: st.SearchStrategy[float]) -> st.SearchStrategy[Resources]:
+    return st.builds(Resources, cpu=parts, memory_gib=parts, gpu=st.integers(0, 3))
+
+
+def nodes(parts: st.SearchStrategy[float]) -> st.SearchStrategy[list[Node]]:
+    node = st.builds(
+        Node,
+        st.just(""),
+        amounts(parts),
+        open=st.sampled_from([True, True, False]),
+        hosts=st.frozensets(JOBS),
+    )
+    return st.lists(node, max_size=8).map(
+        lambda found: [replace(n, name=f"n{i}") for i, n in enumerate(found)]
+    )
+
+
+def by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
+) -> str | None:
+    """Beside the job's other tasks, else where all and the rest fit, else where most of so many do;
+    of those where one leaves least behind: every node is looked at.
+    """
+
+    def left(n: Node) -> tuple[bool, bool, int, float, float, float, str]:
+        free = n.free
+        return (
+            job not in n.hosts,
+            job not in n.hosts and not fits(together((times(wants, count), rest)), free),
+            0
+            if job in n.hosts
+            else -max(k for k in range(1, count + 1) if fits(times(wants, k), free)),
+            free.gpu - wants.gpu,
+            free.cpu - wants.cpu,
+            free.memory_gib - wants.memory_gib,
+            n.name,
+        )
+
+    best = min(
+        (n for n in there.values() if n.open and fits(wants, n.free)), key=left, default=None
+    )
+    return best.name if best else None
+
+
+def put_by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources
+) -> str | None:
+    name = by_scan(there, job, wants, count, rest)
+    if name is not None:
+        here = there[name]
+        there[name] = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
+    return name
+
+
+def fill_by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources = NO_MORE
+) -> list[str]:
+    found = (put_by_scan(there, job, wants, count - done, rest) for done in range(count))
+    return [name for name in found if name is not None]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    nodes(EIGHTHS),
+    st.lists(st.tuples(JOBS, amounts(EIGHTHS), st.integers(1, 4), st.booleans()), max_size=12),
+)
+def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as_before(
+    there, steps
+):
+    room, plain = Room(there), {node.name: node for node in there}
+    for job, wants, count, keep in steps:
+        mark, before = room.mark(), dict(plain)
+        assert room.choose(job, wants) == by_scan(plain, job, wants)
+        expected = fill_by_scan(plain, job, wants, count)
+        assert room.fill(job, wants, count) == expected and room.nodes == plain
+        if not keep:
+            room.undo(mark)
+            plain = before
+            assert room.nodes == plain
+
+
+@settings(max_examples=200, deadline=None)
+@given(nodes(EIGHTHS), st.lists(st.tuples(JOBS, amounts(EIGHTHS), amounts(EIGHTHS)), max_size=5))
+def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_first(there, jobs):
+    room, plain = Room(there), {node.name: node for node in there}
+    for job, ps, worker in jobs:
+        sizes = RoleResources(chief=Resources(), ps=ps, worker=worker)
+        tried = dict(plain)
+        ends = ((worker, 3, times(ps, 2)), (ps, 2, NO_MORE), (sizes.chief, 1, NO_MORE))
+        nodes = [fill_by_scan(tried, job, *wants) for wants in ends]
+        tasks = place(room, job, (), Size(2, 3), sizes, 0)
+        if sum(map(len, nodes)) < 6:
+            assert tasks is None
+        else:
+            assert tasks and [task.node for task in tasks] == [*nodes[2], *nodes[1], *nodes[0]]
+            plain = tried
+        assert room.nodes == plain
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(amounts(TENTHS), max_size=8), amounts(TENTHS), st.integers(0, 4))
+def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_rounded(
+    free, wants, count
+):
+    named = [(f"n{i}", one) for i, one in enumerate(free)]
+    fitting = [rank(one, name) for name, one in named if fits(wants, one)]
+    assert Order(named).first(wants) == (min(fitting)[-1] if fitting else None)
+    for one in free:
+        left, taken_so_far = one, 0
+        while taken_so_far < count and fits(wants, left):
+            left, taken_so_far = less(left, wants), taken_so_far + 1
+        assert taken(one, wants, count) == (taken_so_far, left)
+
+
+def test_a_task_without_devices_leaves_nodes_with_devices_to_others():
+    order = Order([("rich", Resources(cpu=1, gpu=4)), ("plain", Resources(cpu=9))])
+    assert (
+        order.first(Resources(cpu=1)) == "plain" and order.first(Resources(cpu=1, gpu=1)) == "rich"
+    )
+    order.move("plain", Resources(cpu=9), Resources(cpu=0.5))
+    assert order.first(Resources(cpu=1)) == "rich"

@@ -1,0 +1,107 @@
+"""A namespace's quota is a second room: what is taken on any node is taken from it, too, and given
+back with it.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.allocator.placement.quota import gang, growth, shortage, too_small
+from services.allocator.placement.room import Room, place, place_most
+from services.allocator.policies.contract import Node, Quota, Size
+from shared.messages import Resources, RoleResources
+from tests.allocator.builders import EVEN, ONE_CORE
+
+WIDE = Resources(cpu=64, memory_gib=256, gpu=8)
+
+
+def room(**quota: float) -> Room:
+    return Room([Node("n1", WIDE, WIDE), Node("n2", WIDE, WIDE)], {"team-a": Quota(**quota).most()})
+
+
+def test_what_is_absent_has_no_limit():
+    free = room(gpu=0)
+    assert len(free.fill("team-a.one", ONE_CORE, 100)) == 100
+    assert (
+        free.put("team-a.one", Resources(gpu=1)) is None
+        and free.put("team-b.one", Resources(gpu=1)) == "n1"
+    )
+
+
+def test_no_more_tasks_are_put_than_the_quota_holds_whatever_the_nodes_hold():
+    free = room(cpu=3)
+    assert len(free.fill("team-a.one", ONE_CORE, 2)) == 2
+    assert len(free.fill("team-a.two", ONE_CORE, 2)) == 1
+    assert len(free.fill("team-b.one", ONE_CORE, 9)) == 9
+
+
+def test_a_task_grows_in_place_within_its_quota():
+    free = room(cpu=2, memory_gib=1)
+    assert free.extend("team-a.one", "n1", Resources(cpu=1.5))
+    assert not free.extend("team-a.one", "n1", Resources(cpu=1.0))
+    assert not free.extend("team-a.one", "n1", Resources(memory_gib=1.5))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["team-a", "team-b"]), st.floats(0, 3)), max_size=12))
+def test_to_undo_gives_the_quota_back_exactly(puts):
+    free = room(cpu=7.3, memory_gib=9.1)
+    before, nodes, mark = free.purses["team-a"], dict(free.nodes), free.mark()
+    for space, cpu in puts:
+        free.put(f"{space}.one", Resources(cpu=cpu, memory_gib=cpu / 3))
+    free.undo(mark)
+    assert (free.purses["team-a"], free.nodes) == (before, nodes)
+
+
+def test_what_does_not_fit_as_a_whole_takes_nothing():
+    free = room(cpu=3)
+    assert place(free, "team-a.one", (), Size(1, 3), EVEN, 0) is None
+    assert len(place_most(free, "team-a.one", (), Size(1, 3), Size(1, 1), EVEN, 0) or ()) == 3
+
+
+def test_ps_and_workers_of_all_jobs_are_counted_together_and_grow_in_their_ratio():
+    free = room(cpu=9)
+    one = place_most(free, "team-a.one", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
+    two = place_most(free, "team-a.two", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
+    assert [len([t for t in one if t.role == role]) for role in ("chief", "ps", "worker")] == [
+        1,
+        2,
+        4,
+    ]
+    assert place_most(free, "team-a.two", (), Size(2, 4), Size(1, 2), EVEN, 0) is None and two == ()
+    assert place_most(free, "team-b.one", (), Size(2, 4), Size(1, 1), EVEN, 0)
+
+
+def test_devices_are_counted_as_cores_are():
+    devices = RoleResources(
+        chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=1, gpu=2)
+    )
+    tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
+    assert sum(t.resources.gpu for t in tasks) == 4
+    assert too_small(Quota(gpu=1), "team-a", gang(devices, Size(1, 1))) == (
+        "quota of namespace team-a: wants at least 2 gpu, and 1 is all there is"
+    )
+
+
+def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
+    tasks = place(room(), "team-a.one", (), Size(2, 1), EVEN, 0) or ()
+    two = RoleResources(chief=ONE_CORE, ps=Resources(cpu=2, memory_gib=0.5), worker=ONE_CORE)
+    assert growth(tasks, Size(1, 3), two, stretched=False) == Resources(cpu=2, memory_gib=2)
+    assert growth(tasks, Size(1, 3), two, stretched=True) == Resources(cpu=3, memory_gib=2)
+    assert gang(EVEN, Size(2, 3)) == Resources(cpu=6, memory_gib=6)
+
+
+def test_the_reason_names_the_namespace_and_all_that_is_lacking():
+    wants = Resources(cpu=4, memory_gib=3, gpu=2)
+    assert shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
+        "quota of namespace team-a: wants 4 cpu more, and 2.5 is left; wants 2 gpu more, and 1 is left"
+    )
+    assert (
+        shortage(room(cpu=2.5), "team-b.one", wants)
+        == ""
+        == shortage(room(cpu=4), "team-a.one", wants)
+    )
+    assert too_small(Quota(memory_gib=2), "team-a", wants) == (
+        "quota of namespace team-a: wants at least 3 GiB, and 2 is all there is"
+    )
+    assert too_small(None, "team-a", wants) == ""

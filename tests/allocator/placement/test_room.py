@@ -1,0 +1,88 @@
+"""A room's index of its nodes: whatever was taken, given back or changed, it is the one that would
+be made anew.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.allocator.placement.room import Room, place
+from services.allocator.policies.contract import Node, Size
+from shared.messages import Resources
+from tests.allocator.builders import EVEN
+
+COUNT = 12
+Told = tuple[dict[int, list[tuple[float, float, str]]], dict[str, list[str]]]
+
+
+def node(name: str, chance: random.Random) -> Node:
+    free = Resources(
+        cpu=chance.randrange(9), memory_gib=chance.randrange(9), gpu=chance.randrange(3)
+    )
+    hosts = frozenset(chance.sample(["a", "b", "c", "d"], chance.randrange(3)))
+    return Node(name, free, open=chance.random() < 0.8, hosts=hosts)
+
+
+def told(room: Room) -> Told:
+    shelves = {gpu: shelf for gpu, shelf in room.order().shelves.items() if shelf}
+    homes = {job: sorted(home.name for home in room._homes(job)) for job in "abcd"}
+    return shelves, homes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 6))
+def test_a_room_with_changes_is_one_made_of_the_changed_nodes_and_leaves_the_first_as_it_was(
+    chance, rounds
+):
+    room = Room(node(f"n{number}", chance) for number in range(COUNT))
+    for _ in range(rounds):
+        place(room, chance.choice("abcd"), (), Size(1, chance.randrange(1, 4)), EVEN, 0)
+        before = told(Room(room.nodes.values()))
+        names = chance.sample(sorted(room.nodes), 3)
+        changed = [
+            replace(room.nodes[name], free=Resources(cpu=chance.randrange(9))) for name in names
+        ]
+        other = room.with_changes(changed, {}, {})
+
+        assert told(other) == told(Room([*other.nodes.values()]))
+        place(other, "b", (), Size(1, 2), EVEN, 0)
+        assert told(other) == told(Room(other.nodes.values()))
+        assert told(room) == before
+
+
+def test_what_a_room_gives_away_the_next_one_has_again():
+    nodes = [Node(f"n{i}", Resources(cpu=8, memory_gib=64)) for i in range(COUNT)]
+    placed = [place(Room(nodes), "a", (), Size(1, 2), EVEN, 0) for _ in range(2)]
+
+    assert placed[0] is not None and placed[0] == placed[1]
+
+
+def test_nodes_that_are_shunned_take_nothing_new() -> None:
+    nodes = [Node(f"n{i}", Resources(cpu=8, memory_gib=64)) for i in range(2)]
+    room = Room(nodes, shunned=["n0", "nowhere"])
+
+    assert (
+        room.put("a", Resources(cpu=1)) == "n1"
+        and room.nodes["n0"].shunned
+        and room.nodes.keys() == {"n0", "n1"}
+    )
+
+
+def test_what_is_held_back_takes_the_place_of_what_was_held_back_before_as_far_as_it_is_there() -> (
+    None
+):
+    room = Room([Node(f"n{i}", Resources(cpu=4)) for i in range(2)], {"default": Resources(cpu=6)})
+    room.hold_back(
+        {"n0": Resources(cpu=3), "gone": Resources(cpu=1)}, {"default": Resources(cpu=9)}
+    )
+    assert (room.nodes["n0"].free.cpu, room.purses["default"].cpu) == (1, 0)
+    room.hold_back({"n1": Resources(cpu=9)}, {})
+    assert [room.nodes[name].free.cpu for name in ("n0", "n1")] == [4, 0] and room.purses[
+        "default"
+    ].cpu == 6
+    room.hold_back({}, {})
+    assert room.nodes["n1"].free.cpu == 4

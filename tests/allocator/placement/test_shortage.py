@@ -1,0 +1,223 @@
+"""A task larger than every node waits for ever: that is told, with what it wants and what there
+is.
+
+What there is too little of, where a job's tasks find no room.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.placement.room import ROLES, Room
+from services.allocator.placement.shortage import lacking, misfit
+from services.allocator.policies.contract import Node, Size
+from services.allocator.settings import Rules
+from shared.messages import Resources, RoleResources, Taint, TaskPlan
+from tests.allocator.builders import (
+    EVEN,
+    ONE_CORE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    span,
+)
+
+HUGE = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=16, memory_gib=2))
+TOO_LARGE = "no node is large enough for a worker: it wants {}, and the largest has {}"
+
+
+def empty(cpu: float, memory_gib: float, gpu: int = 0) -> Node:
+    has = Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+    return Node(f"{cpu}-{memory_gib}-{gpu}", free=Resources(), allocatable=has)
+
+
+def against(wants: Resources, *nodes: Node) -> str:
+    return misfit(Room(nodes), ["worker"], RoleResources(worker=wants))
+
+
+def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
+    story = Story().hear(node(cpu=4), node("n2", cpu=8), accepted(request(resources=HUGE)))
+
+    assert story.decide() == ()
+    assert (
+        story.why()
+        == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8 cpu, 64 GiB"
+    )
+
+
+@pytest.mark.parametrize("policy", ["optimus", "elastic-batch"])
+def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_for(
+    policy: str,
+) -> None:
+    story = Story(Rules(policy=policy)).hear(node(cpu=4), accepted(request(resources=HUGE)))
+
+    assert _why(story).startswith(
+        "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 4"
+    )
+    story = Story(Rules(policy=policy)).hear(
+        node(cpu=18, free=0), accepted(request(resources=HUGE))
+    )
+    assert (
+        _why(story)
+        == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1 worker"
+    )
+
+
+def test_it_starts_when_a_node_comes_that_is_large_enough() -> None:
+    story = Story().hear(node(cpu=8), accepted(request(resources=HUGE)))
+    story.decide()
+
+    assert len(story.hear(node("n2", cpu=18)).decided().tasks) == 3
+
+
+def test_a_node_that_is_only_full_is_waited_for() -> None:
+    story = Story().hear(node(cpu=18, free=0), accepted(request(resources=HUGE)))
+    story.decide()
+
+    assert story.why().startswith("waits for room")
+
+
+def test_a_node_that_takes_no_tasks_is_none() -> None:
+    shut = node("big", cpu=32, taints=(Taint(key="gpu"),))
+
+    assert "the largest has 8 cpu" in _why(
+        Story().hear(shut, node(cpu=8), accepted(request(resources=HUGE)))
+    )
+    assert _why(Story().hear(shut, accepted(request(resources=HUGE)))).startswith("waits for room")
+
+
+def _why(story: Story) -> str:
+    story.decide()
+    return story.why()
+
+
+def test_cores_of_one_node_and_memory_of_another_are_no_node() -> None:
+    told = against(Resources(cpu=4, memory_gib=16), empty(1, 64), empty(8, 8))
+
+    assert told.endswith("it wants 4 cpu, 16 GiB, and the largest has 8 cpu, 8 GiB")
+    assert against(Resources(cpu=4, memory_gib=16), empty(8, 8), empty(4, 16)) == ""
+
+
+def test_the_largest_is_the_one_that_lacks_least_of_what_is_wanted() -> None:
+    told = against(Resources(cpu=2, memory_gib=4, gpu=2), empty(64, 512), empty(4, 8, gpu=1))
+
+    assert told.endswith("the largest has 4 cpu, 8 GiB, 1 gpu")
+
+
+def test_each_role_that_fits_nowhere_is_told() -> None:
+    told = misfit(Room([empty(0.5, 4)]), ROLES, EVEN)
+
+    assert [part.partition(":")[0] for part in told.split("; ")] == [
+        f"no node is large enough for a {role}" for role in ROLES
+    ]
+
+
+def test_a_task_that_outgrew_every_node_by_running_out_of_memory_is_told() -> None:
+    sizes = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=50))
+    first = Story().hear(node(cpu=3), accepted(request(resources=sizes)))
+    plan = first.decided().tasks
+    first.hear(node(cpu=3, free=0, own=own("mnist", *plan)), resumed(1))
+    worker = next(t for t in plan if t.role == "worker")
+
+    first.hear(exited(worker, 137, "OOMKilled")).decide()
+
+    assert first.why().endswith(TOO_LARGE.format("1 cpu, 75 GiB", "3 cpu, 64 GiB"))
+
+
+ONE_EACH = Size(1, 1)
+
+
+def free(cpu: float, memory_gib: float, gpu: int = 0, name: str = "n1", takes: bool = True) -> Node:
+    return Node(name, free=Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu), open=takes)
+
+
+def lacks(*nodes: Node, sizes: RoleResources = EVEN, size: Size = ONE_EACH) -> str:
+    return lacking(Room(nodes), "default.mnist", (), size, sizes)
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (free(2.5, 64), " (too little cpu)"),
+        (free(16, 2.5), " (too little memory)"),
+        (free(2.5, 2.5), " (too little cpu and memory)"),
+        (free(16, 64, takes=False), ""),
+    ],
+)
+def test_it_is_what_the_tasks_would_fit_without(there: Node, told: str) -> None:
+    assert lacks(there) == told
+
+
+def test_a_task_that_no_node_has_room_for_is_told_with_what_there_is() -> None:
+    """3.5 GiB are free in sum: on one node 1, 0.5 on each of five others; one more takes no
+    tasks.
+    """
+    small = Resources(cpu=0.1, memory_gib=0.25)
+    sizes = RoleResources(chief=small, ps=small, worker=Resources(cpu=0.5, memory_gib=1.5, gpu=1))
+    closed = free(4, 4, gpu=1, name="n9", takes=False)
+    spread = [
+        free(4, 1.0049, gpu=1),
+        *(free(4, 0.5, gpu=1, name=f"n{n}") for n in range(2, 7)),
+        closed,
+    ]
+    why = "a worker wants 1.5 GiB, and the most free on one node is 1"
+
+    assert lacks(*spread, sizes=sizes) == f" (too little memory: {why})"
+    bare = [replace(node, free=replace(node.free, gpu=0)) for node in spread]
+    assert (
+        lacks(*bare, sizes=sizes)
+        == f" (too little memory and devices: {why}; no node has any devices free)"
+    )
+    kept = [TaskPlan(role="worker", index=0, serial=0, node="n1", resources=sizes.worker)]
+    lacks_ps = lacking(
+        Room([free(4, 0.2), free(4, 0.2, name="n2")]), "default.mnist", kept, ONE_EACH, sizes
+    )
+    assert (
+        lacks_ps
+        == " (too little memory: a chief wants 0.25 GiB, and the most free on one node is 0.2)"
+    )
+
+
+def test_cores_here_and_memory_there_lack_either_way() -> None:
+    """Without wanting memory they would fit on the one, without wanting cores on the other: the
+    first is told.
+    """
+    assert lacks(free(8, 0.5), free(0.5, 8, name="n2")) == " (too little cpu)"
+
+
+def test_devices_are_few_and_what_is_not_wanted_never_lacks() -> None:
+    with_device = RoleResources(
+        chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1)
+    )
+
+    assert (
+        lacks(free(8, 64), sizes=with_device) == " (too few devices: no node has any devices free)"
+    )
+    assert (
+        lacks(free(2.5, 64), sizes=with_device)
+        == " (too little cpu and devices: no node has any devices free)"
+    )
+    assert lacks(free(2.5, 64)) == " (too little cpu)"
+
+
+def test_to_look_takes_nothing_and_who_asks_the_same_is_answered_the_same() -> None:
+    room = Room([free(2.5, 64)])
+
+    assert lacking(room, "default.one", (), ONE_EACH, EVEN) == lacking(
+        room, "default.two", (), ONE_EACH, EVEN
+    )
+    assert room.nodes["n1"].free.cpu == 2.5 and len(room.lacks) == 1
+
+
+def test_the_allocator_says_it_of_a_job_that_waits_for_memory() -> None:
+    large = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=40))
+    asked = request(resources=large, workers=span(2, least=2))
+    story = Story().hear(node(cpu=16), accepted(asked))
+    story.decide()
+
+    assert story.why() == "waits for room (too little memory) for a chief, 1 ps and 2 workers"

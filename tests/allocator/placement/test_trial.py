@@ -1,0 +1,161 @@
+"""A trial returns the placement or the shortage: what is placed stays taken until it is undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.allocator.placement.resizing import replaced, stretch
+from services.allocator.placement.room import Room, has_room, ladder, place
+from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
+from services.allocator.policies.contract import Node, Quota, Size
+from shared.messages import Resources, RoleResources, TaskPlan
+from tests.allocator.builders import EVEN
+
+NOW, MOST = Size(1, 1), Size(4, 6)
+
+
+def room(*cores: float, quota: float | None = None) -> Room:
+    """`cores`: free on each node."""
+    whole = Resources(cpu=10, memory_gib=100)
+    nodes = [
+        Node(f"n{n}", Resources(cpu=cpu, memory_gib=100), whole) for n, cpu in enumerate(cores, 1)
+    ]
+    return Room(
+        nodes, None if quota is None else {"default": Resources(cpu=quota, memory_gib=1000)}
+    )
+
+
+def request(
+    most: Size, least: Size | None = None, keep: tuple[TaskPlan, ...] = (), **fields: Any
+) -> PlacementRequest:
+    usual = {"job": "default.a", "sizes": EVEN, "serial": 10}
+    return PlacementRequest(keep=keep, most=most, least=least or most, **(usual | fields))
+
+
+def standing(size: Size = NOW) -> tuple[TaskPlan, ...]:
+    """The tasks of a job, all on the first node."""
+    tasks = place(room(100.0), "default.a", (), size, EVEN, 0)
+    assert tasks is not None
+    return tasks
+
+
+def placed(trial: Placed | Shortage) -> Placed:
+    assert isinstance(trial, Placed)
+    return trial
+
+
+def short(trial: Placed | Shortage) -> Shortage:
+    assert isinstance(trial, Shortage)
+    return trial
+
+
+def test_what_is_placed_stays_taken_until_it_is_undone() -> None:
+    free = room(4.0)
+    trial = placed(try_place(free, request(Size(1, 2))))
+    assert trial.is_whole and len(trial.tasks) == 4 and free.nodes["n1"].free.cpu == 0
+    trial.undo()
+    assert free.nodes["n1"].free.cpu == 4
+
+
+def test_nothing_is_taken_where_not_even_the_least_size_fits_and_the_shortage_says_why() -> None:
+    free = room(2.0)
+    trial = short(try_place(free, request(Size(1, 4), Size(1, 1))))
+    assert free.nodes["n1"].free.cpu == 2 and trial.size == Size(1, 1)
+    assert trial.describe() == "waits for room (too little cpu) for a chief, 1 ps and 1 worker"
+
+
+def test_a_job_that_is_smaller_than_wanted_knows_what_was_missing() -> None:
+    trial = placed(try_place(room(3.0), request(Size(1, 4), Size(1, 1))))
+    assert not trial.is_whole and len(trial.tasks) == 3
+    assert (
+        trial.missing().lacking().startswith(" (too little cpu")
+        and trial.missing().quota_reason() == ""
+    )
+
+
+def test_a_quota_that_is_short_is_told_as_it_was_before_the_part_was_placed() -> None:
+    free = room(9.0, quota=4.0)
+    quota = Quota(cpu=9.0)
+    trial = placed(try_place(free, request(Size(1, 4), Size(1, 1), quota=quota)))
+    assert len(trial.tasks) == 4 and free.purses["default"].cpu == 0
+    assert (
+        trial.missing().quota_reason()
+        == "quota of namespace default: wants 6 cpu more, and 4 is left"
+    )
+
+
+def test_a_quota_that_will_never_do_is_told_as_such() -> None:
+    trial = short(try_place(room(9.0, quota=2.0), request(Size(1, 4), quota=Quota(cpu=2.0))))
+    assert (
+        trial.describe()
+        == "quota of namespace default: wants at least 6 cpu, and 2 is all there is"
+    )
+
+
+def test_nodes_that_are_to_be_avoided_take_nothing_new_and_do_so_again_afterwards() -> None:
+    free = room(9.0, 9.0)
+    trial = placed(try_place(free, request(Size(1, 1), avoid=frozenset({"n1"}))))
+    assert {task.node for task in trial.tasks} == {"n2"}
+    trial.undo()
+    assert {task.node for task in placed(try_place(free, request(Size(1, 1)))).tasks} == {"n1"}
+
+
+def test_what_is_being_released_may_give_a_job_that_starts_more_and_leaves_its_part_as_it_is() -> (
+    None
+):
+    free = room(3.0)
+    trial = placed(try_place(free, request(Size(1, 4), Size(1, 1))))
+    assert trial.has_more_room_later({"n1": Resources(cpu=1)}, {})
+    assert len(trial.tasks) == 3 and free.nodes["n1"].free.cpu == 0
+    assert not trial.has_more_room_later({"n1": Resources(memory_gib=1)}, {})
+
+
+def test_what_is_being_released_may_give_a_job_that_runs_more() -> None:
+    trial = short(try_place(room(1.0), request(Size(1, 4), keep=standing())))
+    assert trial.has_more_room_later(NOW, {"n1": Resources(cpu=1)}, {})
+    assert not trial.has_more_room_later(NOW, {"n1": Resources(memory_gib=1)}, {})
+
+
+def test_a_job_that_runs_is_placed_in_part_beside_its_tasks() -> None:
+    free = room(2.0)
+    trial = short(try_place(free, request(Size(1, 4), keep=standing())))
+    part = trial.place_part(NOW)
+    assert part is not None and len(part.tasks) == 5 and free.nodes["n1"].free.cpu == 0
+    assert trial.place_part(NOW) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_a_part_is_the_first_of_the_sizes_from_the_most_down_for_which_there_is_room(
+    cores: list[int],
+) -> None:
+    free = room(*map(float, cores))
+    trial = try_place(free, request(MOST, keep=standing()))
+    if isinstance(trial, Placed):
+        return
+    holds = (
+        size for size in ladder(MOST, NOW) if has_room(free, "default.a", standing(), size, EVEN)
+    )
+    assert trial.largest_part(NOW) == next(holds, NOW)
+
+
+def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
+    wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
+    trial = short(try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, how=replaced)))
+    assert trial.largest_part(NOW) == NOW and trial.place_part(NOW) is None
+
+
+def test_tasks_that_cannot_grow_where_they_stand_are_a_shortage() -> None:
+    wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
+    free = room(1.0)
+    asked = request(NOW, keep=standing(), sizes=wide, how=stretch)
+    assert isinstance(try_place(free, asked), Shortage) and free.nodes["n1"].free.cpu == 1
+    assert [task.resources.cpu for task in placed(try_place(room(3.0), asked)).tasks] == [
+        1.0,
+        4.0,
+        1.0,
+    ]

@@ -1,0 +1,250 @@
+"""A report becomes a reading: the size that runs, the cores that its tasks have, and the use of
+each role.
+
+Which tasks starve: those that get far less of what is theirs than the rest of their job does.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Observed, Reading
+from services.allocator.state.observations import (
+    MOST_USED,
+    got,
+    is_crowded,
+    measurable,
+    reading,
+    since,
+    speeds,
+    starved,
+)
+from shared.messages import (
+    AllocationDecided,
+    ProgressReported,
+    Resources,
+    Role,
+    TaskPlan,
+    TaskUsage,
+)
+from tests.allocator.builders import UID, progress, request
+
+SMALL = Resources(cpu=1, memory_gib=2)
+LARGE = Resources(cpu=2, memory_gib=4)
+
+
+def decision(*tasks: TaskPlan) -> AllocationDecided:
+    return AllocationDecided(
+        job="mnist",
+        uid=UID,
+        request=request(),
+        revision=1,
+        generation=1,
+        tasks=tasks,
+        batch=32,
+        reason="it starts",
+    )
+
+
+def task(role: str, serial: int, node: str = "n1", resources: Resources = SMALL) -> TaskPlan:
+    return TaskPlan(role=role, index=0, serial=serial, node=node, resources=resources)
+
+
+def report(*usage: TaskUsage, speed: float = 100.0) -> ProgressReported:
+    return replace(progress(1, 100, 1000, speed), usage=usage)
+
+
+def use(task: str, cpu: float = 0.5, memory_gib: float = 1.0) -> TaskUsage:
+    return TaskUsage(task=task, cpu=cpu, memory_gib=memory_gib)
+
+
+RUNS = decision(
+    task("chief", 0),
+    task("ps", 1, resources=LARGE),
+    task("ps", 2),
+    task("worker", 3, "n1"),
+    task("worker", 4, "n2"),
+)
+
+
+def read(*usage: TaskUsage, runs: AllocationDecided = RUNS) -> Reading:
+    return reading(runs, report(*usage), 5.0)
+
+
+def test_it_has_the_size_that_runs_and_the_most_cores_of_a_task() -> None:
+    found = read()
+
+    assert (found.ps, found.workers, found.ps_had, found.worker_had) == (2, 2, 2.0, 1.0)
+
+
+def test_cores_are_of_all_tasks_of_a_role_and_memory_of_the_one_that_uses_most() -> None:
+    found = read(
+        use("ps-1", 0.5, 1.0),
+        use("ps-2", 0.25, 1.5),
+        use("worker-3", 1.0, 0.5),
+        use("chief-0", 9.0, 9.0),
+    )
+
+    assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (0.75, 1.5, 1.0, 0.5)
+
+
+def test_a_role_without_figures_or_with_an_impossible_one_is_not_measured() -> None:
+    found = read(use("worker-3", 1.0), use("worker-4", 2 * MOST_USED))
+
+    assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+def test_nodes_count_only_without_ps() -> None:
+    alone = decision(
+        task("chief", 0), task("worker", 1, "n1"), task("worker", 2, "n1"), task("worker", 3, "n2")
+    )
+
+    assert (read().nodes, read(runs=alone).nodes) == (None, 2)
+
+
+@pytest.mark.parametrize(("gib", "crowded"), [(1.3, False), (1.5, True)])
+def test_a_ps_is_crowded_by_the_memory_of_the_smallest(gib: float, crowded: bool) -> None:
+    assert is_crowded(RUNS, read(use("ps-1", memory_gib=gib))) is crowded
+
+
+def test_where_a_task_has_no_limit_of_memory_nobody_is_crowded() -> None:
+    runs = decision(task("worker", 1), task("worker", 2, resources=Resources(cpu=1)))
+
+    assert not is_crowded(runs, read(use("worker-1", memory_gib=50.0), runs=runs))
+
+
+def test_figures_too_small_to_divide_by_count_as_none() -> None:
+    found = measurable(report(use("ps-1", cpu=1e-9), speed=1e-9))
+
+    assert (found.samples_per_second, found.usage[0].cpu, found.usage[0].memory_gib) == (
+        0.0,
+        0.0,
+        1.0,
+    )
+
+
+def test_a_report_with_sound_figures_stays_the_same_object() -> None:
+    said = report(use("ps-1"))
+
+    assert measurable(said) is said
+
+
+def test_a_size_has_the_mean_of_its_speeds_in_which_the_newest_counts_half() -> None:
+    known = (Observed(2, 2, 32, 50.0), Observed(1, 1, 32, 10.0))
+
+    found = speeds(known, read())
+
+    assert [(o.ps, o.samples_per_second) for o in found] == [(1, 10.0), (2, 75.0)]
+
+
+def test_a_disturbed_speed_counts_only_for_a_size_that_is_not_known() -> None:
+    known = (Observed(2, 2, 32, 50.0),)
+
+    assert speeds(known, read(), disturbed=True) is known
+    assert len(speeds((), read(), disturbed=True)) == 1
+
+
+def test_by_cores_the_same_size_with_other_cores_is_another_one() -> None:
+    known = (Observed(2, 2, 32, 50.0, ps_cpu=4.0, worker_cpu=1.0),)
+
+    assert len(speeds(known, read(), by_cores=True)) == 2
+    assert len(speeds(known, read())) == 1
+
+
+def task_test_strain(role: Role, serial: int, node: str, cpu: float = 1.0) -> TaskPlan:
+    return TaskPlan(role=role, index=0, serial=serial, node=node, resources=Resources(cpu=cpu))
+
+
+def use_test_strain(
+    name: str, cpu: float, waited: float | None, busy: float | None = None
+) -> TaskUsage:
+    """Of one thread, where nothing else is said."""
+    one = None if waited is None else min(1.0, cpu + waited)
+    return TaskUsage(
+        task=name, cpu=cpu, memory_gib=1.0, waited=waited, busy=one if busy is None else busy
+    )
+
+
+TASKS = [
+    task_test_strain("chief", 0, "a", 0.2),
+    task_test_strain("ps", 1, "b"),
+    task_test_strain("worker", 2, "c"),
+    task_test_strain("worker", 3, "d"),
+]
+WELL = [
+    use_test_strain("chief-0", 0.1, 0.0),
+    use_test_strain("ps-1", 0.6, 0.05),
+    use_test_strain("worker-2", 0.9, 0.1),
+    use_test_strain("worker-3", 0.8, 0.0),
+]
+
+
+def but(*others: TaskUsage) -> list[TaskUsage]:
+    changed = {other.task: other for other in others}
+    return [changed.get(one.task, one) for one in WELL]
+
+
+def test_nobody_starves_who_gets_what_he_can_use() -> None:
+    assert starved(WELL, TASKS) == []
+
+
+def test_a_ps_whose_node_gives_it_a_quarter_starves() -> None:
+    assert starved(but(use_test_strain("ps-1", 0.25, 1.8)), TASKS) == ["ps-1"]
+
+
+def test_so_does_a_worker() -> None:
+    assert starved(but(use_test_strain("worker-3", 0.3, 2.0)), TASKS) == ["worker-3"]
+
+
+def test_a_task_that_has_little_to_do_does_not_starve() -> None:
+    assert starved(but(use_test_strain("ps-1", 0.05, 0.0)), TASKS) == []
+
+
+def test_nor_does_one_that_has_all_it_was_promised_and_could_use_more() -> None:
+    assert starved(but(use_test_strain("ps-1", 1.0, 3.0)), TASKS) == []
+
+
+def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
+    """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait
+    then.
+    """
+    assert starved(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
+    assert starved(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == ["worker-3"]
+
+
+def test_where_all_starve_alike_nobody_is_to_be_moved() -> None:
+    assert starved([use_test_strain(one.task, one.cpu / 4, 4.0) for one in WELL], TASKS) == []
+
+
+def test_neighbours_on_the_same_node_are_no_measure() -> None:
+    beside = [task_test_strain("ps", 1, "b"), task_test_strain("worker", 2, "b")]
+
+    assert (
+        starved([use_test_strain("ps-1", 0.1, 1.0), use_test_strain("worker-2", 0.9, 0.0)], beside)
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    "usage", [[], [use_test_strain("ps-1", 0.1, None)], [use_test_strain("other-9", 0.1, 3.0)]]
+)
+def test_of_what_was_not_measured_nothing_is_said(usage: list[TaskUsage]) -> None:
+    assert starved(usage, TASKS) == []
+
+
+def test_nothing_was_promised_without_a_limit() -> None:
+    assert got(use_test_strain("ps-1", 0.1, 3.0), 0.0) is None
+
+
+def test_it_counts_from_the_first_report_and_anew_after_a_break() -> None:
+    hot = but(use_test_strain("ps-1", 0.25, 1.8))
+
+    first = since({}, hot, TASKS, 10.0)
+    assert first == {"ps-1": 10.0} and since(first, hot, TASKS, 15.0) == first
+    assert since(since(first, WELL, TASKS, 20.0), hot, TASKS, 25.0) == {"ps-1": 25.0}

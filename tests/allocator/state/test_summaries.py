@@ -1,0 +1,106 @@
+"""A job that is over is kept as a summary: small, and nobody learns less from it."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec.structs import replace
+
+from services.allocator import snapshot
+from services.allocator.job_views import closed_view
+from services.allocator.models.program_history import by_program
+from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.state.job import Job
+from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
+from services.allocator.state.state import CLOSED_KEPT, Closed, State, summarised
+from services.allocator.state.summaries import summary_of
+from shared.bus.bus import Bus
+from shared.bus.snapshots import PART_BYTES
+from shared.messages import JobFinished, Resources, TaskPlan
+from tests.allocator.builders import UID, Story, accepted, exited, node, progress, resumed
+
+
+def long_job(tasks: int, seed: int = 0) -> Job:
+    """A job as it is after weeks: every list of what it was observed to do is full."""
+    told, story = random.Random(seed), Story().hear(node(cpu=3), accepted())
+    first = story.decided()
+    story.hear(resumed(1, pause_s=1.5), progress(1, 10, 1000, 5), exited(first.tasks[2]))
+    size = {"ps": 3, "workers": 4, "batch": 32}
+    recent = [
+        Reading(
+            at_s=told.random(),
+            samples=10 * n,
+            loss=told.random(),
+            samples_per_second=told.random(),
+            ps_gib=told.random(),
+            worker_gib=told.random(),
+            **size,
+        )
+        for n in range(RECENT_KEPT)
+    ]
+    tried = [
+        Observed(
+            ps=n,
+            workers=4,
+            batch=32,
+            samples_per_second=told.random(),
+            ps_cpu=1 + told.random(),
+            worker_cpu=1,
+        )
+        for n in range(1, TRIED_KEPT + 1)
+    ]
+    held = Resources(cpu=1, memory_gib=2)
+    many = [
+        TaskPlan(role="worker", serial=n, node=f"n{n}", index=n, resources=held)
+        for n in range(3, tasks)
+    ]
+    job = story.state.jobs["default.mnist"]
+    return replace(
+        job,
+        decided={1: replace(first, tasks=(*first.tasks, *many))},
+        recent=tuple(recent),
+        tried=tuple(tried),
+        observed=tuple(tried[:8]),
+        curve=tuple(Learned(n, told.random()) for n in range(CURVE_KEPT)),
+    )
+
+
+def whole_end(job: Job) -> Closed:
+    return Closed(
+        job, JobFinished(job="mnist", uid=UID, outcome="succeeded", samples=1000, finished_s=9.0)
+    )
+
+
+def test_a_summary_teaches_the_same_and_shows_the_same() -> None:
+    whole = whole_end(long_job(tasks=8))
+    short = Closed(summary_of(whole.job), whole.finished)
+
+    assert by_program({"default.mnist": short}) == by_program({"default.mnist": whole})
+    assert closed_view(short) == closed_view(whole)
+    assert (short.job.serials, short.job.request) == (whole.job.serials, whole.job.request)
+    assert summary_of(short.job) == short.job
+
+
+def test_a_job_that_ends_is_kept_as_its_summary() -> None:
+    story = Story().hear(node(cpu=3), accepted())
+    first = story.decided()
+    story.hear(resumed(1), progress(1, 10, 1000, 5), exited(first.tasks[2]))
+    job = story.state.jobs["default.mnist"]
+
+    story.hear(whole_end(job).finished)
+
+    assert job.exits and story.state.closed["default.mnist"].job == summary_of(job) != job
+
+
+def test_as_many_ends_as_are_kept_fit_into_one_message() -> None:
+    ends = {f"default.j{n}": whole_end(long_job(tasks=8, seed=n)) for n in range(CLOSED_KEPT)}
+
+    assert len(snapshot.encoded(State(closed=ends))) > PART_BYTES
+    assert len(snapshot.encoded(summarised(State(closed=ends)))) < PART_BYTES / 2
+
+
+async def test_what_an_earlier_version_stored_whole_is_a_summary_from_then_on(bus: Bus) -> None:
+    whole = whole_end(long_job(tasks=8))
+    await snapshot.remember(bus, State(closed={"default.mnist": whole}))
+
+    assert (await snapshot.recall(bus)).closed["default.mnist"].job == summary_of(whole.job)

@@ -1,0 +1,276 @@
+"""What will have to leave moves while it still works: doomed tasks at once, cordoned ones when all
+fit elsewhere.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.settings import Rules
+from shared.messages import AllocationDecided, Taint, TaskLeaving, TaskPlan
+from tests.allocator.builders import (
+    AT_ONCE,
+    UID,
+    Story,
+    abandoned,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
+
+SLOW = replace(
+    AT_ONCE, policy="static", window_s=60, cooldown_s=600, max_delay_s=600, backoff_s=5, settle_s=0
+)
+
+
+def leaving(
+    task: TaskPlan, why: str = "SIGTERM", leaves_s: float = 0.0, generation: int = 1
+) -> TaskLeaving:
+    return TaskLeaving(
+        job="mnist",
+        uid=UID,
+        generation=generation,
+        pod=task.pod("mnist"),
+        pod_uid=f"pod-{task.serial}",
+        role=task.role,
+        serial=task.serial,
+        node=task.node,
+        why=why,
+        leaves_s=leaves_s,
+    )
+
+
+def training(
+    rules: Rules = SLOW, spare: float = 8, workers: int = 1, least: int = 1
+) -> tuple[Story, AllocationDecided]:
+    """Generation 1 fills n1; n2 has so many cores to spare."""
+    asked = request(ps=span(1), workers=span(workers, least))
+    cores = 2 + workers
+    story = Story(rules).hear(node("n1", cpu=cores), accepted(asked))
+    first = story.decided()
+    return story.hear(
+        node("n1", cpu=cores, free=0, own=own("mnist", *first.tasks)),
+        node("n2", cpu=spare),
+        resumed(1),
+    ), first
+
+
+def closed(first: AllocationDecided, name: str = "n1", **fields: object) -> object:
+    return node(
+        name, cpu=3, free=0, own=own("mnist", *first.tasks), **{"schedulable": False, **fields}
+    )
+
+
+def test_a_task_that_was_told_to_end_moves_at_once_and_the_rest_stays_where_it_is():
+    story, first = training()
+    (ps,) = tasks(first, "ps")
+    moved = story.hear(leaving(ps, leaves_s=2000.0)).decided()
+    assert moved.reason == "mnist-ps-1 has to leave n1 (SIGTERM); moved"
+    assert [(t.node, t.index) for t in tasks(moved, "ps")] == [("n2", 0)]
+    assert [t for t in moved.tasks if t.role != "ps"] == [t for t in first.tasks if t.role != "ps"]
+    assert story.decide() == () and "in flight" in story.why()
+
+
+def test_the_same_notice_twice_moves_a_task_once_and_not_again_after_it_moved():
+    story, first = training()
+    notice = leaving(tasks(first, "worker")[0])
+    story.hear(notice).decided()
+    assert story.hear(notice, resumed(2), notice).decide() == ()
+
+
+def test_it_never_moves_to_where_it_stands_though_there_is_room():
+    story, first = training(spare=0)
+    story.hear(node("n1", cpu=9, free=6, own=own("mnist", *first.tasks)))
+    assert story.hear(leaving(tasks(first, "ps")[0], leaves_s=2000.0)).decide() == ()
+    assert story.why() == "mnist-ps-1 has to leave n1 (SIGTERM); there is no room for it elsewhere"
+    again = story.hear(exited(tasks(first, "ps")[0], 143)).decided()
+    assert again.reason.startswith("lost mnist-ps-1 (exit code 143); replaced (not by its fault")
+    assert tasks(again, "ps")[0].node == "n1"
+
+
+def test_a_doomed_task_overtakes_the_generation_in_flight():
+    story, first = training()
+    worker, ps = tasks(first, "worker")[0], tasks(first, "ps")[0]
+    story.hear(leaving(worker)).decided()
+    again = story.hear(leaving(ps)).decided()
+    assert (
+        again.generation == 3
+        and tasks(again, "ps")[0].node == "n2"
+        and tasks(again, "worker")[0].serial == 3
+    )
+
+
+def test_where_not_all_fits_elsewhere_a_doomed_job_moves_smaller_down_to_its_minimum():
+    story, first = training(spare=1, workers=3)
+    doomed = tasks(first, "worker")[:2]
+    moved = story.hear(closed(first), *map(leaving, doomed)).decided()
+    assert size(moved) == (1, 2) and moved.reason.endswith("moved, as far as there is room")
+    assert not {t.serial for t in doomed} & {t.serial for t in moved.tasks}
+
+
+def test_where_the_node_stays_a_doomed_job_waits_for_its_own_room_and_pauses_once():
+    story, first = training(spare=1, workers=3)
+    doomed = tasks(first, "worker")[:2]
+    story.hear(*(leaving(t, "Deleted", leaves_s=2000.0) for t in doomed))
+    assert story.decide() == () and story.why().endswith("there is no room for it elsewhere")
+    left = own("mnist", *(t for t in first.tasks if t not in doomed))
+    whole = story.hear(
+        *(exited(t, 143, "Deleted") for t in doomed), node("n1", cpu=5, free=2, own=left)
+    ).decided()
+    assert size(whole) == (1, 3) and "as far as" not in whole.reason
+
+
+def test_the_doomed_move_without_the_cordoned_where_only_they_fit():
+    story, first = training(spare=1)
+    (ps,) = tasks(first, "ps")
+    story.hear(
+        *(leaving(t, "NodeCordoned") for t in first.tasks),
+        closed(first),
+        leaving(ps, "Deleted", 2000.0),
+    )
+    assert [t.role for t in story.decided().tasks if t.node == "n2"] == ["ps"]
+
+
+def test_who_has_no_room_and_no_deadline_keeps_the_job_from_nothing_else():
+    grows = replace(SLOW, policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0)
+    story, first = training(grows, spare=0)
+    tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
+    story.hear(tainted, *(leaving(t, "NodeTainted") for t in first.tasks)).decide()
+    assert (
+        not story.why().startswith("mnist-")
+        and "mnist-ps-1 has to leave n1 (NodeTainted) when" in story.why()
+    )
+    story.hear(*(leaving(t, "NodeTainted", 2000.0) for t in first.tasks)).decide()
+    assert story.why().endswith("there is no room for it elsewhere"), "by then it is over"
+
+
+def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_shrinks_for_it():
+    story, first = training(spare=2)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == ()
+    assert story.why().endswith(
+        "mnist-worker-2 will move from a cordoned node when all of that fits elsewhere"
+    )
+    moved = story.hear(node("n2", cpu=3)).decided()
+    assert {t.node for t in moved.tasks} == {"n2"} and size(moved) == (1, 1)
+
+
+def test_one_word_of_a_node_moves_all_that_stand_on_it_and_none_that_stand_elsewhere():
+    story, first = training()
+    ps, worker = tasks(first, "ps")[0], tasks(first, "worker")[0]
+    away = story.hear(leaving(ps)).decided()
+    story.hear(resumed(2), closed(first), leaving(worker, "NodeCordoned", generation=2))
+    moved = story.decided()
+    assert [t for t in moved.tasks if t.role == "ps"] == tasks(away, "ps") and {
+        t.node for t in moved.tasks
+    } == {"n2"}
+
+
+def test_a_cordon_waits_for_what_is_in_flight():
+    story, first = training()
+    (worker,) = tasks(first, "worker")
+    story.hear(exited(worker)).decided()
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == () and "in flight" in story.why()
+    moved = story.hear(resumed(2)).decided()
+    assert {t.node for t in moved.tasks} == {"n2"}
+
+
+NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
+DISRUPTED = Taint(key="karpenter.sh/disrupted", effect="NoSchedule")
+
+
+def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_counts_again():
+    story, first = training(spare=0)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == () and "cordoned" in story.why()
+    story.hear(closed(first, schedulable=True), node("n2", cpu=8))
+    assert story.decide() == () and "cordoned" not in story.why()
+    story.hear(closed(first, schedulable=True, ready=False, taints=(NOT_READY,)))
+    assert story.decide() == (), "a node that is not ready sends nobody away"
+    assert {t.node for t in story.hear(closed(first)).decided().tasks} == {"n2"}, (
+        "it is told of once"
+    )
+    assert story.replayed() == story.facts
+
+
+def test_a_taint_that_was_taken_back_makes_no_later_cordon_any_harder():
+    story, first = training(spare=2)
+    tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
+    story.hear(
+        closed(first, schedulable=True),
+        closed(first),
+        *(leaving(t, "NodeTainted") for t in first.tasks),
+    )
+    assert story.decide() == () and "from a cordoned node" in story.why(), (
+        "the job never shrinks for it"
+    )
+    moved = story.hear(tainted, node("n2", cpu=3)).decided()
+    assert moved.reason.startswith("mnist-chief-0 has to leave n1 (NodeTainted)")
+
+
+def test_a_node_of_which_another_job_s_pod_is_sent_away_is_not_cordoned_for_that():
+    story, first = training(spare=0)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    story.hear(
+        node("n1", cpu=8, free=5, own=own("mnist", *first.tasks)), accepted(request("other"), uid=2)
+    )
+    (other,) = story.decide()
+    story.hear(resumed(other.generation, job="other", uid=2), node("n2", cpu=8))
+    sent_away = replace(
+        leaving(other.tasks[1]), job="other", uid=2, pod=f"other-ps-{other.tasks[1].serial}"
+    )
+    assert [decision.job for decision in story.hear(sent_away).decide()] == ["other"]
+
+
+def test_a_lost_task_and_one_that_has_to_leave_are_replaced_by_the_same_hand_over():
+    story, first = training()
+    (worker,), (ps,) = tasks(first, "worker"), tasks(first, "ps")
+    both = story.hear(leaving(ps), exited(worker)).decided()
+    assert {t.serial for t in both.tasks} & {worker.serial, ps.serial} == set()
+
+
+def test_after_an_abandoned_move_the_next_is_tried_after_the_back_off():
+    story, first = training()
+    story.hear(leaving(tasks(first, "ps")[0])).decided()
+    assert story.hear(abandoned(2)).decide() == ()
+    assert story.decisions.wake_s == story.now + 5.0
+    assert story.decided(after_s=5.0).generation == 3
+
+
+def test_the_harder_and_the_sooner_notice_is_gone_by():
+    story, first = training(spare=0)
+    ps = tasks(first, "ps")[0]
+    story.hear(
+        leaving(ps, "NodeTainted", 3000.0),
+        leaving(ps, "NodeCordoned"),
+        leaving(ps, "SIGTERM", 2000.0),
+    )
+    story.hear(leaving(ps, "Evicted", 2500.0))
+    known = story.state.jobs["default.mnist"].leaving["mnist-ps-1"]
+    assert (known.why, known.leaves_s) == ("SIGTERM", 2000.0)
+    assert story.replayed() == story.facts
+
+
+def test_who_leaves_costs_the_job_none_of_its_budgets():
+    story, first = training()
+    (ps,) = tasks(first, "ps")
+    story.hear(leaving(ps)).decided()
+    story.hear(exited(ps, 143, "Deleted"))
+    job = story.state.jobs["default.mnist"]
+    assert (job.failed_generations, job.killed_generations) == ((), ()) and list(job.exits) == [
+        "mnist-ps-1"
+    ]
+    job = story.hear(resumed(2)).state.jobs["default.mnist"]
+    assert (job.failed_generations, job.killed_generations, job.abandonments, job.leaving) == (
+        (),
+        (),
+        0,
+        {},
+    )

@@ -1,0 +1,228 @@
+"""When a job is over without its trainer saying so: what goes on failing ends, what gets further
+goes on.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.settings import Rules
+from services.trainer.service import EXIT_BUS_LOST
+from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, TaskPlan
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    abandoned,
+    accepted,
+    exited,
+    node,
+    progress,
+    resumed,
+)
+
+KILLED, LOST_ANOTHER, LOST_BUS, TERMINATED = 137, 138, EXIT_BUS_LOST, 143
+RULES = replace(AT_ONCE, max_failures=3, max_start_failures=2)
+
+
+def started(rules: Rules = RULES) -> tuple[Story, AllocationDecided]:
+    """Generation 1 trains: a chief, a ps and a worker."""
+    story = Story(replace(rules, policy="static")).hear(node(), accepted())
+    first = story.decided()
+    story.hear(resumed(1))
+    return story, first
+
+
+def of_role(decision: AllocationDecided, role: str) -> TaskPlan:
+    return next(task for task in decision.tasks if task.role == role)
+
+
+def replaced(
+    story: Story, running: AllocationDecided, role: str, code: int | None, reason: str = "Error"
+) -> object:
+    """A task of the running generation ends; what is decided about it."""
+    gone = exited(of_role(running, role), code, reason, running.generation)
+    (action,) = story.hear(gone).decide()
+    return action
+
+
+def comes_to_train(story: Story, action: object) -> AllocationDecided:
+    assert isinstance(action, AllocationDecided)
+    story.hear(resumed(action.generation))
+    return action
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "charged"),
+    [
+        (1, "Error", "failed generation 1 of 3 within 1 h"),
+        (KILLED, "OOMKilled", "failed generation 1 of 3 within 1 h"),
+        (KILLED, "Error", "killed generation 1 of 3 while the job gets no further"),
+        (TERMINATED, "Error", "not by its fault, so it counts against no budget"),
+        (LOST_BUS, "Error", "not by its fault, so it counts against no budget"),
+        (KILLED, "Evicted", "not by its fault, so it counts against no budget"),
+        (None, "NodeLost", "not by its fault, so it counts against no budget"),
+    ],
+)
+def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
+    code: int | None, reason: str, charged: str
+) -> None:
+    story, running = started()
+    again = replaced(story, running, "worker", code, reason)
+    assert isinstance(again, AllocationDecided) and again.reason.endswith(f"; replaced ({charged})")
+
+
+@pytest.mark.parametrize("role", ["chief", "ps", "worker"])
+@pytest.mark.parametrize("code", [KILLED, LOST_ANOTHER])
+def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(
+    role: str, code: int
+) -> None:
+    story, running = started()
+    story.hear(progress(1, done=640, total=6400, speed=10))
+    for _ in range(2):
+        running = comes_to_train(story, replaced(story, running, role, code))
+        story.hear(progress(running.generation, done=320, total=6400, speed=10))
+
+    finished = replaced(story, running, role, code)
+
+    assert isinstance(finished, JobFinished) and finished.outcome == "failed"
+    assert finished.cause.startswith(
+        "3 generations were killed, none got further than 640 examples; the last: mnist-"
+    )
+    assert f"exit code {code}" in finished.cause and finished.samples == 320
+
+
+def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
+    story, running = started()
+    for times in range(1, 10):
+        story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
+        running = comes_to_train(story, replaced(story, running, "ps", KILLED))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (KILLED, "Evicted"),
+        (KILLED, "Deleted"),
+        (None, "NodeLost"),
+        (TERMINATED, "Error"),
+        (LOST_BUS, "Error"),
+    ],
+)
+def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(
+    code: int | None, reason: str
+) -> None:
+    story, running = started()
+    for _ in range(10):
+        running = comes_to_train(story, replaced(story, running, "ps", code, reason))
+
+
+def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> None:
+    """A drain with nowhere to go: the chief waits for a next generation, and then ends without
+    one.
+    """
+    story, running = started()
+    for _ in range(10):
+        evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
+        left_alone = exited(of_role(running, "chief"), LOST_ANOTHER, "Error", running.generation)
+        (again,) = story.hear(evicted, left_alone).decide()
+        running = comes_to_train(story, again)
+        assert running.reason.endswith("(not by its fault, so it counts against no budget)")
+
+
+def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:
+    story, running = started()
+    evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
+    (again,) = story.hear(
+        evicted, exited(of_role(running, "chief"), KILLED, "Error", running.generation)
+    ).decide()
+    assert isinstance(again, AllocationDecided)
+    assert again.reason.endswith("(killed generation 1 of 3 while the job gets no further)")
+
+
+def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> (
+    None
+):
+    story, running = started()
+    for times in range(1, 3):
+        story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
+        running = comes_to_train(story, replaced(story, running, "worker", 1))
+
+    gone = replace(
+        exited(of_role(running, "worker"), 1, "Error", running.generation),
+        message="one\ntwo\nthree\n",
+    )
+    (finished,) = story.hear(gone).decide()
+
+    assert isinstance(finished, JobFinished)
+    first, *log = finished.cause.splitlines()
+    assert first.startswith(
+        "3 generations failed within 1 h; the last: mnist-worker-"
+    ) and first.endswith("exit code 1, three")
+    assert log == ["one", "two", "three"]
+
+
+def test_failures_are_forgotten_once_they_are_older_than_the_window() -> None:
+    story, running = started(replace(RULES, failure_window_s=600.0))
+    for _ in range(10):
+        story.decide(after_s=400.0)
+        running = comes_to_train(story, replaced(story, running, "worker", 1))
+
+    (finished,) = story.hear(
+        exited(of_role(running, "worker"), 1, "Error", running.generation)
+    ).decide(after_s=100.0)
+    assert isinstance(finished, JobFinished)
+    assert finished.cause.startswith("3 generations failed within 10 min; the last: mnist-worker-")
+
+
+def test_several_tasks_of_one_generation_that_fail_are_one_failure() -> None:
+    story, running = started()
+    for role in ("chief", "ps", "worker"):
+        story.hear(exited(of_role(running, role), 1, "Error", running.generation))
+    (action,) = story.decide()
+    assert isinstance(action, AllocationDecided)
+
+
+# ------------------------------------------------------------ none comes to train
+
+
+def hung(generation: int, stood: bool = True) -> GenerationAbandoned:
+    return replace(
+        abandoned(generation), stood=stood, reason="not prepared within 180 s: mnist-chief-0"
+    )
+
+
+def test_a_job_that_stands_still_and_whose_every_new_generation_hangs_fails() -> None:
+    story, running = started()
+    action = replaced(story, running, "ps", None, "NodeLost")
+    for _ in range(2):
+        assert isinstance(action, AllocationDecided)
+        (action,) = story.hear(hung(action.generation)).decide(after_s=1000)
+
+    assert isinstance(action, JobFinished) and action.outcome == "failed"
+    assert action.cause == "not started again in 2 tries; not prepared within 180 s: mnist-chief-0"
+
+
+def test_a_job_that_trains_on_may_try_for_ever() -> None:
+    grown = Story(replace(RULES, policy="config-manager")).hear(node(cpu=3), accepted())
+    grown.decided()
+    grown.hear(resumed(1), node("n2", cpu=2))
+    for _ in range(10):
+        grown.hear(hung(grown.decided(after_s=1000).generation))
+
+
+def test_a_job_for_whose_new_tasks_there_is_no_place_waits() -> None:
+    story, running = started()
+    action = replaced(story, running, "ps", None, "NodeLost")
+    for _ in range(10):
+        assert isinstance(action, AllocationDecided)
+        (action,) = story.hear(hung(action.generation, stood=False)).decide(after_s=1000)
+
+
+def test_one_that_comes_to_train_forgives_those_before() -> None:
+    story, running = started()
+    for _ in range(5):
+        action = replaced(story, running, "ps", None, "NodeLost")
+        assert isinstance(action, AllocationDecided)
+        (again,) = story.hear(hung(action.generation)).decide(after_s=1000)
+        running = comes_to_train(story, again)

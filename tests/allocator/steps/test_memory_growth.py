@@ -1,0 +1,180 @@
+"""A task whose memory grows gets more of it before it is killed for what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Quota
+from services.allocator.settings import Rules
+from shared.messages import AllocationDecided, ProgressReported, Resources, TaskUsage
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    span,
+    tasks,
+)
+
+SETTLE = 30
+STATIC: Rules = replace(AT_ONCE, policy="static")
+
+
+def training(spare_gib: float = 8.0, **asked: Any) -> tuple[Story, AllocationDecided]:
+    """One chief, ps and worker of a core and a GiB each on n1, which has so much memory left; n2 is
+    empty.
+    """
+    story = Story(STATIC).hear(node("n1"), accepted(request(ps=span(1), workers=span(1), **asked)))
+    first = story.decided()
+    return story.hear(with_gib("n1", spare_gib, own=own("mnist", *first.tasks)), resumed(1)), first
+
+
+def with_gib(name: str, gib: float, **fields: Any) -> Any:
+    return replace(node(name, **fields), free=Resources(cpu=5, memory_gib=gib))
+
+
+def report(step: int, ps_gib: float, worker_gib: float = 0.3) -> ProgressReported:
+    """Ten more examples a step, at ten a second."""
+    usage = (
+        TaskUsage(task="ps-1", cpu=0.5, memory_gib=ps_gib),
+        TaskUsage(task="worker-2", cpu=0.5, memory_gib=worker_gib),
+    )
+    return replace(progress(1, done=10 * step, total=100_000, speed=10.0, step=step), usage=usage)
+
+
+def growing(story: Story, until: int) -> Story:
+    """A hundredth of a GiB a second, once it has settled."""
+    return story.hear(
+        *(report(step, 0.4 + 0.01 * max(0, step - SETTLE)) for step in range(1, SETTLE + until))
+    )
+
+
+def gib(decision: AllocationDecided, role: str) -> float:
+    return tasks(decision, role)[0].resources.memory_gib
+
+
+def test_a_ps_whose_tables_grow_gets_more_in_place_in_time():
+    story, first = training()
+    raised = growing(story, until=36).decided()
+
+    assert [t.serial for t in raised.tasks] == [
+        t.serial for t in first.tasks
+    ] and raised.generation == 1
+    assert (
+        gib(raised, "ps") == 2.0 and gib(raised, "worker") == 1.0
+    )  # it will need more; twice at once, at most
+    assert (
+        raised.reason.startswith("mnist's ps will soon need more than 1 GiB, and gets")
+        and "in place" in raised.reason
+    )
+    assert story.decide() == ()
+
+
+def test_where_its_node_has_no_room_it_moves_to_one_that_has():
+    story, first = training(spare_gib=0.5)
+    story.hear(node("n2"))
+    moved = growing(story, until=36).decided()
+
+    assert [t.node for t in tasks(moved, "ps")] == ["n2"] and moved.generation == 2
+    assert tasks(moved, "chief") == tasks(first, "chief") and tasks(moved, "worker") == tasks(
+        first, "worker"
+    )
+    assert moved.reason.endswith("moved to where there is room for it")
+
+
+def test_without_room_anywhere_it_stays_as_it_is():
+    story, _ = training(spare_gib=0.5)
+    assert growing(story, until=36).decide() == ()
+
+
+@pytest.mark.parametrize(
+    ("after_s", "raises"), [(10.0, 0), (1e9, 1)], ids=["overdue", "not overdue"]
+)
+def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(
+    after_s: float, raises: int
+):
+    story, first = training()
+    second = story.hear(
+        accepted(request("two", ps=span(1), workers=span(2, least=2)), uid=2)
+    ).decided()
+    both = (*own("mnist", *first.tasks), *own("two", *second.tasks))
+    full = replace(node("n1", own=both), free=Resources(cpu=1, memory_gib=4))
+    story.hear(
+        full, resumed(1, "two", uid=2), accepted(request("large", workers=span(3, least=3)), uid=3)
+    )
+    story.rules = replace(STATIC, reserve_after_s=after_s)
+    assert len(growing(story, until=36).decide()) == raises
+    assert ("reserved for it" in story.why("large")) == (not raises)
+
+
+def test_memory_that_does_not_grow_is_left_alone():
+    story, _ = training()
+    assert (
+        story.hear(*(report(step, 0.8 + 0.01 * (step % 2)) for step in range(1, 80))).decide() == ()
+    )
+
+
+def test_nor_is_what_grows_and_will_be_over_before():
+    story, _ = training()
+    nearly = [
+        replace(report(step, 0.1 + 0.01 * step), total_samples=10 * step + 100)
+        for step in range(1, 66)
+    ]
+    assert story.hear(*nearly).decide() == ()
+
+
+def test_a_worker_that_is_at_its_limit_is_raised_though_it_does_not_grow():
+    story, _ = training()
+    raised = story.hear(*(report(step, 0.3, worker_gib=0.99) for step in range(1, 40))).decided()
+    assert gib(raised, "worker") == 1.125 and gib(raised, "ps") == 1.0
+
+
+def test_a_later_decision_does_not_take_it_back():
+    story, _ = training()
+    raised = growing(story, until=36).decided()
+    lost = tasks(raised, "ps")[0]
+    assert gib(story.hear(exited(lost)).decided(), "ps") == gib(raised, "ps")
+
+
+def test_a_quota_keeps_it_within_its_bounds():
+    story, _ = training()
+    story.rules = replace(STATIC, quotas={"default": Quota(cpu=8, memory_gib=3)})
+    assert growing(story, until=36).decide() == ()
+
+
+def test_what_a_program_takes_at_first_is_no_growth():
+    story, _ = training()
+    for step in range(1, 100):
+        assert story.hear(report(step, 0.3 if step < 3 else 0.75)).decide() == ()
+
+
+def test_one_step_up_is_followed_by_one_raise_at_most_of_twice():
+    story, _ = training()
+    raised = [
+        a
+        for step in range(1, 200)
+        for a in story.hear(report(step, 0.75 if step < 80 else 0.85)).decide()
+    ]
+    raised = [
+        one for one in raised if not one.reason.startswith("repeated (")
+    ]  # no node shows that somebody acts on it
+    assert len(raised) <= 1 and all(gib(one, "ps") <= 2.0 for one in raised)
+
+
+def test_tasks_with_unlike_cores_keep_them():
+    story, first = training()
+    odd = [
+        replace(t, resources=replace(t.resources, cpu=0.5)) if t.role == "ps" else t
+        for t in first.tasks
+    ]
+    assert tasks(first, "ps")[0].resources.cpu == 1
+    story.hear(replace(first, revision=2, tasks=tuple(odd)))
+    assert tasks(growing(story, until=36).decided(), "ps")[0].resources.cpu == 0.5

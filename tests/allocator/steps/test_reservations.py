@@ -1,0 +1,289 @@
+"""What is reserved, for whom, and what everybody else may still use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.decide import prepared
+from services.allocator.placement.free_capacity import free_nodes, purses
+from services.allocator.placement.room import Room
+from services.allocator.policies.contract import Quota
+from services.allocator.steps.reservations import MOST, TRIES, Reserve
+from services.whatif.event_log import Moment
+from services.whatif.explain.explain import explained
+from shared.messages import JobFinished, JobRequested, Resources, RoleResources
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    span,
+    tasks,
+)
+
+RULES = replace(AT_ONCE, policy="static")
+AFTER_S = RULES.reserve_after_s
+
+
+def fixed(job: str, workers: int, **fields: Any) -> JobRequested:
+    """So many cores and 2 more."""
+    return request(job, ps=span(1), workers=span(workers, least=workers), **fields)
+
+
+def reserve(story: Story, now: float | None = None) -> Reserve:
+    room = Room(free_nodes(story.state), purses(story.state, story.rules.quotas))
+    at_s = story.now if now is None else now
+    made = Reserve(prepared(story.state, story.rules), room, at_s, story.rules)
+    made.plan(story.state.jobs, {})
+    return made
+
+
+def filled(cpu: float = 8, nodes: int = 1, **rules: Any) -> Story:
+    """Each node is full with one fixed job, started one after the other; then a large one is asked
+    for.
+    """
+    story = Story(replace(RULES, **rules))
+    for number in range(1, nodes + 1):
+        story.hear(
+            node(f"n{number}", cpu=cpu), accepted(fixed(f"job-{number}", int(cpu) - 2), uid=number)
+        )
+        (started,) = story.decide()
+        story.hear(node(f"n{number}", cpu=cpu, free=0, own=own(f"job-{number}", *started.tasks)))
+        story.hear(resumed(1, f"job-{number}", uid=number))
+    story.hear(accepted(fixed("large", int(cpu) - 2), uid=50))
+    return story
+
+
+def ended(job: str, uid: int, now: float) -> JobFinished:
+    return JobFinished(job=job, uid=uid, outcome="succeeded", finished_s=now)
+
+
+def test_nothing_is_reserved_before_the_time_and_then_what_the_smallest_size_needs() -> None:
+    story = filled()
+    asked_s = story.state.jobs["default.large"].asked_s
+    early = reserve(story, asked_s + AFTER_S - 0.5)
+    assert early.reservations == {} and early.wake_s == asked_s + AFTER_S
+    late = reserve(story, asked_s + AFTER_S)
+    assert {name: r.cpu for name, r in late.reservations["default.large"].nodes.items()} == {
+        "n1": 8.0
+    }
+    assert late.wake_s is None
+
+
+def test_a_decision_asks_to_be_woken_when_something_is_to_be_reserved() -> None:
+    story = filled()
+    story.decide()
+    assert story.decisions.wake_s == story.state.jobs["default.large"].asked_s + AFTER_S
+
+
+def test_of_several_nodes_it_is_the_one_whose_jobs_started_first_whatever_starts_elsewhere() -> (
+    None
+):
+    """There is no other memory of it than the state, so a restart of the allocator changes nothing
+    either.
+    """
+    story = filled(nodes=3)
+    story.decide(after_s=AFTER_S)
+    assert list(reserve(story).reservations["default.large"].nodes) == ["n1"]
+    story.hear(
+        accepted(fixed("late", 4), uid=60), ended("job-3", 3, story.now), node("n3", cpu=6, free=6)
+    )
+    (started,) = story.decide()
+    assert started.job == "late", "the large one does not fit there"
+    assert list(reserve(story).reservations["default.large"].nodes) == ["n1"]
+
+
+def test_later_jobs_use_what_is_not_reserved() -> None:
+    story = filled(nodes=2)
+    story.hear(accepted(fixed("late", 2), uid=60))
+    story.decide(after_s=AFTER_S)
+    story.hear(node("n3", cpu=4))
+    (started,) = story.decide()
+    assert (started.job, {task.node for task in started.tasks}) == ("late", {"n3"})
+
+
+def test_what_becomes_free_of_a_reserved_node_is_kept_from_later_jobs() -> None:
+    story = Story(RULES)
+    story.hear(node(cpu=8), accepted(fixed("one", 2), uid=1), accepted(fixed("two", 2), uid=2))
+    one, two = story.decide()
+    story.hear(node(cpu=8, free=0, own=(*own("one", *one.tasks), *own("two", *two.tasks))))
+    story.hear(resumed(1, "one", uid=1), resumed(1, "two", uid=2))
+    story.hear(accepted(fixed("large", 6), uid=3), accepted(fixed("late", 2), uid=4))
+    story.hear(ended("one", 1, story.now), node(cpu=8, free=4, own=own("two", *two.tasks)))
+    early, late = replace(story.rules, reserve_after_s=1e9), story.rules
+    story.rules = late
+    assert story.decide(after_s=AFTER_S) == (), "4 cores are free, and the late job would fit"
+    assert "reserved for default.large: 8 cpu, 8 GiB on n1" in story.why("late")
+    assert "reserved for it, because it has waited for more than 900 s" in story.why("large")
+    story.rules = early
+    assert [action.job for action in story.decide()] == ["late"], "without the rule it starts"
+
+
+def test_a_job_that_no_cluster_of_this_size_can_hold_reserves_nothing() -> None:
+    story = filled()
+    story.hear(accepted(fixed("vast", 50), uid=51))
+    story.decide(after_s=2 * AFTER_S)
+    assert set(reserve(story).reservations) == {"default.large"}
+
+
+def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> None:
+    story = Story(replace(RULES, quotas={"default": Quota(cpu=8)}))
+    story.hear(node(cpu=8), node("n2", cpu=8), accepted(fixed("one", 2), uid=1))
+    (one,) = story.decide()
+    story.hear(node(cpu=8, free=4, own=own("one", *one.tasks)), resumed(1, "one", uid=1))
+    story.hear(accepted(fixed("large", 6), uid=2), accepted(fixed("late", 2), uid=3))
+    story.hear(accepted(fixed("other", 2, namespace="other"), uid=4))
+    started = story.decide(after_s=AFTER_S + 10.0)
+    assert [action.key() for action in started] == ["other.other"]
+    claim = reserve(story).reservations["default.large"]
+    assert (claim.nodes, claim.quota.cpu) == ({}, 8.0)
+    assert "8 cpu, 8 GiB of the quota of namespace default" in story.why("late")
+
+
+def test_a_job_is_told_of_the_reservation_that_is_in_its_way() -> None:
+    story = Story(replace(RULES, quotas={"a": Quota(cpu=4), "b": Quota(cpu=4)})).hear(node(cpu=100))
+    story.hear(
+        accepted(fixed("one", 2, namespace="a"), uid=1),
+        accepted(fixed("two", 2, namespace="b"), uid=2),
+    )
+    story.decide()
+    story.hear(
+        accepted(fixed("large-a", 2, namespace="a"), uid=3),
+        accepted(fixed("large-b", 2, namespace="b"), uid=4),
+    )
+    story.hear(
+        accepted(fixed("late", 2, namespace="b"), uid=5),
+        accepted(fixed("vast", 500, namespace="c"), uid=6),
+    )
+    story.decide(after_s=AFTER_S + 10.0)
+    assert (
+        "reserved for b.large-b: 4 cpu, 4 GiB of the quota of namespace b"
+        in story.decisions.why["b.late"]
+    )
+    assert "reserved" not in story.decisions.why["c.vast"], "no quota keeps it from anything"
+
+
+def test_only_the_head_of_the_queue_has_reservations() -> None:
+    story = filled(nodes=1).hear(node("n2", cpu=100))
+    for number in range(MOST + 5):
+        story.hear(
+            accepted(
+                request(f"q-{number}", ps=span(1), workers=span(1), resources=None),
+                uid=100 + number,
+            )
+        )
+    found = reserve(story, story.now + 2 * AFTER_S)
+    assert len(found.reservations) == MOST
+    assert next(iter(found.reservations)) == "default.large", "the oldest first"
+
+
+@pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_jobs_larger_than_the_cluster_take_nobodys_turn(sizes: int, namespace: str) -> None:
+    story = Story(RULES)
+    story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
+    started = story.decided()
+    story.hear(
+        node(cpu=8, free=0, own=own("running", *started.tasks)), resumed(1, "running", uid=1)
+    )
+    for number in range(2 * MOST):
+        vast = fixed(f"vast-{number}", 100 + number % sizes, namespace=namespace)
+        story.hear(accepted(vast, uid=10 + number))
+    story.hear(accepted(fixed("large", 6), uid=100))
+    found = reserve(story, story.now + 2 * AFTER_S).reservations
+    assert list(found) == ["default.large"]
+
+
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_sizes_without_a_place_on_scattered_nodes_cost_only_their_namespace_a_turn(
+    namespace: str,
+) -> None:
+    """All together they are smaller than the cluster, but no node has room for two of their
+    tasks.
+    """
+    story = Story(RULES).hear(*(node(f"n{number}", cpu=10) for number in range(2)))
+    for number in range(2 * TRIES):
+        cores = Resources(cpu=6.0 + number / 100, memory_gib=1.0)
+        sizes = RoleResources(chief=cores, ps=cores, worker=cores)
+        scattered = request(
+            f"s-{number}", namespace=namespace, ps=span(2), workers=span(2), resources=sizes
+        )
+        story.hear(accepted(scattered, uid=10 + number))
+    story.hear(accepted(fixed("large", 6), uid=100))
+    found = reserve(story, story.now + 2 * AFTER_S).reservations
+    assert list(found) == ([] if namespace == "default" else ["default.large"])
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["all of them", "all but two"])
+def test_a_job_that_lost_tasks_has_its_turn_as_one_that_never_had_any(kept: int) -> None:
+    """Two small jobs stand where it stood, and the next ones wait already."""
+    story = Story(RULES)
+    first = story.hear(node(cpu=8 + kept), accepted(fixed("mnist", 6 + kept), uid=1)).decided()
+    story.hear(node(cpu=8 + kept, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    stay = tasks(first, "worker")[:kept]
+    pods = own("mnist", *stay)
+    story.hear(
+        *(exited(task, reason="Evicted") for task in first.tasks if task not in stay), after_s=0.0
+    )
+    story.hear(
+        node(cpu=8 + kept, free=4, own=pods),
+        *(accepted(fixed(f"s-{n}", 2), uid=10 + n) for n in range(4)),
+    )
+    (one,) = story.decide()
+    one_pods = own(one.job, *one.tasks)
+    story.hear(node(cpu=8 + kept, free=4, own=pods + one_pods), resumed(1, one.job, uid=10))
+    (two,) = story.decide()
+    two_pods = own(two.job, *two.tasks)
+    story.hear(
+        node(cpu=8 + kept, free=0, own=pods + one_pods + two_pods), resumed(1, two.job, uid=11)
+    )
+    assert story.decide() == () and "reserved" not in story.why()
+    story.hear(ended(one.job, 10, story.now), node(cpu=8 + kept, free=4, own=pods + two_pods))
+    assert story.decide(after_s=AFTER_S) == (), "the next small job would fit"
+    assert (
+        "reserved for it, because it has waited for more than 900 s: 8 cpu, 8 GiB on n1"
+        in story.why()
+    )
+    story.hear(ended(two.job, 11, story.now), node(cpu=8 + kept, own=pods, free=8))
+    again = story.decided()
+    assert (again.job, len(again.tasks)) == ("mnist", 8 + kept) and set(stay) < set(again.tasks)
+
+
+def test_a_job_of_higher_priority_that_lost_tasks_looks_first_whether_their_room_comes_free() -> (
+    None
+):
+    story = Story(replace(RULES, settle_s=3.0))
+    high = request(ps=span(1), workers=span(5, least=5), priority=7)
+    low = request("low", ps=span(2, most=2), workers=span(4, most=4))
+    first = story.hear(node(cpu=7), accepted(high, uid=1)).decided()
+    story.hear(node(cpu=7, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    (other,) = story.hear(node("n2", cpu=7), accepted(low, uid=2)).decide()
+    story.hear(node("n2", cpu=7, free=0, own=own("low", *other.tasks)), resumed(1, "low", uid=2))
+    story.hear(
+        *(exited(task, reason="NodeLost") for task in first.tasks),
+        replace(node(cpu=7), gone=True),
+        after_s=0.0,
+    )
+    assert story.decide() == () and story.decide(after_s=2.9) == ()
+    given = story.decided(after_s=0.1)
+    assert (given.job, given.tasks) == ("low", ())
+    assert "reserved for it, because it has priority 7" in story.why()
+    again = story.hear(node("n2", cpu=7)).decided()
+    assert (again.job, len(again.tasks)) == ("mnist", 7)
+
+
+def test_explain_says_what_is_reserved() -> None:
+    story = filled()
+    story.decide(after_s=AFTER_S)
+    told = explained(Moment(story.state, story.now, {}, {}, None), "default.large", story.rules)
+    assert (
+        told is not None
+        and "reserved for it, because it has waited for more than 900 s: 8 cpu" in told.why
+    )

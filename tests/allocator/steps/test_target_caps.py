@@ -1,0 +1,203 @@
+"""Stories of namespaces with a quota.
+
+A ps without a variable serves nobody.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import Quota
+from services.allocator.policies.registry import POLICIES
+from services.allocator.settings import Rules
+from shared.messages import (
+    AllocationDecided,
+    JobFinished,
+    JobRequested,
+    ModelProfile,
+    Resources,
+    RoleResources,
+)
+from tests.allocator.builders import (
+    AT_ONCE,
+    EVEN,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
+
+
+def limited(policy: str = "config-manager", **quota: float) -> Rules:
+    return replace(AT_ONCE, policy=policy, quotas={"default": Quota(**quota)})
+
+
+def larger() -> JobRequested:
+    return request(ps=span(1), workers=span(4, most=6))
+
+
+def running(rules: Rules, asked: JobRequested | None = None) -> Story:
+    """A job of one ps and one worker (unless it asks for more) that trains, on a node with much
+    room.
+    """
+    story = Story(rules)
+    first = story.hear(node(cpu=20), accepted(asked)).decided()
+    listed = own("mnist", *first.tasks)
+    return story.hear(node(cpu=20, free=20 - len(first.tasks), own=listed), resumed(1))
+
+
+def test_a_job_starts_as_large_as_the_quota_has_room_for():
+    first = Story(limited(cpu=4)).hear(node(cpu=20), accepted(larger())).decided()
+    assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
+    assert (
+        first.alternatives[0].why
+        == "quota of namespace default: wants at least 6 cpu, and 4 is all there is"
+    )
+
+
+def test_below_its_gang_floor_it_waits_and_says_for_how_much():
+    story = Story(limited(cpu=5, gpu=0)).hear(
+        node(cpu=20), accepted(), accepted(request("other"), uid=2)
+    )
+    (first,) = story.decide()
+    assert isinstance(first, AllocationDecided) and size(first) == (1, 1)
+    assert story.why("other") == "quota of namespace default: wants 3 cpu more, and 2 is left"
+
+
+@pytest.mark.parametrize("policy", ["static", "weir", "dike", "elastic-batch"])
+def test_a_job_that_no_room_in_its_quota_will_ever_do_is_told_so(policy: str):
+    story = Story(limited(policy, memory_gib=2)).hear(node(cpu=20), accepted())
+    assert story.decide() == ()
+    assert story.why() == "quota of namespace default: wants at least 3 GiB, and 2 is all there is"
+
+
+def test_a_job_grows_as_far_as_its_quota_has_room_and_then_waits():
+    story = running(limited(cpu=5))
+    grown = story.decided()
+    assert size(grown) in ((1, 3), (2, 2)) and "as far as its quota allows" in grown.reason
+    listed = own("mnist", *grown.tasks)
+    assert story.hear(node(cpu=20, free=15, own=listed), resumed(2)).decide() == ()
+    assert story.why().startswith("quota of namespace default: wants ")
+
+
+def test_a_quota_binds_its_own_namespace_only():
+    rules = replace(AT_ONCE, quotas={"elsewhere": Quota(cpu=0)})
+    assert size(running(rules).decided()) == (2, 4)
+
+
+def test_what_is_decided_and_not_listed_yet_counts_and_what_is_listed_counts_once():
+    rules = limited(cpu=6)
+    story = Story(rules).hear(node(cpu=20), accepted(), accepted(request("other"), uid=2))
+    one, other = story.decide()
+    assert isinstance(one, AllocationDecided) and isinstance(other, AllocationDecided)
+    assert (size(one), size(other)) == ((1, 1), (1, 1))
+    listed = (*own("mnist", *one.tasks), *own("other", *other.tasks))
+    story.hear(node(cpu=20, free=14, own=listed), resumed(1), accepted(request("third"), uid=3))
+    assert story.decide() == () and "and 0 is left" in story.why("third")
+
+
+def test_who_waits_starts_when_the_pods_of_another_are_gone_and_not_before():
+    story = running(limited(cpu=3))
+    story.hear(accepted(request("other"), uid=2))
+    assert story.decide() == () and "and 0 is left" in story.why("other")
+    listed = own("mnist", *story.state.jobs["default.mnist"].runs.tasks)
+    story.hear(JobFinished(job="mnist", uid=1, outcome="succeeded"))
+    assert story.decide() == ()
+    assert size(story.hear(node(cpu=20, free=19, own=listed[:1]), node(cpu=20)).decided()) == (1, 1)
+
+
+def test_to_shrink_is_allowed_above_a_quota_that_was_lowered():
+    story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
+    story.rules = limited("weir", cpu=4)
+    story.hear(progress(1, 100, 10**9, 50.0))
+    shrunk = story.decided()
+    assert size(shrunk)[1] < 4 and sum(task.resources.cpu for task in shrunk.tasks) <= 4
+
+
+def test_a_job_that_has_no_example_left_changes_no_more():
+    story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
+    story.rules = limited("weir", cpu=4)
+    assert story.hear(progress(1, 1000, 1000, 50.0)).decide() == ()
+    assert story.why() == "every example is applied: it ends as it is"
+
+
+def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
+    """Its memory is too little, and there is no more: a worker of three has to go."""
+    story = running(limited(memory_gib=5), request(workers=span(3, most=3)))
+    first = story.state.jobs["default.mnist"].runs
+    assert first is not None
+    gone = tasks(first, "worker")[2]
+    left = own("mnist", *(task for task in first.tasks if task != gone))
+    story.hear(exited(gone, reason="OOMKilled"), node(cpu=20, free=16, own=left))
+    assert size(story.decided()) == (1, 2)
+
+
+def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_listed():
+    """A dead node tells nothing any more of the pods on it."""
+    story = running(limited(cpu=3))
+    first = story.state.jobs["default.mnist"].runs
+    assert first is not None
+    story.hear(exited(tasks(first, "worker")[0], code=None, reason="NodeLost"))
+    again = story.decided()
+    assert size(again) == (1, 1) and "; replaced (not by its fault" in again.reason
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_whoever_decides_nobody_gets_more_than_the_quota(policy: str):
+    story = Story(limited(policy, cpu=5))
+    sizes = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
+    for uid in (1, 2, 3):
+        asked = request(f"job-{uid}", resources=sizes, workers=span(2, most=6))
+        story.hear(node(cpu=20), accepted(asked, uid=uid))
+    story.decide()
+    held = [
+        task.resources.cpu
+        for job in story.state.jobs.values()
+        if job.wanted
+        for task in job.wanted.tasks
+    ]
+    assert 4 <= sum(held) <= 5
+
+
+def running_test_usefulness(variables: int | None, ps: int = 1) -> Story:
+    """A job that config-manager would grow to three ps and three workers, once its model is
+    known.
+    """
+    asked = request(ps=span(ps, most=3), workers=span(ps, most=3))
+    story = Story(AT_ONCE).hear(node(cpu=1 + 2 * ps), accepted(asked))
+    first = story.decided()
+    profile = (
+        None if variables is None else ModelProfile(parameters=100, bytes=400, variables=variables)
+    )
+    report = replace(progress(1, done=10, total=100_000, speed=10.0), profile=profile)
+    return story.hear(
+        node(cpu=20, free=19 - 2 * ps, own=own("mnist", *first.tasks)), resumed(1), report
+    )
+
+
+def test_a_job_gets_no_more_ps_than_its_model_has_variables():
+    grown = running_test_usefulness(variables=2).decided()
+
+    assert size(grown) == (2, 3)
+    assert "more than 2 ps cannot help: the model has 2 variables" in grown.reason
+    assert (grown.alternatives[0].ps, grown.alternatives[0].workers) == (3, 3)
+
+
+def test_with_variables_enough_it_gets_them_all():
+    assert size(running_test_usefulness(variables=3).decided()) == (3, 3)
+
+
+def test_nothing_is_kept_from_a_job_whose_model_is_not_known():
+    assert size(running_test_usefulness(variables=None).decided()) == (3, 3)
+
+
+def test_ps_that_stand_already_stay():
+    assert size(running_test_usefulness(variables=1, ps=2).decided()) == (2, 3)

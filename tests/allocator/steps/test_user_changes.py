@@ -1,0 +1,255 @@
+"""What a user changes of a running job: it is suspended until he resumes it, and its new bounds and
+priority hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.job_views import job_view
+from services.allocator.state.job import Job
+from services.allocator.steps.user_changes import SUSPENDED
+from shared.messages import (
+    AllocationDecided,
+    Bounds,
+    CancelRequested,
+    ChangeRejected,
+    ChangeRequested,
+    JobChanged,
+    Message,
+    ResumeRequested,
+    SuspendRequested,
+)
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+)
+
+JOB = "default.mnist"
+ELASTIC: dict[str, Any] = {"ps": span(1, most=2), "workers": span(1, most=4)}
+
+
+def job(story: Story) -> Job:
+    return story.state.jobs[JOB]
+
+
+def ask(story: Story, change: Message) -> JobChanged | ChangeRejected:
+    """The answer to a change, as the service gives it, once it was heard."""
+    story.hear(change)
+    (sequence,) = unanswered_changes(story.state)
+    answer = answer_change(story.state, sequence, story.rules)
+    story.hear(answer)
+    assert story.state.changes == {}
+    return answer
+
+
+def running(cpu: float = 8, **fields: Any) -> Story:
+    """A job that trains with all that it may have."""
+    story = Story().hear(node(cpu=cpu), accepted(request(**(ELASTIC | fields))))
+    given = story.decided()
+    story.hear(
+        node(cpu=cpu, free=cpu - len(given.tasks), own=own("mnist", *given.tasks)), resumed(1)
+    )
+    for more in [*story.decide()]:
+        assert isinstance(more, AllocationDecided)
+        listed = node(cpu=cpu, free=cpu - len(more.tasks), own=own("mnist", *more.tasks))
+        story.hear(listed, resumed(more.generation))
+    return story
+
+
+def test_a_suspended_job_gives_all_back_and_is_not_started_again_until_it_is_resumed() -> None:
+    story = running()
+
+    assert isinstance(ask(story, SuspendRequested(job="mnist")), JobChanged)
+    taken = story.decided()
+    assert (taken.tasks, taken.batch) == ((), 0) and "suspended by its user: saves" in taken.reason
+    story.hear(node(cpu=8))
+
+    assert story.decide(after_s=7_200.0) == () and story.why() == SUSPENDED
+    assert job_view(job(story)).shown_phase == "Suspended"
+    assert ask(story, ResumeRequested(job="mnist")) == JobChanged(
+        job="mnist",
+        uid=1,
+        answers=len(story.log) - 1,
+        priority=0,
+        ps=span(1, most=2),
+        workers=span(1, most=4),
+    )
+    again = story.decided()
+    assert again.tasks and again.generation == taken.generation + 1
+    assert job(story).waiting_since_s == story.now, "it waits as of now"
+
+
+def test_a_waiting_job_that_is_suspended_is_not_started_and_nothing_is_reserved_for_it() -> None:
+    story = Story().hear(node(cpu=1), accepted(request(priority=5)))
+    assert story.decide() == ()
+    ask(story, SuspendRequested(job="mnist"))
+
+    assert story.hear(node(cpu=8)).decide(after_s=AT_ONCE.reserve_after_s) == ()
+    assert story.why() == SUSPENDED
+    ask(story, ResumeRequested(job="mnist"))
+    assert story.decided().tasks
+
+
+def test_the_capacity_of_a_suspended_job_goes_to_others() -> None:
+    story = running(cpu=5)
+    story.hear(accepted(request("other"), uid=2))
+    ask(story, SuspendRequested(job="mnist"))
+    story.decide()
+    story.hear(node(cpu=5))
+
+    (given,) = story.decide()
+    assert isinstance(given, AllocationDecided) and given.job == "other" and given.tasks
+
+
+def test_a_job_that_is_changing_is_suspended_as_soon_as_it_has_changed() -> None:
+    story = Story().hear(node(cpu=8), accepted(request()))
+    first = story.decided()
+    ask(story, SuspendRequested(job="mnist"))
+
+    assert story.decide() == () and "in flight" in story.why()
+    story.hear(resumed(first.generation))
+    assert story.decided().tasks == ()
+
+
+def test_a_job_that_lost_a_task_is_suspended_and_not_repaired() -> None:
+    story = running()
+    ask(story, SuspendRequested(job="mnist"))
+    (worker, *_) = [task for task in job(story).runs.tasks if task.role == "worker"]
+    story.hear(exited(worker, None, "NodeLost", generation=job(story).generation))
+
+    assert story.decided().tasks == ()
+
+
+def test_a_cancelled_job_ends_though_it_is_suspended() -> None:
+    story = running()
+    ask(story, SuspendRequested(job="mnist"))
+    story.decided()
+
+    (over,) = story.hear(CancelRequested(job="mnist")).decide()
+    assert over.outcome == "cancelled"
+
+
+def test_a_job_above_its_new_bounds_shrinks_in_the_next_pass_and_keeps_its_oldest_tasks() -> None:
+    story = running()
+    had = job(story).runs
+    assert size(had) == (2, 4)
+
+    answer = ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=2)))
+    assert isinstance(answer, JobChanged) and (answer.workers, answer.ps) == (
+        span(1, most=2),
+        span(1, most=2),
+    )
+    shrunk = story.decided()
+    assert size(shrunk) == (2, 2) and {t.serial for t in shrunk.tasks} < {
+        t.serial for t in had.tasks
+    }
+    assert shrunk.request.workers.max == 2 and "its bounds were changed" in shrunk.reason
+
+
+def test_a_job_below_its_new_bounds_grows_in_the_next_pass_where_there_is_room() -> None:
+    story = running(ps=span(1), workers=span(1, most=1))
+
+    ask(story, ChangeRequested(job="mnist", workers=Bounds(min=3, max=4)))
+    grown = story.decided()
+    assert size(grown) == (1, 3) and grown.request.workers.start == 1, (
+        "what the learning rate was chosen for"
+    )
+
+
+def test_a_waiting_job_starts_within_its_new_bounds_though_these_exclude_its_start() -> None:
+    story = Story().hear(node(cpu=3.5), accepted(request(ps=span(1), workers=span(4, least=4))))
+    assert story.decide() == ()
+
+    ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=1)))
+    assert size(story.decided()) == (1, 1)
+
+
+def test_a_new_priority_holds_in_the_next_pass() -> None:
+    story = Story().hear(accepted(request("one")), accepted(request("two"), uid=2))
+    story.decide()
+    ask(story, ChangeRequested(job="two", priority=7))
+
+    given = story.hear(node(cpu=3)).decide()
+    assert [each.job for each in given] == ["two"] and given[0].request.priority == 7
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
+    story = running()
+    ask(story, ChangeRequested(job="mnist", priority=3, workers=Bounds(min=1, max=2)))
+    ask(story, SuspendRequested(job="mnist"))
+    if not suspended:
+        ask(story, ResumeRequested(job="mnist"))
+    story.hear(SuspendRequested(job="mnist"))
+
+    assert story.replayed() == story.facts
+    changed = story.replayed().jobs[JOB]
+    assert (changed.request.priority, changed.suspended_by_user) == (3, suspended)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            ChangeRequested(job="mnist", priority=2_000_000_000),
+            "priority: 2000000000 is more than 1000000000",
+        ),
+        (
+            ChangeRequested(job="mnist", workers=Bounds(min=3, max=2)),
+            "workers: min 3 <= start 3 <= max 2",
+        ),
+        (
+            ChangeRequested(job="mnist", workers=Bounds(min=1, max=1_001)),
+            "workers.max: 1001 is more than 1,000 tasks",
+        ),
+        (ChangeRequested(job="mnist", workers=Bounds(min=1, max=300)), "credentials give no more"),
+        (ChangeRequested(job="mnist"), "priority, ps or workers: one of them is required"),
+        (ResumeRequested(job="mnist"), "is not suspended by its user"),
+        (SuspendRequested(job="other"), "job: 'other' in namespace 'default' is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(
+    change: Message, reason: str
+) -> None:
+    story = running()
+    before = story.state.jobs
+
+    answer = ask(story, change)
+
+    assert isinstance(answer, ChangeRejected) and reason in answer.reasons[0]
+    assert story.state.jobs == before
+
+
+def test_a_waiting_job_may_grow_as_far_as_any_for_it_has_no_credentials_yet() -> None:
+    story = Story().hear(accepted(request()))
+
+    assert isinstance(
+        ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=300))), JobChanged
+    )
+
+
+def test_a_change_waits_until_the_request_for_its_job_is_answered_and_changes_are_answered_in_turn() -> (
+    None
+):
+    story = Story().hear(request(), SuspendRequested(job="mnist"), ResumeRequested(job="mnist"))
+
+    assert unanswered_changes(story.state) == {}
+    story.hear(accepted(request()))
+    assert list(unanswered_changes(story.state)) == [2]
+    story.hear(answer_change(story.state, 2, story.rules))
+    assert list(unanswered_changes(story.state)) == [3] and job(story).suspended_by_user

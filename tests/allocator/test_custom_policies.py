@@ -1,0 +1,176 @@
+"""Policies of one's own: known by name, and not trusted to be right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.allocator.custom_policies import enrol
+from services.allocator.failures import Failure, FaultSearch
+from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.policies.registry import POLICIES
+from services.allocator.policy_calls import desired_sizes
+from services.allocator.service import Settings, know_policies
+from shared.runtime.app import BAD_SETTINGS, ServiceExit
+from shared.runtime.config import BadSettings
+from tests.allocator.builders import EVEN, request, span
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """A module of one's own in the folder where one stands; its one function does what the text
+    says.
+    """
+    before, path, names = dict(POLICIES), list(sys.path), set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+
+    def written(module: str, body: str) -> str:
+        head = (
+            "from services.allocator.policies import Want\n\n\ndef mine(cluster, jobs, now):\n    "
+        )
+        (tmp_path / f"{module}.py").write_text(f"{head}{body}\n")
+        return f"{module}:mine"
+
+    yield written
+    sys.path[:] = path
+    for name in set(sys.modules) - names:
+        del sys.modules[name]
+    POLICIES.clear()
+    POLICIES.update(before)
+
+
+def job(**fields: Any) -> JobSeen:
+    asked = request("mnist", ps=span(1, most=2), workers=span(1, most=4))
+    return JobSeen(key="default.mnist", request=asked, sizes=EVEN, submitted_s=0.0, **fields)
+
+
+def want(text: str = "") -> str:
+    """The body of a policy that wants one ps, two workers, batch 32, unless `text` says
+    otherwise.
+    """
+    fields: dict[str, Any] = {
+        "job": "default.mnist",
+        "ps": 1,
+        "workers": 2,
+        "batch": 32,
+        "reason": "because",
+    }
+    changed = fields | dict([text.split("=")] if text else [])
+    return f"return [Want({', '.join(f'{name}={_literal(value)}' for name, value in changed.items())})]"
+
+
+def _literal(value: Any) -> str:
+    return str(value) if isinstance(value, str) and value.isdigit() else repr(value)
+
+
+def asked(name: str, seen: JobSeen) -> tuple[list[Want], list[Failure]]:
+    enrol([name])
+    search = FaultSearch()
+    wants, _ = desired_sizes({name: [seen]}, [], 0.0, search, False)
+    return [*wants.values()], [*search.faulty.values()]
+
+
+def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(write: Write) -> None:
+    wants, failures = asked(write("first", want()), job())
+
+    assert [(w.job, w.ps, w.workers) for w in wants] == [("default.mnist", 1, 2)] and failures == []
+
+
+def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
+    before = POLICIES["static"]
+
+    enrol(["static", write("again", want())])
+    mine = POLICIES["again:mine"]
+    enrol(["static", "again:mine"])
+
+    assert POLICIES["static"] is before and POLICIES["again:mine"] is mine
+
+
+def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
+    write("broken", "return 1 +")
+    names = ["best", "nowhere:mine", "broken:mine", "json:dumpss", "json:__name__"]
+
+    with pytest.raises(BadSettings) as wrong:
+        enrol(names)
+
+    told = str(wrong.value).splitlines()
+    assert len(told) == len(names)
+    assert told[0].startswith("policy 'best': there are ") and "`module:function`" in told[0]
+    assert (
+        told[1]
+        == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    )
+    assert told[2].startswith("policy 'broken:mine': it cannot be imported: SyntaxError: ")
+    assert "'json:dumpss': it cannot be imported: AttributeError: " in told[3]
+    assert (
+        told[4]
+        == "policy 'json:__name__': it is 'json', and not a function of (cluster, jobs, now)"
+    )
+    assert not set(names) & set(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise KeyError('size')", "'size'"),
+        ("return None", "'NoneType' object is not iterable"),
+        ("return ['more']", "it answers with 'more', which is no Want"),
+        (
+            want("job=default.other"),
+            "it wants something for default.other, of which it was not asked",
+        ),
+        (want("reason=7"), "its reason for default.mnist is 7, and no text"),
+        (want("workers=5"), "it wants 5 workers for default.mnist; asked for is 1 to 4"),
+        (want("ps=0"), "it wants 0 ps for default.mnist; asked for is 1 to 2"),
+        (want("batch=64"), "it wants 64 as the batch of default.mnist; asked for is 1 to 32"),
+        (want("workers=all"), "it wants 'all' workers for default.mnist; asked for is 1 to 4"),
+        (want("workers=-1"), "it wants '-1' workers for default.mnist; asked for is 1 to 4"),
+        (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
+        (
+            want().replace("reason=", "faster=float('nan'), reason="),
+            "its `faster` for default.mnist is nan",
+        ),
+        (
+            "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),
+            "it wants np.int64(2) workers for default.mnist; asked for is 1 to 4",
+        ),
+        (
+            want().replace("batch=32", "batch=32.0"),
+            "it wants 32.0 as the batch of default.mnist; asked for is 1 to 32",
+        ),
+        (
+            want().replace("reason=", "alternatives=('more',), reason="),
+            "its alternatives for default.mnist are ('more',)",
+        ),
+    ],
+)
+def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(
+    write: Write, body: str, why: str
+) -> None:
+    wants, failures = asked(write("faulty", body), job())
+
+    assert wants == [] and [(each.policy, each.job) for each in failures] == [
+        ("faulty:mine", "default.mnist")
+    ]
+    assert failures[0].error.partition(": ")[2] == why
+
+
+def test_to_wait_and_to_stay_as_it_is_may_always_be_wanted(write: Write) -> None:
+    waits, _ = asked(write("waits", want().replace("ps=1, workers=2", "ps=0, workers=0")), job())
+    stays, failures = asked(write("stays", want("workers=9")), job(size=Size(1, 9), batch=32))
+
+    assert waits[0].size == Size(0, 0) and stays[0].size == Size(1, 9) and failures == []
+
+
+def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:
+    know_policies(Settings(policy=write("fine", want()), policies=("static", "fine:mine")))
+    with pytest.raises(ServiceExit) as left:
+        know_policies(Settings(policies=("fine:yours",)))
+
+    assert left.value.code == BAD_SETTINGS

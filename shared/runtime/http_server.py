@@ -1,21 +1,26 @@
-"""Where a service is asked how it is, over HTTP. Edge; not for trainers, whose image has no web
-server.
+"""The HTTP server of a service: metrics, liveness and readiness. Trainers have none.
 
-GET /metrics    what it has measured, for Prometheus
-GET /healthz    200 as long as its loop turns: nothing else is asked, so that no outage elsewhere ends it
-GET /readyz     200 when it does its work or stands by for it, else 503 and what it lacks
+GET /metrics    the metrics, for Prometheus (prometheus_client writes the text)
+GET /healthz    200 while the event loop runs. Nothing else is checked, so that no outage elsewhere
+                ends the service
+GET /readyz     200 if the service works, or stands by; else 503 and the conditions that are not met
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import psutil
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from shared.runtime.health import Health
-from shared.runtime.metrics import CONTENT_TYPE, Family, Measure, format_metrics
+from shared.runtime.metrics import Family, Histogram, Measure
 
 CPU = Family(
     name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used."
@@ -33,45 +38,101 @@ READY = Family(
 )
 
 
-async def serve_health(vitals: Health, port: int) -> web.AppRunner:
-    """On all interfaces; `cleanup` of what is returned ends it. Raises `OSError` where the port is
+async def serve_health(health: Health, port: int) -> web.AppRunner:
+    """Listen on all interfaces. The caller ends it by `cleanup`. Raises `OSError` if the port is
     taken.
     """
+    registry = CollectorRegistry()
+    registry.register(HealthCollector(health))
 
     async def metrics(request: web.Request) -> web.Response:
-        text = format_metrics(
-            [
-                *vitals.measures(),
-                *process_measures(),
-                Measure(READY, {(): float(not vitals.unmet())}),
-            ]
-        )
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+        return web.Response(body=generate_latest(registry), headers=headers)
 
     async def alive(request: web.Request) -> web.Response:
         return web.Response(text="alive\n")
 
     async def ready(request: web.Request) -> web.Response:
-        if lacks := vitals.unmet():
-            return web.Response(status=503, text=f"not ready: {', '.join(lacks)}\n")
+        if unmet := health.unmet():
+            return web.Response(status=503, text=f"not ready: {', '.join(unmet)}\n")
         return web.Response(text="ready\n")
 
-    pages = web.Application()
-    pages.add_routes(
-        [web.get("/metrics", metrics), web.get("/healthz", alive), web.get("/readyz", ready)]
-    )
-    runner = web.AppRunner(pages, access_log=None, shutdown_timeout=1.0)
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", ready)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()
     return runner
 
 
+class HealthCollector(Collector):
+    """Collects the metrics of one service; each service has a registry of its own."""
+
+    def __init__(self, health: Health) -> None:
+        self.health = health
+
+    def collect(self) -> Iterator[Metric]:
+        is_ready = float(not self.health.unmet())
+        measures = [
+            *self.health.measures(),
+            *process_measures(),
+            Measure(READY, {(): is_ready}),
+        ]
+        return map(prometheus_metric, measures)
+
+
 def process_measures() -> Iterable[Measure]:
-    """As every exporter names them."""
-    here = psutil.Process()
-    used = here.cpu_times()
+    """Return the metrics of the process, under the names that every exporter uses."""
+    process = psutil.Process()
+    used = process.cpu_times()
     return (
         Measure(CPU, {(): used.user + used.system}),
-        Measure(MEMORY, {(): here.memory_info().rss}),
-        Measure(BEGUN, {(): min(here.create_time(), time.time())}),
+        Measure(MEMORY, {(): process.memory_info().rss}),
+        Measure(BEGUN, {(): min(process.create_time(), time.time())}),
     )
+
+
+# ---------------------------------------------------------------- conversion
+
+
+def format_metrics(measures: Iterable[Measure]) -> str:
+    """Return measures in Prometheus' text format, version 0.0.4."""
+    registry = CollectorRegistry()
+    registry.register(_FixedCollector(measures))
+    return generate_latest(registry).decode()
+
+
+class _FixedCollector(Collector):
+    def __init__(self, measures: Iterable[Measure]) -> None:
+        self.measures = measures
+
+    def collect(self) -> Iterator[Metric]:
+        return map(prometheus_metric, self.measures)
+
+
+def prometheus_metric(measure: Measure) -> Metric:
+    """Convert a measure. The library wants the name of a counter without `_total`."""
+    family = measure.family
+    name = family.name.removesuffix("_total") if family.kind == "counter" else family.name
+    metric = Metric(name, family.help, family.kind)
+    for values, number in sorted(measure.series.items()):
+        labels = dict(zip(family.labels, values, strict=True))
+        if isinstance(number, Histogram):
+            _add_histogram(metric, family, labels, number)
+        else:
+            metric.add_sample(family.name, labels, float(number))
+    return metric
+
+
+def _add_histogram(
+    metric: Metric, family: Family, labels: dict[str, str], histogram: Histogram
+) -> None:
+    """Add the buckets, each with the observations at most its bound, then the sum and the count."""
+    bounds = [*(str(float(bound)) for bound in family.bounds), "+Inf"]
+    counts = list(accumulate(histogram.counts))
+    for bound, count in zip(bounds, counts, strict=True):
+        metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
+    metric.add_sample(f"{family.name}_sum", labels, histogram.sum)
+    metric.add_sample(f"{family.name}_count", labels, counts[-1])

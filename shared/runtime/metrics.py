@@ -1,31 +1,27 @@
-"""What is measured, and how it is told: in Prometheus' text format, version 0.0.4. Pure.
+"""Metrics: named families, and the numbers that a service counts. Families here: the bus.
 
 Law: units are base units (seconds, bytes, cores); a name begins with `weir_` and ends with its
-unit, and with `_total` where the number only rises. Labels are bounded: no job, pod or node is one,
-so that no series outlives what it was about. What happens is counted as plain numbers where it
-happens, and put into words when somebody asks.
-
-What went over the bus, counted. Pure.
+unit, and with `_total` if the number only rises. Labels are bounded: no job, pod or node is one, so
+that no series outlives its object. Events are counted as plain numbers; `http_server.py` converts
+them for Prometheus at each scrape.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from shared.bus.subjects import FACTS, ORDERS
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What one number means. `labels`: their names; `bounds`: upper ends of a histogram's buckets,
-    each included.
+    """The definition of a metric. `labels`: the names of its labels; `bounds`: the upper bounds of
+    a histogram's buckets, inclusive.
     """
 
     name: str
@@ -36,9 +32,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many were at most each bound, and above the bound before; the last counts what was above
-    all of them.
-    """
+    """`counts`: observations in each bucket, not cumulative; the last one is above all bounds."""
 
     counts: tuple[int, ...]
     sum: float = 0.0
@@ -52,10 +46,11 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """A family whose numbers are counted as things happen.
+    """Counts events of one family.
 
-    `known`: labels of a counter that are told as 0 before anything happened, because whoever asks
-    how much a number has risen must have seen it before; without labels there is one such series.
+    `known`: label values for which a counter is 0 before the first event, because Prometheus can
+    only compute the increase of a series that it has seen. A counter without labels has one such
+    series.
     """
 
     def __init__(self, family: Family, known: Iterable[Labels] = ()) -> None:
@@ -68,59 +63,17 @@ class Meter:
         self.counts[labels] = self.counts.get(labels, 0) + by
 
     def observe(self, value: float, *labels: str) -> None:
-        empty = Histogram((0,) * (len(self.family.bounds) + 1))
-        self.histograms[labels] = observed(
-            self.histograms.get(labels, empty), value, self.family.bounds
-        )
+        bounds = self.family.bounds
+        before = self.histograms.get(labels, Histogram((0,) * (len(bounds) + 1)))
+        counts = list(before.counts)
+        counts[bisect_left(bounds, value)] += 1
+        self.histograms[labels] = Histogram(tuple(counts), before.sum + value)
 
     def measure(self) -> Measure:
         return Measure(self.family, {**self.counts, **self.histograms})
 
 
-def observed(histogram: Histogram, value: float, bounds: tuple[float, ...]) -> Histogram:
-    """One more value."""
-    counts = list(histogram.counts)
-    counts[bisect_left(bounds, value)] += 1
-    return Histogram(tuple(counts), histogram.sum + value)
-
-
-# ---------------------------------------------------------------- in words
-
-
-def format_metrics(measures: Iterable[Measure]) -> str:
-    return "".join(f"{line}\n" for measure in measures for line in _lines(measure))
-
-
-def _lines(measure: Measure) -> Iterator[str]:
-    family = measure.family
-    yield f"# HELP {family.name} {family.help}"
-    yield f"# TYPE {family.name} {family.kind}"
-    for values, number in sorted(measure.series.items()):
-        labels = dict(zip(family.labels, values, strict=True))
-        if isinstance(number, Histogram):
-            yield from _buckets(family, labels, number)
-        else:
-            yield f"{family.name}{_braced(labels)} {float(number)}"
-
-
-def _buckets(family: Family, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
-    """Each counts what is at most its bound, so the ones before, too."""
-    ends = [*(str(float(bound)) for bound in family.bounds), "+Inf"]
-    counts = list(accumulate(histogram.counts))
-    for end, count in zip(ends, counts, strict=True):
-        yield f"{family.name}_bucket{_braced({**labels, 'le': end})} {count}"
-    yield f"{family.name}_sum{_braced(labels)} {histogram.sum}"
-    yield f"{family.name}_count{_braced(labels)} {counts[-1]}"
-
-
-def _braced(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
+# ---------------------------------------------------------------- the bus
 
 PUBLISHED = Family(
     name="weir_bus_messages_published_total",
@@ -164,19 +117,21 @@ RECONNECTS = Family(
 
 
 class BusTraffic:
+    """Counts the messages of one connection."""
+
     def __init__(self) -> None:
         self.published = Meter(PUBLISHED)
         self.heard = Meter(HEARD)
         self.newer = Meter(NEWER)
         self.buried = Meter(BURIED, [(stream,) for stream in (ORDERS, FACTS)])
 
-    def measures(self, connected: bool, reconnects: int, waiting: int) -> Iterable[Measure]:
-        counted = (
-            meter.measure() for meter in (self.published, self.heard, self.newer, self.buried)
-        )
-        numbers = {
-            CONNECTED: float(connected),
-            RECONNECTS: float(reconnects),
-            WAITING: float(waiting),
-        }
-        return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))
+    def measures(self, connected: bool, reconnects: int, waiting: int) -> list[Measure]:
+        return [
+            self.published.measure(),
+            self.heard.measure(),
+            self.newer.measure(),
+            self.buried.measure(),
+            Measure(CONNECTED, {(): float(connected)}),
+            Measure(RECONNECTS, {(): float(reconnects)}),
+            Measure(WAITING, {(): float(waiting)}),
+        ]

@@ -34,7 +34,7 @@ from shared.messages import (
     ProgressReported,
     TaskUsage,
 )
-from shared.runtime.metrics import format_metrics
+from shared.runtime.http_server import format_metrics
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed
 from tests.shared.metric_lint import problems
 
@@ -135,7 +135,7 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
 
     assert problems(text) == []
     assert len(text.splitlines()) == len(format_metrics(few.measures(State(), 0.0)).splitlines())
-    assert 'weir_allocator_decisions_total{policy="weir",outcome="start"} 1000.0' in text
+    assert 'weir_allocator_decisions_total{outcome="start",policy="weir"} 1000.0' in text
     assert 'weir_allocator_jobs_finished_total{outcome="failed"} 1000.0' in text
 
 

@@ -36,7 +36,7 @@ from shared.messages import (
     Resources,
     TrainingResumed,
 )
-from shared.runtime.metrics import format_metrics
+from shared.runtime.http_server import format_metrics
 from tests.allocator.builders import EVEN, node, request
 from tests.allocator.test_service import QUICK, last, soon
 from tests.conftest import NatsServer

@@ -145,7 +145,7 @@ LIBRARIES = {
     "numpy",
     "psutil",
 }
-LIBRARIES |= {"nkeys", "sortedcontainers"}
+LIBRARIES |= {"nkeys", "prometheus_client", "sortedcontainers"}
 LIBRARIES |= {
     "pytest",
     "rich",

@@ -26,7 +26,8 @@ from shared.messages import (
     Message,
     TaskExited,
 )
-from shared.runtime.metrics import Histogram, format_metrics
+from shared.runtime.http_server import format_metrics
+from shared.runtime.metrics import Histogram
 from tests.launcher.builders import JOB, UID
 from tests.shared.metric_lint import problems
 

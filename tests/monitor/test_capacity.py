@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from services.monitor.capacity import ClusterPicture, capacity_measures, is_unchanged, node_capacity
 from services.monitor.facts import Amount
 from shared.messages import CapacityChanged, OwnPod, Resources
-from shared.runtime.metrics import format_metrics
+from shared.runtime.http_server import format_metrics
 from tests.allocator.builders import node
 from tests.monitor.builders import container, node_fact, ours, pod, pod_fact
 from tests.monitor.builders import node as node_object

@@ -25,7 +25,7 @@ from shared.kube.limiter import (
     requests_since,
     retry_after_s,
 )
-from shared.runtime.metrics import format_metrics
+from shared.runtime.http_server import format_metrics
 from tests.shared.metric_lint import problems
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.runtime.metrics import Family, Measure, Meter, format_metrics
+from shared.runtime.http_server import format_metrics
+from shared.runtime.metrics import Family, Measure, Meter
 from tests.shared.metric_lint import MOST_SERIES, problems
 
 WAIT = Family(
@@ -48,11 +49,11 @@ def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
         wait.observe(value, "left")
 
     assert format_metrics([wait.measure()]).splitlines()[2:] == [
-        'weir_oven_wait_seconds_bucket{oven="left",le="1.0"} 1',
-        'weir_oven_wait_seconds_bucket{oven="left",le="2.5"} 3',
-        'weir_oven_wait_seconds_bucket{oven="left",le="+Inf"} 4',
+        'weir_oven_wait_seconds_bucket{le="1.0",oven="left"} 1.0',
+        'weir_oven_wait_seconds_bucket{le="2.5",oven="left"} 3.0',
+        'weir_oven_wait_seconds_bucket{le="+Inf",oven="left"} 4.0',
         'weir_oven_wait_seconds_sum{oven="left"} 11.6',
-        'weir_oven_wait_seconds_count{oven="left"} 4',
+        'weir_oven_wait_seconds_count{oven="left"} 4.0',
     ]
 
 

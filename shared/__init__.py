@@ -1,5 +1,4 @@
-"""The words and the wire: messages, subjects, the bus, settings, logs. Nothing here knows a
-service.
+"""Messages, subjects, the bus, settings and logs. Nothing here imports a service.
 
-Read first: `messages.py`, which tells the whole story in the order it happens.
+Read first: `messages.py`, which has all messages in the order in which they occur.
 """

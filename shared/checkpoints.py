@@ -1,20 +1,18 @@
-"""The checkpoint folder of a job: no two jobs ever have the same one. Pure.
+"""The checkpoint folder of a job, and the files beside its checkpoints.
 
-Law: the folder names the namespace, the job, its uid and the time of its acceptance. A uid is the
-sequence number of a stream, so it repeats after the bus was lost; together with the time it does
-not. Namespaces are the first part, so that no request can name a folder of another namespace.
-
-What lies beside a job's checkpoints, so that the job can go on when its bus has lost something.
-Pure.
+Law: no two jobs ever have the same folder. Its name has the namespace, the job, its uid and the time
+of its acceptance. A uid is a stream sequence, so it repeats after the bus was lost; together with
+the time it is unique. The namespace is the first part, so that no request can name a folder of
+another namespace.
 
     gen-3/ckpt-480.index       TensorFlow's own files
-    gen-3/ckpt-480.committed   the ledger has named this checkpoint: `Committed`
+    gen-3/ckpt-480.committed   the ledger has this checkpoint: `CommitMark`
     job/request.json           the job's request
     job/program                the bytes of its program
 
-Law: a mark is written when the ledger has named its checkpoint, never before. So a marked
+Law: a mark is written after the ledger has named its checkpoint, never before. So a marked
 checkpoint that is newer than those of the ledger shows that the ledger was set back; one without a
-mark may be that of a generation that was fenced.
+mark may be from a generation that was fenced.
 """
 
 from __future__ import annotations

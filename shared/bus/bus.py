@@ -1,10 +1,10 @@
-"""The bus: JetStream, as far as Weir needs it.
+"""The bus: one connection to JetStream, with the operations that Weir needs.
 
-Promises. `publish` returns once the server has the message, and saying the same thing twice is
-harmless (the id is the message's own): `outbox.py`. `follow` gives a handler every message of some
-kinds, in stream order, from where the service left off (`hearing.py`); what cannot be read goes to
-the dead letters with its error (`burying.py`), and the next one is read. `tail` is for those who
-only watch (`watching.py`). Nothing here knows a service.
+Promises. `publish` returns once the server has the message, and publishing it twice is harmless
+(`publisher.py`). `follow` gives a handler every message of some kinds, in stream order, from where
+the service left off (`consumer.py`); a message that cannot be read becomes a dead letter with its
+error (`dead_letters.py`), and the next one is read. `tail` is for clients that only watch
+(`tail.py`). Nothing here knows a service.
 """
 
 from __future__ import annotations
@@ -54,26 +54,21 @@ from shared.runtime.metrics import BusTraffic, Measure
 
 log = structlog.get_logger()
 T = TypeVar("T")
-TRIES, TRY_AGAIN_S = 60, 1.0
-"""Of what is said beside the services' own work."""
-
+INCIDENT_TRIES, INCIDENT_RETRY_S = 60, 1.0
 NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 ANSWER_S = 5.0
-"""So long one try waits for the server's answer."""
-
+"""Timeout of one request to the server."""
 PING_S, PINGS = 10.0, 2
-"""A server that leaves so many pings in a row unanswered, one sent every `PING_S`, is left for
-another one.
+"""After so many pings without an answer, one every `PING_S`, the client connects to another server.
 """
 
 
 async def connect(
-    url: str, name: str, credentials: str = "", ca: str = "", vitals: Health | None = None
+    url: str, name: str, credentials: str = "", ca: str = "", health: Health | None = None
 ) -> Bus:
-    """Connect, and reconnect; both are tried for ever, so that a service may start before its
-    server.
+    """Connect, and reconnect, for ever, so that a service may start before its server.
 
-    `credentials`, `ca`: as `dial` takes them. `vitals`: who is to be told how the bus is.
+    `credentials`, `ca`: see `connect_client`. `health`: gets the conditions of the bus.
     """
     made: list[Bus] = []
 
@@ -103,21 +98,19 @@ async def connect(
         error_cb=on_error,
         reconnected_cb=on_return,
     )
-    made.append(Bus(client, name, vitals))
+    made.append(Bus(client, name, health))
     return made[0]
 
 
 class Bus:
-    """One connection, with what Weir says and hears over it. Who is not `patient` asks once, and
-    learns of an error.
-    """
+    """One connection to the bus. Unless it is `patient`, a request that fails is not repeated."""
 
     def __init__(
-        self, client: ResilientClient, name: str, vitals: Health | None = None, patient: bool = True
+        self, client: ResilientClient, name: str, health: Health | None = None, patient: bool = True
     ) -> None:
         self.client = client
         self.name = name
-        self.health = vitals or Health()
+        self.health = health or Health()
         self.traffic = BusTraffic()
         self._patient = patient
         self._warning = RateLimitedWarning()
@@ -137,9 +130,9 @@ class Bus:
         self.health.add_source("the bus", self._measures)
         self._newer: set[str] = set()  # tags of a newer version that were heard
         self._tasks: set[asyncio.Future[None]] = set()
-        self._farewells: list[Callable[[], Awaitable[None]]] = []
-        self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._last_words: list[Callable[[], Awaitable[None]]] = []
+        self._stop_callbacks: list[Callable[[], Awaitable[None]]] = []
+        self._close_callbacks: list[Callable[[], Awaitable[None]]] = []
+        self._closed_callbacks: list[Callable[[], Awaitable[None]]] = []
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _measures(self) -> Iterable[Measure]:
@@ -157,12 +150,11 @@ class Bus:
         programs_max_bytes: int = 0,
         rates: Rates = UNCHANGED_RATES,
     ) -> None:
-        """Create or update streams and buckets; the one command that does (`weir up`, `weir
-        streams`).
+        """Create or update streams and buckets, for `weir up`, `weir streams` and the set-up.
 
-        `replicas`: how many servers of a cluster keep each; 1, 3 or 5; 0: as many as keep
-        `weir-orders` now, else 1. `orders_max_bytes`: see `streams.create`. `namespaces`: those to
-        provision besides `default`. `programs_max_bytes`, `rates`: see `streams.create_namespace`.
+        `replicas`: servers that store each stream: 1, 3 or 5; 0: as many as `weir-orders` has now,
+        else 1. `orders_max_bytes`: see `streams.create_streams`. `namespaces`: provisioned besides
+        `default`. `programs_max_bytes`, `rates`: see `streams.create_namespace`.
         """
         replicas = replicas or await streams.current_replicas(self.js)
         await streams.create_streams(self.js, replicas, orders_max_bytes)
@@ -170,9 +162,8 @@ class Bus:
             await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes, rates)
 
     async def verify(self) -> None:
-        """Raise `NotFoundError` unless the streams are there; a service never makes them itself.
-
-        Who is outside may not ask; he will find out.
+        """Raise `NotFoundError` unless the streams exist. Users outside have no right to ask; their
+        first request fails instead.
         """
         if self.client.api != API:
             return
@@ -186,18 +177,18 @@ class Bus:
         info = await self.retry_until_answered(lambda: self.js.stream_info(stream))
         return int(info.state.last_seq)
 
-    # ------------------------------------------------------------ saying
+    # ------------------------------------------------------------ publishing
 
     async def publish(
         self, message: Message, *, expect_last: int | None = None, over: str = ""
     ) -> int:
-        """Say something; returns its stream sequence once the server has it. What a fact says is
-        kept in bounds.
+        """Publish a message; return its stream sequence once the server has it. The values of a
+        fact are cut to their bounds.
 
-        Keeps trying while the bus is away, or has no room. `expect_last` is the sequence of the
-        last message on the same subject that the sender has seen (0: none), or on those that `over`
-        (of the same stream) lets through; raises `Stale` when another is there, `Refused` where our
-        credentials do not let us say it, and what `must_lead` does, where we lead no longer.
+        Retry while the bus is away, or has no room. `expect_last`: the sequence of the last message
+        that the sender has read on the same subject (0: none), or on the subjects of the pattern
+        `over`, in the same stream. Raises `Stale` if there is a later message, `Refused` if the
+        credentials do not allow it, and the error of `must_lead` if this replica leads no longer.
         """
         is_fact = subjects.stream_holding(subjects.subject_of(message)) == subjects.FACTS
         return await self.publisher.publish(
@@ -205,15 +196,15 @@ class Bus:
         )
 
     async def request(self, message: Message) -> int:
-        """What a person sends: as `publish`, but tried once."""
+        """Publish a person's request, without a retry. Return its stream sequence."""
         subject = subjects.subject_of(message)
         return await self.submit(
             subject, subjects.encode_message(message), self.publisher.headers(message)
         )
 
     async def request_unread(self, message: Message) -> None:
-        """As `request`, but return when the bus has it: for a message that may be removed as soon
-        as it is read.
+        """Publish a request that may be removed as soon as it is read; do not wait for its
+        sequence.
         """
         subject = subjects.subject_of(message)
         await self._publish_once(
@@ -221,8 +212,8 @@ class Bus:
         )
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
-        """Publish once, as a person; return the sequence in the subject's stream, also if an intake
-        took it first.
+        """Publish a body, without a retry. Return the sequence in the subject's stream, also if an
+        intake stores it first.
         """
         ack = await self._publish_once(subject, body, headers)
         if ack.stream == subjects.stream_holding(subject):
@@ -240,25 +231,21 @@ class Bus:
             raise tail_module.intake_full_error(subject, str(error.description)) from error
 
     async def publish_incidents(self) -> None:
-        """For ever: what keeps us from saying and hearing, as messages. For services; others may
-        not say it.
-        """
+        """Publish incidents for ever. Only services have the right."""
         await self.incidents.publish_all(self._publish_incident)
 
     async def _publish_incident(self, message: Message) -> None:
-        """As `publish`, but nothing waits for it: what an older stream, say, does not take is
-        dropped in the end.
-        """
-        for _ in range(TRIES):
+        """Publish an incident, with a limited number of tries: an older stream may not take it."""
+        for _ in range(INCIDENT_TRIES):
             try:
                 await self.publisher.publish_once(message)
                 return
             except NatsError as error:
                 why = repr(error)
-                await asyncio.sleep(TRY_AGAIN_S)
+                await asyncio.sleep(INCIDENT_RETRY_S)
         log.warning("NotSaid", message=message.id(), error=why)
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ reading
 
     async def follow(
         self,
@@ -269,30 +256,28 @@ class Bus:
         strays: bool = False,
         stored_s: Mapping[str, float] = NOT_KNOWN,
     ) -> None:
-        """Give `handler` every message of these kinds, in stream order, beginning behind
-        `after[stream]`.
+        """Give `handler` every message of these kinds, in stream order, after `after[stream]`.
 
-        What is stored already comes in the order in which it was stored, whichever stream holds it.
+        Return when all messages that were stored at the call are handled, in the order of storing
+        over all streams; then go on in the background. An exception of the handler stops the
+        service: it is a bug, not bad input.
 
-        `stored_s[stream]`: when the message at `after[stream]` was stored. Raises `SetBack`, before
-        anything is handed on, where a stream holds another message there; later the background task
-        does, and the service ends.
+        `stored_s[stream]`: the time when the message at `after[stream]` was stored. Raises
+        `StreamSetBack` before the first message if another message is there; if that happens later,
+        the background task raises it, and the service ends.
 
-        `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies
-        on a subject that is no kind's is buried too, unless a newer version's service says it
-        (`newer.py`): one service must ask for it, for nobody else would ever look there.
-
-        Returns when all that was stored at the call has been handled, and goes on in the
-        background. An exception of the handler stops the service: it is a bug, not bad input.
+        `unusable` may answer a message that cannot be read, before it becomes a dead letter. With
+        `strays`, messages on subjects of no kind become dead letters too, unless a service of a
+        newer version published them. One service must do this, because no other one reads them.
         """
         followers = []
         for stream, here in _by_stream(kinds).items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
-            ear = StreamSubscription(stream, frozenset(here), handler, unusable, filters)
+            subscription = StreamSubscription(stream, frozenset(here), handler, unusable, filters)
             place = Position(after.get(stream, 0), stored_s.get(stream, 0.0))
             followers.append(
                 DurableConsumer(
-                    self.client, self.js, self.name, ear, place, lambda: self.must_lead()
+                    self.client, self.js, self.name, subscription, place, lambda: self.must_lead()
                 )
             )
         await self._create_consumers(followers)
@@ -306,7 +291,7 @@ class Bus:
             self.spawn(self._follow_forever(follower))
 
     async def _create_consumers(self, followers: list[DurableConsumer]) -> None:
-        """Make every consumer; where a stream was set back, leave no subscription behind."""
+        """Create every consumer. If a stream was set back, close all subscriptions."""
         try:
             for follower in followers:
                 await self.retry_until_answered(
@@ -325,25 +310,27 @@ class Bus:
         await self._handle(raw, follower.subscription)
         await follower.acknowledge(raw)
 
-    async def _handle(self, raw: Msg, ear: StreamSubscription) -> None:
+    async def _handle(self, raw: Msg, subscription: StreamSubscription) -> None:
         try:
-            heard = stored_message(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
+            heard = (
+                stored_message(raw) if subjects.kind_of(raw.subject) in subscription.kinds else None
+            )
         except subjects.UnreadableMessage as error:
             if isinstance(error, subjects.UnknownMessage) and is_from_newer_service(
                 raw.subject, raw.headers
             ):
                 return self._count_newer(subjects.tag_in(raw.subject))
-            if ear.on_unreadable and await ear.on_unreadable(
+            if subscription.on_unreadable and await subscription.on_unreadable(
                 raw.subject, raw.data, raw.metadata.sequence.stream, str(error)
             ):
                 log.info("AnsweredUnusable", subject=raw.subject)
-            return await self.add_dead_letter(raw, ear.stream, str(error))
+            return await self.add_dead_letter(raw, subscription.stream, str(error))
         if heard:
             self.traffic.heard.count(subjects.tag_of(type(heard.message)))
-            await ear.handler(heard)
+            await subscription.handler(heard)
 
     def _count_newer(self, tag: str) -> None:
-        """Count a message of a newer version; each kind is logged once."""
+        """Count a message of a newer version; log each kind once."""
         self.traffic.newer.count(tag)
         if tag not in self._newer:
             self._newer.add(tag)
@@ -352,15 +339,13 @@ class Bus:
     async def read_stored(
         self, kinds: Iterable[type[Message]], through: Mapping[str, int]
     ) -> AsyncIterator[StoredMessage]:
-        """Yield the messages of these kinds up to a sequence of each stream; what cannot be read is
-        left out.
-
-        For a service that does not `follow` yet.
+        """Yield the readable messages of these kinds up to a sequence of each stream. Call it before
+        `follow`.
         """
         for stream, here in _by_stream(kinds).items():
             if stream not in through:
                 continue
-            ear = StreamSubscription(
+            subscription = StreamSubscription(
                 stream,
                 frozenset(here),
                 _ignore_message,
@@ -368,7 +353,7 @@ class Bus:
                 tuple(sorted(map(subjects.pattern, here))),
             )
             follower = DurableConsumer(
-                self.client, self.js, self.name, ear, Position(), lambda: self.must_lead()
+                self.client, self.js, self.name, subscription, Position(), lambda: self.must_lead()
             )
             await self.retry_until_answered(follower.create)
             while follower.pending:
@@ -388,19 +373,18 @@ class Bus:
         since_s: float | None = None,
         on_set_back: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[StoredMessage]:
-        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out,
-        nothing else is.
+        """Watch subjects of one stream without leaving a trace. Unreadable messages are left out.
 
-        All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
-        `on_set_back`: to be called when the stream has lost what we saw last; what was stored since
-        is read on.
+        All `filters` must belong to one stream. `since_s` (a time) overrides `deliver`.
+        `on_set_back`: called when the stream has lost the last message that was read; reading goes
+        on with what was stored since.
         """
         return tail_module.tail_messages(
             self.client, self.js, filters, deliver, since_s, self.retry_until_answered, on_set_back
         )
 
     async def last_message(self, kind: type[Message], key: str) -> StoredMessage | None:
-        """The newest message on one subject; None where there is none that can be read."""
+        """Return the newest message on one subject; None if there is none, or it is unreadable."""
         subject = subjects.pattern(kind, key)
         stream = subjects.stream_holding(subject)
         try:
@@ -417,8 +401,8 @@ class Bus:
         return StoredMessage(message, subject, stream, int(raw.seq or 0), 0.0)
 
     async def retry_until_answered(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The server's answer to what only reads, however long it is away meanwhile; raises what
-        never passes.
+        """Return the answer to a request that only reads, however long the bus is away. Raises
+        permanent errors.
         """
         return (
             await retry_until_answered(self.client, question, self._warning)
@@ -427,14 +411,12 @@ class Bus:
         )
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:
-        """Where the newest message on one subject lies, whether it can be read or not; 0: there is
-        none.
-        """
+        """Return the sequence of the newest message on one subject; 0 if there is none."""
         return await self.last_sequence_matching(subjects.pattern(kind, key))
 
     async def last_sequence_matching(self, filtered: str) -> int:
-        """The same of all subjects that a filter lets through. On a bus of several servers it may
-        be out of date.
+        """Return the sequence of the newest message that a filter matches; 0 if there is none. A
+        bus of several servers may answer with an old one.
         """
         try:
             return int((await self.publisher.last_message_on(filtered)).seq or 0)
@@ -442,34 +424,33 @@ class Bus:
             return 0
 
     async def add_dead_letter(self, raw: Msg, stream: str, error: str) -> None:
-        """Copy a message to the dead letters, with its error; once, however often it is tried."""
+        """Copy a message to the dead letters, with its error; once, however often it is read."""
         await self.dead_letters.add_message(raw, stream, error)
 
     async def add_dead_entry(
         self, bucket: str, key: str, revision: int, body: bytes, error: str
     ) -> None:
-        """The same for an entry of a bucket."""
+        """Copy an entry of a bucket to the dead letters, with its error."""
         await self.dead_letters.add_entry(bucket, key, revision, body, error)
 
-    # ------------------------------------------------------------ keeping
+    # ------------------------------------------------------------ buckets
 
     async def replace_entry(
         self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None = None
     ) -> int:
-        """Write an entry of a bucket whose revision is still this one (0: there is none); returns
-        the new revision.
+        """Write an entry of a bucket if its revision is `on_top_of` (0: there is none); return the
+        new revision.
 
-        Raises `Stale` where it is another. Tried once: after any other error it may have been
-        written.
+        Raises `Stale` if it is another. There is no retry: after any other error the entry may have
+        been written.
         """
         return await self.publisher.replace_entry(subject, body, on_top_of, timeout_s)
 
     async def write_state(self, key: str, body: bytes) -> None:
-        """A service's entry in `weir-state`. Raises `Stale` where another has written it since we
-        looked.
+        """Write a service's entry in `weir-state`. Raises `Stale` if another replica wrote it.
 
-        We look, then make sure that we still lead, then write on top of what we saw: so no later
-        leader's is lost.
+        Read the revision, check that this replica still leads, then write on top of that revision.
+        So the entry of a later leader is never lost.
         """
         subject = bucket_subject(STATE, key)
         try:
@@ -485,7 +466,7 @@ class Bus:
         return await self.retry_until_answered(lambda: self.js.key_value(name))
 
     def entry_store(self, name: str) -> KeyValue:
-        """As `bucket`, for who may read and write entries only, and not ask the server for more."""
+        """Return a bucket for a user that may only read and write entries."""
         return KeyValue(
             name=name, stream=stream_of(name), pre=bucket_subject(name, ""), js=self.js, direct=True
         )
@@ -498,16 +479,16 @@ class Bus:
             lambda: self.js.object_store(program_bucket(namespace))
         )
 
-    # ------------------------------------------------------------ living
+    # ------------------------------------------------------------ background tasks, closing
 
     def spawn(self, work: Awaitable[None]) -> None:
-        """Run in the background; a failure is kept for `app` to see."""
+        """Run in the background; `raise_failure` raises its error."""
         self._tasks.add(asyncio.ensure_future(work))
         self._new.cancel()
         self._new = asyncio.get_running_loop().create_future()
 
     async def raise_failure(self) -> None:
-        """Return never, but raise what a background task raised."""
+        """Wait for ever, and raise the error of a background task."""
         while True:
             await asyncio.wait(self._tasks | {self._new}, return_when=asyncio.FIRST_COMPLETED)
             for task in [t for t in self._tasks if t.done()]:
@@ -515,28 +496,26 @@ class Bus:
                 task.result()
 
     def on_stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
-        """Somebody asks us to stop: wait for this, while everything goes on, before anything is
-        closed.
-        """
-        self._farewells.append(farewell)
+        """Add a callback that a stop waits for, before anything is closed."""
+        self._stop_callbacks.append(farewell)
 
     async def prepare_stop(self) -> None:
-        for farewell in self._farewells:
+        for farewell in self._stop_callbacks:
             await farewell()
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
-        """Call this before the connection closes."""
-        self._closers.append(closer)
+        """Add a callback for before the background tasks end."""
+        self._close_callbacks.append(closer)
 
     def on_closed(self, last_word: Callable[[], Awaitable[None]]) -> None:
-        """Call this when nothing runs any more, while there is a connection still."""
-        self._last_words.append(last_word)
+        """Add a callback for after the background tasks, while the connection is still open."""
+        self._closed_callbacks.append(last_word)
 
     async def close(self) -> None:
-        for closer in self._closers:
+        for closer in self._close_callbacks:
             await closer()
         await process.cancel_tasks(*self._tasks)
-        for last_word in self._last_words:
+        for last_word in self._closed_callbacks:
             await last_word()
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
@@ -550,7 +529,7 @@ def _by_stream(kinds: Iterable[type[Message]]) -> dict[str, set[type[Message]]]:
 
 
 async def _ignore_message(heard: StoredMessage) -> None:
-    """For who reads without a handler."""
+    """Handle a message that is read without a handler."""
 
 
 def _is_receiving(follower: DurableConsumer) -> bool:
@@ -558,4 +537,4 @@ def _is_receiving(follower: DurableConsumer) -> bool:
 
 
 def _always_allowed() -> None:
-    """Where there is one replica, or none acts for all."""
+    """Allow everything, where no replica leads."""

@@ -1,28 +1,25 @@
-"""Pulling a consumer's messages, each handed on the moment it comes.
+"""Pull consumers: `PullConsumer` reads any consumer, `DurableConsumer` a service's own, in order.
 
-The client library's own `fetch(n)` returns early with fewer than n messages but leaves its request
-open on the server. What comes next is then answered on that old request, and the next `fetch` waits
-until the old one expires: messages lay for up to 5 s after a quiet spell (nats-py 2.16 on
-nats-server 2.15; a test shows it). So we ask ourselves, with one request open at a time, and know
-by its heartbeat that the server still has it. What was asked for is never dropped, however large:
-it would come again late, behind what it came before.
+Pulling. The client library's `fetch(n)` may return early and leave its request open on the server;
+the next message then answers the old request, and the next `fetch` waits until that one expires:
+messages were late by up to 5 s (nats-py 2.16 with nats-server 2.15, a test shows it; nats.py issue
+933 is similar). So a `PullConsumer` has one open request at a time, and knows by the server's
+heartbeats that the server still has it. What was requested is never discarded, however large: the
+server would deliver it later, out of order.
 
-A consumer counts what it delivers. A number left out was lost on the way: on a connection that
-broke, say. It would come again late, or, where nothing is acknowledged, never; so who reads is
-told, and makes another consumer behind what it has seen.
+A consumer numbers its deliveries. A missing number means that a message was lost on the way, on a
+broken connection for example. Then `ConsumerGone` is raised, and the reader creates another
+consumer after its position.
 
-Hearing: a service's durable consumer on one stream, read in order. Edge.
+Promise of `DurableConsumer`: every message once, in the order of the stream, after the last one
+that was handled, whatever happens to the server, the connection and the consumer. So the position
+is stored here and not on the server. If a delivery is missing or repeated, the consumer is created
+anew. Acknowledgements are for people who look at the consumer, and let the server send more; one
+covers all messages before it.
 
-Promise: every message once, in the stream's order, behind the last that was handed on, whatever
-becomes of the server, of the connection, and of the consumer. For that the place is kept here, and
-not with the server: where a delivery is missing, comes again, or is no longer to be had, the
-consumer is made anew behind what was heard. An acknowledgement covers all that came before it; it
-is for those who look at the consumer from outside, and lets the server send more.
-
-A bus that lost its disks' last writes, or was restored, has streams that were set back: they end
-before what was heard, or hold another message there. So the last message that was heard is read
-again, and must have been stored at the same time. Only a message that was removed since cannot be
-compared.
+A bus that was restored, or lost the last writes of its disks, has streams that were set back: they
+end before the position, or have another message there. So the last handled message is read again;
+its time of storing must be the same. A message that was removed since cannot be compared.
 """
 
 from __future__ import annotations
@@ -49,18 +46,19 @@ from shared.bus.client import RETRY_S, Refused, ResilientClient, put_status, tak
 from shared.messages import Message
 from shared.runtime.log import RateLimitedWarning
 
+log = structlog.get_logger()
+
 ASKED_FOR = 256
 EXPIRES_S, HEARTBEAT_S = 30.0, 2.0
 HEARTBEAT, OVER = "100", ("404", "408")
 BROKEN = "the connection broke, and with it our request"
-ACK = "$JS.ACK."  # a message of the stream wants an answer; only without that is a status the server's own word
+ACK = "$JS.ACK."
+"""Prefix of the reply subject of a stream's message. Without it, a message is a status."""
 NANO = 1_000_000_000
 
 
 class ConsumerGone(NatsError):
-    """The server has not our request any more, or not our consumer, or what it sent was lost: make
-    another.
-    """
+    """The consumer or its request is gone, or a delivery was lost: create another consumer."""
 
 
 class PullConsumer:
@@ -71,19 +69,18 @@ class PullConsumer:
         client: ResilientClient,
         stream: str,
         consumer: str,
-        may_ask: Callable[[], None] = lambda: None,
+        may_pull: Callable[[], None] = lambda: None,
     ) -> None:
-        self._client, self._may_ask = client, may_ask
+        self._client = client
+        self._may_pull = may_pull
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due, self._count = 0, 0
         self.receiving = False
-        """Has the server our request? It says so at each heartbeat: a connection alone delivers
-        nothing.
-        """
+        """True while the server has the request, as its heartbeats show."""
 
     async def next(self) -> Msg:
-        """Wait for the next message, however long. Raises `Gone`."""
+        """Wait for the next message, without a limit. Raises `ConsumerGone`."""
         try:
             while True:
                 raw = await self._receive()
@@ -112,7 +109,7 @@ class PullConsumer:
 
     @property
     def buffered(self) -> int:
-        """How many need not be waited for."""
+        """The number of messages that have arrived already."""
         return self._inbox.pending_msgs if self._inbox else 0
 
     async def _receive(self) -> Msg:
@@ -132,12 +129,13 @@ class PullConsumer:
         return self._inbox
 
     def _on_break(self) -> None:
-        """What came before it is read first."""
+        """Report the broken connection after the messages that arrived before it."""
         if self._inbox:
             put_status(self._client, self._inbox, BROKEN)
 
     async def _request_batch(self, inbox: Subscription) -> None:
-        self._may_ask()  # what is given to one who no longer leads is missed by who does
+        # A message that a replica without the lease pulls would be missing at the leader.
+        self._may_pull()
         wanted = {
             "batch": ASKED_FOR,
             "expires": int(EXPIRES_S * NANO),
@@ -155,17 +153,15 @@ class PullConsumer:
             await inbox.unsubscribe()
 
 
-log = structlog.get_logger()
-
 UNACKNOWLEDGED = 128
-"""Most messages that are dealt with and not yet acknowledged; when nothing waits to be read, there
-are none.
+"""The most messages that are handled and not acknowledged. While no message waits, there are
+none.
 """
 
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message with where and when the server stored it."""
+    """A message, with its place and time of storing."""
 
     message: Message
     subject: str
@@ -176,15 +172,15 @@ class StoredMessage:
 
 Handler = Callable[[StoredMessage], Awaitable[None]]
 OnUnreadable = Callable[[str, bytes, int, str], Awaitable[bool]]
-"""Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters
-all the same.
+"""Subject, body, stream sequence, error -> True if the message was answered. It becomes a dead
+letter in any case.
 """
 
 
 @dataclass(frozen=True)
 class StreamSubscription:
-    """Who hears a stream, and which kinds of what it holds. `filters`: what is asked for; empty:
-    all of it.
+    """A handler of some kinds of messages of a stream. `filters`: requested from the server; empty:
+    all messages.
     """
 
     stream: str
@@ -195,26 +191,24 @@ class StreamSubscription:
 
 
 class StreamSetBack(Exception):
-    """The stream does not hold what we have heard of it: what we know is partly of messages that
-    are no more.
-    """
+    """The stream was set back: it has lost messages that were handled."""
 
 
 def stored_message(raw: Msg) -> StoredMessage:
-    """Raises `subjects.Unusable`."""
+    """Decode a message. Raises `subjects.UnreadableMessage`."""
     meta = raw.metadata
     message = subjects.decode_message(raw.subject, raw.data)
     return StoredMessage(message, raw.subject, meta.stream, meta.sequence.stream, stored_time(raw))
 
 
 def stored_time(raw: Msg) -> float:
-    """Return when the server stored a message; seconds since 1970, to the microsecond."""
+    """Return the time when the server stored a message; seconds since 1970, to the microsecond."""
     return float(raw.metadata.timestamp.timestamp())
 
 
 class Position(NamedTuple):
-    """The sequence of the last message of a stream that was dealt with (0: none); when it was
-    stored (0: not known).
+    """The last handled message of a stream: its sequence (0: none) and its time of storing (0: not
+    known).
     """
 
     sequence: int = 0
@@ -222,7 +216,9 @@ class Position(NamedTuple):
 
 
 class DurableConsumer:
-    """`after`: where it begins. `pending`: how many are to come."""
+    """The consumer of one service on one stream. `after`: the sequence of the last handled message;
+    `pending`: the number of stored messages after it.
+    """
 
     def __init__(
         self,
@@ -231,12 +227,12 @@ class DurableConsumer:
         name: str,
         ear: StreamSubscription,
         after: Position,
-        may_ask: Callable[[], None],
+        may_pull: Callable[[], None],
     ) -> None:
         self.client = client
         self.js = js
         self.subscription = ear
-        self.may_ask = may_ask
+        self.may_pull = may_pull
         self.durable = consumer_name(name, ear.stream)
         self.after, self.stored_s = after
         self.pending, self.unacknowledged = 0, 0
@@ -244,10 +240,10 @@ class DurableConsumer:
         self.puller, self._warning = self._puller(), RateLimitedWarning()
 
     def _puller(self) -> PullConsumer:
-        return PullConsumer(self.client, self.subscription.stream, self.durable, self.may_ask)
+        return PullConsumer(self.client, self.subscription.stream, self.durable, self.may_pull)
 
     async def create(self) -> None:
-        """Make the consumer, in the place of one that may be there. Raises `SetBack`."""
+        """Create the consumer in place of an old one. Raises `StreamSetBack`."""
         with contextlib.suppress(NotFoundError):
             await self.js.delete_consumer(self.subscription.stream, self.durable)
         config = ConsumerConfig(
@@ -269,26 +265,26 @@ class DurableConsumer:
             await self._verify_position()
 
     async def _verify_position(self) -> None:
-        """Read the last message that was heard again; raise `SetBack` unless it is the same."""
+        """Read the last handled message again. Raise `StreamSetBack` unless it is the same."""
         last = int((await self.js.stream_info(self.subscription.stream)).state.last_seq)
         if last < self.after:
             raise StreamSetBack(
-                f"{self.subscription.stream} ends at {last}, and we have heard {self.after}"
+                f"{self.subscription.stream} ends at {last}, and this service has read up to {self.after}"
             )
         if not self.pending:
-            return  # it was removed since, and nothing came behind it
+            return  # the message was removed, and there is none after it
         raw = await self.puller.next()
         if raw.metadata.sequence.stream > self.after:
             self._peeked = raw
         elif stored_time(raw) != self.stored_s:
             raise StreamSetBack(
-                f"{self.subscription.stream} holds another message at {self.after} than we have heard"
+                f"{self.subscription.stream} has another message at {self.after} than this service has read"
             )
         else:
             self.pending = raw.metadata.num_pending
 
     async def next(self) -> Msg:
-        """The next message, however long the server is away meanwhile."""
+        """Return the next message, however long the server is away."""
         while True:
             try:
                 raw, self._peeked = self._peeked or await self.puller.next(), None
@@ -298,20 +294,20 @@ class DurableConsumer:
             self.pending = raw.metadata.num_pending
             if raw.metadata.sequence.stream > self.after:
                 return raw
-            await self.acknowledge(raw)  # the acknowledgement was too late, or got lost
+            await self.acknowledge(raw)  # the last acknowledgement was late, or was lost
 
     async def acknowledge(self, raw: Msg) -> None:
-        """It is dealt with, and so is all that came before it."""
+        """Note that this message and all before it are handled."""
         if raw.metadata.sequence.stream > self.after:
             self.after, self.stored_s = raw.metadata.sequence.stream, stored_time(raw)
         self.unacknowledged += 1
         if self.unacknowledged >= UNACKNOWLEDGED or not self.puller.buffered:
             self.unacknowledged = 0
-            with contextlib.suppress(NatsError):  # then it comes again, and is passed over
+            with contextlib.suppress(NatsError):  # the message is then delivered again and ignored
                 await raw.ack()
 
     async def _recreate(self, error: NatsError) -> None:
-        """Where we are in the stream we know; raises `SetBack`, and what no later try can heal."""
+        """Create the consumer again. Raises `StreamSetBack`, and permanent errors."""
         log.warning(
             "FollowsAgain", stream=self.subscription.stream, after=self.after, error=repr(error)
         )
@@ -320,7 +316,7 @@ class DurableConsumer:
             if self.client.is_closed:
                 raise error
             await asyncio.sleep(RETRY_S)
-            self.may_ask()
+            self.may_pull()
             if self.client.is_reconnecting:
                 continue
             try:
@@ -336,8 +332,8 @@ class DurableConsumer:
 async def merge_stored(
     followers: Sequence[DurableConsumer],
 ) -> AsyncIterator[tuple[DurableConsumer, Msg]]:
-    """Yield what waits for each of them, in the order in which the server stored it; one message of
-    each is held.
+    """Yield the pending messages of all consumers in the order in which the server stored them; one
+    message of each consumer is held.
     """
     left = {follower: follower.pending for follower in followers}
     heads: dict[DurableConsumer, Msg] = {}

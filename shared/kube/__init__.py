@@ -1,7 +1,6 @@
-"""The Kubernetes API, as the monitor and the launcher use it: one way to ask, and one way to look.
+"""The Kubernetes API, as the monitor and the launcher use it: one client, and one list-and-watch.
 
-Law: what is asked goes through one gate, so that a program keeps within a limit of its own, rests
-when the server says so, and counts what it asks. What is looked at is listed page by page and then
-watched, once a kind, and only what is needed of each object is kept. Read first: `pacing.py`, then
-`reader.py`.
+Law: every request passes one rate limiter, so that a program keeps its own limit, pauses when the
+server asks for it, and counts its requests. Objects are listed page by page and then watched, once
+per kind; only the needed fields are kept. Read first: `limiter.py`, then `watch.py`.
 """

@@ -1,19 +1,14 @@
-"""Which taints take a node's pods away, and whether a node has been closed to new ones by somebody
-who may open it.
+"""Taints that evict a node's pods, and the grace period that a task gets.
 
-A pod that does not tolerate a NoExecute taint is deleted for it at once. Who takes nodes away
-(autoscalers, clouds' spot notices) says so beforehand by a taint of a known name, mostly one that
-only keeps new pods off. That a node is not ready or cannot be reached is a taint, too, but says
-nothing of whether its pods have to go.
+A pod that does not tolerate a NoExecute taint is deleted at once. Autoscalers and the spot notices
+of clouds announce the end of a node with a taint of a known name; most of them only keep new pods
+off. "Not ready" and "unreachable" are taints too, but do not mean that pods have to leave.
 
-How long a task may take to end: as long as its job was seen to need to move a task elsewhere.
-Pure.
+    grace = max(requested, min(MARGIN * change, most))
 
-    grace = max(asked, min(MARGIN * change, most))
-
-asked: `grace_s` of the request; change: the longest of the last measured times from a decision to
-the first update of the generation that it wanted (pods, preparation, drain, save, restore); most: a
-bound that somebody else sets.
+requested: `grace_s` of the request; change: the longest of the last measured times from a decision
+to the first update of its generation (pods, preparation, drain, save, restore); most: the bound of
+the platform.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ def evicts_pods(taint: Taint) -> bool:
 
 
 def leaving_reason(schedulable: bool, taints: Iterable[Taint]) -> str:
-    """Why its pods have to go, the hardest reason; empty where they may stay."""
+    """Return the strongest reason why a node's pods have to leave; empty if they may stay."""
     if any(evicts_pods(taint) for taint in taints):
         return TAINTED
     return "" if schedulable else CORDONED
@@ -55,14 +50,16 @@ def leaving_reason(schedulable: bool, taints: Iterable[Taint]) -> str:
 
 MARGIN = 1.5
 MEASUREMENTS_KEPT = 3
-"""Measurements that count."""
+"""Number of measurements that count."""
 
 
 def grace_period(asked_s: float, changes_s: Sequence[float], most_s: float) -> float:
-    """Seconds; what was asked for where nothing was measured."""
+    """Return seconds; the requested period if nothing was measured."""
     return max(asked_s, min(MARGIN * max(changes_s, default=0.0), most_s))
 
 
 def add_measurement(changes_s: Sequence[float], change_s: float) -> tuple[float, ...]:
-    """The measurements with one more; 0 is none."""
-    return (*changes_s, *((change_s,) if change_s > 0 else ()))[-MEASUREMENTS_KEPT:]
+    """Return the last measurements with one more. 0 is no measurement."""
+    if change_s > 0:
+        changes_s = (*changes_s, change_s)
+    return tuple(changes_s[-MEASUREMENTS_KEPT:])

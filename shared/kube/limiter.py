@@ -1,27 +1,19 @@
-"""What was asked of the API, counted. Pure.
+"""The rate limit of requests to the Kubernetes API, the backoff after errors, and request counts.
 
-How often the API may be asked, and how long to wait after trouble. Pure.
-
-The limit. There are `burst` slots. A request takes one, and gives it back `burst / rate` seconds
-after the answer began. So two requests of one slot reach the server at least that far apart,
-however long each was on its way, and
+Rate limit. There are `burst` slots. A request takes one, and gives it back `burst / rate` seconds
+after its answer begins. So two requests in one slot reach the server at least that far apart, and
 
     in any burst / rate seconds at most `burst` requests arrive,
     in any one second at most  burst * ceil(rate / burst)           (`most_in_a_second`)
 
-which is less than a token bucket of the same two figures lets through (rate + burst), and needs no
-clock of the server.
+That is less than a token bucket with the same figures allows (rate + burst), and needs no clock of
+the server. Requests leave in the order in which they were made; none while the server wants a
+pause (`Retry-After`).
 
-The wait after the n-th trouble in a row, with a chance in [0, 1) ("equal jitter": Brooker,
-Exponential Backoff And Jitter, 2015), so that those who were hurt together do not come back
-together:
+Backoff after the n-th failure in a row, with a random number in [0, 1) ("equal jitter": Brooker,
+Exponential Backoff And Jitter, 2015), so that clients that failed together do not return together:
 
-    wait = min(longest, first * 2^(n - 1)) * (1 + chance) / 2       (`wait_s`)
-
-The gate through which every request of one program goes. Edge.
-
-Promise: no more requests than `pacing.py` says, in the order of asking; none while the server wants
-silence, and afterwards each at a moment of its own.
+    wait = min(longest, first * 2^(n - 1)) * (1 + random) / 2       (`backoff_s`)
 """
 
 from __future__ import annotations
@@ -51,8 +43,8 @@ WAITED = Family(
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """By verb and status ("list 200"; status 0: no answer), and the seconds that they waited for
-    our own limit.
+    """Requests by verb and status ("list 200"; status 0: no answer), and the seconds that they
+    waited for the rate limit.
     """
 
     counts: Mapping[str, int] = {}
@@ -72,7 +64,7 @@ def add_wait(requests: Requests, seconds: float) -> Requests:
 
 
 def requests_since(earlier: Requests, later: Requests) -> Requests:
-    """What came after `earlier`."""
+    """Return the requests after `earlier`."""
     more = {key: count - earlier.counts.get(key, 0) for key, count in later.counts.items()}
     return Requests(
         counts={k: n for k, n in sorted(more.items()) if n},
@@ -85,8 +77,8 @@ def request_measures(requests: Requests) -> tuple[Measure, ...]:
     return Measure(ASKED, by_labels), Measure(WAITED, {(): requests.waited_s})
 
 
-DOUBLINGS = 32  # beyond which any wait is the longest
-LONGEST_HOLD_S = 300.0  # of a server that asks for more, we ask again then
+DOUBLINGS = 32  # after so many failures the backoff does not grow
+LONGEST_HOLD_S = 300.0  # the longest pause that a server may impose
 TOO_MANY, SERVER_TROUBLE = 429, 500
 
 
@@ -99,15 +91,13 @@ def most_in_a_second(rate: float, burst: int) -> int:
 
 
 def retry_after_s(status: int, retry_after: str | None) -> float:
-    """How long an answer asks us to be silent: its Retry-After in whole seconds, of a 429 or of a
-    server in trouble.
+    """Return the pause that an answer asks for: `Retry-After` in whole seconds, with status 429 or
+    an error of the server.
     """
-    asks = status == TOO_MANY or status >= SERVER_TROUBLE
-    return (
-        min(float(retry_after), LONGEST_HOLD_S)
-        if asks and retry_after and retry_after.isdecimal()
-        else 0.0
-    )
+    wants_pause = status == TOO_MANY or status >= SERVER_TROUBLE
+    if not wants_pause or not retry_after or not retry_after.isdecimal():
+        return 0.0
+    return min(float(retry_after), LONGEST_HOLD_S)
 
 
 class RateLimiter:
@@ -119,7 +109,7 @@ class RateLimiter:
 
     @asynccontextmanager
     async def request_slot(self) -> AsyncIterator[None]:
-        """From when a request may leave to when its answer begins."""
+        """Hold a slot from the departure of a request to the beginning of its answer."""
         await self.slots.acquire()
         try:
             await self._until_open()

@@ -1,11 +1,8 @@
-"""What stands around Kubernetes' objects: pages of lists, lines of watches, refusals. Null stands
-for absent.
+"""Parts of Kubernetes API objects, and its quantities (`250m`, `1.5Gi`, `1e3`).
 
-What Kubernetes means by `250m`, `1.5Gi` or `1e3`.
-
-Law: parsed exactly, and whole once parsed (thousandths of a core, bytes, devices, pods), rounded up
-as the scheduler does, so that sums are exact. Nothing is larger than `LARGEST`, as Kubernetes' own
-reading has it.
+Null stands for absent. A quantity is parsed exactly, and is a whole number then (thousandths of a
+core, bytes, devices, pods), rounded up as the scheduler does, so that sums are exact. No quantity is
+larger than `LARGEST`, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import msgspec
 
 
 class MalformedObject(ValueError):
-    """An object that is not as Kubernetes makes them; the text says where."""
+    """An object that is not valid in Kubernetes; the text names the place."""
 
 
 class ApiObject(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,7 +28,7 @@ class ListMeta(ApiObject, frozen=True):
 
 
 class ListPage(ApiObject, frozen=True):
-    """One page of a list; its objects are as yet unread."""
+    """One page of a list. Its objects are not decoded."""
 
     metadata: ListMeta
     items: list[msgspec.Raw] | None = None
@@ -45,13 +42,13 @@ class WatchLine(ApiObject, frozen=True):
 
 
 class Versioned(ApiObject, frozen=True):
-    """What every object has, and every bookmark."""
+    """The part that every object and every bookmark has."""
 
     metadata: ListMeta
 
 
 class Status(ApiObject, frozen=True):
-    """The API's way to say no."""
+    """A refusal of the API server."""
 
     code: int | None = None
     reason: str | None = None
@@ -74,7 +71,7 @@ _UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTP
 
 
 def parse_quantity(quantity: object) -> Fraction:
-    """A quantity in its base unit; raises `ValueError` for what is none."""
+    """Return a quantity in its base unit. Raises `ValueError`."""
     text = str(quantity)
     found = _SHAPE.fullmatch(text)
     if not found:
@@ -87,7 +84,7 @@ def parse_quantity(quantity: object) -> Fraction:
 
 
 def whole_units(resource: str, quantity: object) -> int:
-    """So many thousandths of a core for `cpu`, of the resource's own unit for all else."""
+    """Return thousandths of a core for `cpu`, and the resource's own unit for all others."""
     return _whole(1000 if resource == "cpu" else 1, str(quantity))
 
 

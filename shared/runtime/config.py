@@ -1,11 +1,8 @@
-"""Settings: declared, typed, complete. A misspelt one stops the program.
+"""Settings: declared, typed, complete. An unknown one stops the program.
 
-A service's settings are a frozen struct whose fields come from the environment:
-`WEIR_<SERVICE>_<FIELD>` for its own and `WEIR_<FIELD>` for those of `Common`, which every service
-has. Every timer is a setting; all are logged at start. A mapping is written as JSON, a list with
-commas between.
-
-Where the cluster is, how often it may be asked, and how patient to be with it.
+A service's settings are a frozen struct. Its fields come from the environment: `WEIR_<SERVICE>_<FIELD>`
+for its own, and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a
+setting; all are logged at start. A mapping is written as JSON, a list with commas.
 """
 
 from __future__ import annotations
@@ -19,12 +16,12 @@ from msgspec import Meta
 
 from shared.messages import Namespace, Port
 
-ALIKE = 0.9  # of a name to one that is known: a slip of the finger
+ALIKE = 0.9  # similarity of a misspelt name and a known one
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service needs to know. `nats_credentials`, `nats_ca`: files, or their text (see
-    `client.dial`).
+    """Settings of every service. `nats_credentials`, `nats_ca`: files, or their text (see
+    `connect_client`).
     """
 
     nats_url: str = "nats://127.0.0.1:4222"
@@ -45,12 +42,12 @@ C = TypeVar("C", bound=Common)
 
 
 class BadSettings(ValueError):
-    """Every setting that is wrong, one a line."""
+    """The wrong settings, one in each line."""
 
 
 def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
-    """Read one service's settings; raises `BadSettings` that lists every unknown or missing name
-    and wrong value.
+    """Read the settings of a service. Raises `BadSettings` with all unknown or missing names and
+    wrong values.
     """
     own = f"WEIR_{service.upper()}_"
     common = set(Common.__struct_fields__)
@@ -76,8 +73,8 @@ def _name(field: str, own: str, common: set[str]) -> str:
 
 
 def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
-    """Unknown names that begin as our own do, or that come close to a common one (other services'
-    names do not).
+    """Return an error if an unknown name has the service's prefix or resembles a known name. Other
+    services' names are ignored.
     """
     meant = get_close_matches(name, known, n=1, cutoff=ALIKE)
     if not name.startswith(own) and not meant:

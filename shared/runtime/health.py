@@ -1,8 +1,7 @@
-"""What a service says of itself: what it still lacks to be ready, and what it has measured.
+"""The health of a service: conditions that it needs to be ready, and sources of metrics.
 
-Each part of a service adds what it knows, once, at its start; `listener.py` tells it to whoever
-asks. Alive and ready are two things: a service whose bus is away is alive, and to end it would help
-nobody.
+Each part of a service adds its own at the start; `http_server.py` publishes them. A service is alive
+also while its bus is away: to restart it would not help.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Condition = Callable[[], bool]
 Source = Callable[[], Iterable[Measure]]
 
 STARTED = "having begun"
-"""A condition of every service: met once it has started, and while it stands by to start."""
+"""A condition of every service: met after its start, and while it stands by."""
 
 
 class Health:
@@ -24,17 +23,15 @@ class Health:
         self.sources: dict[str, Source] = {}
 
     def require(self, what: str, met: Condition) -> None:
-        """Not ready, unless `met`. A later one of the same name takes its place."""
+        """Add a condition for readiness. It replaces an earlier one of the same name."""
         self.conditions[what] = met
 
     def add_source(self, whose: str, source: Source) -> None:
-        """What was measured, asked for at each scrape. No two sources may have a family in
-        common.
-        """
+        """Add a source of metrics, read at each scrape. No two sources may share a family."""
         self.sources[whose] = source
 
     def unmet(self) -> list[str]:
-        """The conditions that are not met; none: ready."""
+        """Return the conditions that are not met; the service is ready if there are none."""
         return [what for what, met in self.conditions.items() if not met()]
 
     def measures(self) -> list[Measure]:

@@ -1,10 +1,10 @@
-"""What keeps a service from saying, hearing or seeing what it must: told as messages, with cause
-and remedy. Edge.
+"""Incidents: a service cannot publish, receive or see what it must. They are published with cause and
+remedy.
 
-Each is told when it begins, if the bus can take that, and when it is over, with how long it lasted.
-It goes to the stream of facts, which drops its oldest and so has room also while that of orders is
-full; while the bus is away it waits, as everything does that is said. One thing is told once in
-`TOLD_S`, however often it comes and goes.
+An incident is published at its beginning, if the bus can take it, and at its end with its duration.
+It goes to the stream of facts, which drops its oldest messages and so has room while the stream of
+orders is full. While the bus is away, it waits as all messages do. An incident of one kind is
+published at most once in `TOLD_S`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ REMEDIES: dict[Trouble, str] = {
     "began again": "nothing is lost, it read what it had missed; its log says why it ended, as far as it could",
 }
 AT_ITS_END = ("bus away",)
-"""What cannot be told while it lasts."""
+"""Incidents that can only be published after their end."""
 
 
 class Incidents:
-    """`begins` and `ends` may be called as often as one likes; `thing`: what it is about, where
-    there are several.
+    """The incidents of one service. `begin` and `end` may be repeated; `thing` distinguishes
+    incidents of the same kind.
     """
 
     def __init__(self, service: str, clock: Callable[[], float] = time.time) -> None:
@@ -60,18 +60,18 @@ class Incidents:
             self._enqueue(replace(fact, seconds=max(self.clock() - fact.begun_s, 0.0)))
 
     def record(self, what: Trouble, cause: str) -> None:
-        """It is over before it can be told."""
+        """Record an incident that is over already."""
         self.begin(what, cause)
         lasting = self._lasting.pop((what, ""), None)
         if lasting is not None and what in AT_ITS_END:
             self._enqueue(replace(lasting, seconds=0.0))
 
     def _enqueue(self, fact: ServiceTroubled) -> None:
-        """Where nobody tells them the first few wait, and the rest are forgotten."""
+        """Queue a message. If nobody publishes them, the first few wait, and the rest are dropped."""
         if not self._due.full():
             self._due.put_nowait(fact)
 
     async def publish_all(self, say: Say) -> None:
-        """For ever."""
+        """Publish incidents for ever."""
         while True:
             await say(await self._due.get())

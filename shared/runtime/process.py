@@ -1,19 +1,4 @@
-"""A process that dies with its parent, however the parent dies (Linux; elsewhere a no-op).
-
-SIGTERM while a service imports: the time before its event loop can listen to signals. Edge.
-
-The kernel gives process 1 of a container no signal that it has not asked for. Imports take a
-second, on a busy machine ten; a SIGTERM that came meanwhile was lost, and the kubelet killed the
-service when its grace had passed.
-
-Ports of this machine that nobody holds.
-
-They come from below the range that the kernel gives to outgoing connections: one of those can be
-somebody's by the time that a server wants it, or be answered by the very connection that looks
-whether the server is there yet.
-
-Ending what runs in the background.
-"""
+"""Helpers for a process: death with its parent, early signals, free ports, ending background tasks."""
 
 from __future__ import annotations
 
@@ -32,14 +17,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies. To be called in the child."""
+    """Let the kernel kill this process when its parent dies, on Linux. Call it in the child."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def exit_on_signal(code: int = 0) -> None:
-    """End this process at once on SIGTERM or SIGINT, until `app.run` listens itself. Call it before
-    heavy imports.
+    """End this process at once on SIGTERM or SIGINT, until `run_service` handles them.
+
+    Call it before heavy imports. The kernel sends process 1 of a container no signal without a
+    handler. Imports take 1 to 10 seconds; a SIGTERM in that time was lost, and the kubelet killed
+    the service after its grace period.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -52,13 +40,15 @@ def exit_on_signal(code: int = 0) -> None:
 FREE = range(20_000, 32_000)
 
 _in_turn = itertools.islice(itertools.cycle(FREE), random.randrange(len(FREE)), None)
-"""From a place of this process's own, and none again soon: who was there may still be looked
-for.
+"""Ports in turn, from a random one on: a client may still look for the last server on a port.
+
+They are below the range that the kernel uses for outgoing connections. One of those could occupy a
+port before the server does, or answer its own readiness probe.
 """
 
 
 def free_port() -> int:
-    """Raises `OSError` where there is none."""
+    """Return a port that no process uses. Raises `OSError` if there is none."""
     for number in itertools.islice(_in_turn, len(FREE)):
         if is_port_free(number):
             return number
@@ -66,7 +56,7 @@ def free_port() -> int:
 
 
 def is_port_free(number: int) -> bool:
-    """Whether nobody holds it; who is bound to it and does not listen holds it, too."""
+    """Return True if no process is bound to the port."""
     with socket.socket() as probe:
         try:
             probe.bind(("", number))
@@ -79,7 +69,7 @@ AGAIN_S = 0.1
 
 
 async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel until all have ended, whatever became of them.
+    """Cancel tasks until all have ended, with or without an error.
 
     Once is not enough: before Python 3.12 `asyncio.wait_for` forgets a cancellation that comes
     together with its result (CPython issue 86296), and the NATS client waits that way.

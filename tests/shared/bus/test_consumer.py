@@ -169,7 +169,7 @@ async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus
     await bus.js.delete_stream(subjects.ORDERS)
     await bus.create()
 
-    with pytest.raises(StreamSetBack, match="ends at 0, and we have heard 5"):
+    with pytest.raises(StreamSetBack, match="ends at 0, and this service has read up to 5"):
         async with asyncio.timeout(60):
             await bus.raise_failure()
 

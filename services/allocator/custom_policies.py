@@ -20,7 +20,7 @@ from services.allocator.policies.registry import POLICIES
 from shared.runtime.config import BadSettings
 
 
-def enrol(names: Iterable[str]) -> None:
+def register_policies(names: Iterable[str]) -> None:
     """Add these policies to the known ones; raises `BadSettings` with every name that cannot be
     one, and the cause.
     """

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from services.allocator import failures
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
-from services.allocator.placement.claims import Reach
+from services.allocator.placement.claims import ReachableNodes
 from services.allocator.placement.free_capacity import (
     free_nodes,
-    purses,
-    slots,
+    remaining_pods,
+    remaining_quotas,
     task_limits,
     with_cluster_quotas,
 )
@@ -30,9 +30,9 @@ from services.allocator.policies.contract import Want
 from services.allocator.policy_calls import desired_sizes, jobs_by_policy
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.releases import NOTHING, coming_capacity
+from services.allocator.state.releases import NOTHING_RELEASING, releasing_capacity
 from services.allocator.state.state import State, tables_of
-from services.allocator.state.table_updates import refreshed
+from services.allocator.state.table_updates import refresh_tables
 from services.allocator.steps import (
     evacuation,
     memory_growth,
@@ -41,10 +41,10 @@ from services.allocator.steps import (
     resize,
     slow_task_migration,
 )
-from services.allocator.steps.finish import ending
+from services.allocator.steps.finish import finish
 from services.allocator.steps.preemption import give_way
-from services.allocator.steps.reservations import Reserve
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.steps.reservations import ReservationPlan
+from services.allocator.steps.stabilisation import PendingChange
 from services.allocator.steps.user_changes import fit_into_bounds, suspend
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import AllocationDecided, JobFinished
@@ -65,7 +65,7 @@ class Decisions(msgspec.Struct, frozen=True):
     actions: tuple[AllocationDecided | JobFinished, ...] = ()
     wake_s: float | None = None
     why: dict[str, str] = {}
-    wishes: dict[str, Wish] = {}
+    pending_changes: dict[str, PendingChange] = {}
     failures: tuple[Failure, ...] = ()
     """Of the jobs that were set aside, because a policy or a step raised with them
     (`failures.py`).
@@ -78,7 +78,7 @@ def decide(
     state: State,
     now: float,
     rules: Rules,
-    wishes: Mapping[str, Wish] | None = None,
+    pending_changes: Mapping[str, PendingChange] | None = None,
     suspects: Sequence[Failure] = (),
     untried: Collection[str] = (),
 ) -> Decisions:
@@ -89,59 +89,59 @@ def decide(
     """
     search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
     rules = with_cluster_quotas(state, rules)
-    state = refreshed(state, rules)
+    state = refresh_tables(state, rules)
     try:
-        return _decide_jobs(state, now, rules, wishes or {}, search)
+        return _decide_jobs(state, now, rules, pending_changes or {}, search)
     except Exception as error:
         if failures.RAISE_ALL or rules.strict:
             raise
-        return _without_faulty(state, now, rules, wishes or {}, search, error)
+        return _without_faulty(state, now, rules, pending_changes or {}, search, error)
 
 
-def prepared(state: State, rules: Rules) -> State:
+def prepare_tables(state: State, rules: Rules) -> State:
     """Return the state with tables that are up to date, so that the next pass need not make
     them.
     """
-    return refreshed(state, with_cluster_quotas(state, rules))
+    return refresh_tables(state, with_cluster_quotas(state, rules))
 
 
 def _decide_jobs(
     state: State,
     now: float,
     rules: Rules,
-    wishes: Mapping[str, Wish],
+    pending_changes: Mapping[str, PendingChange],
     search: FaultSearch,
-    aside: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> Decisions:
     """Return the decisions of one pass. `aside`: jobs that are left out; their capacity stays
     taken.
     """
-    jobs = _by_priority(state, aside)
-    urgent, others = _split_urgent(state, jobs)
-    run = _Pass(state, jobs, _open_room(state, urgent, now, rules), now, rules, wishes)
+    jobs = _by_priority(state, left_out)
+    attention, quiescent = _split_by_attention(state, jobs)
+    run = _Pass(state, jobs, _open_room(state, attention, now, rules), now, rules, pending_changes)
 
     # 1. End jobs that are over; take the tasks of jobs that their users suspended.
-    run.ask(_end_or_suspend, urgent)
+    run.ask(_end_or_suspend, attention)
     # 2. Replace lost tasks, before another job may take the free capacity.
-    run.ask(repair.repaired, urgent, run.note_claims)
+    run.ask(repair.replace_lost_tasks, attention, run.note_claims)
     # 3. Move tasks that will be lost, while they still work. Leave jobs alone while a decision is
     #    in flight; take the others into changed bounds.
-    run.ask(evacuation.moved, urgent)
-    run.ask(_wait_or_fit, urgent)
+    run.ask(evacuation.evacuate, attention)
+    run.ask(_wait_or_fit, attention)
     # 4. Reserve capacity for jobs that have waited too long or have a higher priority, and make
     #    others give way. Give tasks the memory that they will need; move tasks that starve.
     run.reserve_capacity()
-    run.ask(_enlarge_or_relieve, urgent)
+    run.ask(_enlarge_or_relieve, attention)
     # 5. Ask each policy for the desired sizes of its jobs; capacity that is being released counts
     #    as free.
     untried = run.ask_policies(search)
     # 6. Leave jobs alone that have their desired size. Start the jobs that wait, then resize those
     #    that run, where room, gain and timing allow. A job with a reservation starts even if its
     #    policy fails with it: others gave way to it.
-    run.settle(others)
+    run.keep_settled(quiescent)
     run.ask(run.start_or_resize, _waiting_first(run.undecided()), run.note_waiting)
     # 7. Add notes to the reasons, and repeat decisions that nobody acts on.
-    run.add_notes(urgent)
+    run.add_notes(attention)
     run.repeat_unanswered()
     search.clear(jobs, "")
     return run.decisions(search, untried)
@@ -151,14 +151,14 @@ def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
     """Return the free capacity. Nodes take nothing new while tasks are sent away from them, or
     starve there.
     """
-    shunned = evacuation.shunned(urgent.values()) | slow_task_migration.shunned(
+    shunned = evacuation.nodes_losing_tasks(urgent.values()) | slow_task_migration.slow_nodes(
         urgent.values(), now, rules
     )
     quotas = rules.quotas
     return Room(
         free_nodes(state),
-        purses(state, quotas),
-        slots(state, quotas),
+        remaining_quotas(state, quotas),
+        remaining_pods(state, quotas),
         task_limits(quotas),
         shunned,
         tables_of(state).index,
@@ -167,15 +167,17 @@ def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
 
 def _end_or_suspend(situation: Situation) -> Verdict | None:
     """Finish a job that is over, or suspend it for its user; None: neither applies."""
-    return ending(situation.job, situation.now, situation.settings) or suspend(situation)
+    return finish(situation.job, situation.now, situation.settings) or suspend(situation)
 
 
 def _wait_or_fit(situation: Situation) -> Verdict | None:
-    return resize.in_flight(situation.job) or fit_into_bounds(situation)
+    return resize.await_pending_decision(situation.job) or fit_into_bounds(situation)
 
 
 def _enlarge_or_relieve(situation: Situation) -> Verdict | None:
-    return memory_growth.enlarged(situation) or slow_task_migration.relieved(situation)
+    return memory_growth.raise_memory(situation) or slow_task_migration.migrate_slow_tasks(
+        situation
+    )
 
 
 # ---------------------------------------------------------------- one pass
@@ -192,16 +194,16 @@ class _Pass:
     room: Room
     now: float
     rules: Rules
-    wishes: Mapping[str, Wish]
+    pending_changes: Mapping[str, PendingChange]
 
     def __post_init__(self) -> None:
-        self.reach = Reach(self.state, self.rules)
-        self.reserve = Reserve(self.state, self.room, self.now, self.rules)
-        self.coming = NOTHING
+        self.reach = ReachableNodes(self.state, self.rules)
+        self.reserve = ReservationPlan(self.state, self.room, self.now, self.rules)
+        self.releasing = NOTHING_RELEASING
         self.targets: Mapping[str, Want] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.seen_jobs = tables_of(self.state).jobs
-        self.aside: dict[str, Verdict] = {}  # of the jobs that a policy fails with
+        self.set_aside: dict[str, Verdict] = {}  # of the jobs that a policy fails with
 
     def situation(self, job: Job) -> Situation:
         """Return the input of a step for one job. It is made anew for each step, because a pass
@@ -217,8 +219,8 @@ class _Pass:
             self.state.cause,
             self.state.opened_s,
             self.targets.get(key),
-            self.wishes.get(key),
-            self.coming,
+            self.pending_changes.get(key),
+            self.releasing,
         )
 
     def undecided(self) -> Jobs:
@@ -252,8 +254,10 @@ class _Pass:
         capacity among all of them. What it wants for a job with a verdict is not used.
         """
         self.reserve.hold_all()
-        self.coming = coming_capacity(self.state.releases, self.state.nodes, self.now, self.rules)
-        cluster = self.coming.added_to(self.room.nodes.values())
+        self.releasing = releasing_capacity(
+            self.state.releases, self.state.nodes, self.now, self.rules
+        )
+        cluster = self.releasing.added_to_nodes(self.room.nodes.values())
         by_policy = jobs_by_policy(self.state, self.jobs)
         raise_all = failures.RAISE_ALL or self.rules.strict
         self.targets, untried = desired_sizes(by_policy, cluster, self.now, search, raise_all)
@@ -265,19 +269,21 @@ class _Pass:
         was not tried keeps its wish, for it may be sound.
         """
         for key, policy in untried.items():
-            self.aside[key] = Verdict(why=untried_reason(policy), wish=self.wishes.get(key))
+            self.set_aside[key] = Verdict(
+                why=untried_reason(policy), pending_change=self.pending_changes.get(key)
+            )
         for each in search.faulty.values():
             if each.policy and each.job in self.jobs:
-                self.aside[each.job] = Verdict(why=each.reason)
+                self.set_aside[each.job] = Verdict(why=each.reason)
 
         # A job with a reservation is decided all the same, because others gave way to it.
         verdicts = {}
-        for key, verdict in self.aside.items():
+        for key, verdict in self.set_aside.items():
             if key not in self.reserve.reservations:
                 verdicts[key] = verdict
         self.verdicts = verdicts | self.verdicts
 
-    def settle(self, others: Jobs) -> None:
+    def keep_settled(self, others: Jobs) -> None:
         """Leave jobs alone that have their desired size, unless a quota or a reservation concerns
         them.
         """
@@ -298,22 +304,22 @@ class _Pass:
     def start_or_resize(self, situation: Situation) -> Verdict:
         """Start or resize a job; one with a reservation starts even against its policy."""
         if self.reserve.reservations:
-            target = self.reserve.start_want(situation)
+            target = self.reserve.start_target(situation)
             situation = replace(situation, target=target)
-        return resize.changed(situation)
+        return resize.start_or_resize(situation)
 
     # ------------------------------------------------------------ what else is said
 
     def note_claims(self, job: Job, verdict: Verdict) -> Verdict:
         """Add the claims that keep the job from some of the nodes."""
-        return _noting(verdict, self.reach.note(job)) if verdict.action is None else verdict
+        return _with_note(verdict, self.reach.note(job)) if verdict.action is None else verdict
 
     def note_waiting(self, job: Job, verdict: Verdict) -> Verdict:
         """Add the same where it waits, and that its policy fails with it."""
-        if verdict.wish or job.wanted is None:
+        if verdict.pending_change or job.newest_decision is None:
             verdict = self.note_claims(job, verdict)
-        if job.key in self.aside:
-            verdict = _noting(verdict, self.aside[job.key].why)
+        if job.key in self.set_aside:
+            verdict = _with_note(verdict, self.set_aside[job.key].why)
         return verdict
 
     def add_notes(self, urgent: Jobs) -> None:
@@ -322,50 +328,56 @@ class _Pass:
         """
         for key, job in urgent.items():
             if job.leaving:
-                self.verdicts[key] = _noting(self.verdicts[key], evacuation.stays(job))
+                self.verdicts[key] = _with_note(
+                    self.verdicts[key], evacuation.describe_staying(job)
+                )
         if not self.reserve.reservations:
             return
         for key, verdict in self.verdicts.items():
             if key in self.jobs:
-                note = self.reserve.note(self.jobs[key], wants_more=verdict.wish is not None)
-                self.verdicts[key] = _noting(verdict, note)
+                note = self.reserve.note(
+                    self.jobs[key], wants_more=verdict.pending_change is not None
+                )
+                self.verdicts[key] = _with_note(verdict, note)
 
     def repeat_unanswered(self) -> None:
         """Repeat decisions that nobody acts on."""
         pending = []
         for job in self.jobs.values():
-            may_be = job.coming is not None or job.running is None or job.resized_from
-            if may_be and repetition.pending_decision(job):
+            may_be = job.pending_generation is not None or job.running is None or job.resized_from
+            if may_be and repetition.repeatable_decision(job):
                 pending.append(job)
         if pending:
             nodes, verdicts = self.state.nodes, self.verdicts
-            self.verdicts |= repetition.attend(pending, verdicts, nodes, self.now, self.rules)
+            self.verdicts |= repetition.repeat_ignored_decisions(
+                pending, verdicts, nodes, self.now, self.rules
+            )
 
     def decisions(self, search: FaultSearch, untried: Mapping[str, str]) -> Decisions:
         """Combine the verdicts of this pass."""
         actions = []
         why = {}
         wishes = {}
-        wakes_s = [self.reserve.wake_s, self.coming.until_s, search.wake_s(untried, self.now)]
+        wakes_s = [self.reserve.wake_s, self.releasing.until_s, search.wake_s(untried, self.now)]
         for key, verdict in self.verdicts.items():
             why[key] = verdict.why
             wakes_s.append(verdict.wake_s)
             if verdict.action:
                 actions.append(verdict.action)
-            if verdict.wish:
-                wishes[key] = verdict.wish
+            if verdict.pending_change:
+                wishes[key] = verdict.pending_change
 
         return Decisions(
             actions=tuple(actions),
             wake_s=_earliest(*wakes_s),
             why=why,
-            wishes=wishes,
+            pending_changes=wishes,
             failures=tuple(search.faulty.values()),
             untried=tuple(untried),
         )
 
 
-def _noting(verdict: Verdict, note: str) -> Verdict:
+def _with_note(verdict: Verdict, note: str) -> Verdict:
     """The verdict with a note behind its reason, if nothing is decided by it."""
     if not note or verdict.action is not None:
         return verdict
@@ -379,25 +391,25 @@ def _earliest(*wakes_s: float | None) -> float | None:
 # ---------------------------------------------------------------- the jobs of one pass
 
 
-def _by_priority(state: State, aside: Collection[str]) -> Jobs:
+def _by_priority(state: State, left_out: Collection[str]) -> Jobs:
     """The jobs that are not set aside, in the order of priority and submission."""
     ranks = tables_of(state).ranks
-    return {key: state.jobs[key] for key in ranks if key not in aside}
+    return {key: state.jobs[key] for key in ranks if key not in left_out}
 
 
-def _split_urgent(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
+def _split_by_attention(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
     """Divide the jobs: those that may need something else than their policy's size, and all
     others.
     """
-    marked = tables_of(state).urgent
+    marked = tables_of(state).needs_attention
     urgent: Jobs = {}
-    others: Jobs = {}
+    quiescent: Jobs = {}
     for key, job in jobs.items():
         if key in marked:
             urgent[key] = job
         else:
-            others[key] = job
-    return urgent, others
+            quiescent[key] = job
+    return urgent, quiescent
 
 
 def _waiting_first(jobs: Jobs) -> Jobs:
@@ -419,7 +431,7 @@ def _without_faulty(
     state: State,
     now: float,
     rules: Rules,
-    wishes: Mapping[str, Wish],
+    pending_changes: Mapping[str, PendingChange],
     search: FaultSearch,
     error: Exception,
 ) -> Decisions:
@@ -427,7 +439,7 @@ def _without_faulty(
     every = state.jobs.keys()
 
     def compute(keys: Sequence[str]) -> Decisions:
-        return _decide_jobs(state, now, rules, wishes, search, every - frozenset(keys))
+        return _decide_jobs(state, now, rules, pending_changes, search, every - frozenset(keys))
 
     found = isolate(compute, [*every], error, search)
     decisions = found.result or Decisions()
@@ -438,17 +450,17 @@ def _without_faulty(
     ends = []
     for key in aside:
         job = state.jobs.get(key)
-        verdict = ending(job, now, rules) if job and job.cancelled else None
+        verdict = finish(job, now, rules) if job and job.cancelled else None
         if verdict and verdict.action:
             ends.append(verdict.action)
     untried = {*decisions.untried, *found.untried} - search.faulty.keys()
-    kept_wishes = {key: wishes[key] for key in found.untried if key in wishes}
+    kept_wishes = {key: pending_changes[key] for key in found.untried if key in pending_changes}
     return replace(
         decisions,
         actions=(*decisions.actions, *ends),
         wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
         why=decisions.why | aside,
-        wishes=decisions.wishes | kept_wishes,
+        wishes=decisions.pending_changes | kept_wishes,
         failures=tuple(search.faulty.values()),
         untried=tuple(sorted(untried)),
     )

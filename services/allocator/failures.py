@@ -94,7 +94,7 @@ def untried_reason(policy: str) -> str:
     )
 
 
-def failure(job: str, error: Exception, policy: str = "") -> Failure:
+def failure_of(job: str, error: Exception, policy: str = "") -> Failure:
     """Return the failure of one job, with a short text and the whole traceback of the error."""
     # Without a cause of its own, the error is not chained to one that was caught before.
     lines = traceback.format_exception(error, chain=error.__cause__ is not None)
@@ -136,7 +136,7 @@ class FaultSearch:
     def blame(self, job: str, error: Exception, policy: str) -> None:
         """Remember that a job is faulty, as found in this pass."""
         self.faulty.pop(job, None)
-        self.faulty[job] = failure(job, error, policy)
+        self.faulty[job] = failure_of(job, error, policy)
         self.blamed.add(job)
 
     def clear(self, jobs: Iterable[str], policy: str) -> None:

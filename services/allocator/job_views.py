@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of
-from services.allocator.state.state import Closed
+from services.allocator.state.state import ClosedJob
 from shared.messages import AllocationDecided, Outcome, ProgressReported
 
 Phase = Literal[
@@ -91,11 +91,11 @@ def phase_of(job: Job) -> Phase:
     on from its checkpoint, or waits until there is room for it.
     """
     if job.running is None:
-        return "Pending" if job.coming is None else "Starting"
+        return "Pending" if job.pending_generation is None else "Starting"
     if job.stands_still:
-        is_decided = job.flies is not None and bool(job.flies.tasks)
+        is_decided = job.pending_decision is not None and bool(job.pending_decision.tasks)
         return "Resuming" if is_decided else "Pending"
-    return "Running" if job.coming is None else "Scaling"
+    return "Running" if job.pending_generation is None else "Scaling"
 
 
 def speed_of(job: Job) -> float:
@@ -113,7 +113,7 @@ def mean_speed_of(job: Job) -> float:
     longer than one report.
     """
     now = speed_of(job)
-    runs = job.runs
+    runs = job.active_decision
     if not now or runs is None:
         return now
     size = size_of(runs)
@@ -133,7 +133,7 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
         uid=job.uid,
         phase=phase_of(job),
         silent=silent,
-        suspended=job.suspended_by_user and job.wanted is None,
+        suspended=job.suspended_by_user and job.newest_decision is None,
         revision=job.revision,
         samples_per_second=0.0 if silent else speed_of(job),
         mean_samples_per_second=0.0 if silent else mean_speed_of(job),
@@ -143,10 +143,10 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
         resumed_s=job.resumed_s,
     )
 
-    if job.runs is not None:
-        view = _with_running_size(view, job.runs)
-    if job.wanted is not None:
-        view = _with_wanted_size(view, job.wanted)
+    if job.active_decision is not None:
+        view = _with_running_size(view, job.active_decision)
+    if job.newest_decision is not None:
+        view = _with_wanted_size(view, job.newest_decision)
     if job.progress is not None:
         view = _with_progress(view, job.progress)
     return view
@@ -187,7 +187,7 @@ def _with_progress(view: JobView, progress: ProgressReported) -> JobView:
     )
 
 
-def closed_view(closed: Closed) -> JobView:
+def closed_view(closed: ClosedJob) -> JobView:
     """Return the view of a job that is over."""
     finished = closed.finished
     last = job_view(closed.job)

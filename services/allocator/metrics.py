@@ -118,13 +118,13 @@ class Meters:
         self.finished = Meter(FINISHED, [(outcome,) for outcome in get_args(Outcome)])
         self.pause = Meter(PAUSE)
         self.phase = Meter(PHASE)
-        self.work = Work()
+        self.work = TrainingWork()
 
-    def heard(self, message: Message, before: State, stored_s: float) -> None:
+    def count_fact(self, message: Message, before: State, stored_s: float) -> None:
         """Count a fact that is new, and not replayed. `before`: the state before it. `stored_s`:
         the time at which it was stored.
         """
-        self.work.heard(message, before, stored_s)
+        self.work.count_fact(message, before, stored_s)
         if isinstance(message, JobFinished):
             self.finished.count(message.outcome)
         elif isinstance(message, TrainingResumed) and message.pause_s is not None:
@@ -140,7 +140,7 @@ class Meters:
             self.phase.observe(seconds, field.removesuffix("_s"))
         self.phase.observe(phases.waiting_s(pause_s), "waiting")
 
-    def said(
+    def count_decision(
         self,
         action: AllocationDecided | JobFinished,
         before: State,
@@ -158,8 +158,8 @@ class Meters:
         if policy not in POLICIES:
             policy = default
         job = before.jobs.get(action.key())
-        wanted = job.wanted if job else None
-        self.decisions.count(policy, outcome(action, wanted))
+        wanted = job.newest_decision if job else None
+        self.decisions.count(policy, decision_outcome(action, wanted))
 
     def measures(self, state: State, now: float) -> Iterable[Measure]:
         """Yield the measures of now."""
@@ -170,12 +170,12 @@ class Meters:
         yield self.finished.measure()
         yield self.pause.measure()
         yield self.phase.measure()
-        yield standing(state)
+        yield jobs_by_state(state)
         yield Measure(UNANSWERED, {(): count_unanswered(state.jobs, state.nodes)})
         yield from self.work.measures(state, now)
 
 
-def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:
+def decision_outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:
     """Return a word for the change that a decision makes to a job. `before`: the decision before
     it.
     """
@@ -191,7 +191,7 @@ def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> st
     return "resize" if decision.generation == before.generation else "move"
 
 
-def standing(state: State) -> Measure:
+def jobs_by_state(state: State) -> Measure:
     """Return the number of jobs in each state; states without jobs are named, too."""
     found = Counter(phase_of(job) for job in state.jobs.values())
     numbers: dict[Labels, float] = {("requested",): len(state.asked)}
@@ -243,7 +243,7 @@ WAIT = Family(
 )
 
 
-class Work:
+class TrainingWork:
     """Counts the facts of training. `at`: the number of examples that each running job has applied,
     by key.
     """
@@ -254,7 +254,7 @@ class Work:
         self.change = Meter(CHANGE)
         self.at: dict[str, int] = {}
 
-    def heard(self, message: Message, before: State, stored_s: float) -> None:
+    def count_fact(self, message: Message, before: State, stored_s: float) -> None:
         """Count a fact that is new. `before`: the state before it."""
         if isinstance(message, JobFinished):
             self.at.pop(message.key(), None)
@@ -305,9 +305,9 @@ def _cores(state: State) -> dict[Labels, float]:
     had: float = 0
     used: float = 0
     for job in state.jobs.values():
-        if job.runs is None:
+        if job.active_decision is None:
             continue
-        for task in job.runs.tasks:
+        for task in job.active_decision.tasks:
             had += task.resources.cpu
         used += used_cores(job)
     return {("had",): had, ("used",): used}
@@ -315,9 +315,13 @@ def _cores(state: State) -> dict[Labels, float]:
 
 def used_cores(job: Job) -> float:
     """Return the cores of the tasks that train, as their chief last reported; 0 before that."""
-    if job.runs is None or job.progress is None or job.progress.generation != job.running:
+    if (
+        job.active_decision is None
+        or job.progress is None
+        or job.progress.generation != job.running
+    ):
         return 0.0
-    names = {task.name() for task in job.runs.tasks}
+    names = {task.name() for task in job.active_decision.tasks}
     return sum(use.cpu for use in job.progress.usage if use.task in names)
 
 
@@ -327,7 +331,7 @@ def longest_wait_s(state: State, now: float) -> float:
     """
     first_s = now
     for job in state.jobs.values():
-        if job.running is None and job.coming is None:
+        if job.running is None and job.pending_generation is None:
             first_s = min(first_s, job.asked_s)
     for asked in state.asked.values():
         first_s = min(first_s, asked.asked_s)

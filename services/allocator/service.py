@@ -27,22 +27,22 @@ from services.allocator.admission import requests as requests_module
 from services.allocator.admission.changes import answer_change, unanswered_changes
 from services.allocator.admission.removal import Removal
 from services.allocator.admission.requests import ProgramFault
-from services.allocator.admission.validation import Wrong, answered_as, check
-from services.allocator.custom_policies import enrol
-from services.allocator.decide import Decisions, decide, prepared
+from services.allocator.admission.validation import Wrong, answered_as, check_request
+from services.allocator.custom_policies import register_policies
+from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.metrics import PASS, Meters
 from services.allocator.settings import Rules
 from services.allocator.state.state import (
+    CONSUMED,
     EVIDENCE,
-    HEARD,
     State,
+    add_refusal,
     apply,
     forget_messages,
-    refuse,
     with_last_fact,
 )
-from services.allocator.view_bucket import Views, wait_for_change
+from services.allocator.view_bucket import ViewBucket, wait_for_change
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
@@ -74,7 +74,16 @@ FAILURE_TOLD_S = 600.0
 PLAINTS_KEPT = 1_000
 
 
-DECISIVE_FIELDS = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
+DECISIVE_FIELDS = (
+    "asked",
+    "changes",
+    "jobs",
+    "closed",
+    "nodes",
+    "quotas",
+    "claims",
+    "last_decision_seq",
+)
 """The fields of the state that decisions depend on."""
 
 M = TypeVar("M", bound=Message)
@@ -98,7 +107,7 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
     return found
 
 
-def same_world(before: State, after: State) -> bool:
+def changes_no_decision(before: State, after: State) -> bool:
     """Return whether a message changed nothing that a decision depends on: it was of no job that we
     know, or a repetition.
     """
@@ -148,7 +157,7 @@ class Allocator:
         self.snapshots = SnapshotStore(bus, snapshot.KEY)
         self.plaints: dict[tuple[str, str], RateLimitedWarning] = {}
         # When the first fact since the last pass was stored, by the server's clock.
-        self.stirred_s: float | None = None
+        self.first_fact_s: float | None = None
 
     # ------------------------------------------------------------ hearing
 
@@ -165,7 +174,7 @@ class Allocator:
         before = self.state
         if self.replaying:
             self.node_facts.note_fact(heard.message)
-        self._remember(heard)
+        self._fold(heard)
         if isinstance(heard.message, ForgetRequested):
             self.forget_asked.set()
 
@@ -173,12 +182,12 @@ class Allocator:
         if self.replaying or unchanged:
             return
 
-        self.meters.heard(heard.message, before, heard.stored_s)
-        if same_world(before, self.state):
+        self.meters.count_fact(heard.message, before, heard.stored_s)
+        if changes_no_decision(before, self.state):
             await self._tell_folded()
             return
-        if self.stirred_s is None:
-            self.stirred_s = heard.stored_s
+        if self.first_fact_s is None:
+            self.first_fact_s = heard.stored_s
         await self._look_again()
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
@@ -186,7 +195,7 @@ class Allocator:
         answer = self._refusal(subject, body, sequence, error)
         if answer is None:
             return False
-        self.state = refuse(self.state, answer)
+        self.state = add_refusal(self.state, answer)
         self.refused_in[sequence] = namespace_of(subject)
         if not self.replaying:
             await self._look_again()
@@ -196,13 +205,13 @@ class Allocator:
         """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
         requests = subjects.pattern(JobRequested, "")
         if not f"{subject}.".startswith(requests):
-            return changes.refusal(subject, sequence, error)
-        found = check(body, self.rules)
+            return changes.refusal_of_change(subject, sequence, error)
+        found = check_request(body, self.rules)
         reasons = found.reasons if isinstance(found, Wrong) else (error,)
         job, namespace = answered_as(subject, body)
-        return requests_module.refused(Wrong(job, namespace, reasons), sequence)
+        return requests_module.rejection_of(Wrong(job, namespace, reasons), sequence)
 
-    async def live(self) -> None:
+    async def begin_deciding(self) -> None:
         """The replay is over: add the nodes and quotas that it did not tell of, and begin to
         decide.
         """
@@ -213,7 +222,7 @@ class Allocator:
         self.forget_asked.set()  # it may have been heard before the snapshot was stored
         await self._look_again()
 
-    def _remember(self, heard: StoredMessage) -> None:
+    def _fold(self, heard: StoredMessage) -> None:
         """Fold a message into the state. The namespace of an unreadable request is kept until the
         request's rejection is read back.
         """
@@ -241,21 +250,23 @@ class Allocator:
             self.awake.clear()
             await self._answer_requests()
             await self._answer_changes()
-            since_s = self.stirred_s
-            self.stirred_s = None
+            since_s = self.first_fact_s
+            self.first_fact_s = None
             self.decisions = self._decide()
             self.changed.set()
             for action in self.decisions.actions:
-                await self._say(action, since_s)
+                await self._publish_decision(action, since_s)
             await self._sleep(self.decisions.wake_s)
 
     def _decide(self) -> Decisions:
         """Take one pass over the state, and report the failures in it."""
         begun_s = time.monotonic()
         last = self.decisions
-        self.state = prepared(self.state, self.rules)
+        self.state = prepare_tables(self.state, self.rules)
         now = time.time()
-        decisions = decide(self.state, now, self.rules, last.wishes, last.failures, last.untried)
+        decisions = decide(
+            self.state, now, self.rules, last.pending_changes, last.failures, last.untried
+        )
         self.meters.deciding.observe(time.monotonic() - begun_s)
         for failure in decisions.failures:
             self._report_failure(failure)
@@ -308,7 +319,7 @@ class Allocator:
 
     def _next_refusals(self) -> list[Refusal]:
         """Return the refusals of unreadable requests that are published next."""
-        refusals = self._answerable(self.state.refused)
+        refusals = self._answerable(self.state.unreadable_requests)
         namespaces = {}
         for uid, refusal in refusals.items():
             namespaces[uid] = self.refused_in.get(uid, refusal.namespace)
@@ -317,7 +328,7 @@ class Allocator:
     def _next_requests(self) -> list[int]:
         """Return the numbers of the requests that are answered next."""
         requests = {}
-        for uid, asked in requests_module.unanswered(self.state).items():
+        for uid, asked in requests_module.oldest_requests(self.state).items():
             requests[uid] = asked.request
         namespaces = {}
         for uid, request in self._answerable(requests).items():
@@ -366,7 +377,9 @@ class Allocator:
             return
         program = await self._stored_program(asked.request)
         if uid in self.state.asked:
-            answer = requests_module.answer(self.state, uid, program, time.time(), self.rules)
+            answer = requests_module.answer_request(
+                self.state, uid, program, time.time(), self.rules
+            )
             await self._answer(answer)
 
     async def _answer_changes(self) -> None:
@@ -390,9 +403,9 @@ class Allocator:
             sequence = await self.bus.publish(answer, expect_last=last, over=over)
         except Stale:
             log.info("AnswersAgain", job=answer.key(), uid=answer.uid)
-            self._rest(over)  # the state keeps the request until its answer is heard
+            self._pause_publishing(over)  # the state keeps the request until its answer is heard
             return
-        await self._heard(sequence)
+        await self._await_fold(sequence)
 
     async def _stored_program(self, request: JobRequested) -> int | ProgramFault:
         """Return the size of the stored program in bytes, or why it cannot be used.
@@ -413,7 +426,9 @@ class Allocator:
 
     # ------------------------------------------------------------ saying
 
-    async def _say(self, action: AllocationDecided | JobFinished, since_s: float | None) -> None:
+    async def _publish_decision(
+        self, action: AllocationDecided | JobFinished, since_s: float | None
+    ) -> None:
         """Publish a decision or a job's end as the next message after the last one that was folded,
         and wait until it is read back. If there is another last message, catch up with it and try
         again after `RETRY_S`.
@@ -428,17 +443,17 @@ class Allocator:
             except Stale:
                 log.warning("DecidedOnAnOldState")
                 await self._catch_up(action)
-                self._rest(decided)
+                self._pause_publishing(decided)
                 return
             self._note_published(action, since_s)
-            await self._heard(sequence)
+            await self._await_fold(sequence)
 
     def _expected(self, action: Message) -> int:
         """Return the sequence of the job's last decision that was folded; a stale leader's is
         another.
         """
         key = action.key()
-        folded = self.state.spoken.get(key, 0)
+        folded = self.state.last_decision_seq.get(key, 0)
         return self.expected.pop(key, folded)
 
     def _note_published(
@@ -451,7 +466,7 @@ class Allocator:
         waited_s = None
         if since_s is not None:
             waited_s = max(0.0, time.time() - since_s)
-        self.meters.said(action, self.state, self.rules.policy, waited_s)
+        self.meters.count_decision(action, self.state, self.rules.policy, waited_s)
 
     async def _catch_up(self, action: Message) -> None:
         """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable)
@@ -461,16 +476,16 @@ class Allocator:
         refused as well.
         """
         key = action.key()
-        known = self.state.spoken.get(key, 0)
+        known = self.state.last_decision_seq.get(key, 0)
         last = await self.bus.last_sequence(AllocationDecided, key)
         if last < known and key not in self.maybe_purged:
             self.maybe_purged.add(key)
             return
         self.expected[key] = last
         if last > known:
-            await self._heard(last)
+            await self._await_fold(last)
 
-    def _rest(self, filtered: str) -> None:
+    def _pause_publishing(self, filtered: str) -> None:
         """Publish nothing on these subjects for `RETRY_S`, then look again; other jobs do not wait
         for that.
 
@@ -484,34 +499,36 @@ class Allocator:
         self.resting.discard(filtered)
         self.awake.set()
 
-    async def _heard(self, sequence: int) -> None:
+    async def _await_fold(self, sequence: int) -> None:
         """Wait until the fold has reached this order."""
         async with self.folded:
-            until_folded = self.folded.wait_for(lambda: self._reached(sequence))
+            until_folded = self.folded.wait_for(lambda: self._has_folded(sequence))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until_folded, self.rules.echo_s)
 
-    def _reached(self, sequence: int) -> bool:
+    def _has_folded(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
 
     # ------------------------------------------------------------ keeping
 
-    async def keep_for_ever(self) -> None:
+    async def store_snapshots(self) -> None:
         """Store a snapshot of the state after it has changed, at most one in `snapshot_s`."""
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
             if self.state.tables is not None:
-                self.state = prepared(self.state, self.rules)
-            await self.snapshots.store(snapshot.encoded(self.state))
+                self.state = prepare_tables(self.state, self.rules)
+            await self.snapshots.store(snapshot.encode_snapshot(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
-    def on_removed(self, key: str) -> None:
+    def forget_removed(self, key: str) -> None:
         """Take it that nothing of a name is on the bus any more."""
         self.state = forget_messages(self.state, key)
 
     def _new_removal(self) -> Removal:
-        return Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed)
+        return Removal(
+            self.bus, self.rules.finished_kept_s, lambda: self.state, self.forget_removed
+        )
 
     async def remove_for_ever(self) -> None:
         """Remove messages of jobs that ended long ago, once in `removal_s`; return at once if they
@@ -541,18 +558,18 @@ class Allocator:
                 await asyncio.sleep(RETRY_S)
 
 
-def know_policies(settings: Settings) -> None:
+def load_policies(settings: Settings) -> None:
     """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change,
     and nothing else.
     """
     try:
-        enrol((settings.policy, *settings.policies))
+        register_policies((settings.policy, *settings.policies))
     except BadSettings as bad:
         log.error("BadSettings", why=str(bad))
         raise ServiceExit(BAD_SETTINGS) from bad
 
 
-async def show_for_ever(allocator: Allocator, views: Views) -> None:
+async def show_for_ever(allocator: Allocator, views: ViewBucket) -> None:
     """Keep the jobs' view up with the state; what the bus could not take is shown when it is
     back.
     """
@@ -574,7 +591,7 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
     are no more.
     """
     follow_from = partial(
-        bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True
+        bus.follow, CONSUMED, allocator.on_fact, unusable=allocator.on_unusable, strays=True
     )
     node_facts = await read_last_node_facts(bus)
     known = allocator.state
@@ -591,8 +608,8 @@ async def start(bus: Bus, settings: Settings) -> None:
     """Load the snapshot, read the log on from there, then begin to decide. The loops of the
     allocator run in the background.
     """
-    know_policies(settings)
-    state = await snapshot.recall_for_leader(bus)
+    load_policies(settings)
+    state = await snapshot.load_snapshot_for_leader(bus)
     allocator = Allocator(bus, settings, state)
     bus.health.add_source("the snapshot", allocator.snapshots.measures)
     bus.health.add_source(
@@ -600,12 +617,12 @@ async def start(bus: Bus, settings: Settings) -> None:
     )
 
     await follow(bus, allocator)
-    await allocator.live()
+    await allocator.begin_deciding()
 
     bus.spawn(allocator.decide_for_ever())
-    views = Views(bus, await bus.bucket(subjects.JOBS))
+    views = ViewBucket(bus, await bus.bucket(subjects.JOBS))
     bus.spawn(show_for_ever(allocator, views))
-    bus.spawn(allocator.keep_for_ever())
+    bus.spawn(allocator.store_snapshots())
     bus.spawn(allocator.remove_for_ever())
     bus.spawn(allocator.remove_forgotten_for_ever())
 

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
 from services.allocator.state.state import (
-    HEARD,
+    CONSUMED,
     State,
+    apply_missed,
     fresh_tables,
-    missed,
-    summarised,
+    with_summaries,
     without_tables,
 )
 from services.allocator.state.stored_models import encode_models
@@ -55,19 +55,19 @@ KNOWN_TO_0_2_0 = (
 """Kinds that the allocator of version 0.2.0 reads; its snapshots do not name them."""
 
 
-async def recall(connection: Bus) -> State:
+async def load_snapshot(connection: Bus) -> State:
     """Return the stored state, for a reader that decides nothing."""
     state = await _stored_state(connection)
     return replace(state, known=(), models=b"")
 
 
-async def recall_for_leader(connection: Bus) -> State:
+async def load_snapshot_for_leader(connection: Bus) -> State:
     """Return the stored state, with the messages of those kinds that its writer did not know."""
     state = await _stored_state(connection)
     known = state.known or KNOWN_TO_0_2_0
-    kinds = [kind for kind in HEARD if subjects.tag_of(kind) not in known]
+    kinds = [kind for kind in CONSUMED if subjects.tag_of(kind) not in known]
     async for heard in connection.read_stored(kinds, state.sequences):
-        state = missed(state, heard.message, heard.sequence, heard.stored_s)
+        state = apply_missed(state, heard.message, heard.sequence, heard.stored_s)
     return replace(state, known=())
 
 
@@ -86,20 +86,20 @@ async def _stored_state(connection: Bus) -> State:
         if sequence > last:
             log.warning("SnapshotIsAhead", stream=stream, sequence=sequence, last=last)
             return State()
-    return summarised(state)
+    return with_summaries(state)
 
 
-def encoded(state: State) -> bytes:
+def encode_snapshot(state: State) -> bytes:
     """Return the state as it is stored: with the kinds of messages that its writer knows, and with
     the models of its tables where these are up to date.
     """
-    known = tuple(map(subjects.tag_of, HEARD))
+    known = tuple(map(subjects.tag_of, CONSUMED))
     tables = fresh_tables(state)
     models = b"" if tables is None else encode_models(tables)
     stored = replace(without_tables(state), known=known, models=models)
     return zlib.compress(msgspec.json.encode(stored), level=LEVEL)
 
 
-async def remember(connection: Bus, state: State) -> None:
+async def store_snapshot(connection: Bus, state: State) -> None:
     """Store the state once."""
-    await SnapshotStore(connection, KEY).store(encoded(state))
+    await SnapshotStore(connection, KEY).store(encode_snapshot(state))

@@ -17,7 +17,7 @@ from services.allocator.state.state import State
 from shared.bus.bus import Bus
 
 
-class Views:
+class ViewBucket:
     """The bucket, and the views that we have written to it."""
 
     def __init__(self, bus: Bus, bucket: KeyValue) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
-from services.allocator.admission.validation import Wrong, check
+from services.allocator.admission.validation import Wrong, check_request
 from services.cli import program_check, request_file, store
 from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
 from services.cli.diagnosis.fit import of_job
@@ -122,7 +122,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
     """The job's request, as the allocator would check it by the rules that this environment has."""
     named = {"name": program.name, "digest": store.digest(body)}
-    return check(
+    return check_request(
         request_file.encoded(request_file.completed(_fields(file), named, "-"), file.name),
         rules_here(),
     )

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from services.allocator import snapshot
-from services.allocator.admission.validation import Wrong, check
-from services.allocator.custom_policies import enrol
-from services.allocator.placement.amounts import together
+from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.custom_policies import register_policies
+from services.allocator.placement.amounts import total_of
 from services.allocator.placement.room import ROLES
-from services.allocator.placement.shortage import told as amount
+from services.allocator.placement.shortage import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
@@ -44,7 +44,7 @@ LIMITS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
 
 async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
-    request = check(body, rules)
+    request = check_request(body, rules)
     if isinstance(request, Wrong):
         raise _refused(f"the request in {file}", request.reasons)
     found = outlook(await _state(bus), request, time.time(), rules)
@@ -74,7 +74,7 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
     known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     try:
         rules = config.load_settings(Rules, "allocator", known)
-        enrol((rules.policy, *rules.policies))
+        register_policies((rules.policy, *rules.policies))
         return rules
     except config.BadSettings as bad:
         raise Trouble(str(bad), WRONG_USE) from bad
@@ -82,7 +82,7 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
 
 async def _state(bus: Bus) -> State:
     """As the allocator's is, or will be once it has heard what is stored."""
-    state = await snapshot.recall(bus)
+    state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [
         Wanted(stream, filters(stream), after=state.sequences.get(stream, 0))
@@ -141,7 +141,7 @@ def _room(found: Outlook) -> list[str]:
         return ["  free now: nothing, no node takes tasks"]
     wants = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
     most = max(found.free, key=lambda node: (node.free.cpu, node.free.memory_gib))
-    whole = amount(together([node.free for node in found.free]))
+    whole = amount(total_of([node.free for node in found.free]))
     return [
         f"  it wants: {wants}; each task wholly on one node",
         f"  free now: {whole} in all; the most on one node {amount(most.free)} ({most.name})",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from services.allocator.placement.shortage import told as amount
+from services.allocator.placement.shortage import describe_resources as amount
 from services.whatif.explain.counterfactual import (
     Adds,
     AnyChange,

@@ -98,7 +98,7 @@ async def _stored(bus: Bus, at_s: float) -> State | None:
     """The allocator's stored state; None where there is none, or where it knows of what came after
     the moment.
     """
-    state = await snapshot.recall(bus)
+    state = await snapshot.load_snapshot(bus)
     for stream, sequence in state.sequences.items():
         if await _stored_s(bus, stream, sequence) > at_s:
             return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from services.allocator.custom_policies import enrol
+from services.allocator.custom_policies import register_policies
 from services.allocator.policies.registry import POLICIES
 from services.cli.words import Word
 from shared.runtime.config import BadSettings
@@ -16,7 +16,7 @@ def _several(text: str) -> tuple[str, ...]:
     """Names with commas between, as an argument."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     try:
-        enrol(names or (text,))
+        register_policies(names or (text,))
     except BadSettings as bad:
         raise argparse.ArgumentTypeError(str(bad)) from bad
     return names

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from services.allocator.admission.validation import Wrong, check, found
+from services.allocator.admission.validation import Wrong, check_request, written_value
 from services.allocator.settings import Rules
 from services.cli.examples import example
 from services.cli.trouble import WRONG_USE, Trouble
@@ -98,10 +98,12 @@ def reasons_against(fields: Fields) -> list[str]:
     """
     policy = fields.get("policy")
     own = isinstance(policy, str) and ":" in policy
-    checked = check(encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE)
+    checked = check_request(
+        encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE
+    )
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, Wrong) else ()
-    path = A_PATH + found(fields.get("program"))
+    path = A_PATH + written_value(fields.get("program"))
     return [
         path if pathless and reason.startswith("program: ") else reason
         for reason in _once(told, fields)

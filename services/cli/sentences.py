@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from services.allocator.placement.shortage import told as amount
+from services.allocator.placement.shortage import describe_resources as amount
 from services.cli.words import evaluated
 from services.trainer import rate
 from shared.messages import (

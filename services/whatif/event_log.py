@@ -21,8 +21,8 @@ import msgspec
 
 from services.allocator.decide import decide
 from services.allocator.settings import Rules
-from services.allocator.state.state import HEARD, State, apply
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.state.state import CONSUMED, State, apply
+from services.allocator.steps.stabilisation import PendingChange
 from services.whatif.simulator.scenario import Bad, Reason
 from shared.bus.subjects import UnreadableMessage, decode_message, kind_of
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
@@ -112,7 +112,7 @@ class Moment(msgspec.Struct, frozen=True):
 
     state: State
     at_s: float
-    wishes: dict[str, Wish]
+    wishes: dict[str, PendingChange]
     decided: dict[int, Decided]
     rejected: JobRejected | None
 
@@ -136,7 +136,7 @@ class History:
 
     def hear(self, told: Told) -> None:
         """Take one message; fold those that are older than the horizon by now."""
-        if type(told.message) not in HEARD:
+        if type(told.message) not in CONSUMED:
             return
         self.recent.append(told)
         while self.recent[0].at_s < told.at_s - self.horizon_s:
@@ -187,11 +187,13 @@ class History:
         times.append(math.inf)
         yield from zip(self.recent, times[1:], strict=True)
 
-    def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
+    def _wishes(
+        self, state: State, now: float, wishes: Mapping[str, PendingChange]
+    ) -> dict[str, PendingChange]:
         """Decide as the allocator did at this time. Return the pending size changes by job, which
         the next decision starts from.
         """
-        return decide(state, now, self.rules, wishes).wishes
+        return decide(state, now, self.rules, wishes).pending_changes
 
 
 def is_cause(message: Message, cause: str) -> bool:

@@ -97,7 +97,7 @@ def _state_with_job(
     """Return the state once the request is accepted, or its rejection."""
     sequence = state.sequences.get(ORDERS, 0) + 1
     asked = apply(state, request, ORDERS, sequence, now)
-    answer = requests.answer(asked, sequence, 0, now, rules)
+    answer = requests.answer_request(asked, sequence, 0, now, rules)
     if isinstance(answer, JobRejected):
         return answer
     return apply(asked, answer, ORDERS, sequence + 1, now)
@@ -108,8 +108,8 @@ def _effects(state: State, beside: Decisions, without: Decisions) -> Iterator[Ef
     decided_beside = _newest_decisions(beside)
     decided_without = _newest_decisions(without)
     for key, job in state.jobs.items():
-        size_beside = _size(decided_beside.get(key, job.wanted))
-        size_without = _size(decided_without.get(key, job.wanted))
+        size_beside = _size(decided_beside.get(key, job.newest_decision))
+        size_without = _size(decided_without.get(key, job.newest_decision))
         if size_beside == size_without:
             continue
         yield Effect(

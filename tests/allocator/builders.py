@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from services.allocator.decide import Decisions, decide, prepared
+from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, without_tables
 from shared.bus.subjects import decode_message, encode_message, subject_of
@@ -150,9 +150,9 @@ class Story:
         """Decide and hear it; at the end nothing may be promised that is not there."""
         self.now += after_s
         last = self.decisions
-        self.state = prepared(self.state, self.rules)
+        self.state = prepare_tables(self.state, self.rules)
         self.decisions = decide(
-            self.state, self.now, self.rules, last.wishes, last.failures, last.untried
+            self.state, self.now, self.rules, last.pending_changes, last.failures, last.untried
         )
         self.hear(*self.decisions.actions, after_s=0.0)
         return self.decisions.actions

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, CapacityChanged, JobAccepted, JobRejected, Message
@@ -42,7 +42,7 @@ class Crowd:
 def buries(subject: str) -> bool:
     """What the allocator hears, and what is no kind at all; the rest is another's to bury."""
     try:
-        return subjects.kind_of(subject) in HEARD
+        return subjects.kind_of(subject) in CONSUMED
     except subjects.UnreadableMessage:
         return True
 

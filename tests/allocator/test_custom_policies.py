@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from services.allocator.custom_policies import enrol
+from services.allocator.custom_policies import register_policies
 from services.allocator.failures import Failure, FaultSearch
 from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
-from services.allocator.service import Settings, know_policies
+from services.allocator.service import Settings, load_policies
 from shared.runtime.app import BAD_SETTINGS, ServiceExit
 from shared.runtime.config import BadSettings
 from tests.allocator.builders import EVEN, request, span
@@ -70,7 +70,7 @@ def _literal(value: Any) -> str:
 
 
 def asked(name: str, seen: JobSeen) -> tuple[list[Want], list[Failure]]:
-    enrol([name])
+    register_policies([name])
     search = FaultSearch()
     wants, _ = desired_sizes({name: [seen]}, [], 0.0, search, False)
     return [*wants.values()], [*search.faulty.values()]
@@ -85,9 +85,9 @@ def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(wr
 def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
     before = POLICIES["static"]
 
-    enrol(["static", write("again", want())])
+    register_policies(["static", write("again", want())])
     mine = POLICIES["again:mine"]
-    enrol(["static", "again:mine"])
+    register_policies(["static", "again:mine"])
 
     assert POLICIES["static"] is before and POLICIES["again:mine"] is mine
 
@@ -97,7 +97,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     names = ["best", "nowhere:mine", "broken:mine", "json:dumpss", "json:__name__"]
 
     with pytest.raises(BadSettings) as wrong:
-        enrol(names)
+        register_policies(names)
 
     told = str(wrong.value).splitlines()
     assert len(told) == len(names)
@@ -169,8 +169,8 @@ def test_to_wait_and_to_stay_as_it_is_may_always_be_wanted(write: Write) -> None
 
 
 def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:
-    know_policies(Settings(policy=write("fine", want()), policies=("static", "fine:mine")))
+    load_policies(Settings(policy=write("fine", want()), policies=("static", "fine:mine")))
     with pytest.raises(ServiceExit) as left:
-        know_policies(Settings(policies=("fine:yours",)))
+        load_policies(Settings(policies=("fine:yours",)))
 
     assert left.value.code == BAD_SETTINGS

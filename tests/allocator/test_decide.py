@@ -69,7 +69,7 @@ def test_a_job_grows_when_a_foreign_pod_leaves():
     assert story.why() == "no node has room for another ps"
     grown = story.hear(node("n2", cpu=2)).decided()
     assert size(grown) == (2, 2) and (grown.generation, grown.revision) == (2, 2)
-    assert set(grown.tasks) > set(story.state.jobs["default.mnist"].runs.tasks)
+    assert set(grown.tasks) > set(story.state.jobs["default.mnist"].active_decision.tasks)
     assert grown.reason == "free resources exist" and grown.alternatives
 
 
@@ -141,8 +141,8 @@ def test_a_wish_that_keeps_moving_is_granted_after_the_maximum_delay():
 
 def test_a_lost_worker_is_replaced_by_a_new_serial_with_its_index():
     story = running(Story(), cpu=4)
-    worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
-    survivors = [t for t in story.state.jobs["default.mnist"].runs.tasks if t != worker]
+    worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
+    survivors = [t for t in story.state.jobs["default.mnist"].active_decision.tasks if t != worker]
     fixed = story.hear(
         node(cpu=4, free=2, own=own("mnist", *survivors)), exited(worker, 137)
     ).decided()
@@ -153,7 +153,7 @@ def test_a_lost_worker_is_replaced_by_a_new_serial_with_its_index():
 
 def test_a_lost_task_overtakes_the_generation_in_flight():
     story = running(Story(), cpu=4)
-    runs = story.state.jobs["default.mnist"].runs
+    runs = story.state.jobs["default.mnist"].active_decision
     story.hear(node("n2", cpu=3)).decided()
     fixed = story.hear(node("n3", cpu=1), exited(tasks(runs, "ps")[0], None, "NodeLost")).decided()
     assert fixed.generation == 3 and size(fixed) == (2, 4)
@@ -161,7 +161,7 @@ def test_a_lost_task_overtakes_the_generation_in_flight():
 
 def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_lost():
     story = running(Story())
-    runs = story.state.jobs["default.mnist"].runs
+    runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     again = story.hear(node(cpu=3)).decided()
     stopped = "was stopped with its cluster or its nodes (3 pods: mnist-chief-0, mnist-ps-1 and 1 more); replaced"
@@ -214,7 +214,7 @@ def test_a_job_whose_cluster_was_killed_waits_for_nodes_that_come_back_one_after
 
 def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free():
     story = running(Story(replace(AT_ONCE, settle_s=1.0)))
-    runs = story.state.jobs["default.mnist"].runs
+    runs = story.state.jobs["default.mnist"].active_decision
     assert story.hear(exited(tasks(runs, "worker")[0])).decide() == ()
     assert story.decisions.wake_s == story.now + 1.0
     fixed = story.hear(
@@ -246,10 +246,10 @@ def test_a_job_that_cannot_replace_a_task_shrinks_and_else_waits():
 def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
     story = running(Story(), cpu=12)
     for generation in (1, 2):
-        worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
+        worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
         story.hear(exited(worker, 1, "Error", generation)).decided()
         story.hear(resumed(generation + 1))
-    worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
+    worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
     (finished,) = story.hear(exited(worker, 1, "Error", 3)).decide()
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
     assert (
@@ -261,14 +261,14 @@ def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
 
 def test_a_task_that_ran_out_of_memory_gets_more_of_it():
     story = running(Story(), cpu=12)
-    worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
+    worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
     fixed = story.hear(exited(worker, 137, "OOMKilled")).decided()
     assert tasks(fixed, "worker")[0].resources.memory_gib == 1.5
 
 
 def test_a_chief_that_ended_well_is_replaced_only_if_the_job_is_not_over_soon():
     story = running(Story(), cpu=12)
-    chief = tasks(story.state.jobs["default.mnist"].runs, "chief")[0]
+    chief = tasks(story.state.jobs["default.mnist"].active_decision, "chief")[0]
     assert story.hear(exited(chief, 0, "Completed")).decide() == ()
     assert story.decisions.wake_s == story.now + story.rules.finish_s
     fixed = story.decided(after_s=story.rules.finish_s)
@@ -277,7 +277,7 @@ def test_a_chief_that_ended_well_is_replaced_only_if_the_job_is_not_over_soon():
 
 def test_a_worker_that_ended_well_before_the_job_was_over_is_replaced():
     story = running(Story(), cpu=12)
-    worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
+    worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
     fixed = story.hear(exited(worker, 0, "Completed")).decided()
     assert worker.serial not in {t.serial for t in fixed.tasks}
 
@@ -286,7 +286,7 @@ def test_after_an_abandoned_generation_the_old_one_goes_on_and_growing_waits_lon
     story = running(Story(replace(AT_ONCE, backoff_s=4.0)))
     story.hear(node("n2", cpu=2)).decided()
     assert story.hear(abandoned(2)).decide() == ()
-    assert story.state.jobs["default.mnist"].wanted.generation == 1
+    assert story.state.jobs["default.mnist"].newest_decision.generation == 1
     assert story.decide(after_s=3.9) == ()
     again = story.decided(after_s=0.2)
     assert (again.generation, again.revision) == (3, 3)

@@ -49,7 +49,7 @@ def asked(job: str, wide: dict):
 
 def keeps(story: Story, after_s: float = 1.0) -> Decisions:
     """What is decided now pauses the job by no new generation, and says why of both."""
-    found = decide(story.state, story.now + after_s, story.rules, story.decisions.wishes)
+    found = decide(story.state, story.now + after_s, story.rules, story.decisions.pending_changes)
     told = [a for a in found.actions if isinstance(a, AllocationDecided) and a.job == "mnist"]
     assert not [a for a in told if a.generation != story.state.jobs[a.key()].running], found.actions
     assert set(found.why) == {"default.mnist", "default.second"} and all(found.why.values())
@@ -82,7 +82,7 @@ def test_reports_of_nonsense_move_nobody(story: Story, speed: float, loss: float
     full = story.state.nodes
     unheard(story, speed, loss)
     assert story.state.nodes == full
-    size = story.state.jobs["default.mnist"].runs
+    size = story.state.jobs["default.mnist"].active_decision
     story.decide(after_s=1.0)
     assert set(story.decisions.why) == {"default.mnist", "default.second"}
     for action in story.decisions.actions:

@@ -210,7 +210,7 @@ def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(
             assert told.decisions.wake_s == told.now + failures.UNTRIED_S
             told.now = told.decisions.wake_s
 
-    assert all(told.state.jobs[f"default.{name}"].coming for name in GOOD)
+    assert all(told.state.jobs[f"default.{name}"].pending_generation for name in GOOD)
     assert sorted(each.job for each in told.decisions.failures) == [
         f"default.{name}" for name in BAD
     ]
@@ -254,18 +254,21 @@ def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(
         for each in told.decisions.failures:
             assert f"because of {each.job.partition('.')[2]}" in each.error, "each keeps its own"
 
-    assert told.state.jobs["default.bad07"].coming == 1 and len(told.decisions.failures) == 9
+    assert (
+        told.state.jobs["default.bad07"].pending_generation == 1
+        and len(told.decisions.failures) == 9
+    )
 
 
 def test_many_jobs_that_make_a_step_raise_hold_no_sound_one_aside_for_long(
     faulty: tuple[set[str], Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raises_for(monkeypatch, resize, "changed", *BAD)
+    raises_for(monkeypatch, resize, "start_or_resize", *BAD)
     told = story(*BAD, *GOOD[:5])
     for _ in range(4):
         told.decide(after_s=failures.UNTRIED_S)
 
-    assert all(told.state.jobs[f"default.{name}"].coming for name in GOOD[:5])
+    assert all(told.state.jobs[f"default.{name}"].pending_generation for name in GOOD[:5])
     assert {each.job for each in told.decisions.failures} == {f"default.{name}" for name in BAD}
 
 
@@ -274,7 +277,7 @@ def test_all_searches_of_a_pass_together_are_bounded(
 ) -> None:
     bad, calls = faulty
     bad.update(BAD[:20])
-    raises_for(monkeypatch, resize, "changed", *GOOD[:20])
+    raises_for(monkeypatch, resize, "start_or_resize", *GOOD[:20])
     told = story(*BAD[:20], *GOOD)
     for _ in range(12):
         calls.clear()
@@ -283,7 +286,7 @@ def test_all_searches_of_a_pass_together_are_bounded(
             "a computation, and at most one call in a computed pass"
         )
 
-    assert all(told.state.jobs[f"default.{name}"].coming for name in GOOD[20:])
+    assert all(told.state.jobs[f"default.{name}"].pending_generation for name in GOOD[20:])
     assert told.decisions.untried == () and len(told.decisions.failures) == 40
 
 
@@ -315,7 +318,7 @@ def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
     fragile: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragile("absent")
-    raises_for(monkeypatch, resize, "changed", "j05")
+    raises_for(monkeypatch, resize, "start_or_resize", "j05")
     told = story(*JOBS)
     told.decide()
 
@@ -358,13 +361,13 @@ def test_an_error_that_has_no_text_is_a_failure_like_any_other() -> None:
             raise ValueError("by design")
 
     assert (
-        failures.failure("default.a", Silent(), "weir").error
+        failures.failure_of("default.a", Silent(), "weir").error
         == "Silent: its text raises ValueError"
     )
 
 
 def test_an_error_of_any_length_is_shortened_in_a_reason() -> None:
-    assert len(failures.failure("default.a", ValueError("x" * 10_000), "weir").reason) < 300
+    assert len(failures.failure_of("default.a", ValueError("x" * 10_000), "weir").reason) < 300
     assert Failure(job="default.a", error="e").where == "a step of the decision"
 
 

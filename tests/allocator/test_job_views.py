@@ -17,7 +17,7 @@ from services.allocator.job_views import (
     silent_s,
 )
 from services.allocator.state.job import Job
-from services.allocator.state.state import Closed
+from services.allocator.state.state import ClosedJob
 from services.console.board.derived import left_s
 from shared.messages import JobFinished
 from tests.allocator.builders import (
@@ -42,7 +42,7 @@ def job(epochs: int = 4) -> Any:
 
 def closed(outcome: str, **fields: Any) -> JobView:
     finished = JobFinished(job="mnist", uid=1, outcome=outcome, finished_s=2000.0, **fields)
-    return closed_view(Closed(job(), finished))
+    return closed_view(ClosedJob(job(), finished))
 
 
 def test_a_running_job_says_why_it_has_its_size() -> None:

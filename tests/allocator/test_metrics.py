@@ -19,10 +19,10 @@ from services.allocator.metrics import (
     UNDONE,
     WAIT,
     Meters,
-    Work,
+    TrainingWork,
+    decision_outcome,
+    jobs_by_state,
     longest_wait_s,
-    outcome,
-    standing,
     used_cores,
 )
 from services.allocator.state.state import State
@@ -68,14 +68,14 @@ def test_a_decision_is_named_by_what_it_does(
     had: int | None, has: int, generation: int, what: str
 ) -> None:
     before = None if had is None else changed(first(), had, generation=1)
-    assert outcome(changed(first(), has, generation), before) == what
+    assert decision_outcome(changed(first(), has, generation), before) == what
 
 
 def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
     story = Story().hear(node(), accepted())
-    assert standing(story.state).series[("pending",)] == 1
+    assert jobs_by_state(story.state).series[("pending",)] == 1
     story.decide()
-    assert standing(story.state).series == {
+    assert jobs_by_state(story.state).series == {
         ("requested",): 0,
         ("pending",): 0,
         ("starting",): 1,
@@ -84,19 +84,19 @@ def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
         ("resuming",): 0,
     }
     story.hear(resumed(1))
-    assert standing(story.state).series[("running",)] == 1
+    assert jobs_by_state(story.state).series[("running",)] == 1
     story.hear(
         JobFinished(job="mnist", uid=1, outcome="succeeded"),
         replace(request("other"), request_id="2"),
     )
-    assert standing(story.state).series[("running",)] == 0
-    assert standing(story.state).series[("requested",)] == 1
+    assert jobs_by_state(story.state).series[("running",)] == 0
+    assert jobs_by_state(story.state).series[("requested",)] == 1
 
 
 def test_a_pause_is_counted_whole_and_by_phase() -> None:
     meters = Meters()
-    meters.heard(resumed(1), State(), 0.0)  # a start is no pause
-    meters.heard(
+    meters.count_fact(resumed(1), State(), 0.0)  # a start is no pause
+    meters.count_fact(
         resumed(
             2, pause_s=60.5, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)
         ),
@@ -124,9 +124,9 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
                 request(name, policy="nobody-has-heard-of-it"), namespace=f"team-{number}"
             )
             said = replace(first(), job=name, namespace=asked.namespace, request=asked)
-            meters.said(said, State(), "weir", 0.1)
-            meters.heard(resumed(2, job=name, pause_s=1.0), State(), 0.0)
-            meters.heard(
+            meters.count_decision(said, State(), "weir", 0.1)
+            meters.count_fact(resumed(2, job=name, pause_s=1.0), State(), 0.0)
+            meters.count_fact(
                 JobFinished(job=name, uid=number, outcome="failed", cause=f"of {number}"),
                 State(),
                 0.0,
@@ -142,14 +142,14 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
 def test_what_says_nothing_of_these_counts_nothing() -> None:
     meters = Meters()
     before = format_metrics(meters.measures(State(), 0.0))
-    meters.heard(
+    meters.count_fact(
         ProgressReported(
             job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1
         ),
         State(),
         0.0,
     )
-    meters.said(JobFinished(job="mnist", uid=1, outcome="failed"), State(), "weir", None)
+    meters.count_decision(JobFinished(job="mnist", uid=1, outcome="failed"), State(), "weir", None)
     assert format_metrics(meters.measures(State(), 0.0)) == before
 
 
@@ -158,13 +158,13 @@ class Watched(Story):
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = Work()
+        self.work = TrainingWork()
 
     def hear(self, *messages: Message, after_s: float = 1.0) -> Watched:
         for message in messages:
             before = self.state
             super().hear(message, after_s=after_s)
-            self.work.heard(message, before, self.now)
+            self.work.count_fact(message, before, self.now)
         return self
 
     def told(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_what_is_rolled_back_is_told_as_undone_and_counts_again() -> None:
 
 def test_a_service_that_begins_in_the_middle_counts_what_comes_after() -> None:
     story = running(progress(1, 400, 1000, 50.0))
-    story.work = Work()
+    story.work = TrainingWork()
     story.hear(progress(1, 450, 1000, 50.0, step=2))
 
     assert story.count(EXAMPLES.name) == 50
@@ -265,6 +265,9 @@ def test_a_job_that_is_over_is_forgotten() -> None:
 def test_all_of_it_is_well_formed_and_told_before_anything_happens() -> None:
     story = running(progress(1, 100, 1000, 50.0))
 
-    for measures in (Work().measures(State(), 0.0), story.work.measures(story.state, story.now)):
+    for measures in (
+        TrainingWork().measures(State(), 0.0),
+        story.work.measures(story.state, story.now),
+    ):
         assert problems(format_metrics(measures)) == []
-    assert [m.series for m in Work().measures(State(), 0.0)][:2] == [{(): 0.0}, {(): 0.0}]
+    assert [m.series for m in TrainingWork().measures(State(), 0.0)][:2] == [{(): 0.0}, {(): 0.0}]

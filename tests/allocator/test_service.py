@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from services.allocator import snapshot
 from services.allocator.job_views import JobView
 from services.allocator.service import Allocator, Settings, start
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from shared.auth.permissions import description_subject
 from shared.bus import bus as wire
 from shared.bus import subjects
@@ -177,7 +177,7 @@ async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_a
         sequences={subjects.ORDERS: asked, subjects.FACTS: kept},
         stored_s={subjects.ORDERS: 1.0},
     )
-    await snapshot.remember(person, lost)
+    await snapshot.store_snapshot(person, lost)
     async with allocator(nats_url):
         decided = await last(person, AllocationDecided)
         assert decided.uid == asked and {task.node for task in decided.tasks} == {"n1"}
@@ -378,8 +378,8 @@ async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered
     behind = await person.publish(CancelRequested(job="other"))
     name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
     rejected = JobRejected(job=name, namespace="-", uid=sequence, reasons=("not JSON",))
-    await snapshot.remember(
-        person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected})
+    await snapshot.store_snapshot(
+        person, State(sequences={subjects.ORDERS: behind}, unreadable_requests={sequence: rejected})
     )
     async with allocator(nats_url):
         assert (await last(person, JobRejected, f"-.{name}")).uid == sequence
@@ -563,7 +563,7 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
 
     connection = await wire.connect(nats_url, "stale")
     stale = Allocator(connection, QUICK, known)
-    await stale.live()
+    await stale.begin_deciding()
     with capture_logs() as lines:
         connection.spawn(stale.decide_for_ever())
         async with asyncio.timeout(60):
@@ -574,7 +574,7 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
                 await asyncio.sleep(0.01)
     assert await stored_decisions(person) == 2, "the server stored a decision on an old state"
 
-    await connection.follow(HEARD, stale.on_fact, known.sequences)
+    await connection.follow(CONSUMED, stale.on_fact, known.sequences)
     await person.publish(resumed(2, uid=uid))
     await person.publish(node("n3", cpu=2))
     assert (await last(person, AllocationDecided, past=second_at)).revision == 3
@@ -598,7 +598,7 @@ async def test_a_copy_that_lags_makes_no_storm_of_refused_decisions(nats_url: st
     connection = await wire.connect(nats_url, "behind")
     caught_up = behind(connection, subjects.pattern(AllocationDecided, asked.key()))
     allocator = Allocator(connection, msgspec.structs.replace(QUICK, echo_s=0.1), known)
-    await allocator.live()
+    await allocator.begin_deciding()
     begun_s = time.monotonic()
     with capture_logs() as lines:
         connection.spawn(allocator.decide_for_ever())
@@ -633,7 +633,7 @@ async def refusals(allocator: Allocator, action: AllocationDecided, times: int) 
     """Try to publish a decision so many times; return how many were refused."""
     with capture_logs() as lines:
         for _ in range(times):
-            await allocator._say(action, None)
+            await allocator._publish_decision(action, None)
             await asyncio.sleep(2 * RETRY_S)
     return [line["event"] for line in lines].count("DecidedOnAnOldState")
 

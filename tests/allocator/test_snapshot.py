@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from services.allocator import snapshot
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -38,9 +38,9 @@ async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, be
     kept = State(
         sequences={stream: sequence - behind for stream, sequence in last.items()}, cause="kept"
     )
-    await snapshot.remember(bus, kept)
+    await snapshot.store_snapshot(bus, kept)
 
-    assert await snapshot.recall(bus) == kept
+    assert await snapshot.load_snapshot(bus) == kept
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
@@ -48,29 +48,29 @@ async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
     bus: Bus, ahead: str
 ) -> None:
     last = await streams_with_two_messages(bus)
-    await snapshot.remember(
+    await snapshot.store_snapshot(
         bus, State(sequences=last | {ahead: last[ahead] + 1}, cause="of streams that are gone")
     )
 
-    assert await snapshot.recall(bus) == State()
+    assert await snapshot.load_snapshot(bus) == State()
 
 
 async def test_a_snapshot_of_streams_that_were_made_anew_counts_as_absent(bus: Bus) -> None:
     last = await streams_with_two_messages(bus)
-    await snapshot.remember(bus, State(sequences=last, cause="of streams that are gone"))
+    await snapshot.store_snapshot(bus, State(sequences=last, cause="of streams that are gone"))
     for stream in last:
         await bus.js.delete_stream(stream)
     await bus.create()
     assert await bus.last_sequence(JobRequested, "default.first") == 0
 
-    assert await snapshot.recall(bus) == State()
+    assert await snapshot.load_snapshot(bus) == State()
 
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
 async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: bytes) -> None:
     await bus.write_state(snapshot.KEY, body)
 
-    assert await snapshot.recall(bus) == State()
+    assert await snapshot.load_snapshot(bus) == State()
 
 
 async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
@@ -98,7 +98,7 @@ async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
     old = msgspec.json.encode(msgspec.structs.replace(before, sequences=last))
     await bus.write_state(snapshot.KEY, zlib.compress(old))
 
-    state = await snapshot.recall_for_leader(bus)
+    state = await snapshot.load_snapshot_for_leader(bus)
 
     assert state.sequences == last
     assert state.quotas == {"default": quota}
@@ -108,8 +108,8 @@ async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
 
 async def test_a_snapshot_says_what_its_writer_knows(bus: Bus) -> None:
     """So that a later version can tell what was passed over."""
-    await snapshot.remember(bus, State())
+    await snapshot.store_snapshot(bus, State())
 
     entry = await (await bus.bucket(subjects.STATE)).get(snapshot.KEY)
     stored = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
-    assert stored.known == tuple(map(subjects.tag_of, HEARD))
+    assert stored.known == tuple(map(subjects.tag_of, CONSUMED))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import fits, less
+from services.allocator.placement.amounts import fits, subtract
 from services.allocator.placement.room import Room, place, place_most
 from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from shared.messages import Resources, Role, RoleResources, TaskPlan
@@ -45,7 +45,7 @@ class Cloud:
 
     def take(self, tasks: Sequence[TaskPlan]) -> None:
         for task in tasks:
-            self.free[task.node] = less(self.free[task.node], task.resources)
+            self.free[task.node] = subtract(self.free[task.node], task.resources)
 
     def started(self, job: Running, want: Want, now: float) -> None:
         """As large as there is room for, down to the job's minimum; else it goes on waiting."""
@@ -85,7 +85,7 @@ class Cloud:
         for task in (t for role in ("chief", *COMPUTING) for t in job.of(role)[: size.of(role)]):
             wants = task.resources if task.role == "chief" else getattr(sizes, task.role)
             if fits(wants, free[task.node]):
-                free[task.node] = less(free[task.node], wants)
+                free[task.node] = subtract(free[task.node], wants)
                 stay.append(replace(task, resources=wants))
         homes = {task.node for task in stay}
         room = Room(

@@ -43,7 +43,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from services.allocator.collecting import collect_seldom
-from services.allocator.decide import decide, prepared
+from services.allocator.decide import decide, prepare_tables
 from services.allocator.settings import Rules
 from shared.messages import Message
 from tests.bench.decide_world import ALIKE, RULES, Cluster, variations, with_quotas
@@ -87,7 +87,7 @@ def full(cluster: Cluster, samples: int) -> Iterator[tuple[float, float]]:
     for state in variations(cluster, samples):
         gc.collect()
         began = time.perf_counter()
-        ready = prepared(state, cluster.story.rules)
+        ready = prepare_tables(state, cluster.story.rules)
         tables_s = time.perf_counter() - began
         gc.collect()
         began = time.perf_counter()
@@ -106,8 +106,10 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> 
         fact = stir()
         began = time.perf_counter()
         story.hear(fact)
-        story.state = prepared(story.state, story.rules)
-        story.decisions = decide(story.state, story.now, story.rules, story.decisions.wishes)
+        story.state = prepare_tables(story.state, story.rules)
+        story.decisions = decide(
+            story.state, story.now, story.rules, story.decisions.pending_changes
+        )
         yield (time.perf_counter() - began) * 1000.0
         story.hear(*story.decisions.actions, after_s=0.0)
         cluster.follow()
@@ -236,7 +238,7 @@ def profile(nodes: int, jobs: int) -> None:
     for kind, cluster in clusters.items():
         say(f"--- full, {kind}")
         (copy,) = variations(cluster, 1)
-        state = prepared(copy, cluster.story.rules)
+        state = prepare_tables(copy, cluster.story.rules)
         with cProfile.Profile() as measured:
             decide(state, cluster.story.now + 60.0, cluster.story.rules)
         pstats.Stats(measured, stream=sys.stderr).sort_stats("tottime").print_stats(18)

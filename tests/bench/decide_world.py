@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import msgspec
 
 from services.allocator import snapshot
-from services.allocator.decide import Decisions, prepared
+from services.allocator.decide import Decisions, prepare_tables
 from services.allocator.policies.contract import Quota
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.observations import counted
+from services.allocator.state.observations import role_count
 from services.allocator.state.state import State
 from shared.messages import (
     AllocationDecided,
@@ -157,7 +157,7 @@ class Cluster:
 
     def report_one(self) -> ProgressReported:
         """Return what one of the jobs that run says: how fast it is."""
-        running = [job for job in self.story.state.jobs.values() if job.runs is not None]
+        running = [job for job in self.story.state.jobs.values() if job.active_decision is not None]
         said = progress(self.chance.choice(running), self.chance, self.alike)
         assert said
         return said
@@ -205,7 +205,7 @@ def resumed(job: Job) -> TrainingResumed:
 
 
 def progress(job: Job, chance: random.Random, alike: int) -> ProgressReported | None:
-    runs = job.runs
+    runs = job.active_decision
     if runs is None:
         return None
     last = job.progress
@@ -218,7 +218,7 @@ def progress(job: Job, chance: random.Random, alike: int) -> ProgressReported | 
         epoch=0,
         samples=(last.samples if last else 0) + 10_000,
         total_samples=1_000_000 * (1 + job.uid % 7),
-        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker"), alike)
+        samples_per_second=speed(job, role_count(runs, "ps"), role_count(runs, "worker"), alike)
         * chance.gauss(1.0, 0.03),
         loss=2.0 / (1.0 + (last.step if last else 0)),
     )
@@ -239,7 +239,7 @@ def variations(cluster: Cluster, count: int) -> Iterator[State]:
     before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()
-        stored = snapshot.encoded(prepared(cluster.story.state, cluster.story.rules))
+        stored = snapshot.encode_snapshot(prepare_tables(cluster.story.state, cluster.story.rules))
         yield msgspec.json.decode(zlib.decompress(stored), type=State)
         cluster.story.state = before
         del cluster.story.log[heard:]

@@ -282,7 +282,7 @@ async def _lost(world: World, jobs: list[Job], nodes: list[str]) -> dict[str, fl
 async def _stored_behind(bus: Bus, sequence: int) -> State:
     """Wait for a stored state that knows of an order."""
     async with asyncio.timeout(PATIENCE_S):
-        while (state := await snapshot.recall(bus)).sequences.get(ORDERS, 0) < sequence:
+        while (state := await snapshot.load_snapshot(bus)).sequences.get(ORDERS, 0) < sequence:
             await asyncio.sleep(0.2)
         return state
 

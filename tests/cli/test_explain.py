@@ -201,7 +201,7 @@ async def remembered(bus: Bus) -> None:
             state = apply(
                 state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0
             )
-    await snapshot.remember(bus, state)
+    await snapshot.store_snapshot(bus, state)
 
 
 async def test_whatever_the_log_holds_is_no_hindrance(

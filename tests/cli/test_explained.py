@@ -131,7 +131,7 @@ def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
 
 def test_a_job_whose_tasks_are_gone_has_nothing_that_trains() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
-    runs = story.state.jobs["default.mnist"].runs
+    runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     assert (
         lines(why(story))[1] == "  has        nothing that trains: 1 ps, 1 worker ended; it waits"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.allocator.admission.validation import check
+from services.allocator.admission.validation import check_request
 from services.cli import store
 from services.cli.diagnosis.fit import PS_GIB
 from services.cli.request_file import completed, encoded, parse
@@ -25,7 +25,7 @@ def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> No
     program = store.read(file.parent / fields["program"])
     sent = completed(fields, {"name": fields["program"], "digest": store.digest(program)}, "r1")
 
-    asked = check(encoded(sent, file.name))
+    asked = check_request(encoded(sent, file.name))
 
     assert isinstance(asked, JobRequested), asked
     assert asked.job == file.stem

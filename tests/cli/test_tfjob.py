@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from services.allocator.admission.validation import Wrong, check
+from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.settings import Rules
 from services.cli.request_file import completed, encoded
 from services.cli.tfjob import WISHES, Asked, manifest, translated
@@ -32,7 +32,7 @@ def asked(text: str = SMALL, **wishes: object) -> Asked:
 def request(found: Asked) -> JobRequested:
     """As the allocator reads it."""
     body = encoded(completed(found.fields, PROGRAM, "r1"), "job.yaml")
-    checked = check(body, Rules(host_paths=("/",), images=()))
+    checked = check_request(body, Rules(host_paths=("/",), images=()))
     assert not isinstance(checked, Wrong), checked.reasons
     return checked
 

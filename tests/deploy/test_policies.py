@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.custom_policies import enrol
+from services.allocator.custom_policies import register_policies
 from services.allocator.policies.contract import JobSeen, Node, Size
 from services.allocator.policies.registry import POLICIES
 from shared.bus.bus import Bus
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def sizes(cores: float, *jobs: JobSeen) -> dict[str, int]:
-    enrol([NAME])
+    register_policies([NAME])
     free = Resources(cpu=cores, memory_gib=64)
     return {want.job: want.workers for want in POLICIES[NAME]([Node("n1", free, free)], jobs, 0.0)}
 

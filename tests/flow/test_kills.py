@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from services.allocator import snapshot
 from services.allocator.state import exits
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from services.cli.trial import Failed
 from shared.messages import (
     AllocationDecided,
@@ -104,7 +104,7 @@ def the_log_is_consistent(scene: Scene) -> None:
     faults = [
         m
         for m in scene.of(TaskExited)
-        if exits.own_fault(exits.Exit(m.role, m.exit_code, m.reason))
+        if exits.is_own_fault(exits.Exit(m.role, m.exit_code, m.reason))
     ]
     assert faults == [], "who is killed, or loses another, is not at fault"
     for generation in resumed:
@@ -121,7 +121,7 @@ async def nothing_is_left_in_the_cluster(scene: Scene) -> None:
 async def remembered(scene: Scene) -> State:
     """What the allocator has stored of itself, once the job's end is in it."""
     async with asyncio.timeout(TIDY_S):
-        while not (state := await snapshot.recall(scene.watched.bus)).closed:
+        while not (state := await snapshot.load_snapshot(scene.watched.bus)).closed:
             await asyncio.sleep(LOOK_S)
     return state
 
@@ -131,7 +131,7 @@ def replayed(scene: Scene, known: State) -> State:
     log = [
         h
         for h in scene.watched.heard
-        if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]
+        if isinstance(h.message, CONSUMED) and h.sequence <= known.sequences[h.stream]
     ]
     log.sort(key=lambda heard: heard.stored_s)
     return reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())

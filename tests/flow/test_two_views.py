@@ -46,7 +46,7 @@ def allocator(history: History, order: Order) -> dict[int, Belief]:
     for stream, index in order:
         state = apply(state, history.streams[stream][index], stream, index + 1, at_s(stream, index))
     return {
-        job.uid: Belief(job.running, job.coming, frozenset(job.given_up))
+        job.uid: Belief(job.running, job.pending_generation, frozenset(job.given_up))
         for job in state.jobs.values()
     }
 

@@ -14,7 +14,7 @@ import pytest
 
 from services.allocator.decide import decide
 from services.allocator.settings import Rules
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from services.launcher import memory, view
 from services.launcher.reconcile import reconcile
 from services.launcher.service import HEARD as LAUNCHER_HEARD
@@ -149,7 +149,9 @@ def test_snapshots_are_read(plain: list[StoredMessage]) -> None:
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
         if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
             seen = view.told(seen, each.message, each.stored_s)  # type: ignore[arg-type]
-    assert set(HEARD) >= {type(h.message) for h in plain if isinstance(h.message, CapacityChanged)}
+    assert set(CONSUMED) >= {
+        type(h.message) for h in plain if isinstance(h.message, CapacityChanged)
+    }
     for document in (state, memory.Snapshot(after={ORDERS: 1}, told=seen.told)):
         kind = type(document)
         body = rewritten_as(kind, document)

@@ -34,7 +34,7 @@ def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> N
     for cpu, gap in zip((2, 3, 3), gaps, strict=True):
         story.hear(node("n2", cpu=cpu), after_s=gap)
         story.decide()
-        held, live = moment(story).wishes[KEY], story.decisions.wishes[KEY]
+        held, live = moment(story).wishes[KEY], story.decisions.pending_changes[KEY]
         window_s, delay_s = story.rules.window_s, story.rules.max_delay_s
         assert (
             held.since_s == live.since_s
@@ -62,7 +62,7 @@ def test_of_a_burst_not_each_message_is_decided_on() -> None:
 
 def test_a_replaced_task_is_the_cause_of_its_replacement() -> None:
     story = running(Story(), cpu=12)
-    worker = tasks(story.state.jobs[KEY].runs, "worker")[0]
+    worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     story.hear(exited(worker)).decided()
     event = moment(story).decided[2].event
     assert event and event.message == story.log[-2][0]

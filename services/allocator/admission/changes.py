@@ -74,12 +74,12 @@ def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | Cha
     job = state.jobs.get(change.key())
     if job is None:
         reason = _no_such_job(state, change)
-        return rejected(change.job, change.namespace, sequence, reason)
+        return change_rejection(change.job, change.namespace, sequence, reason)
 
     request = _changed_request(job.request, change)
     reasons = tuple(_reasons_against_change(job, request, change, rules))
     if reasons:
-        return rejected(change.job, change.namespace, sequence, *reasons)
+        return change_rejection(change.job, change.namespace, sequence, *reasons)
 
     return JobChanged(
         job=change.job,
@@ -93,11 +93,11 @@ def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | Cha
     )
 
 
-def rejected(job: str, namespace: str, sequence: int, *reasons: str) -> ChangeRejected:
+def change_rejection(job: str, namespace: str, sequence: int, *reasons: str) -> ChangeRejected:
     return ChangeRejected(job=job, namespace=namespace, uid=sequence, reasons=reasons)
 
 
-def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
+def refusal_of_change(subject: str, sequence: int, error: str) -> ChangeRejected | None:
     """Return the answer to a change that cannot be read; None: the subject is of something else, or
     of no job.
     """
@@ -107,7 +107,7 @@ def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
         return None
     job = tokens[-1]
     namespace = tokens[3] if len(tokens) == 5 else DEFAULT_NAMESPACE
-    return rejected(job, namespace, sequence, error[:LONGEST_REASON])
+    return change_rejection(job, namespace, sequence, error[:LONGEST_REASON])
 
 
 def _no_such_job(state: State, change: Change) -> str:

@@ -61,7 +61,7 @@ SOURCES = {
 """As Kubernetes and people call them, without capitals and dashes."""
 
 
-def never(path: str) -> str:
+def forbidden_reason(path: str) -> str:
     """Return the reason why nobody may have a field of this name; empty if it is only unknown."""
     name = path.rpartition(".")[2].lower()
     word = "".join(filter(str.isalnum, name))
@@ -74,7 +74,7 @@ def never(path: str) -> str:
     return ""
 
 
-def reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
+def permission_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     """Yield the reasons against the namespace, the image and the folders that a request names.
 
     `parts`: its fields, as far as they can be read.

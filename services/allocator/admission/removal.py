@@ -226,7 +226,7 @@ def uids_of(state: State, key: str) -> list[int]:
     for uid, asked in state.asked.items():
         if asked.request.key() == key:
             uids.append(uid)
-    for uid, answer in state.refused.items():
+    for uid, answer in state.unreadable_requests.items():
         if answer.key() == key:
             uids.append(uid)
     return uids

@@ -13,11 +13,11 @@ from enum import Enum
 from msgspec.structs import replace
 
 from services.allocator.admission.validation import Wrong, reasons_against
-from services.allocator.placement.quota import gang, too_small
+from services.allocator.placement.quota import gang_resources, quota_too_small
 from services.allocator.placement.room import ROLES
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
-from services.allocator.state.state import Asked, State
+from services.allocator.state.state import OpenRequest, State
 from shared.checkpoints import checkpoint_location, new_checkpoint_folder
 from shared.messages import (
     LARGEST_PROGRAM,
@@ -30,7 +30,7 @@ from shared.messages import (
 from shared.text import format_count
 
 
-def unanswered(state: State) -> dict[int, Asked]:
+def oldest_requests(state: State) -> dict[int, OpenRequest]:
     """Return the oldest open request of each name, by uid."""
     names = set[str]()
     oldest = {}
@@ -60,7 +60,7 @@ class ProgramFault(Enum):
     )
 
 
-def answer(
+def answer_request(
     state: State, uid: int, program: int | ProgramFault, now: float, rules: Rules
 ) -> JobAccepted | JobRejected:
     """Return the job as accepted, or every reason against it.
@@ -69,7 +69,7 @@ def answer(
     there is none.
     """
     request = state.asked[uid].request
-    whole = completed(_with_whole_roles(request), rules)
+    whole = with_defaults(_with_whole_roles(request), rules)
     reasons = tuple(_reasons_against_job(state, request, whole, program, rules))
     if reasons:
         return JobRejected(
@@ -160,12 +160,12 @@ def excess_of_quota(request: JobRequested, rules: Rules) -> str:
     fits.
     """
     least = Size(request.ps.min, request.workers.min)
-    wants = gang(request.resources or RoleResources(), least)
+    wants = gang_resources(request.resources or RoleResources(), least)
     quota = rules.quotas.get(request.namespace)
-    return too_small(quota, request.namespace, wants)
+    return quota_too_small(quota, request.namespace, wants)
 
 
-def completed(request: JobRequested, rules: Rules) -> JobRequested:
+def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
     """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
     policy.
     """
@@ -200,6 +200,6 @@ def _with_amounts(given: Resources, usual: Resources) -> Resources:
     return replace(given, cpu=cpu, memory_gib=memory_gib)
 
 
-def refused(wrong: Wrong, uid: int) -> JobRejected:
+def rejection_of(wrong: Wrong, uid: int) -> JobRejected:
     """Return the answer to a request that cannot be read."""
     return JobRejected(job=wrong.job, namespace=wrong.namespace, uid=uid, reasons=wrong.reasons)

@@ -70,7 +70,7 @@ class Wrong(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
+def check_request(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
     """Return the request, or the reasons against it."""
     try:
         raw = msgspec.json.decode(body)
@@ -90,18 +90,18 @@ def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
             reasons.append(str(error))
 
     job, namespace = _name(raw, body)
-    return Wrong(job, namespace, brief(reasons))
+    return Wrong(job, namespace, shorten_reasons(reasons))
 
 
 def reasons_against(request: JobRequested, rules: Rules = ANY) -> tuple[str, ...]:
     """Return the reasons against a request that could be read."""
-    checked = check(msgspec.json.encode(request), rules)
+    checked = check_request(msgspec.json.encode(request), rules)
     if isinstance(checked, Wrong):
         return checked.reasons
     return ()
 
 
-def brief(reasons: list[str]) -> tuple[str, ...]:
+def shorten_reasons(reasons: list[str]) -> tuple[str, ...]:
     """Return as many of the reasons as a person reads, and as fit into an answer, each
     shortened.
     """
@@ -244,13 +244,13 @@ def _conversion_error(kind: Any, value: Any) -> str:
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        return reworded(kind, str(error), value)
+        return reword_error(kind, str(error), value)
     return ""
 
 
 def _unknown_reason(path: str, name: str, fields: Iterable[str]) -> str:
     """Return the reason against a field that does not exist."""
-    why = permissions.never(path)
+    why = permissions.forbidden_reason(path)
     if why:
         return f"{path}: {why}"
     near = difflib.get_close_matches(name, list(fields), n=1)
@@ -294,7 +294,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     yield from _volume_reasons(parts.get("volumes", ()))
     yield from _grace_reasons(parts.get("grace_s"), rules)
     yield from _task_reasons(ps, workers)
-    yield from permissions.reasons(parts, rules)
+    yield from permissions.permission_reasons(parts, rules)
 
 
 def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
@@ -480,7 +480,7 @@ TYPE = re.compile(r", got `\w+`$")
 LONGEST_FOUND = 60  # characters
 
 
-def reworded(kind: Any, error: str, value: object) -> str:
+def reword_error(kind: Any, error: str, value: object) -> str:
     """Return the decoder's `error` about a field of this kind with this value, in plainer words."""
     if get_origin(kind) is Literal:
         choices = ", ".join(map(repr, get_args(kind)))
@@ -494,10 +494,10 @@ def _with_value(error: str, value: object) -> str:
     """
     if error.startswith("Invalid enum value"):
         return error
-    return f"{TYPE.sub('', error)}, got {found(value)}"
+    return f"{TYPE.sub('', error)}, got {written_value(value)}"
 
 
-def found(value: object) -> str:
+def written_value(value: object) -> str:
     """Return a value as it was written, shortened."""
     text = _Written().repr(value)
     if len(text) <= LONGEST_FOUND:
@@ -525,13 +525,13 @@ def _expected(kind: Any, error: str) -> str:
     if "got" in error:
         return error
     for meta in get_args(kind)[1:]:
-        rule = _rule(meta)
+        rule = _rule_in_words(meta)
         if rule:
             return rule
     return error
 
 
-def _rule(meta: Any) -> str:
+def _rule_in_words(meta: Any) -> str:
     """Return a pattern, and the most characters of a text, in words; empty: it has no words."""
     words = PATTERNS.get(getattr(meta, "pattern", None) or "")
     if not words:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from services.allocator.models.fitting import believable
 from services.allocator.policies.contract import EARLY, Kin, Observed, Past, Plan, Timed
 from services.allocator.state.job import Job
-from services.allocator.state.state import Closed
+from services.allocator.state.state import ClosedJob
 from shared.messages import AllocationDecided, JobRequested, Resources, Role
 
 
@@ -44,7 +44,7 @@ def _named(request: JobRequested) -> str:
 
 
 def by_program(
-    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]] | None = None
+    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[Past, ...]] | None = None
 ) -> dict[str, Kin]:
     """Return what jobs that are over have shown, by their program's digest and by its name.
 
@@ -64,7 +64,7 @@ def by_program(
     return kins
 
 
-def _jobs_by_digest(closed: Mapping[str, Closed]) -> dict[str, list[Job]]:
+def _jobs_by_digest(closed: Mapping[str, ClosedJob]) -> dict[str, list[Job]]:
     """Return the jobs of each version of a program, the oldest first."""
     found: dict[str, list[Job]] = {}
     for end in closed.values():
@@ -74,7 +74,7 @@ def _jobs_by_digest(closed: Mapping[str, Closed]) -> dict[str, list[Job]]:
 
 
 def _past_by_name(
-    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]]
+    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[Past, ...]]
 ) -> dict[str, list[Past]]:
     """Return the records of all versions of each program, the oldest first."""
     found: dict[str, list[Past]] = {}
@@ -120,10 +120,10 @@ def _mean_pause(pauses: Sequence[float]) -> float | None:
 TIMED_KEPT = 12
 
 
-def past_of(end: Closed) -> Iterator[Past]:
+def past_of(end: ClosedJob) -> Iterator[Past]:
     """Yield the record; nothing of a job that did not succeed, or that had no ps."""
     job = end.job
-    runs = job.runs
+    runs = job.active_decision
     if end.finished.outcome != "succeeded" or runs is None:
         return
     ps_tasks = _tasks_of(runs, "ps")

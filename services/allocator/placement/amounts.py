@@ -33,7 +33,7 @@ def fits(wants: Resources, free: Resources) -> bool:
     )
 
 
-def plus(one: Resources, other: Resources) -> Resources:
+def add(one: Resources, other: Resources) -> Resources:
     """Return the sum of two amounts."""
     return Resources(
         cpu=one.cpu + other.cpu,
@@ -42,7 +42,7 @@ def plus(one: Resources, other: Resources) -> Resources:
     )
 
 
-def less(free: Resources, gone: Resources) -> Resources:
+def subtract(free: Resources, gone: Resources) -> Resources:
     """Return the difference, never below 0."""
     return Resources(
         cpu=max(0.0, free.cpu - gone.cpu),
@@ -51,7 +51,7 @@ def less(free: Resources, gone: Resources) -> Resources:
     )
 
 
-def minus(one: Resources, other: Resources) -> Resources:
+def difference(one: Resources, other: Resources) -> Resources:
     """Return the difference, which may be below 0."""
     return Resources(
         cpu=one.cpu - other.cpu,
@@ -78,12 +78,12 @@ def smaller(one: Resources, other: Resources) -> Resources:
     )
 
 
-def times(each: Resources, count: int) -> Resources:
+def multiply(each: Resources, count: int) -> Resources:
     """Return the amount of so many tasks of this size."""
     return Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)
 
 
-def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
+def add_multiple(rest: Resources, each: Resources, count: int) -> Resources:
     """Return the rest, with the amount of so many tasks of this size."""
     return Resources(
         cpu=each.cpu * count + rest.cpu,
@@ -92,7 +92,7 @@ def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
     )
 
 
-def together(parts: Iterable[Resources]) -> Resources:
+def total_of(parts: Iterable[Resources]) -> Resources:
     """Return the sum, which does not depend on the order of the parts."""
     cpu = []
     memory_gib = []
@@ -104,7 +104,7 @@ def together(parts: Iterable[Resources]) -> Resources:
     return Resources(cpu=math.fsum(cpu), memory_gib=math.fsum(memory_gib), gpu=gpu)
 
 
-def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
+def count_fitting(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
     """Return how many such tasks fit, up to `most`, and what they leave: `less`, one by one."""
     cpu = free.cpu
     memory = free.memory_gib
@@ -127,7 +127,7 @@ def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]
     return count, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)
 
 
-def least(most: int, holds: Callable[[int], bool]) -> int | None:
+def smallest_enough(most: int, holds: Callable[[int], bool]) -> int | None:
     """Return the smallest number from 0 to `most` that holds, if all above one that holds do, too.
 
     If it is not so: one that holds, while the one below does not. None where none of 0, 1, 2, 4,

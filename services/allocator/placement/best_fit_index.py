@@ -22,12 +22,12 @@ Place = tuple[float, float, str]
 _memory = itemgetter(1)
 
 
-def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
+def best_fit_key(free: Resources, name: str) -> tuple[int, float, float, str]:
     """Return the sort key of a node; the smallest is the best fit of those on which a task fits."""
     return free.gpu, free.cpu, free.memory_gib, name
 
 
-class Order:
+class BestFitIndex:
     """The nodes in the order of their free amounts. `move` follows each change."""
 
     def __init__(self, nodes: Iterable[tuple[str, Resources]]) -> None:
@@ -35,23 +35,23 @@ class Order:
         self.add(nodes)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Order):
+        if not isinstance(other, BestFitIndex):
             return NotImplemented
         return self._filled_shelves() == other._filled_shelves()
 
-    def copy(self) -> Order:
+    def copy(self) -> BestFitIndex:
         """Return the same order, with shelves of its own."""
-        other = Order(())
+        other = BestFitIndex(())
         for gpu, shelf in self.shelves.items():
             other.shelves[gpu] = shelf.copy()
         return other
 
     def move(self, name: str, before: Resources, after: Resources) -> None:
         """Put a node in its new place after its free amount has changed."""
-        self.leave(name, before)
-        self.come(name, after)
+        self.remove(name, before)
+        self.insert(name, after)
 
-    def leave(self, name: str, free: Resources) -> None:
+    def remove(self, name: str, free: Resources) -> None:
         """Take a node with this free amount off its shelf."""
         shelf = self.shelves[free.gpu]
         del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
@@ -64,12 +64,12 @@ class Order:
         for shelf in self.shelves.values():
             shelf.sort()
 
-    def come(self, name: str, free: Resources) -> None:
+    def insert(self, name: str, free: Resources) -> None:
         """Put a node with this free amount on its shelf."""
         shelf = self.shelves.setdefault(free.gpu, [])
         insort(shelf, (free.cpu, free.memory_gib, name))
 
-    def first(self, wants: Resources) -> str | None:
+    def best_fit(self, wants: Resources) -> str | None:
         """Return the best fit; None: it fits nowhere."""
         for gpu in sorted(self.shelves):
             if gpu < wants.gpu:
@@ -79,7 +79,7 @@ class Order:
                 return found
         return None
 
-    def most(self) -> tuple[float, float, int]:
+    def largest_free(self) -> tuple[float, float, int]:
         """Return the most cores, GiB and devices that are free on one node."""
         cpu = memory = 0.0
         devices = 0
@@ -118,11 +118,11 @@ class NodeIndex(NamedTuple):
     """
 
     nodes: Mapping[str, Node]
-    order: Order
+    order: BestFitIndex
     homes: Mapping[str, frozenset[str]]
 
 
-NO_NODES = NodeIndex({}, Order(()), {})
+NO_NODES = NodeIndex({}, BestFitIndex(()), {})
 
 
 def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[str]) -> NodeIndex:
@@ -133,9 +133,9 @@ def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[
         before = index.nodes.get(name)
         after = nodes.get(name)
         if before is not None and before.takes:
-            order.leave(name, before.free)
+            order.remove(name, before.free)
         if after is not None and after.takes:
-            order.come(name, after.free)
+            order.insert(name, after.free)
         had = before.hosts if before else frozenset()
         has = after.hosts if after else frozenset()
         if had != has:

@@ -82,7 +82,7 @@ NAMED = 3
 """So many claims are named."""
 
 
-class Reach:
+class ReachableNodes:
     """The nodes within reach of each job of one state. The nodes of each term are found once in a
     pass.
     """

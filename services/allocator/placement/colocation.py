@@ -16,7 +16,7 @@ from services.allocator.policies.contract import Size
 from shared.messages import RoleResources, TaskPlan
 
 
-def gathered(
+def place_colocated(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
@@ -30,7 +30,7 @@ def gathered(
         room.undo(mark)
         if tasks is None:
             continue
-        nodes = spread(tasks)
+        nodes = worker_node_count(tasks)
         if best_stays is None or nodes < fewest:
             best_stays = stays
             fewest = nodes
@@ -57,18 +57,18 @@ def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:
     return choices
 
 
-def on_one_node(
+def place_on_one_node(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `gathered`; None, and nothing taken, where one node cannot hold all workers."""
     mark = room.mark()
-    tasks = gathered(room, job, keep, size, sizes, serial)
-    if tasks is not None and spread(tasks) > 1:
+    tasks = place_colocated(room, job, keep, size, sizes, serial)
+    if tasks is not None and worker_node_count(tasks) > 1:
         room.undo(mark)
         return None
     return tasks
 
 
-def spread(tasks: Iterable[TaskPlan]) -> int:
+def worker_node_count(tasks: Iterable[TaskPlan]) -> int:
     """Return the number of nodes with workers."""
     return len({task.node for task in tasks if task.role == "worker"})

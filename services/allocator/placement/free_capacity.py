@@ -19,8 +19,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import larger, less, plus, smaller, together
-from services.allocator.placement.quota import limits_of, moved, ours_in_all, unused, unused_pods
+from services.allocator.placement.amounts import add, larger, smaller, subtract, total_of
+from services.allocator.placement.quota import (
+    allowed_in_total,
+    limits_of,
+    unused_pods,
+    unused_quota,
+    with_own_usage,
+)
 from services.allocator.policies.contract import ClusterQuota, Node, Quota, TaskLimits
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
@@ -42,7 +48,7 @@ def free_nodes(state: State) -> list[Node]:
             node = nodes.get(task.node)
             if node is not None:
                 has = _listed_with(state.nodes[task.node], job, task)
-                nodes[task.node] = _give(node, key, task.resources, has)
+                nodes[task.node] = _with_promised_task(node, key, task.resources, has)
     return list(nodes.values())
 
 
@@ -72,11 +78,11 @@ def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> li
         node = state.nodes.get(task.node)
         if node is not None:
             has = _listed_with(node, job, task)
-            found.append(less(task.resources, has))
+            found.append(subtract(task.resources, has))
     return found
 
 
-def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
+def remaining_quotas(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     """Return what each namespace that has a quota may still take.
 
     That is the quota less what its pods have, wherever they are listed, and less what its decided
@@ -85,17 +91,17 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     quota.
     """
     found = {}
-    for space, use in uses(state, quotas).items():
-        left = less(quotas[space].most(), use.total())
+    for space, use in namespace_usage(state, quotas).items():
+        left = subtract(quotas[space].most(), use.total())
         fact = state.quotas.get(space)
         if fact is not None:
-            left_in_cluster = less(unused(fact), use.promised())
+            left_in_cluster = subtract(unused_quota(fact), use.promised())
             left = smaller(left, left_in_cluster)
         found[space] = left
     return found
 
 
-class Use(NamedTuple):
+class NamespaceUsage(NamedTuple):
     """What the jobs of one namespace use: what their pods are listed with, wherever that is, and
     what decided tasks are to have beyond that. `new`: how many of these have no pod yet that is
     listed.
@@ -106,19 +112,19 @@ class Use(NamedTuple):
     new: list[TaskPlan]
 
     def total(self) -> Resources:
-        return together([*self.listed, *self.beyond])
+        return total_of([*self.listed, *self.beyond])
 
     def promised(self) -> Resources:
-        return together(self.beyond)
+        return total_of(self.beyond)
 
 
-def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
+def namespace_usage(state: State, namespaces: Collection[str]) -> dict[str, NamespaceUsage]:
     """Return the use of each of these namespaces. A pod that was heard to have ended has nothing
     any more.
     """
     if not namespaces:
         return {}
-    found = {space: Use([], [], []) for space in namespaces}
+    found = {space: NamespaceUsage([], [], []) for space in namespaces}
     jobs = [job for job in state.jobs.values() if job.request.namespace in found]
 
     listed = _listed_pods(state, found, jobs)
@@ -133,7 +139,7 @@ def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
 
 
 def _add_promised(
-    use: Use, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
+    use: NamespaceUsage, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
 ) -> None:
     """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
     for task in promised:
@@ -141,7 +147,7 @@ def _add_promised(
         node = state.nodes.get(task.node)
         if node is not None:
             has = _listed_with(node, job, task)
-        use.beyond.append(less(task.resources, has))
+        use.beyond.append(subtract(task.resources, has))
         if job.pod(task) not in pods:
             use.new.append(task)
 
@@ -214,7 +220,7 @@ def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[Task
     it: a pod shrinks only once the later one runs.
     """
     wanted: dict[int, TaskPlan] = {}
-    for decision in (job.runs, job.flies):
+    for decision in (job.active_decision, job.pending_decision):
         if decision is None or _all_listed(decision, nodes):
             continue
         for task in decision.tasks:
@@ -238,10 +244,10 @@ def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged
     return all(listed.get(task.pod(decision.job)) == task.resources for task in decision.tasks)
 
 
-def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
+def _with_promised_task(node: Node, job: str, wants: Resources, has: Resources) -> Node:
     """Return a node with a task promised on it: `wants` is decided, `has` is what its pod has."""
-    free = less(node.free, less(wants, has))
-    returning = plus(node.returning, less(has, wants))
+    free = subtract(node.free, subtract(wants, has))
+    returning = add(node.returning, subtract(has, wants))
     hosts = node.hosts | {job}
     return Node(node.name, free, node.allocatable, node.open, hosts, returning, node.shunned)
 
@@ -254,7 +260,7 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
     spaces = sorted(with_jobs & state.quotas.keys())
     if not spaces:
         return rules
-    use = uses(state, spaces)
+    use = namespace_usage(state, spaces)
     quotas = dict(rules.quotas)
     for space in spaces:
         quota = rules.quotas.get(space, Quota())
@@ -262,10 +268,10 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
     return replace(rules, quotas=quotas)
 
 
-def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
+def remaining_pods(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
     """Return how many more tasks each namespace may have, where the cluster limits that."""
     found = {}
-    for space, use in uses(state, _spaces_with_pod_limit(quotas)).items():
+    for space, use in namespace_usage(state, _spaces_with_pod_limit(quotas)).items():
         left = unused_pods(state.quotas[space])
         if left is not None:
             found[space] = max(0, left - len(use.new))
@@ -294,29 +300,29 @@ def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
     """Return the cluster's quotas, with what is used of them once the pods that were listed are
     others.
     """
-    had = uses(before, before.quotas)
-    has = uses(after, after.quotas)
+    had = namespace_usage(before, before.quotas)
+    has = namespace_usage(after, after.quotas)
     quotas = {}
     for space, fact in after.quotas.items():
         quotas[space] = _with_use(fact, had[space], has[space])
     return quotas
 
 
-def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
+def _with_use(fact: QuotaChanged, had: NamespaceUsage, has: NamespaceUsage) -> QuotaChanged:
     """Return the very same fact where nothing changes."""
     if had.listed == has.listed:
         return fact
-    before = together(had.listed)
-    after = together(has.listed)
-    return moved(fact, before, len(had.listed), after, len(has.listed))
+    before = total_of(had.listed)
+    after = total_of(has.listed)
+    return with_own_usage(fact, before, len(had.listed), after, len(has.listed))
 
 
-def _combined_quota(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
+def _combined_quota(fact: QuotaChanged, use: NamespaceUsage, quota: Quota) -> ClusterQuota:
     """Return the smaller limit of each resource: that of the ResourceQuotas, less the use of other
     pods, or the configured one. None: no limit.
     """
     pods = len(use.listed) + len(use.new)
-    ours = ours_in_all(fact, use.total(), pods)
+    ours = allowed_in_total(fact, use.total(), pods)
     gpu = _smaller(ours.get("gpu"), quota.gpu)
     return ClusterQuota(
         cpu=_smaller(ours.get("cpu"), quota.cpu),

@@ -17,18 +17,26 @@ from math import inf
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import NO_MORE, fits, larger, least, less, plus, together
+from services.allocator.placement.amounts import (
+    NO_MORE,
+    add,
+    fits,
+    larger,
+    smallest_enough,
+    subtract,
+    total_of,
+)
 from services.allocator.placement.room import ROLES, Room
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
 from services.allocator.state.job import Job
 from services.allocator.state.state import State
-from services.allocator.state.waiting import staying
+from services.allocator.state.waiting import remaining_tasks
 from shared.messages import OwnPod, Resources, TaskPlan
 from shared.text import format_some_names
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HeldCapacity(msgspec.Struct, frozen=True, gc=False):
     """Capacity of one pod. `started_s`: when its job started; `in_quota`: it counts against its
     namespace's quota.
     """
@@ -93,7 +101,7 @@ def _describe(amount: Resources) -> str:
     return ", ".join(parts) or "nothing"
 
 
-class Supply:
+class ProjectedCapacity:
     """The capacity that pods hold. `starts`: the start times (s) of the running jobs, in order;
     pods that are about to end come first, at -inf.
     """
@@ -111,7 +119,7 @@ class Supply:
         self,
         until_s: float,
         reserved: Sequence[Reservation],
-        freed: Iterable[Held] = (),
+        freed: Iterable[HeldCapacity] = (),
         keeps: str = "",
     ) -> Room:
         """Return the room without the jobs that started up to then, except the one that `keeps` its
@@ -126,12 +134,14 @@ class Supply:
         purses = self._purses_with(in_quota, reserved)
         return self.room.with_changes(nodes, purses, self._slots_with(in_quota))
 
-    def _held_until(self, until_s: float) -> list[Held]:
+    def _held_until(self, until_s: float) -> list[HeldCapacity]:
         """Return the capacity of the jobs that started up to then."""
         count = bisect_right(self.held, until_s, key=lambda held: held.started_s)
         return self.held[:count]
 
-    def _nodes_with(self, back: Sequence[Held], reserved: Sequence[Reservation]) -> list[Node]:
+    def _nodes_with(
+        self, back: Sequence[HeldCapacity], reserved: Sequence[Reservation]
+    ) -> list[Node]:
         """Return the nodes with another free capacity."""
         given = _sums([(held.node, held.amount) for held in back])
         amounts_reserved: list[tuple[str, Resources]] = []
@@ -147,7 +157,7 @@ class Supply:
                 nodes.append(replace(node, free=free))
         return nodes
 
-    def _slots_with(self, back: Sequence[Held]) -> dict[str, int]:
+    def _slots_with(self, back: Sequence[HeldCapacity]) -> dict[str, int]:
         """Return how many more tasks each namespace may have."""
         slots = dict(self.room.slots)
         for held in back:
@@ -157,13 +167,13 @@ class Supply:
         return slots
 
     def _purses_with(
-        self, back: Sequence[Held], reserved: Sequence[Reservation]
+        self, back: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> dict[str, Resources]:
         """Return the rests of all quotas."""
         given = _sums([(held.namespace, held.amount) for held in back])
         gone = _sums([(claim.namespace, claim.quota) for claim in reserved])
         purses = {}
-        for space, has in self.room.purses.items():
+        for space, has in self.room.remaining_quotas.items():
             purses[space] = _balance(has, given.get(space), gone.get(space))
         return purses
 
@@ -172,7 +182,7 @@ class Supply:
         request: PlacementRequest,
         until_s: float,
         reserved: Sequence[Reservation],
-        freed: Iterable[Held] = (),
+        freed: Iterable[HeldCapacity] = (),
         keeps: str = "",
     ) -> tuple[TaskPlan, ...] | None:
         """Place a job in the room that there is then; None where it does not fit."""
@@ -201,7 +211,7 @@ class Supply:
         if self._empty is None:
             room = self.trial(self.starts[-1], ())
             free = [node.free for node in room.nodes.values() if node.open]
-            self._empty = together(free), reduce(larger, free, NO_MORE)
+            self._empty = total_of(free), reduce(larger, free, NO_MORE)
         return self._empty
 
     def holds(self, request: PlacementRequest, reserved: Reservations, keeps: str) -> bool:
@@ -228,7 +238,7 @@ class Supply:
             return self.place(request, self.starts[number], reserved, keeps=keeps)
 
         last = len(self.starts) - 1
-        first = least(last, lambda number: tasks_at(number) is not None)
+        first = smallest_enough(last, lambda number: tasks_at(number) is not None)
         return tasks_at(last if first is None else first)
 
 
@@ -244,7 +254,7 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
         found[name].append(amount)
     sums = {}
     for name, amounts in found.items():
-        sums[name] = together(amounts)
+        sums[name] = total_of(amounts)
     return sums
 
 
@@ -254,16 +264,16 @@ def _balance(has: Resources, given: Resources | None, gone: Resources | None) ->
     """
     total = has
     if given is not None:
-        total = plus(total, given)
+        total = add(total, given)
     if gone is not None:
-        total = less(total, gone)
+        total = subtract(total, gone)
     return total
 
 
 # ---------------------------------------------------------------- what is held now
 
 
-def _held_by_pods(state: State) -> Iterator[Held]:
+def _held_by_pods(state: State) -> Iterator[HeldCapacity]:
     """Yield the capacity of each listed pod, then that of decided tasks without a listed pod."""
     wanted = _wanted_tasks(state)
     listed = set[Pod]()
@@ -274,27 +284,27 @@ def _held_by_pods(state: State) -> Iterator[Held]:
             if pod in wanted:
                 job, task = wanted[pod]
                 amount = larger(own.resources, task.resources)
-                yield Held(job.started_s, job.key, node.node, amount)
+                yield HeldCapacity(job.started_s, job.key, node.node, amount)
             else:
                 yield _held_by_ending_pod(state, node.node, own)
 
     for pod, (job, task) in wanted.items():
         if pod not in listed:
-            yield Held(job.started_s, job.key, task.node, task.resources)
+            yield HeldCapacity(job.started_s, job.key, task.node, task.resources)
 
 
 def _wanted_tasks(state: State) -> dict[Pod, tuple[Job, TaskPlan]]:
     """Return the tasks of the newest decisions that have not ended, with their job, by pod."""
     wanted = {}
     for job in state.jobs.values():
-        for task in staying(job):
+        for task in remaining_tasks(job):
             wanted[job.key, job.pod(task)] = job, task
     return wanted
 
 
-def _held_by_ending_pod(state: State, node: str, own: OwnPod) -> Held:
+def _held_by_ending_pod(state: State, node: str, own: OwnPod) -> HeldCapacity:
     """Return the capacity of a listed pod that no decision wants any more."""
     key = f"{own.namespace}.{own.job}"
     job = state.jobs.get(key)
     has_ended = job is not None and own.pod in job.exits
-    return Held(-inf, key, node, own.resources, in_quota=not has_ended)
+    return HeldCapacity(-inf, key, node, own.resources, in_quota=not has_ended)

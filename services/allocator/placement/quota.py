@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import fits, larger, less, smaller, times, together
+from services.allocator.placement.amounts import fits, larger, multiply, smaller, subtract, total_of
 from services.allocator.placement.room import ROLES, Room
 from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
 from shared.messages import (
@@ -39,16 +39,16 @@ from shared.text import format_count
 # ---------------------------------------------------------------- what a job takes
 
 
-def gang(sizes: RoleResources, size: Size) -> Resources:
+def gang_resources(sizes: RoleResources, size: Size) -> Resources:
     """Return the resources of all tasks of a job."""
     parts = []
     for role in ROLES:
         each: Resources = getattr(sizes, role)
-        parts.append(times(each, size.of(role)))
-    return together(parts)
+        parts.append(multiply(each, size.of(role)))
+    return total_of(parts)
 
 
-def growth(
+def added_resources(
     tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stretched: bool
 ) -> Resources:
     """Return the resources that a job takes beyond its tasks to come to a size; nothing is taken
@@ -60,13 +60,13 @@ def growth(
         each: Resources = getattr(sizes, role)
         count = size.of(role)
         stand = [task for task in tasks if task.role == role]
-        more.append(times(each, max(0, count - len(stand))))
+        more.append(multiply(each, max(0, count - len(stand))))
         if not stretched:
             continue
         stand.sort(key=lambda task: task.serial)  # the oldest stay
         for task in stand[:count]:
-            more.append(less(each, task.resources))
-    return together(more)
+            more.append(subtract(each, task.resources))
+    return total_of(more)
 
 
 def new_tasks(tasks: Sequence[TaskPlan], size: Size) -> int:
@@ -92,18 +92,18 @@ def gang_shortage(
     """Return why the quota has no room for a job of this size that has no task, now or ever; empty
     where it has.
     """
-    never = never_granted(_namespace(job), size, sizes, quota)
+    never = never_allowed_reason(_namespace(job), size, sizes, quota)
     if never:
         return never
-    wants = gang(sizes, size)
-    return shortage(room, job, wants, new_tasks((), size))
+    wants = gang_resources(sizes, size)
+    return quota_shortage(room, job, wants, new_tasks((), size))
 
 
-def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
+def quota_shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
     """Return why a job's quota has no room for so much more, or for so many more tasks; empty where
     it has.
     """
-    purse = room.purse(job)
+    purse = room.remaining_quota(job)
     slots = room.slots_of(job)
     limits = room.limits_of(job)
     return describe_shortage(_namespace(job), wants, tasks, purse, slots, limits)
@@ -129,18 +129,20 @@ def describe_shortage(
     return f"quota of namespace {namespace}: {lacks}"
 
 
-def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota | None) -> str:
+def never_allowed_reason(
+    namespace: str, size: Size, sizes: RoleResources, quota: Quota | None
+) -> str:
     """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where
     they can.
     """
-    refused = too_large(quota, namespace, roles_of(size), sizes)
+    refused = limit_range_reason(quota, namespace, roles_of(size), sizes)
     if refused:
         return refused
-    wants = gang(sizes, size)
-    return too_small(quota, namespace, wants, new_tasks((), size))
+    wants = gang_resources(sizes, size)
+    return quota_too_small(quota, namespace, wants, new_tasks((), size))
 
 
-def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
+def quota_too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
     """Return why a quota will never do for so much, or so many tasks; empty where it can."""
     if quota is None:
         return ""
@@ -157,7 +159,7 @@ def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int 
     return f"quota of namespace {namespace}: {lacks}"
 
 
-def too_large(
+def limit_range_reason(
     quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources
 ) -> str:
     """Return why the LimitRanges of a namespace allow no task of one of these roles; empty where
@@ -180,7 +182,7 @@ def too_large(
     return f"{limit_range}: {'; '.join(refused)}"
 
 
-def within_limits(size: Resources, quota: Quota | None) -> Resources:
+def clamp_to_limits(size: Resources, quota: Quota | None) -> Resources:
     """Return the size of a task, as near to it as the LimitRanges of the cluster allow."""
     if not isinstance(quota, ClusterQuota):
         return size
@@ -240,7 +242,7 @@ MANY = 1 << 53  # devices or pods, where no number of them is too large
 WITHOUT_LIMIT = Resources(cpu=math.inf, memory_gib=math.inf, gpu=MANY)
 
 
-def unused(fact: QuotaChanged) -> Resources:
+def unused_quota(fact: QuotaChanged) -> Resources:
     """Return the capacity that every quota of the namespace leaves."""
     left = _unused_by_name(fact)
     return Resources(
@@ -268,7 +270,7 @@ def _unused_by_name(fact: QuotaChanged) -> dict[str, float]:
     return left
 
 
-def ours_in_all(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, float]:
+def allowed_in_total(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, float]:
     """Return the amount of each limited resource that all our tasks together may have, beside the
     use of others. `ours` and `pods`: the amounts that our tasks have now.
     """
@@ -280,7 +282,7 @@ def ours_in_all(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, flo
     return allowed
 
 
-def moved(
+def with_own_usage(
     fact: QuotaChanged, had: Resources, pods_had: int, has: Resources, pods_has: int
 ) -> QuotaChanged:
     """Return the fact once our tasks have other amounts than before."""

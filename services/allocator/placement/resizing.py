@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import less
-from services.allocator.placement.quota import within_limits
-from services.allocator.placement.room import ROLES, Placing, Room, place
+from services.allocator.placement.amounts import subtract
+from services.allocator.placement.quota import clamp_to_limits
+from services.allocator.placement.room import ROLES, Placer, Room, place
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.exits import OUT_OF_MEMORY
@@ -27,7 +27,7 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleResources:
     """Return the sizes that a policy wants; without any, those of the tasks now."""
     asked = task_sizes(job, rules)
-    if sizes is None and job.wanted is None:
+    if sizes is None and job.newest_decision is None:
         return asked
 
     quota = rules.quotas.get(job.request.namespace)
@@ -37,7 +37,7 @@ def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleRes
         if sizes is None:
             wanted[role] = _present_size(job, role, requested, rules)
         else:
-            size = within_limits(getattr(sizes, role), quota)
+            size = clamp_to_limits(getattr(sizes, role), quota)
             wanted[role] = _policy_size(job, role, size, requested)
     return RoleResources(**wanted)
 
@@ -57,7 +57,7 @@ def _present_size(job: Job, role: Role, asked: Resources, rules: Rules) -> Resou
     """Return the size of the role's largest task, with more memory if one ran out of it; as
     requested, if there is no task.
     """
-    planned = job.wanted.tasks if job.wanted else ()
+    planned = job.newest_decision.tasks if job.newest_decision else ()
     tasks = [task for task in planned if task.role == role]
     if not tasks:
         return asked
@@ -80,7 +80,7 @@ def _ran_out_of_memory(job: Job, task: TaskPlan) -> bool:
 # ---------------------------------------------------------------- in place
 
 
-def in_place(
+def resize_tasks(
     room: Room, job: str, tasks: Sequence[TaskPlan], sizes: RoleResources
 ) -> tuple[TaskPlan, ...]:
     """Return the same tasks, each with its new size if its node has room for that."""
@@ -96,7 +96,7 @@ def _resize_in_place(room: Room, job: str, task: TaskPlan, size: Resources) -> T
     new = _resized_task(task, size)
     if not room.allows(job, new.resources):
         return task
-    more = less(new.resources, task.resources)
+    more = subtract(new.resources, task.resources)
     return new if room.extend(job, task.node, more) else task
 
 
@@ -105,17 +105,17 @@ def _resized_task(task: TaskPlan, size: Resources) -> TaskPlan:
     return replace(task, resources=replace(size, gpu=task.resources.gpu))
 
 
-def stretch(
+def place_resized(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, for tasks that stay where they are: each has its new size where there is room for
     that. None where no task changes.
     """
-    tasks = in_place(room, job, keep, sizes)
+    tasks = resize_tasks(room, job, keep, sizes)
     return None if tasks == tuple(keep) else tasks
 
 
-def replaced(
+def place_all_resized(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, with every task of its new size; None, and nothing taken, where they do not all
@@ -125,14 +125,14 @@ def replaced(
     placed = place(room, job, keep, size, sizes, serial)
     if placed is None:
         return None
-    tasks = in_place(room, job, placed, sizes)
-    if alike(tasks, sizes):
+    tasks = resize_tasks(room, job, placed, sizes)
+    if have_sizes(tasks, sizes):
         return tasks
     room.undo(mark)
     return None
 
 
-def with_memory(limits: Mapping[Role, float]) -> Placing:
+def placer_with_memory(limits: Mapping[Role, float]) -> Placer:
     """As `place`, with so much memory (GiB) for each task of these roles: in place, else elsewhere.
     Nothing else of the tasks changes.
     """
@@ -167,7 +167,7 @@ def _grow_in_place(
         has = task.resources
         memory = max(has.memory_gib, limits.get(task.role, 0.0))
         new = replace(has, memory_gib=memory)
-        if room.extend(job, task.node, less(new, has)):
+        if room.extend(job, task.node, subtract(new, has)):
             grown.append(replace(task, resources=new))
     return grown
 
@@ -180,6 +180,6 @@ def _raised_sizes(sizes: RoleResources, limits: Mapping[Role, float]) -> RoleRes
     return replace(sizes, **raised)
 
 
-def alike(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
+def have_sizes(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
     """Return whether every task has its role's size."""
     return all(_resized_task(task, getattr(sizes, task.role)) == task for task in tasks)

@@ -21,15 +21,20 @@ from msgspec.structs import replace
 
 from services.allocator.placement.amounts import (
     NO_MORE,
+    add,
+    add_multiple,
+    count_fitting,
     fits,
-    less,
-    plus,
-    plus_times,
+    multiply,
     smaller,
-    taken,
-    times,
+    subtract,
 )
-from services.allocator.placement.best_fit_index import NO_NODES, NodeIndex, Order, rank
+from services.allocator.placement.best_fit_index import (
+    NO_NODES,
+    BestFitIndex,
+    NodeIndex,
+    best_fit_key,
+)
 from services.allocator.policies.contract import Node, Size, TaskLimits
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
@@ -38,7 +43,7 @@ FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """The order in which roles choose: a lone chief must not draw the workers to where there is room
 for one of them.
 """
-Placing = Callable[
+Placer = Callable[
     ["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
 ]
 """As `place`."""
@@ -79,12 +84,12 @@ class Room:
         for name in shunned:
             if name in self.nodes:
                 self.nodes[name] = replace(self.nodes[name], shunned=True)
-        self.purses = dict(purses or {})
+        self.remaining_quotas = dict(purses or {})
         self.slots = dict(slots or {})
         self.limits = limits or {}
         # The index: nodes in the order of what they have free, and where jobs stood at first.
         self._index = index
-        self._order: Order | None = None
+        self._order: BestFitIndex | None = None
         self._first_homes: Homes | None = None
         self._came: dict[str, set[str]] = {}
         # What was taken, in order, to be given back.
@@ -107,7 +112,7 @@ class Room:
 
     # ------------------------------------------------------------ the index
 
-    def order(self) -> Order:
+    def order(self) -> BestFitIndex:
         """Return the nodes that take tasks, in the order of what they have free."""
         if self._order is None:
             self._order, self._first_homes = self._build_index()
@@ -119,7 +124,7 @@ class Room:
             self._order, self._first_homes = self._build_index()
         return self._first_homes
 
-    def _build_index(self) -> tuple[Order, Homes]:
+    def _build_index(self) -> tuple[BestFitIndex, Homes]:
         """Return the order of the nodes and each job's nodes: those of the index, changed where the
         nodes are not as they are there.
         """
@@ -132,7 +137,7 @@ class Room:
             if before is node:
                 continue
             if before is not None and before.takes:
-                order.leave(name, before.free)
+                order.remove(name, before.free)
             if node.takes:
                 others.append((name, node.free))
             for job in node.hosts:
@@ -185,9 +190,9 @@ class Room:
 
     # ------------------------------------------------------------ quotas
 
-    def purse(self, job: str) -> Resources | None:
+    def remaining_quota(self, job: str) -> Resources | None:
         """None: without a limit."""
-        return self.purses.get(_space(job)) if self.purses else None
+        return self.remaining_quotas.get(_space(job)) if self.remaining_quotas else None
 
     def slots_of(self, job: str) -> int | None:
         """Return how many more tasks its namespace may have; None: any number."""
@@ -206,7 +211,7 @@ class Room:
 
     def grants(self, job: str, wants: Resources, tasks: int) -> bool:
         """Return whether the quota has so much left, and room for so many tasks."""
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         if purse is not None and not fits(wants, purse):
             return False
         slots = self.slots_of(job)
@@ -224,7 +229,7 @@ class Room:
         if beside is not None:
             return beside
         if rest is not NO_MORE:
-            name = self.order().first(plus_times(rest, wants, count))
+            name = self.order().best_fit(add_multiple(rest, wants, count))
             if name:
                 return name
         return self._for_most(wants, count)
@@ -234,25 +239,25 @@ class Room:
         ranks = []
         for node in self._homes(job):
             if node.takes and fits(wants, node.free):
-                ranks.append(rank(node.free, node.name))
+                ranks.append(best_fit_key(node.free, node.name))
         return min(ranks)[-1] if ranks else None
 
     def most_free(self) -> tuple[float, float, int]:
         """Return the most cores, GiB and devices that are free on one node that takes new tasks."""
         if self._most[0] != self._moments[-1]:
-            self._most = self._moments[-1], self.order().most()
+            self._most = self._moments[-1], self.order().largest_free()
         return self._most[1]
 
     def _for_most(self, wants: Resources, count: int) -> str | None:
         """Return the best fit of the nodes that hold most of so many tasks."""
         order = self.order()
-        best = order.first(wants)
+        best = order.best_fit(wants)
         if best is None:
             return None
         fewer, more = 1, count + 1  # so many fit somewhere; `more` do not, or are not asked for
         while more - fewer > 1:
             middle = (fewer + more) // 2 if more <= count else count
-            name = order.first(times(wants, middle))
+            name = order.best_fit(multiply(wants, middle))
             if name:
                 best, fewer = name, middle
             else:
@@ -278,7 +283,7 @@ class Room:
             name = self.choose(job, wants, count - len(nodes), rest)
             if not name:
                 break
-            number, left = taken(self.nodes[name].free, wants, count - len(nodes))
+            number, left = count_fitting(self.nodes[name].free, wants, count - len(nodes))
             self._give(job, name, left, number)
             nodes += [name] * number
         return nodes
@@ -287,9 +292,9 @@ class Room:
         """Return how many of so many tasks the limits and the quota allow."""
         if not self.allows(job, wants):
             return 0
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         if purse is not None:
-            count, _ = taken(purse, wants, count)
+            count, _ = count_fitting(purse, wants, count)
         slots = self.slots_of(job)
         return count if slots is None else min(count, slots)
 
@@ -301,7 +306,7 @@ class Room:
             return None
         rests = [NO_MORE]  # what is still to be placed, from behind
         for wants, number in reversed(parts):
-            rests.append(plus_times(rests[-1], wants, number))
+            rests.append(add_multiple(rests[-1], wants, number))
         whole = rests.pop()
         if not self._homes(job):
             name = self._at_once(job, parts, whole)
@@ -341,16 +346,16 @@ class Room:
         after the other; None: they go to several.
         """
         tasks = sum([number for _, number in parts])
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         if not tasks or (purse is not None and not fits(whole, purse)):
             return None
-        name = self.order().first(whole)
+        name = self.order().best_fit(whole)
         if name is None:
             return None
 
         left = self.nodes[name].free
         for wants, number in parts:
-            fitting, left = taken(left, wants, number)
+            fitting, left = count_fitting(left, wants, number)
             if fitting < number:
                 return None
         self._give(job, name, left, tasks)
@@ -365,16 +370,16 @@ class Room:
         here = self.nodes.get(name)
         if here is None or not here.open or not fits(more, here.free):
             return False
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         if purse is not None and not fits(more, purse):
             return False
-        self._give(job, name, less(here.free, more), 0)
+        self._give(job, name, subtract(here.free, more), 0)
         return True
 
     def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
         """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
         here = self.nodes[name]
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         slots = self.slots_of(job)
 
         # Remember what there was, for `undo`.
@@ -383,7 +388,7 @@ class Room:
 
         # Take it from the quota, and from the node.
         if purse is not None:
-            self.purses[_space(job)] = less(purse, less(here.free, left))
+            self.remaining_quotas[_space(job)] = subtract(purse, subtract(here.free, left))
         if slots is not None:
             self.slots[_space(job)] = slots - tasks
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
@@ -409,7 +414,7 @@ class Room:
             self._moments.pop()
             self._swap(self.nodes[before.name], before)
             if purse is not None:
-                self.purses[_space(job)] = purse
+                self.remaining_quotas[_space(job)] = purse
             if slots is not None:
                 self.slots[_space(job)] = slots
 
@@ -419,7 +424,7 @@ class Room:
         """
         if self._homes(job):
             return None
-        purse = self.purse(job)
+        purse = self.remaining_quota(job)
         slots = self.slots_of(job)
         limits = self.limits_of(job)
         return self._moments[-1], purse, slots, limits, most, least, sizes
@@ -448,9 +453,12 @@ class Room:
         given back before the end.
         """
         free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
-        purses = {space: self.purses[space] for space in quotas.keys() & self.purses.keys()}
-        more_free = {name: plus(has, nodes[name]) for name, has in free.items()}
-        more_left = {space: plus(has, quotas[space]) for space, has in purses.items()}
+        purses = {
+            space: self.remaining_quotas[space]
+            for space in quotas.keys() & self.remaining_quotas.keys()
+        }
+        more_free = {name: add(has, nodes[name]) for name, has in free.items()}
+        more_left = {space: add(has, quotas[space]) for space, has in purses.items()}
 
         self._set_free(more_free, more_left)
         try:
@@ -464,8 +472,10 @@ class Room:
         free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
         self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
 
-        spaces = quotas.keys() & self.purses.keys()
-        purses = {space: self.purses[space] for space in spaces | self._held_quotas.keys()}
+        spaces = quotas.keys() & self.remaining_quotas.keys()
+        purses = {
+            space: self.remaining_quotas[space] for space in spaces | self._held_quotas.keys()
+        }
         self._held_quotas = _move_reserve(purses, self._held_quotas, quotas)
         self._set_free(free, purses)
 
@@ -473,7 +483,7 @@ class Room:
         """Change the free amounts of these nodes, and the rest of these quotas."""
         for name, free in frees.items():
             self._swap(self.nodes[name], replace(self.nodes[name], free=free))
-        self.purses.update(purses)
+        self.remaining_quotas.update(purses)
         self._moments[-1] = next(self._ordinals)
 
     def _swap(self, here: Node, other: Node) -> None:
@@ -486,9 +496,9 @@ class Room:
         if here.takes and other.takes:
             order.move(here.name, here.free, other.free)
         elif here.takes:
-            order.leave(here.name, here.free)
+            order.remove(here.name, here.free)
         elif other.takes:
-            order.come(other.name, other.free)
+            order.insert(other.name, other.free)
 
 
 def _move_reserve(
@@ -499,12 +509,12 @@ def _move_reserve(
     `free` is changed; what is held of it is returned.
     """
     for name, amount in held.items():
-        free[name] = plus(free[name], amount)
+        free[name] = add(free[name], amount)
     holds = {}
     for name, has in free.items():
         if name in wanted:
             holds[name] = smaller(has, wanted[name])
-            free[name] = less(has, holds[name])
+            free[name] = subtract(has, holds[name])
     return holds
 
 
@@ -531,7 +541,7 @@ def place(
     stays: dict[Role, dict[int, TaskPlan]] = {}
     missing: dict[Role, Sequence[int]] = {}
     for role in ROLES:
-        stays[role] = _stay(keep, role, size.of(role))
+        stays[role] = _tasks_that_stay(keep, role, size.of(role))
         missing[role] = _gaps(stays[role], size.of(role))
 
     # 2. Nodes for those that are missing.
@@ -584,7 +594,7 @@ def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
     return [index for index in range(count) if index not in stays] if stays else range(count)
 
 
-def _stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
+def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
     """Return the tasks of a role that stay, by index: an index below `count` is kept, a higher one
     moves down into a gap.
     """
@@ -615,11 +625,11 @@ def _serial(task: TaskPlan) -> int:
     return task.serial
 
 
-def shrink(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
+def shrink_tasks(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
     """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
     kept: list[TaskPlan] = []
     for role in ROLES:
-        stays = _stay(tasks, role, size.of(role))
+        stays = _tasks_that_stay(tasks, role, size.of(role))
         kept += sorted(stays.values(), key=_index)
     return tuple(kept)
 
@@ -667,14 +677,14 @@ def has_room(
     keep: Sequence[TaskPlan],
     size: Size,
     sizes: RoleResources,
-    how: Placing = place,
+    placer: Placer = place,
 ) -> bool:
     """Return whether the job would find room at this size; nothing is taken. For `place` the tasks
     need not be made.
     """
     mark = room.mark()
-    if how is not place:
-        found = how(room, job, keep, size, sizes, 0) is not None
+    if placer is not place:
+        found = placer(room, job, keep, size, sizes, 0) is not None
         room.undo(mark)
         return found
 

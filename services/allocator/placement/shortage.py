@@ -22,18 +22,18 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts, fits
-from services.allocator.placement.room import ROLES, Placing, Room, has_room, place
+from services.allocator.placement.room import ROLES, Placer, Room, has_room, place
 from services.allocator.policies.contract import Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 
-def lacking(
+def missing_resources(
     room: Room,
     job: str,
     keep: Sequence[TaskPlan],
     size: Size,
     sizes: RoleResources,
-    how: Placing = place,
+    placer: Placer = place,
 ) -> str:
     """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to
     name.
@@ -42,7 +42,7 @@ def lacking(
     if question is not None and question in room.lacks:
         return room.lacks[question]
     text = ""
-    names = _short_resources(room, job, keep, size, sizes, how)
+    names = _short_resources(room, job, keep, size, sizes, placer)
     if names:
         missing = _missing_roles(keep, size)
         text = _describe(names, _too_large(room, missing, sizes, names))
@@ -58,7 +58,7 @@ def _missing_roles(keep: Sequence[TaskPlan], size: Size) -> list[Role]:
 
 
 def _short_resources(
-    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, placer: Placer
 ) -> tuple[str, ...]:
     """Return the fewest resources that would have to be plenty, in the order of `WORDS`. The caller
     has found that there is no room.
@@ -66,7 +66,7 @@ def _short_resources(
     wanted = [name for name in WORDS if _largest_amount(sizes, ROLES, name)[0]]
     for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
-            if has_room(room, job, keep, size, _without(sizes, names), how):
+            if has_room(room, job, keep, size, _without(sizes, names), placer):
                 return names
     return ()
 
@@ -128,7 +128,7 @@ NEVER = "no node is large enough"
 """Each such reason begins with this, and no other reason does."""
 
 
-def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
+def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
     """Return why no room that comes free will help; empty: a task of each of these roles fits some
     empty node.
     """
@@ -138,12 +138,14 @@ def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
         has = _nearest(wants, room.shapes)
         if has is None or fits(wants, has):
             continue
-        sentence = f"it wants {told(wants)}, and the largest has {told(has)}"
+        sentence = (
+            f"it wants {describe_resources(wants)}, and the largest has {describe_resources(has)}"
+        )
         reasons.append(f"{NEVER} for a {role}: {sentence}")
     return "; ".join(reasons)
 
 
-def told(amount: Resources) -> str:
+def describe_resources(amount: Resources) -> str:
     """Return an amount as text."""
     devices = f", {amount.gpu} gpu" if amount.gpu else ""
     return f"{amount.cpu:g} cpu, {amount.memory_gib:.4g} GiB{devices}"

@@ -12,19 +12,19 @@ from contextlib import nullcontext
 
 import msgspec
 
-from services.allocator.placement.amounts import least
+from services.allocator.placement.amounts import smallest_enough
 from services.allocator.placement.quota import (
+    added_resources,
     describe_shortage,
-    growth,
-    never_granted,
+    limit_range_reason,
+    never_allowed_reason,
     new_tasks,
+    quota_shortage,
     roles_of,
-    shortage,
-    too_large,
 )
-from services.allocator.placement.resizing import replaced, stretch
-from services.allocator.placement.room import Placing, Room, has_room, ladder, place, place_most
-from services.allocator.placement.shortage import lacking, misfit
+from services.allocator.placement.resizing import place_all_resized, place_resized
+from services.allocator.placement.room import Placer, Room, has_room, ladder, place, place_most
+from services.allocator.placement.shortage import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Quota, Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
@@ -45,7 +45,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     least: Size
     sizes: RoleResources
     serial: int
-    how: Placing = place
+    placer: Placer = place
     avoid: frozenset[str] = frozenset()
     quota: Quota | None = None
 
@@ -55,8 +55,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def growth(self, size: Size) -> Resources:
         """Return the resources that the job takes beyond its tasks to come to a size."""
-        is_stretched = self.how is replaced or self.how is stretch
-        return growth(self.keep, size, self.sizes, stretched=is_stretched)
+        is_stretched = self.placer is place_all_resized or self.placer is place_resized
+        return added_resources(self.keep, size, self.sizes, stretched=is_stretched)
 
 
 class Placed(msgspec.Struct):
@@ -66,7 +66,7 @@ class Placed(msgspec.Struct):
     room: Room
     request: PlacementRequest
     mark: int
-    purse: Resources | None
+    remaining_quota: Resources | None
     slots: int | None
 
     @property
@@ -81,7 +81,7 @@ class Placed(msgspec.Struct):
     def missing(self) -> Shortage:
         """Return why the job is no larger."""
         most = self.request.most
-        return Shortage(self.room, self.request, most, self.tasks, self.purse, self.slots)
+        return Shortage(self.room, self.request, most, self.tasks, self.remaining_quota, self.slots)
 
     def has_more_room_later(self, nodes: Amounts, quotas: Amounts) -> bool:
         """Return whether the job would be larger with so much more free. Its tasks stay taken."""
@@ -105,33 +105,37 @@ class Shortage(msgspec.Struct, frozen=True):
     request: PlacementRequest
     size: Size
     stand: Sequence[TaskPlan]
-    purse: Resources | None
+    remaining_quota: Resources | None
     slots: int | None
 
     # ------------------------------------------------------------ why
 
-    def lacking(self) -> str:
+    def missing_resources(self) -> str:
         """Return the lacking resources, to be put behind `waits for room`."""
         asked = self.request
-        return lacking(self.room, asked.job, self.stand, self.size, asked.sizes, asked.how)
+        return missing_resources(
+            self.room, asked.job, self.stand, self.size, asked.sizes, asked.placer
+        )
 
     def quota_reason(self, roles: Sequence[Role] = ()) -> str:
         """Return why the quota has no room for it, now or ever; empty where it has. `roles`: of the
         tasks that are new, where no task of a job that runs has to grow.
         """
-        if self.purse is None:
+        if self.remaining_quota is None:
             return ""
         asked = self.request
         if asked.keep:
-            never = too_large(asked.quota, asked.namespace, roles, asked.sizes)
+            never = limit_range_reason(asked.quota, asked.namespace, roles, asked.sizes)
         else:
-            never = never_granted(asked.namespace, self.size, asked.sizes, asked.quota)
+            never = never_allowed_reason(asked.namespace, self.size, asked.sizes, asked.quota)
         if never:
             return never
         limits = self.room.limits_of(asked.job)
         tasks = new_tasks(asked.keep, self.size)
         wants = asked.growth(self.size)
-        return describe_shortage(asked.namespace, wants, tasks, self.purse, self.slots, limits)
+        return describe_shortage(
+            asked.namespace, wants, tasks, self.remaining_quota, self.slots, limits
+        )
 
     def describe(self) -> str:
         """Return why there is no room for a job without tasks: for ever as things are, by the
@@ -139,7 +143,7 @@ class Shortage(msgspec.Struct, frozen=True):
         """
         asked = self.request
         question = None
-        if self.purse is None:
+        if self.remaining_quota is None:
             question = self.room.question(asked.job, self.size, self.size, asked.sizes)
         if question is not None and question in self.room.waits:
             return self.room.waits[question]
@@ -151,8 +155,10 @@ class Shortage(msgspec.Struct, frozen=True):
 
     def describe_for(self, roles: Sequence[Role], purpose: str) -> str:
         """Return why there is no room for tasks of these roles."""
-        never = misfit(self.room, roles, self.request.sizes) or self.quota_reason(roles)
-        return never or f"waits for room{self.lacking()} {purpose}"
+        never = unschedulable_reason(self.room, roles, self.request.sizes) or self.quota_reason(
+            roles
+        )
+        return never or f"waits for room{self.missing_resources()} {purpose}"
 
     # ------------------------------------------------------------ a part of it
 
@@ -163,7 +169,7 @@ class Shortage(msgspec.Struct, frozen=True):
         steps = ladder(self.request.most, now)[:-1]
         if not steps or steps[-1] == now or not self._holds(steps[-1]):
             return now
-        given_up = least(len(steps) - 1, lambda number: self._holds(steps[number]))
+        given_up = smallest_enough(len(steps) - 1, lambda number: self._holds(steps[number]))
         return now if given_up is None else steps[given_up]
 
     def place_part(self, now: Size) -> Placed | None:
@@ -187,13 +193,13 @@ class Shortage(msgspec.Struct, frozen=True):
         """
         asked = self.request
         with self.room.avoiding(asked.avoid) if asked.avoid else nullcontext():
-            return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.how)
+            return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.placer)
 
 
 def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
     """Place a job at the largest size that fits; nothing is taken where not even the least does."""
     mark = room.mark()
-    purse = room.purse(request.job)
+    purse = room.remaining_quota(request.job)
     slots = room.slots_of(request.job)
     if request.avoid:
         with room.avoiding(request.avoid):
@@ -215,7 +221,7 @@ def quota_grant(room: Room, request: PlacementRequest) -> tuple[Size, str]:
     if size == request.most:
         return size, ""
     wants = request.growth(request.most)
-    return size, shortage(room, request.job, wants, new_tasks(request.keep, request.most))
+    return size, quota_shortage(room, request.job, wants, new_tasks(request.keep, request.most))
 
 
 def _place(room: Room, request: PlacementRequest) -> tuple[TaskPlan, ...] | None:
@@ -226,6 +232,6 @@ def _place(room: Room, request: PlacementRequest) -> tuple[TaskPlan, ...] | None
     keep = request.keep
     sizes = request.sizes
     serial = request.serial
-    if request.how is not place:
-        return request.how(room, job, keep, request.most, sizes, serial)
+    if request.placer is not place:
+        return request.placer(room, job, keep, request.most, sizes, serial)
     return place_most(room, job, keep, request.most, request.least, sizes, serial)

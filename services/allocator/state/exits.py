@@ -49,33 +49,33 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     at_s: float = 0.0
 
 
-def taken(ended: Exit) -> bool:
+def was_taken_away(ended: Exit) -> bool:
     """Return True if the task was taken away."""
     return ended.reason in TAKEN or ended.code is None or ended.code in SIGNALS
 
 
-def completed(ended: Exit | None) -> bool:
+def is_completed(ended: Exit | None) -> bool:
     """Return True if the task ended with exit code 0 and its pod was not taken away."""
     return ended is not None and ended.code == COMPLETED and ended.reason not in TAKEN
 
 
-def lost(ended: Exit | None) -> bool:
+def is_lost(ended: Exit | None) -> bool:
     """Return True if the task must be replaced."""
-    return ended is not None and not completed(ended)
+    return ended is not None and not is_completed(ended)
 
 
-def own_fault(ended: Exit) -> bool:
-    return ended.reason == OUT_OF_MEMORY or (lost(ended) and not taken(ended))
+def is_own_fault(ended: Exit) -> bool:
+    return ended.reason == OUT_OF_MEMORY or (is_lost(ended) and not was_taken_away(ended))
 
 
-def unexplained(ended: Exit) -> bool:
+def is_unexplained(ended: Exit) -> bool:
     """Return True if the task was killed without anybody saying why."""
     if ended.code not in SIGNALS or ended.code in (TERMINATED, BUS_LOST):
         return False
     return ended.reason not in TAKEN and ended.reason != OUT_OF_MEMORY
 
 
-def told(ended: Exit) -> str:
+def describe_exit(ended: Exit) -> str:
     """Return the exit in one line, with the last line of the task's log."""
     parts = []
     if ended.reason:

@@ -23,12 +23,12 @@ from services.allocator.state.exits import Exit
 from services.allocator.state.observations import (
     RECENT_KEPT,
     TRIED_KEPT,
-    counted,
     curve_of,
     is_crowded,
-    measurable,
-    reading,
-    speeds,
+    measurable_report,
+    reading_of,
+    role_count,
+    update_speeds,
 )
 from shared.auth import permissions
 from shared.kube import eviction
@@ -69,7 +69,7 @@ GENERATIONS_LOST = 100_000
 """More decisions of one job than a bus that was set back can have lost."""
 
 
-class Leaving(msgspec.Struct, frozen=True, gc=False):
+class LeavingNotice(msgspec.Struct, frozen=True, gc=False):
     """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when.
 
     `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or
@@ -82,7 +82,7 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
     closed: str = ""
 
     @property
-    def counts(self) -> str:
+    def current_reason(self) -> str:
         """The reason that there is now. What is said of a node is said once, and counts whenever
         the node is so.
         """
@@ -103,7 +103,7 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
         return -1, leaves_s
 
 
-class Early(msgspec.Struct, frozen=True, gc=False):
+class EarlyResumption(msgspec.Struct, frozen=True, gc=False):
     """A generation has resumed whose decision was not heard yet: facts and orders come in separate
     streams.
     """
@@ -127,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     the same.
     """
     running: int | None = None
-    coming: int | None = None
+    pending_generation: int | None = msgspec.field(default=None, name="coming")
     sent_s: float = 0.0
     """When the newest decision was stored."""
     repeats: int = 0
@@ -149,7 +149,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     abandoned_s: float = 0.0
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}
-    leaving: dict[str, Leaving] = {}
+    leaving: dict[str, LeavingNotice] = {}
     """By pod: the notice to go by."""
     failed_generations: tuple[int, ...] = ()
     failed_s: dict[int, float] = {}
@@ -169,7 +169,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
-    early: Early | None = None
+    early: EarlyResumption | None = None
     cancelled: bool = False
     changed: bool = False
     """Whether its user has changed it since it was accepted."""
@@ -194,17 +194,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.request.key()
 
     @property
-    def runs(self) -> AllocationDecided | None:
+    def active_decision(self) -> AllocationDecided | None:
         return None if self.running is None else self.decided[self.running]
 
     @property
-    def flies(self) -> AllocationDecided | None:
-        return None if self.coming is None else self.decided[self.coming]
+    def pending_decision(self) -> AllocationDecided | None:
+        return None if self.pending_generation is None else self.decided[self.pending_generation]
 
     @property
-    def wanted(self) -> AllocationDecided | None:
+    def newest_decision(self) -> AllocationDecided | None:
         """The newest decision: of the generation in flight, else of the one that runs."""
-        newest = self.running if self.coming is None else self.coming
+        newest = self.running if self.pending_generation is None else self.pending_generation
         return None if newest is None else self.decided[newest]
 
     def recent_failures(self, now: float, window_s: float) -> int:
@@ -240,7 +240,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def new_pods(self, decision: AllocationDecided) -> set[str]:
         """The pods of a decision that the running generation does not have."""
-        return self.pods(decision) - self.pods(self.runs)
+        return self.pods(decision) - self.pods(self.active_decision)
 
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
@@ -266,15 +266,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return whether no generation can be training: none ever did, or it has lost its chief, a
         ps or every worker.
         """
-        if self.runs is None:
+        if self.active_decision is None:
             return True
         left = []
-        for task in self.runs.tasks:
-            if not exits.lost(self.exit_of(task)):
+        for task in self.active_decision.tasks:
+            if not exits.is_lost(self.exit_of(task)):
                 left.append(task.role)
         if "chief" not in left or "worker" not in left:
             return True
-        return left.count("ps") < counted(self.runs, "ps")
+        return left.count("ps") < role_count(self.active_decision, "ps")
 
 
 def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:
@@ -284,21 +284,21 @@ def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:
     return left
 
 
-def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+def _on_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     """Fold a decision: start, resize or suspend the job. An older revision changes nothing. A
     resumption that was read before its decision is applied now.
     """
     if message.revision <= job.revision:
         return job
     if not message.tasks:
-        return _suspended(job, message, stored_s)
+        return _on_suspension(job, message, stored_s)
     known = _with_decision(job, message, stored_s)
     if job.early is None:
         return known
-    return _resumed(known, job.early.resumed, job.early.stored_s)
+    return _on_resumption(known, job.early.resumed, job.early.stored_s)
 
 
-def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+def _on_suspension(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     """Wait again, with all that was learned; its pods save, end and hold their capacity until
     then.
     """
@@ -342,7 +342,7 @@ def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
         resized_from=_resized_from(job, message),
-        coming=job.coming if message.generation == job.running else message.generation,
+        coming=job.pending_generation if message.generation == job.running else message.generation,
         crowded=False,
         revision=message.revision,
         generation=max(job.generation, message.generation),
@@ -354,10 +354,10 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
     """Return what the pods of the running generation had before this decision and the ones in place
     before it.
     """
-    if job.runs is None or message.generation != job.running:
+    if job.active_decision is None or message.generation != job.running:
         return {}
 
-    before = {job.pod(task): task.resources for task in job.runs.tasks}
+    before = {job.pod(task): task.resources for task in job.active_decision.tasks}
     found = dict(job.resized_from)
     for task in message.tasks:
         pod = job.pod(task)
@@ -367,13 +367,13 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
     return found
 
 
-def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+def _on_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     """Fold the hand-over to a generation: it runs, and older ones are dropped. One older than the
     running generation changes nothing; one without a known decision is kept for later.
     """
     now = message.generation
     if now > job.generation:
-        return _resumed_early(job, message, stored_s)
+        return _keep_early_resumption(job, message, stored_s)
     known = job.given_up | job.decided
     if now not in known or now <= (job.running or 0):
         return job
@@ -386,7 +386,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     return replace(
         job,
         running=now,
-        coming=None if job.coming == now else job.coming,
+        coming=None if job.pending_generation == now else job.pending_generation,
         decided=decided,
         given_up=_newer_than(job.given_up, now),
         leaving=_notices_within(job, decided),
@@ -395,7 +395,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         suspension=None,
         resized_from={},
         starving={},
-        starved=job.starved | _fled(job, message, stored_s),
+        starved=job.starved | _nodes_left_by_starving_tasks(job, message, stored_s),
         crowded=False,
         early=None,
         pauses=pauses[-PAUSES_KEPT:],
@@ -405,14 +405,14 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     )
 
 
-def _resumed_early(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+def _keep_early_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     """Keep the newest resumption until its decision is heard."""
     if job.early is not None and message.generation <= job.early.resumed.generation:
         return job
-    return replace(job, early=Early(message, stored_s))
+    return replace(job, early=EarlyResumption(message, stored_s))
 
 
-def _notices_within(job: Job, decided: dict[int, AllocationDecided]) -> dict[str, Leaving]:
+def _notices_within(job: Job, decided: dict[int, AllocationDecided]) -> dict[str, LeavingNotice]:
     """Return the notices of the pods of these decisions, by pod."""
     if not job.leaving:
         return {}
@@ -433,11 +433,13 @@ def _newer_than(
     return {number: decided for number, decided in decisions.items() if number > generation}
 
 
-def _saved(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
-    return _trains(job, message, stored_s)
+def _on_checkpoint(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
+    return _with_training_generation(job, message, stored_s)
 
 
-def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: float) -> Job:
+def _with_training_generation(
+    job: Job, message: CheckpointSaved | ProgressReported, stored_s: float
+) -> Job:
     """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in
     the log.
     """
@@ -449,23 +451,25 @@ def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: flo
         step=message.step,
         samples=message.samples,
     )
-    return _resumed(job, trains, stored_s)
+    return _on_resumption(job, trains, stored_s)
 
 
-def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, float]:
+def _nodes_left_by_starving_tasks(
+    job: Job, message: TrainingResumed, stored_s: float
+) -> dict[str, float]:
     """Return the nodes on which a task starved that the job has no more, with the time (s)."""
-    if job.runs is None or not job.starving:
+    if job.active_decision is None or not job.starving:
         return {}
     known = job.given_up | job.decided
     stay = {task.serial for task in known[message.generation].tasks}
     fled = {}
-    for task in job.runs.tasks:
+    for task in job.active_decision.tasks:
         if task.serial not in stay and task.name() in job.starving:
             fled[task.node] = stored_s
     return fled
 
 
-def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
+def _on_abandonment(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     """Fold the end of a generation that the launcher gave up. It is kept in `given_up`, because it
     may resume all the same; only the pending one counts as a failed try.
     """
@@ -475,13 +479,13 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
 
     given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
     left = replace(
-        _restarting(job, message),
+        _with_restart_handover(job, message),
         decided=without_key(job.decided, gone),
         given_up=dict(given_up[-ABANDONED_KEPT:]),
     )
 
     # Only the newest generation in flight counts as a failed try.
-    if job.coming != gone:
+    if job.pending_generation != gone:
         return left
     return replace(
         left,
@@ -497,7 +501,7 @@ def _generation_of(item: tuple[int, AllocationDecided]) -> int:
     return item[0]
 
 
-def _restarting(job: Job, message: GenerationAbandoned) -> Job:
+def _with_restart_handover(job: Job, message: GenerationAbandoned) -> Job:
     """Where two generations do not fit side by side into the memory, the job stops and starts again
     from now on.
     """
@@ -506,11 +510,11 @@ def _restarting(job: Job, message: GenerationAbandoned) -> Job:
     return replace(job, request=replace(job.request, handover="restart"))
 
 
-def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
+def _on_leaving_notice(job: Job, message: TaskLeaving, stored_s: float) -> Job:
     """Fold a notice that a pod has to leave its node. Of two notices for one pod the one with the
     lower rank is kept.
     """
-    notice = Leaving(message.why, message.leaves_s, message.node)
+    notice = LeavingNotice(message.why, message.leaves_s, message.node)
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
         return job
@@ -518,7 +522,7 @@ def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
     return replace(job, leaving=_drop_oldest_notices(job, notices))
 
 
-def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
+def _drop_oldest_notices(job: Job, leaving: dict[str, LeavingNotice]) -> dict[str, LeavingNotice]:
     """Return the notices by pod without the oldest of pods that are not known, where those are
     many.
     """
@@ -537,7 +541,7 @@ def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Lea
 SERIAL_DIGITS = 6
 
 
-def above_serial(job: Job, pod: str) -> Job:
+def with_serial_above(job: Job, pod: str) -> Job:
     """Give no task from now on the serial of a pod that is there, although no decision that is
     known made it.
     """
@@ -550,7 +554,7 @@ def above_serial(job: Job, pod: str) -> Job:
     return replace(job, serials=serial + 1)
 
 
-def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
+def with_node_state(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     """Return the job with what is known of a node beside what was said of it; None: the node is not
     there, so it takes nothing.
     """
@@ -566,13 +570,13 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     return replace(job, leaving=job.leaving | told)
 
 
-def _acted_on(
+def _on_launcher_action(
     job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
 ) -> Job:
     """Fold a sign that the launcher acts on the pending decision, which then need not be repeated:
     its cluster spec, or one of its new pods.
     """
-    pending = job.flies
+    pending = job.pending_decision
     if pending is None or job.acted_on == pending.generation:
         return job
     if isinstance(message, ClusterSpecPublished):
@@ -582,7 +586,7 @@ def _acted_on(
     return replace(job, acted_on=pending.generation) if acted else job
 
 
-def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
+def _on_task_exit(job: Job, message: TaskExited, stored_s: float) -> Job:
     """Fold the exit of a pod, the first one only. In the running generation, or in the pending one
     if none runs, it counts as a failure or as an unexplained kill.
     """
@@ -592,12 +596,12 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     job = replace(job, exits=job.exits | {message.pod: ended})
 
     # Only exits in the running generation, or else in the pending one, count as failures.
-    base = job.runs or job.flies
+    base = job.active_decision or job.pending_decision
     if base is None or message.pod not in job.pods(base):
         return job
-    if exits.own_fault(ended):
+    if exits.is_own_fault(ended):
         return _with_failure(job, base.generation, stored_s)
-    if exits.unexplained(ended) and not _lost_taken_task(job, base, ended):
+    if exits.is_unexplained(ended) and not _lost_taken_task(job, base, ended):
         killed = {*job.killed_generations, base.generation}
         return replace(job, killed_generations=tuple(sorted(killed)))
     return job
@@ -621,18 +625,18 @@ def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
     return False
 
 
-def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+def _on_progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     """Fold a progress report of the running generation. A newer generation that reports is taken to
     run; late and repeated reports change nothing.
     """
     if message.generation > (job.running or 0):
-        job = _trains(job, message, stored_s)
-    runs = job.runs
+        job = _with_training_generation(job, message, stored_s)
+    runs = job.active_decision
     if runs is None or message.generation != job.running:
         return job
-    if job.progress and not _newer(message, job.progress):
+    if job.progress and not _is_newer(message, job.progress):
         return job
-    return _with_report(job, runs, measurable(message), stored_s)
+    return _with_report(job, runs, measurable_report(message), stored_s)
 
 
 def _with_report(
@@ -641,30 +645,30 @@ def _with_report(
     """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
     Progress beyond all earlier reports clears the record of unexplained kills.
     """
-    told = reading(runs, message, stored_s)
-    disturbed = job.coming is not None
-    tried = speeds(job.tried, told, by_cores=True, disturbed=disturbed)
+    told = reading_of(runs, message, stored_s)
+    disturbed = job.pending_generation is not None
+    tried = update_speeds(job.tried, told, by_cores=True, disturbed=disturbed)
 
     return replace(
         job,
         progress=message,
-        starving=observations.since(job.starving, message.usage, runs.tasks, stored_s),
+        starving=observations.starving_since(job.starving, message.usage, runs.tasks, stored_s),
         crowded=is_crowded(runs, told),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
-        observed=speeds(job.observed, told, disturbed=disturbed),
+        observed=update_speeds(job.observed, told, disturbed=disturbed),
         tried=tried[-TRIED_KEPT:],
         recent=(*job.recent, told)[-RECENT_KEPT:],
         curve=curve_of(job.curve, message),
     )
 
 
-def _newer(message: ProgressReported, last: ProgressReported) -> bool:
+def _is_newer(message: ProgressReported, last: ProgressReported) -> bool:
     """Return True if a report is of a later generation, or of a later step of the same one."""
     return (message.generation, message.step) > (last.generation, last.step)
 
 
-def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
+def _on_change(job: Job, message: JobChanged, stored_s: float) -> Job:
     """Return what a user wants. A job that is resumed waits as of now."""
     resumes = job.suspended_by_user and not message.suspended
     request = replace(
@@ -687,16 +691,16 @@ def reader_blocks(request: JobRequested) -> int:
     return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
 
 
-OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
-    AllocationDecided: _decided,
-    JobChanged: _changed,
-    TrainingResumed: _resumed,
-    GenerationAbandoned: _abandoned,
-    TaskLeaving: _leaving,
-    TaskExited: _exited,
-    ProgressReported: _progress,
-    CheckpointSaved: _saved,
-    ClusterSpecPublished: _acted_on,
-    TaskReady: _acted_on,
-    TaskStarted: _acted_on,
+JOB_FOLDS: dict[type[Message], Callable[[Job, Any, float], Job]] = {
+    AllocationDecided: _on_decision,
+    JobChanged: _on_change,
+    TrainingResumed: _on_resumption,
+    GenerationAbandoned: _on_abandonment,
+    TaskLeaving: _on_leaving_notice,
+    TaskExited: _on_task_exit,
+    ProgressReported: _on_progress,
+    CheckpointSaved: _on_checkpoint,
+    ClusterSpecPublished: _on_launcher_action,
+    TaskReady: _on_launcher_action,
+    TaskStarted: _on_launcher_action,
 }

@@ -41,7 +41,7 @@ LEAST_USED = 1e-6
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
-def measurable(message: ProgressReported) -> ProgressReported:
+def measurable_report(message: ProgressReported) -> ProgressReported:
     """Return the report without figures so small that nothing can be divided by them."""
     usage = message.usage
     if any(_is_tiny(use.cpu) or _is_tiny(use.memory_gib) for use in usage):
@@ -70,7 +70,7 @@ def _at_least(amount: float, least: float) -> float:
     return amount if amount >= least else 0.0
 
 
-def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
+def reading_of(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
     """Return a report together with the size that runs, and the cores that its tasks have."""
     ps_cores: list[float] = []
     worker_cores: list[float] = []
@@ -82,8 +82,8 @@ def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float)
             worker_cores.append(task.resources.cpu)
             worker_nodes.add(task.node)
 
-    on_ps = measured(message, "ps")
-    on_workers = measured(message, "worker")
+    on_ps = usage_by_role(message, "ps")
+    on_workers = usage_by_role(message, "worker")
     return Reading(
         at_s=stored_s,
         samples=message.samples,
@@ -102,7 +102,7 @@ def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float)
     )
 
 
-def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
+def usage_by_role(message: ProgressReported, role: str) -> list[TaskUsage]:
     """Return the use of each task of a role; none if a figure among them cannot be right. A task is
     called `<role>-<serial>`.
     """
@@ -152,7 +152,7 @@ def _memory_limit_gib(runs: AllocationDecided, role: str) -> float:
     return least_gib or math.inf
 
 
-def speeds(
+def update_speeds(
     known: tuple[Observed, ...], told: Reading, *, by_cores: bool = False, disturbed: bool = False
 ) -> tuple[Observed, ...]:
     """Return a running mean of each size's speed; `by_cores`: of each size with each number of
@@ -206,7 +206,7 @@ def curve_of(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Lea
     return (*curve[:-1:2], curve[-1])
 
 
-def counted(decision: AllocationDecided, role: str) -> int:
+def role_count(decision: AllocationDecided, role: str) -> int:
     """Return the number of tasks of a role."""
     count = 0
     for task in decision.tasks:
@@ -220,7 +220,7 @@ LEAST = 0.02
 """Cores; a task that could not use as many has nothing to wait for."""
 
 
-def got(use: TaskUsage, limit: float) -> float | None:
+def cpu_share(use: TaskUsage, limit: float) -> float | None:
     """Return the share of the promised CPU that a task had; None: not measured. `limit`: its
     cores.
     """
@@ -232,7 +232,7 @@ def got(use: TaskUsage, limit: float) -> float | None:
     return min(use.cpu / promised, 1.0)
 
 
-def starved(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
+def starving_tasks(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
     """Return the names of the tasks that starve."""
     shares = _measured_shares(usage, tasks)
     names = []
@@ -255,14 +255,14 @@ def _measured_shares(
         use = uses.get(task.name())
         if use is None:
             continue
-        share = got(use, task.resources.cpu)
+        share = cpu_share(use, task.resources.cpu)
         if share is not None:
             shares[task] = share
     return shares
 
 
-def since(
+def starving_since(
     before: Mapping[str, float], usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan], now: float
 ) -> dict[str, float]:
     """Return the time (s) since which each starving task has starved without a break, by name."""
-    return {name: before.get(name, now) for name in starved(usage, tasks)}
+    return {name: before.get(name, now) for name in starving_tasks(usage, tasks)}

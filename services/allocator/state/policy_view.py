@@ -22,13 +22,13 @@ from shared.messages import (
 )
 
 
-def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
+def view_of_job(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
     """Return a job as a policy sees it."""
     request = job.request
     size = None
     batch = 0
     tasks: tuple[TaskPlan, ...] = ()
-    wanted = job.wanted
+    wanted = job.newest_decision
     if wanted is not None:
         size = size_of(wanted)
         batch = wanted.batch
@@ -45,7 +45,7 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         batch=batch,
         tasks=tasks,
         since_s=job.resumed_s,
-        busy=job.coming is not None,
+        busy=job.pending_generation is not None,
         progress=job.progress,
         observed=job.observed,
         tried=job.tried,
@@ -90,7 +90,7 @@ def size_of(decision: AllocationDecided) -> Size:
     return counted_size(decision.tasks)
 
 
-def least_of(job: Job, size: Size) -> Size:
+def shrink_floor(job: Job, size: Size) -> Size:
     """Return how far a job of this size may shrink: to its gang floor; not at all if it has
     less.
     """
@@ -104,17 +104,17 @@ def task_sizes(job: Job, rules: Rules) -> RoleResources:
     a role whose tasks ran out of it: never the same again.
     """
     asked = job.request.resources or RoleResources()
-    sizes = _at_least(asked, rules.quotas.get(job.request.namespace))
+    sizes = _raised_to_limits(asked, rules.quotas.get(job.request.namespace))
     if not job.exits:
         return sizes
     return RoleResources(
-        chief=_grown(job, "chief", sizes.chief, rules),
-        ps=_grown(job, "ps", sizes.ps, rules),
-        worker=_grown(job, "worker", sizes.worker, rules),
+        chief=_with_oom_memory(job, "chief", sizes.chief, rules),
+        ps=_with_oom_memory(job, "ps", sizes.ps, rules),
+        worker=_with_oom_memory(job, "worker", sizes.worker, rules),
     )
 
 
-def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
+def _raised_to_limits(sizes: RoleResources, quota: Quota | None) -> RoleResources:
     """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
     if not isinstance(quota, ClusterQuota):
         return sizes
@@ -128,7 +128,7 @@ def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
     )
 
 
-def _grown(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
+def _with_oom_memory(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
     """Return the size of a role's tasks, with more memory for each of them that ran out of it."""
     times = 0
     for ended in job.exits.values():

@@ -28,12 +28,12 @@ from contextlib import contextmanager
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import plus
+from services.allocator.placement.amounts import add
 from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job, without_key
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.steps.stabilisation import PendingChange
 from shared.messages import CapacityChanged, Resources, TaskPlan
 
 KEPT = 20
@@ -133,7 +133,7 @@ def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
     return any(own.pod == pod and own.namespace == namespace for own in seen.own)
 
 
-class Coming(Struct, frozen=True):
+class ReleasingCapacity(Struct, frozen=True):
     """Capacity that is being released, by node and by namespace. Nothing: an empty `free`.
 
     `until_s`: when the first part of it is no longer waited for.
@@ -143,28 +143,28 @@ class Coming(Struct, frozen=True):
     quota: dict[str, Resources] = {}
     until_s: float | None = None
 
-    def added_to(self, nodes: Iterable[Node]) -> list[Node]:
+    def added_to_nodes(self, nodes: Iterable[Node]) -> list[Node]:
         """Return the nodes as they will be."""
         if not self.free:
             return list(nodes)
         later = []
         for node in nodes:
             more = self.free.get(node.name)
-            later.append(node if more is None else replace(node, free=plus(node.free, more)))
+            later.append(node if more is None else replace(node, free=add(node.free, more)))
         return later
 
 
-NOTHING = Coming()
+NOTHING_RELEASING = ReleasingCapacity()
 
 
-def coming_capacity(
+def releasing_capacity(
     releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules
-) -> Coming:
+) -> ReleasingCapacity:
     """Return what is released soon enough to be waited for."""
     if not releases.open:
-        return NOTHING
+        return NOTHING_RELEASING
 
-    lasts_s = usual_s(releases.took_s, rules)
+    lasts_s = usual_release_s(releases.took_s, rules)
     free: dict[str, Resources] = {}
     quota: dict[str, Resources] = {}
     until_s = []
@@ -178,17 +178,17 @@ def coming_capacity(
             _add_to(quota, release.namespace, resources)
 
     if not free:
-        return NOTHING
-    return Coming(free, quota, min(until_s))
+        return NOTHING_RELEASING
+    return ReleasingCapacity(free, quota, min(until_s))
 
 
 def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
     """Add an amount to that of a node or namespace, in place."""
-    amounts[name] = plus(amounts.get(name, Resources()), more)
+    amounts[name] = add(amounts.get(name, Resources()), more)
 
 
 @contextmanager
-def expected_room(room: Room, coming: Coming) -> Iterator[None]:
+def expected_room(room: Room, coming: ReleasingCapacity) -> Iterator[None]:
     """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given
     back before.
     """
@@ -200,8 +200,8 @@ def expected_room(room: Room, coming: Coming) -> Iterator[None]:
 
 
 def bounded_wait(
-    wish: Wish | None, coming: Coming, now: float, rules: Rules
-) -> tuple[Wish | None, Coming]:
+    wish: PendingChange | None, coming: ReleasingCapacity, now: float, rules: Rules
+) -> tuple[PendingChange | None, ReleasingCapacity]:
     """Return the wish of a job, and what is being released, without that where the job has waited
     long enough.
     """
@@ -211,10 +211,10 @@ def bounded_wait(
         return replace(wish, awaits_s=None), coming
     if now < wish.awaits_s + rules.release_max_s:
         return wish, coming
-    return wish, NOTHING
+    return wish, NOTHING_RELEASING
 
 
-def usual_s(took_s: Sequence[float], rules: Rules) -> float:
+def usual_release_s(took_s: Sequence[float], rules: Rules) -> float:
     """Return how long a release is waited for; 0 where `release_s` turns that off."""
     usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
     if not rules.release_s or not usual:

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.state.job import OF_JOB, Job, above_serial, node_seen, without_key
+from services.allocator.state.job import (
+    JOB_FOLDS,
+    Job,
+    with_node_state,
+    with_serial_above,
+    without_key,
+)
 from services.allocator.state.releases import Releases, begin_release, end_releases
 from services.allocator.state.summaries import end_of, summary_of
 from services.allocator.state.tables import NO_MARKS, Marks, Tables
@@ -52,7 +58,7 @@ from shared.messages import (
 CLOSED_KEPT = 200
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenRequest(msgspec.Struct, frozen=True):
     """A request that is not answered yet."""
 
     request: JobRequested
@@ -60,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True):
     cancelled: bool = False
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ClosedJob(msgspec.Struct, frozen=True):
     """A job that is over: a summary of it as it was at the end."""
 
     job: Job
@@ -84,14 +90,16 @@ EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    asked: dict[int, Asked] = {}
+    asked: dict[int, OpenRequest] = {}
     early: tuple[EarlyFact, ...] = ()
     changes: dict[int, Change] = {}
     """By sequence: what was asked of open jobs, and is not answered yet."""
-    refused: dict[int, JobRejected | ChangeRejected] = {}
+    unreadable_requests: dict[int, JobRejected | ChangeRejected] = msgspec.field(
+        default_factory=dict, name="refused"
+    )
     """By uid: answers to requests that cannot be read, until they are on the bus."""
     jobs: dict[str, Job] = {}
-    closed: dict[str, Closed] = {}
+    closed: dict[str, ClosedJob] = {}
     nodes: dict[str, CapacityChanged] = {}
     quotas: dict[str, QuotaChanged] = {}
     """By namespace: what its ResourceQuotas and LimitRanges say; without those that have none."""
@@ -106,7 +114,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By stream: when the message of that sequence was stored. A stream that was set back holds
     another one there.
     """
-    spoken: dict[str, int] = {}
+    last_decision_seq: dict[str, int] = msgspec.field(default_factory=dict, name="spoken")
     """Sequence of the last `AllocationDecided` on each job's subject."""
     known: tuple[str, ...] = ()
     """In a snapshot: the tags of what its writer hears. Version 0.2.0 did not say so."""
@@ -124,7 +132,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     """Return the state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    spoken = state.spoken
+    spoken = state.last_decision_seq
     if isinstance(message, AllocationDecided):
         spoken = spoken | {message.key(): sequence}
     heard = replace(
@@ -134,18 +142,18 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         spoken=spoken,
         cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
     )
-    return _marked(state, _apply_message(heard, message, sequence, stored_s), message)
+    return _with_marks(state, _apply_message(heard, message, sequence, stored_s), message)
 
 
 def _apply_message(state: State, message: Message, sequence: int, stored_s: float) -> State:
     """Return the state after a message, of whatever kind."""
-    of_state = OF_STATE.get(type(message))
+    of_state = STATE_FOLDS.get(type(message))
     if of_state is not None:
         return of_state(state, message, sequence, stored_s)
-    return _of_job(state, message, stored_s)
+    return _apply_to_job(state, message, stored_s)
 
 
-def _marked(before: State, after: State, message: Message) -> State:
+def _with_marks(before: State, after: State, message: Message) -> State:
     """Mark the jobs and nodes whose entries in the tables are no longer those of the facts."""
     if after.tables is None and not after.models:
         return after
@@ -208,34 +216,34 @@ def fresh_tables(state: State) -> Tables | None:
     return state.tables if state.marks == NO_MARKS else None
 
 
-def missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
+def apply_missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
     """Return the state after a message that the writer of a snapshot passed over, because it did
     not know its kind.
     """
-    return _marked(state, _apply_message(state, message, sequence, stored_s), message)
+    return _with_marks(state, _apply_message(state, message, sequence, stored_s), message)
 
 
-def belated(state: State, message: Message, stored_s: float) -> State:
+def apply_late(state: State, message: Message, stored_s: float) -> State:
     """Return the state after a fact that was heard before the order with which its job began, and
     so changed nothing then.
     """
-    return _marked(state, _of_job(state, message, stored_s), message)
+    return _with_marks(state, _apply_to_job(state, message, stored_s), message)
 
 
-def _of_job(state: State, message: Message, stored_s: float) -> State:
+def _apply_to_job(state: State, message: Message, stored_s: float) -> State:
     """Apply a message to the one job that it is about; to nothing, if that is over or another
     one.
     """
-    if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
+    if not isinstance(message, JobMessage) or type(message) not in JOB_FOLDS:
         return state
     key = message.key()
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
-        return _kept_early(state, message, stored_s)
+        return _keep_early(state, message, stored_s)
 
-    now = OF_JOB[type(message)](job, message, stored_s)
+    now = JOB_FOLDS[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
-        now = node_seen(now, message.node, state.nodes.get(message.node))
+        now = with_node_state(now, message.node, state.nodes.get(message.node))
     if now is job:
         return state
 
@@ -254,7 +262,7 @@ def _decided_tasks(job: Job) -> list[TaskPlan]:
     return tasks
 
 
-def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
+def _keep_early(state: State, message: JobMessage, stored_s: float) -> State:
     """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
     if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
         return state
@@ -284,20 +292,20 @@ def _apply_early(state: State, key: str, uid: int) -> State:
         return state
     state = replace(state, early=tuple(others))
     for each in waiting:
-        state = _of_job(state, each.fact, each.stored_s)
+        state = _apply_to_job(state, each.fact, each.stored_s)
     return state
 
 
 # ---------------------------------------------------------------- requests and nodes
 
 
-def _requested(state: State, message: JobRequested, sequence: int, stored_s: float) -> State:
+def _on_request(state: State, message: JobRequested, sequence: int, stored_s: float) -> State:
     """Add a request to those without an answer, by its sequence. One with a known request id was
     published twice, and changes nothing.
     """
     if message.request_id != "-" and message.request_id in _request_ids(state, message.key()):
         return state
-    return replace(state, asked=state.asked | {sequence: Asked(message, stored_s)})
+    return replace(state, asked=state.asked | {sequence: OpenRequest(message, stored_s)})
 
 
 def _request_ids(state: State, key: str) -> set[str]:
@@ -313,15 +321,15 @@ def _request_ids(state: State, key: str) -> set[str]:
     return found
 
 
-def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
+def _on_acceptance(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
     """Open an accepted job, and apply the facts that were read before it. Nothing is opened if its
     name has a job already, or if it has ended.
     """
     key = message.key()
-    asked = state.asked.get(message.uid, Asked(message.request, stored_s))
+    asked = state.asked.get(message.uid, OpenRequest(message.request, stored_s))
 
     before = state.closed.get(key)
-    state = _answered(state, message.uid)
+    state = _without_request(state, message.uid)
     if key in state.jobs or (before and before.job.uid >= message.uid):
         return state
 
@@ -336,29 +344,33 @@ def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float
     return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
 
 
-def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
-    return _answered(state, message.uid)
+def _on_rejection(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
+    return _without_request(state, message.uid)
 
 
-def _answered(state: State, uid: int) -> State:
+def _without_request(state: State, uid: int) -> State:
     """Remove a request from those without an answer, and from those that could not be read."""
     asked = without_key(state.asked, uid)
-    return replace(state, asked=asked, refused=without_key(state.refused, uid))
+    return replace(state, asked=asked, refused=without_key(state.unreadable_requests, uid))
 
 
-def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
+def add_refusal(state: State, rejected: JobRejected | ChangeRejected) -> State:
     """Remember the answer to a request that cannot be read, so that neither a race nor a restart
     loses it.
     """
-    return replace(state, refused=state.refused | {rejected.uid: rejected})
+    return replace(state, refused=state.unreadable_requests | {rejected.uid: rejected})
 
 
-def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: float) -> State:
+def _on_forget_request(
+    state: State, message: ForgetRequested, sequence: int, stored_s: float
+) -> State:
     """Change nothing: the messages of a job stay known until they are removed (`removal.py`)."""
     return state
 
 
-def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
+def _on_cancellation(
+    state: State, message: CancelRequested, sequence: int, stored_s: float
+) -> State:
     """Mark the job of a name as cancelled, and its requests without an answer, too. The next
     decision finishes it.
     """
@@ -373,7 +385,7 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
     return replace(state, asked=asked, jobs=jobs)
 
 
-def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
+def _on_change_request(state: State, message: Change, sequence: int, stored_s: float) -> State:
     """Add a change to those without an answer, by its sequence. One with the id of another such
     change was published twice, and changes nothing.
     """
@@ -384,28 +396,28 @@ def _change_asked(state: State, message: Change, sequence: int, stored_s: float)
     return replace(state, changes=state.changes | {sequence: message})
 
 
-def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
+def _on_job_change(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
     """Apply a change to its job; it is answered now."""
-    return _of_job(_change_answered(state, message.answers), message, stored_s)
+    return _apply_to_job(_without_change(state, message.answers), message, stored_s)
 
 
-def _change_rejected(
+def _on_change_rejection(
     state: State, message: ChangeRejected, sequence: int, stored_s: float
 ) -> State:
     """Remove a rejected change, readable or not, from those without an answer."""
-    return _answered(_change_answered(state, message.uid), message.uid)
+    return _without_request(_without_change(state, message.uid), message.uid)
 
 
-def _change_answered(state: State, sequence: int) -> State:
+def _without_change(state: State, sequence: int) -> State:
     return replace(state, changes=without_key(state.changes, sequence))
 
 
-def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
+def _on_capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
     """Fold the last fact of a node: add, update or remove it. It also ends releases of pods that
     are gone, and updates jobs with a notice about the node.
     """
-    jobs = _above_serials(_aware(state.jobs, message), message)
-    releases = _after(state, message, stored_s)
+    jobs = _above_serials(_with_node_state(state.jobs, message), message)
+    releases = _releases_after(state, message, stored_s)
     if message.gone:
         nodes = without_key(state.nodes, message.node)
         return replace(state, jobs=jobs, nodes=nodes, releases=releases)
@@ -422,37 +434,37 @@ def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
     """Return the state with the last fact of a node or namespace that the log does not tell any
     more.
     """
-    return _marked(state, OF_STATE[type(fact)](state, fact, 0, stored_s), fact)
+    return _with_marks(state, STATE_FOLDS[type(fact)](state, fact, 0, stored_s), fact)
 
 
-def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
+def _on_quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
     """Store the quota of a namespace; a fact without any bounds removes it."""
     if message.bounds or message.task_bounds:
         return replace(state, quotas=state.quotas | {message.namespace: message})
     return replace(state, quotas=without_key(state.quotas, message.namespace))
 
 
-def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
+def _on_claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
     """Store the nodes of a namespace's volume claims; a fact without any removes them."""
     if message.placements:
         return replace(state, claims=state.claims | {message.namespace: message})
     return replace(state, claims=without_key(state.claims, message.namespace))
 
 
-def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
+def _releases_after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
     """Return the releases without the pods that a node no longer lists."""
     if not state.releases.open:
         return state.releases
     return end_releases(state.releases, message, stored_s)
 
 
-def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+def _with_node_state(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     """Return the very same jobs, unless the node is one of which something was said to them."""
     seen = None if message.gone else message
     changed = {}
     for key, job in jobs.items():
         if job.leaving:
-            aware = node_seen(job, message.node, seen)
+            aware = with_node_state(job, message.node, seen)
             if aware is not job:
                 changed[key] = aware
     if not changed:
@@ -469,28 +481,28 @@ def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, 
         job = jobs.get(key)
         if job is None:
             continue
-        above = above_serial(job, own.pod)
+        above = with_serial_above(job, own.pod)
         if above is not job:
             jobs = jobs | {key: above}
     return jobs
 
 
-def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+def _on_finish(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
     """Fold the end of a job: its pods begin to release their capacity, and it is closed."""
     job = state.jobs.get(message.key())
     if job is not None and job.uid == message.uid:
         releases = begin_release(state.releases, job, (), state.nodes, stored_s)
         state = replace(state, releases=releases)
-    return over(state, message)
+    return close_job(state, message)
 
 
-def over(state: State, message: JobFinished) -> State:
+def close_job(state: State, message: JobFinished) -> State:
     """Move a job that is over to the closed ones, which later jobs of its kin learn from."""
     job = state.jobs.get(message.key())
     if job is None or job.uid != message.uid:
         return state
     closed = without_key(state.closed, job.key)
-    closed[job.key] = Closed(summary_of(job), end_of(message))
+    closed[job.key] = ClosedJob(summary_of(job), end_of(message))
     while len(closed) > CLOSED_KEPT:
         oldest = next(iter(closed))
         del closed[oldest]
@@ -502,10 +514,10 @@ def forget_messages(state: State, key: str) -> State:
     closed = state.closed
     if key in closed:
         closed = closed | {key: replace(closed[key], removed=True)}
-    return replace(state, spoken=without_key(state.spoken, key), closed=closed)
+    return replace(state, spoken=without_key(state.last_decision_seq, key), closed=closed)
 
 
-def summarised(state: State) -> State:
+def with_summaries(state: State) -> State:
     """Return the state with summaries alone of the jobs that are over: earlier versions stored such
     jobs whole.
     """
@@ -515,21 +527,21 @@ def summarised(state: State) -> State:
     return replace(state, closed=closed)
 
 
-OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
-    JobRequested: _requested,
-    JobAccepted: _accepted,
-    JobRejected: _rejected,
-    CancelRequested: _cancel,
-    ForgetRequested: _forget,
-    ChangeRequested: _change_asked,
-    SuspendRequested: _change_asked,
-    ResumeRequested: _change_asked,
-    JobChanged: _job_changed,
-    ChangeRejected: _change_rejected,
-    CapacityChanged: _capacity,
-    QuotaChanged: _quota,
-    ClaimsChanged: _claims,
-    JobFinished: _finished,
+STATE_FOLDS: dict[type[Message], Callable[[State, Any, int, float], State]] = {
+    JobRequested: _on_request,
+    JobAccepted: _on_acceptance,
+    JobRejected: _on_rejection,
+    CancelRequested: _on_cancellation,
+    ForgetRequested: _on_forget_request,
+    ChangeRequested: _on_change_request,
+    SuspendRequested: _on_change_request,
+    ResumeRequested: _on_change_request,
+    JobChanged: _on_job_change,
+    ChangeRejected: _on_change_rejection,
+    CapacityChanged: _on_capacity,
+    QuotaChanged: _on_quota,
+    ClaimsChanged: _on_claims,
+    JobFinished: _on_finish,
 }
 
-HEARD: tuple[type[Message], ...] = tuple(dict.fromkeys((*OF_STATE, *OF_JOB)))
+CONSUMED: tuple[type[Message], ...] = tuple(dict.fromkeys((*STATE_FOLDS, *JOB_FOLDS)))

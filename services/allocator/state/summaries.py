@@ -24,7 +24,7 @@ LONGEST_CAUSE = 4_000
 def summary_of(job: Job) -> Job:
     """Return the job without the fields that only a running one needs."""
     decided = {}
-    for generation in (job.running, job.coming):
+    for generation in (job.running, job.pending_generation):
         if generation is not None:
             decided[generation] = replace(job.decided[generation], alternatives=())
     progress = job.progress
@@ -48,7 +48,7 @@ def summary_of(job: Job) -> Job:
         suspension=None,
         progress=progress,
         observed=job.observed[-SIZES_KEPT:],
-        recent=_telling(job.recent, total_samples),
+        recent=_informative_reports(job.recent, total_samples),
         curve=(),
     )
 
@@ -58,7 +58,7 @@ def end_of(finished: JobFinished) -> JobFinished:
     return replace(finished, cause=cut_middle(finished.cause, LONGEST_CAUSE))
 
 
-def _telling(reports: Sequence[Reading], total_samples: int) -> tuple[Reading, ...]:
+def _informative_reports(reports: Sequence[Reading], total_samples: int) -> tuple[Reading, ...]:
     """Return the last report, and those with the most memory of all ps (early on) and of a worker.
 
     Where no early report has the memory of the ps, the first that has it is taken.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from services.allocator import failures
 from services.allocator.failures import compute_each
 from services.allocator.models.program_history import by_program, kin_of, past_of
-from services.allocator.placement.amounts import amounts, minus, together
+from services.allocator.placement.amounts import amounts, difference, total_of
 from services.allocator.placement.best_fit_index import update_index
 from services.allocator.placement.free_capacity import node_view, promised_tasks, reserved_amounts
 from services.allocator.policies.contract import JobList, JobSeen, Node, Quota
@@ -25,7 +25,7 @@ from services.allocator.policies.weir.job_rows import update_rows
 from services.allocator.policies.weir.policy import largest, rounded
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import seen
+from services.allocator.state.policy_view import view_of_job
 from services.allocator.state.state import State
 from services.allocator.state.stored_models import StoredModels, decode_models, stored_model
 from services.allocator.state.tables import NO_MARKS, Amounts, Marks, Tables
@@ -35,7 +35,7 @@ WEIR = "weir"
 NOTHING = (0.0, 0.0, 0.0)
 
 
-def refreshed(state: State, rules: Rules) -> State:
+def refresh_tables(state: State, rules: Rules) -> State:
     """Return the state with tables that are up to date.
 
     `rules`: with the cluster's quotas in them (`cluster_quotas.py`).
@@ -203,7 +203,7 @@ def _with_jobs(
     for key in changed:
         job = state.jobs[key]
         policy = policy_of(job, rules)
-        view = seen(job, rules, kin_of(tables.kins, job.request))
+        view = view_of_job(job, rules, kin_of(tables.kins, job.request))
         model = stored_model(stored, policy, view) if stored else None
         jobs[key] = view if model is None else replace(view, model=model)
         if model is None and policy in FITTERS:
@@ -254,10 +254,10 @@ def _held_amount(key: str, tables: Tables, state: State) -> Amounts:
     for task in tables.jobs[key].tasks:
         if task.node in tables.free or task.node not in state.nodes:
             parts.append(task.resources)
-    held = together(parts)
+    held = total_of(parts)
     promised = tables.promised.get(key)
     if promised:
-        held = minus(held, together(reserved_amounts(state, state.jobs[key], promised)))
+        held = difference(held, total_of(reserved_amounts(state, state.jobs[key], promised)))
     return amounts(held)
 
 
@@ -272,7 +272,7 @@ def _with_order(
     if not changed and not gone:
         return tables
 
-    unchanged = tables.urgent - gone - set(changed)
+    unchanged = tables.needs_attention - gone - set(changed)
     urgent = [key for key in changed if needs_attention(state.jobs[key])]
 
     ranks = dict(tables.ranks)
@@ -309,7 +309,7 @@ def needs_attention(job: Job) -> bool:
         or job.abandonments
         or job.failed_generations
         or job.killed_generations
-        or job.coming is not None
+        or job.pending_generation is not None
     )
 
 
@@ -353,7 +353,7 @@ def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
         for policy in by_policy:
             others = _held_by_others(by_policy, policy)
             if others:
-                found[policy, space] = tables.quotas[space].without(together(others))
+                found[policy, space] = tables.quotas[space].without(total_of(others))
     return found
 
 

@@ -58,7 +58,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """With the model of the job's policy."""
     ranks: dict[str, tuple[int, int]] = {}
     """By open job, in the order of passes: by falling priority, then by submission."""
-    urgent: frozenset[str] = frozenset()
+    needs_attention: frozenset[str] = frozenset()
     """Jobs that may need something else than the size that their policy wants."""
     policies: dict[str, str] = {}
     """The policy of each job, in the order of passes, without the jobs that their users

@@ -21,15 +21,15 @@ from services.allocator.policies.contract import Size
 from services.allocator.state import exits
 from services.allocator.state.exits import SHUT_DOWN
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import least_of, size_of
+from services.allocator.state.policy_view import shrink_floor, size_of
 from shared.messages import TaskPlan
 
 
-def waits(job: Job) -> bool:
+def is_waiting(job: Job) -> bool:
     """Return whether a job waits for capacity."""
     if job.cancelled or job.suspended_by_user:
         return False
-    if job.running is None and job.coming is None:
+    if job.running is None and job.pending_generation is None:
         return True
     return has_lost_tasks(job)
 
@@ -38,29 +38,34 @@ def has_lost_tasks(job: Job) -> bool:
     """Return whether a job stands still because it lost tasks, and no decision replaces them
     yet.
     """
-    if not job.exits or job.runs is None or job.coming is not None or not job.stands_still:
+    if (
+        not job.exits
+        or job.active_decision is None
+        or job.pending_generation is not None
+        or not job.stands_still
+    ):
         return False
-    chiefs = [task for task in job.runs.tasks if task.role == "chief"]
-    return not any(exits.completed(job.exit_of(chief)) for chief in chiefs)
+    chiefs = [task for task in job.active_decision.tasks if task.role == "chief"]
+    return not any(exits.is_completed(job.exit_of(chief)) for chief in chiefs)
 
 
-def since_s(job: Job) -> float:
+def waits_since_s(job: Job) -> float:
     """Return when (s) a job began to wait: at its submission or suspension, or when its last lost
     task ended.
     """
-    if not job.exits or job.wanted is None:
+    if not job.exits or job.newest_decision is None:
         return job.waiting_since_s
     ends_s = []
-    for task in job.wanted.tasks:
+    for task in job.newest_decision.tasks:
         ended = job.exit_of(task)
         if ended:
             ends_s.append(ended.at_s)
     return max(ends_s, default=job.waiting_since_s)
 
 
-def staying(job: Job) -> tuple[TaskPlan, ...]:
+def remaining_tasks(job: Job) -> tuple[TaskPlan, ...]:
     """Return the tasks of a job that have not ended."""
-    wanted = job.wanted
+    wanted = job.newest_decision
     if wanted is None:
         return ()
     if not job.exits:
@@ -68,24 +73,24 @@ def staying(job: Job) -> tuple[TaskPlan, ...]:
     return tuple([task for task in wanted.tasks if job.exit_of(task) is None])
 
 
-def smallest(job: Job) -> Size:
+def smallest_size(job: Job) -> Size:
     """Return the smallest size of a job: its gang floor, or less if it runs with less."""
-    if job.wanted is None:
+    if job.newest_decision is None:
         return Size(job.request.ps.min, job.request.workers.min)
-    return least_of(job, size_of(job.wanted))
+    return shrink_floor(job, size_of(job.newest_decision))
 
 
-def off_s(job: Job, now: float) -> float:
+def downtime_s(job: Job, now: float) -> float:
     """Return the time (s) that a decision of now names. A decision that overtakes one in flight
     names the same time.
     """
-    if job.flies is not None and job.flies.off_s:
-        return job.flies.off_s
+    if job.pending_decision is not None and job.pending_decision.off_s:
+        return job.pending_decision.off_s
     if job.suspended_s:
         return max(now - job.suspended_s, 0.0)
-    if job.runs is None or not job.stands_still:
+    if job.active_decision is None or not job.stands_still:
         return 0.0
-    shut_down_s = _last_shut_down_s(job, job.runs.tasks)
+    shut_down_s = _last_shut_down_s(job, job.active_decision.tasks)
     if shut_down_s is None:
         return 0.0
     return max(now - shut_down_s, 0.0)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import least_of, size_of
+from services.allocator.state.policy_view import shrink_floor, size_of
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
@@ -29,7 +29,7 @@ Whys = dict[TaskPlan, str]
 """Why each of the tasks that have to leave has to."""
 
 
-def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
+def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     """Return the reason of each of these tasks that works and has to leave its node."""
     if not job.leaving:
         return {}
@@ -37,7 +37,7 @@ def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     for task in tasks:
         notice = job.leaving.get(job.pod(task))
         if notice is not None:
-            notices[task] = notice.counts
+            notices[task] = notice.current_reason
 
     # A task without a notice of its own leaves for the reason that others have on its node.
     closed = _closed_nodes(notices)
@@ -63,7 +63,7 @@ def _closed_nodes(notices: Whys) -> dict[str, str]:
     return closed
 
 
-def shunned(jobs: Iterable[Job]) -> set[str]:
+def nodes_losing_tasks(jobs: Iterable[Job]) -> set[str]:
     """Return the nodes that a pod is being sent away from: they take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
@@ -74,21 +74,21 @@ def shunned(jobs: Iterable[Job]) -> set[str]:
     return nodes
 
 
-def moved(situation: Situation) -> Verdict | None:
+def evacuate(situation: Situation) -> Verdict | None:
     """Move tasks off a node that is going away. None: no task has to leave, or a cordoned node's
     tasks do not fit elsewhere yet.
     """
     job, newest = situation.job, situation.newest
     if newest is None or not job.leaving:
         return None
-    whys = going(job, newest.tasks)
+    whys = departure_reasons(job, newest.tasks)
     if not whys:
         return None
 
     doomed = _doomed_tasks(whys)
     again_s = retry_s(job, situation.settings)
     is_paused = situation.now < again_s
-    if not doomed and (job.coming is not None or is_paused):
+    if not doomed and (job.pending_generation is not None or is_paused):
         return None
 
     names = ", ".join(_departures(job, whys))
@@ -119,11 +119,11 @@ def _departures(job: Job, whys: Whys) -> list[str]:
     return departures
 
 
-def stays(job: Job) -> str:
+def describe_staying(job: Job) -> str:
     """Return why tasks without a deadline have not left their nodes yet; empty: there are none."""
-    if not job.leaving or job.wanted is None:
+    if not job.leaving or job.newest_decision is None:
         return ""
-    whys = going(job, job.wanted.tasks)
+    whys = departure_reasons(job, job.newest_decision.tasks)
     cordoned = [job.pod(task) for task, why in whys.items() if why == CORDONED]
     notes = []
     if cordoned:
@@ -147,15 +147,15 @@ def _trial(
     lost.
     """
     most = size_of(newest)
-    attempts = [(_without(newest, leaves), most, most)]
+    attempts = [(_staying_tasks(newest, leaves), most, most)]
     if doomed:
         is_lost = all(_is_closed(situation.job, task) for task in doomed)
-        least = least_of(situation.job, most) if is_lost else most
-        attempts.append((_without(newest, doomed), most, least))
+        least = shrink_floor(situation.job, most) if is_lost else most
+        attempts.append((_staying_tasks(newest, doomed), most, least))
     return situation.first_trial(attempts)
 
 
-def _without(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
+def _staying_tasks(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
     """Return the tasks that stay once these are gone."""
     return [task for task in newest.tasks if task not in gone]
 
@@ -180,7 +180,7 @@ def _is_closed(job: Job, task: TaskPlan) -> bool:
 def _sent_away(job: Job) -> list[TaskPlan]:
     """Return the tasks that have to go for a reason of their own, not their node's."""
     found = []
-    for decided in (job.runs, job.flies):
+    for decided in (job.active_decision, job.pending_decision):
         if decided is None:
             continue
         for task in decided.tasks:

@@ -18,25 +18,25 @@ from shared.messages import JobFinished, Outcome, TaskPlan
 from shared.text import format_count, format_duration
 
 
-def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
+def finish(job: Job, now: float, rules: Rules) -> Verdict | None:
     """End a job that is over; None: it goes on."""
     if job.cancelled:
-        return _over(job, "cancelled", "cancelled on request", now)
-    cause = _failure(job, now, rules)
+        return _finish_job(job, "cancelled", "cancelled on request", now)
+    cause = _failure_cause(job, now, rules)
     if cause is None:
         return None
-    return _over(job, "failed", cause, now)
+    return _finish_job(job, "failed", cause, now)
 
 
-def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
+def describe_budget(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
     """Return the budget that the loss of these tasks counts against, and its use."""
     is_own_fault = False
     is_unexplained = False
     for task in lost:
         ended = job.exit_of(task)
         if ended is not None:
-            is_own_fault |= exits.own_fault(ended)
-            is_unexplained |= exits.unexplained(ended)
+            is_own_fault |= exits.is_own_fault(ended)
+            is_unexplained |= exits.is_unexplained(ended)
 
     most = max(1, rules.max_failures)
     if is_own_fault:
@@ -44,21 +44,23 @@ def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str
         return (
             f"failed generation {failed} of {most} within {format_duration(rules.failure_window_s)}"
         )
-    base = job.runs or job.flies
+    base = job.active_decision or job.pending_decision
     if is_unexplained and base and base.generation in job.killed_generations:
         killed = len(job.killed_generations)
         return f"killed generation {killed} of {most} while the job gets no further"
     return "not by its fault, so it counts against no budget"
 
 
-def _failure(job: Job, now: float, rules: Rules) -> str | None:
+def _failure_cause(job: Job, now: float, rules: Rules) -> str | None:
     """Return why a job has failed; None: it has not."""
     most_failures = max(1, rules.max_failures)
     failed = job.recent_failures(now, rules.failure_window_s)
     if failed >= most_failures:
         generations = format_count(failed, "generation")
         within = format_duration(rules.failure_window_s)
-        return f"{generations} failed within {within}; {_last(job, exits.own_fault)}"
+        return (
+            f"{generations} failed within {within}; {_describe_last_exit(job, exits.is_own_fault)}"
+        )
     if len(job.killed_generations) >= most_failures:
         return _describe_killed(job)
     return _failure_to_start(job, max(1, rules.max_start_failures))
@@ -72,7 +74,7 @@ def _describe_killed(job: Job) -> str:
     were = "was" if killed == 1 else "were"
     examples = format_count(job.furthest, "example")
     generations = f"{format_count(killed, 'generation')} {were} killed"
-    last = _last(job, exits.unexplained)
+    last = _describe_last_exit(job, exits.is_unexplained)
     return f"{generations}, none got further than {examples}; {last}"
 
 
@@ -86,7 +88,7 @@ def _failure_to_start(job: Job, tries: int) -> str | None:
     return None
 
 
-def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
+def _describe_last_exit(job: Job, kind: Callable[[Exit], bool]) -> str:
     """Return the last exit of a kind: a line that can be read alone, and the end of its log."""
     ends = []
     for pod, ended in job.exits.items():
@@ -96,13 +98,13 @@ def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
         return "the cause is no longer known"
     _, pod = max(ends)
     ended = job.exits[pod]
-    last = f"the last: {pod}: {exits.told(ended)}"
+    last = f"the last: {pod}: {exits.describe_exit(ended)}"
     if "\n" in ended.message.strip():
         return f"{last}\n{ended.message}"
     return last
 
 
-def _over(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:
+def _finish_job(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:
     """Return the verdict that finishes a job, with the steps and samples of its last report."""
     progress = job.progress
     finished = JobFinished(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from services.allocator.models.memory_forecast import AHEAD_S, foreseen, limit_due
-from services.allocator.placement.resizing import with_memory
+from services.allocator.placement.resizing import placer_with_memory
 from services.allocator.placement.trial import Shortage
 from services.allocator.policies.contract import Reading
 from services.allocator.state.job import Job
@@ -33,7 +33,7 @@ FEWEST = 6
 FORESEEN: tuple[Role, ...] = ("ps", "worker")
 
 
-def enlarged(situation: Situation) -> Verdict | None:
+def raise_memory(situation: Situation) -> Verdict | None:
     """Give a job's tasks more memory. None: they have enough, or there is no room for more."""
     job, current = situation.job, situation.current
     if current is None or not job.crowded or job.generation != current.generation:
@@ -45,8 +45,8 @@ def enlarged(situation: Situation) -> Verdict | None:
     limits = _raised_limits(job, sizes)
     if not limits:
         return None
-    how = with_memory(limits)
-    trial = situation.trial(current.tasks, size_of(current), sizes=sizes, how=how)
+    how = placer_with_memory(limits)
+    trial = situation.trial(current.tasks, size_of(current), sizes=sizes, placer=how)
     if isinstance(trial, Shortage):
         return None
 
@@ -62,7 +62,7 @@ def _raised_limits(job: Job, sizes: RoleResources) -> dict[Role, float]:
     """Return the memory (GiB) that a task should have, by role, of the roles that need more."""
     limits: dict[Role, float] = {}
     for role in FORESEEN:
-        gib = _due(job, role, sizes)
+        gib = _limit_due(job, role, sizes)
         if gib > _memory_gib(sizes, role):
             limits[role] = gib
     return limits
@@ -90,14 +90,14 @@ def _serials(tasks: Sequence[TaskPlan]) -> set[int]:
     return {task.serial for task in tasks}
 
 
-def _due(job: Job, role: Role, sizes: RoleResources) -> float:
+def _limit_due(job: Job, role: Role, sizes: RoleResources) -> float:
     """Return the memory limit (GiB) that a task of the role should have."""
     limit = _memory_gib(sizes, role)
-    due = limit_due(limit, _need(job, role), may_shrink=False)
+    due = limit_due(limit, _memory_need(job, role), may_shrink=False)
     return min(due, AT_ONCE * limit)
 
 
-def _need(job: Job, role: Role) -> float | None:
+def _memory_need(job: Job, role: Role) -> float | None:
     """Return the memory (GiB) that the role's tasks will use; None: nothing was measured."""
     points = _memory_points(job, role)
     ahead = _ahead(job) if len(points) >= FEWEST else 0.0
@@ -114,7 +114,7 @@ def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
     """Return the examples and the memory (GiB) of the role's tasks in each reading that counts."""
     points = []
     for reading in job.recent:
-        if not _settled(job, reading):
+        if not _is_settled(job, reading):
             continue
         gib = reading.ps_gib if role == "ps" else reading.worker_gib
         if gib:
@@ -122,7 +122,7 @@ def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
     return points
 
 
-def _settled(job: Job, reading: Reading) -> bool:
+def _is_settled(job: Job, reading: Reading) -> bool:
     """Return whether a reading is of the running generation, and not of its beginning."""
     return reading.at_s >= job.resumed_s + SETTLE_S
 

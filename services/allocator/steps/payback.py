@@ -34,11 +34,11 @@ class Payback(msgspec.Struct, frozen=True):
     pays: bool
     left_s: float = math.inf
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return format_payback(self.saved_s, self.cost_s, fine=True)
 
 
-def payback(
+def payback_of(
     job: JobSeen,
     new: Size,
     batch: int,
@@ -88,13 +88,13 @@ def cost_s(job: JobSeen, rules: Rules) -> float:
 
 def _learning_speed(job: JobSeen, size: Size, batch: int) -> float | None:
     """Return the samples a second at a size, each counted with its worth."""
-    found = speed(job.observed, size, batch)
+    found = observed_speed(job.observed, size, batch)
     if not found:
         return found
     return found * job.worth(batch)
 
 
-def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
+def observed_speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
     """Samples a second at a size: seen, or scaled from the nearest that was."""
     if not observed:
         return None

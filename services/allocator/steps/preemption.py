@@ -23,21 +23,21 @@ from math import inf
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import least
+from services.allocator.placement.amounts import smallest_enough
 from services.allocator.placement.projected_capacity import (
-    Held,
+    HeldCapacity,
+    ProjectedCapacity,
     Reservation,
-    Supply,
     describe_claim,
 )
-from services.allocator.placement.room import ladder, shrink
+from services.allocator.placement.room import ladder, shrink_tasks
 from services.allocator.placement.trial import PlacementRequest
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job, without_key
-from services.allocator.state.policy_view import counted_size, least_of, seen, size_of
+from services.allocator.state.policy_view import counted_size, shrink_floor, size_of, view_of_job
 from services.allocator.steps import evacuation
-from services.allocator.steps.payback import Payback, payback
+from services.allocator.steps.payback import Payback, payback_of
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import TaskPlan
@@ -61,15 +61,15 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskPlan, ...]
     claim: Reservation | None = None
 
-    def freed(self) -> list[Held]:
+    def freed(self) -> list[HeldCapacity]:
         """Return the capacity that it gives up."""
-        if self.job.runs is None:
+        if self.job.active_decision is None:
             return []
         kept = {task.serial for task in self.tasks}
         freed = []
-        for task in self.job.runs.tasks:
+        for task in self.job.active_decision.tasks:
             if task.serial not in kept:
-                freed.append(Held(-inf, self.job.key, task.node, task.resources))
+                freed.append(HeldCapacity(-inf, self.job.key, task.node, task.resources))
         return freed
 
     @property
@@ -106,7 +106,7 @@ class Candidates:
 def find_victims(
     claim: Reservation,
     request: PlacementRequest,
-    supply: Supply,
+    supply: ProjectedCapacity,
     reserved: Sequence[Reservation],
     candidates: Candidates,
 ) -> tuple[list[Victim], tuple[TaskPlan, ...]] | None:
@@ -142,7 +142,7 @@ def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | 
     def is_enough(number: int) -> bool:
         return tasks_with(_chosen(steps[:number]).values()) is not None
 
-    count = least(len(steps), is_enough)
+    count = smallest_enough(len(steps), is_enough)
     if count is None:
         return _chosen(steps)
     return _chosen(steps[:count])
@@ -196,8 +196,8 @@ def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules
     shrinks = []
     suspends = []
     for job in able:
-        if job.runs:
-            smaller = _shrunk(job, least_of(job, size_of(job.runs)))
+        if job.active_decision:
+            smaller = _shrunk(job, shrink_floor(job, size_of(job.active_decision)))
             if smaller.freed():
                 shrinks.append(smaller)
         if _may_be_suspended(job, claim, rules):
@@ -214,14 +214,14 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
     """Return whether a job may be changed now, and holds its capacity for longer than the change
     takes.
     """
-    runs = job.runs
-    if runs is None or job.coming is not None or job.key == claim.job or job.is_trained:
+    runs = job.active_decision
+    if runs is None or job.pending_generation is not None or job.key == claim.job or job.is_trained:
         return False
     if not _is_below(job.request.priority, claim):
         return False
     if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
         return False
-    if job.leaving and evacuation.going(job, runs.tasks):
+    if job.leaving and evacuation.departure_reasons(job, runs.tasks):
         return False
     if job.exits and any(job.exit_of(task) for task in runs.tasks):
         return False
@@ -252,15 +252,15 @@ def _may_be_suspended(job: Job, claim: Reservation, rules: Rules) -> bool:
 def _payback(job: Job, rules: Rules) -> Payback:
     """Return the cost of a pause and the time that the job still trains."""
     size, batch = Size(0, 0), 0
-    if job.runs is not None:
-        size, batch = size_of(job.runs), job.runs.batch
-    return payback(seen(job, rules), size, batch, rules)
+    if job.active_decision is not None:
+        size, batch = size_of(job.active_decision), job.active_decision.batch
+    return payback_of(view_of_job(job, rules), size, batch, rules)
 
 
 def _shrunk(job: Job, size: Size) -> Victim:
     """Return the job as a victim that keeps its oldest tasks, as many as this size has."""
-    tasks = job.runs.tasks if job.runs else ()
-    return Victim(job=job, tasks=shrink(tasks, size))
+    tasks = job.active_decision.tasks if job.active_decision else ()
+    return Victim(job=job, tasks=shrink_tasks(tasks, size))
 
 
 def _chosen(steps: Iterable[Victim]) -> Victims:
@@ -270,11 +270,11 @@ def _chosen(steps: Iterable[Victim]) -> Victims:
 
 def _smallest_cut(victim: Victim, enough: Callable[[Victim], bool]) -> Victim:
     """Return the smallest cut of a victim that is still enough."""
-    if not victim.tasks or victim.job.runs is None:
+    if not victim.tasks or victim.job.active_decision is None:
         return victim
-    sizes = ladder(size_of(victim.job.runs), counted_size(victim.tasks))[1:]
+    sizes = ladder(size_of(victim.job.active_decision), counted_size(victim.tasks))[1:]
     if not sizes:
         return victim
     cuts = [_shrunk(victim.job, size) for size in sizes]
-    first = least(len(cuts) - 1, lambda number: enough(cuts[number]))
+    first = smallest_enough(len(cuts) - 1, lambda number: enough(cuts[number]))
     return victim if first is None else cuts[first]

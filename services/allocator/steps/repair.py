@@ -19,9 +19,9 @@ from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.settings import Rules
 from services.allocator.state import exits
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import least_of, size_of
-from services.allocator.steps.evacuation import going
-from services.allocator.steps.finish import charged
+from services.allocator.state.policy_view import shrink_floor, size_of
+from services.allocator.steps.evacuation import departure_reasons
+from services.allocator.steps.finish import describe_budget
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
@@ -30,7 +30,7 @@ from shared.text import format_some_names
 Tasks = list[TaskPlan]
 
 
-def repaired(situation: Situation) -> Verdict | None:
+def replace_lost_tasks(situation: Situation) -> Verdict | None:
     """Replace lost tasks. None: nothing is lost."""
     job, newest = situation.job, situation.newest
     if newest is None or not job.exits:
@@ -66,7 +66,7 @@ def _replace_tasks(
     part = "" if len(trial.tasks) == len(newest.tasks) else " as far as there is room"
     reason = f"{names}; replaced{part}"
     if not _shut_down(job, lost):
-        reason = f"{reason} ({charged(job, lost, now, situation.settings)})"
+        reason = f"{reason} ({describe_budget(job, lost, now, situation.settings)})"
     rationale = Rationale(reason=reason, cause=job.pod(lost[0]))
     return grant_tasks(situation, trial.tasks, newest.batch, rationale)
 
@@ -78,9 +78,9 @@ def _trial(
     there is room.
     """
     job, most = situation.job, size_of(newest)
-    least = least_of(job, most) if may_shrink else most
+    least = shrink_floor(job, most) if may_shrink else most
     keep = [task for task in newest.tasks if task not in lost]
-    leave = going(job, keep)
+    leave = departure_reasons(job, keep)
     attempts = [(keep, most, least)]
     if leave:
         staying = [task for task in keep if task not in leave]
@@ -106,7 +106,7 @@ def _over_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
         if task.role != "chief":
             continue
         end = job.exit_of(task)
-        if end and exits.completed(end):
+        if end and exits.is_completed(end):
             over_s = max(over_s, end.at_s + rules.finish_s)
     return over_s
 
@@ -122,7 +122,7 @@ def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
 
 def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
     """Return whether the launcher abandons the generation in flight because of this new task."""
-    ended, runs = job.exit_of(task), job.runs
+    ended, runs = job.exit_of(task), job.active_decision
     if ended is None:
         return False
     if runs is None:
@@ -130,7 +130,7 @@ def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
     for running in runs.tasks:
         if running.serial == task.serial:
             return False
-    return ended.reason == exits.UNSCHEDULABLE or exits.own_fault(ended)
+    return ended.reason == exits.UNSCHEDULABLE or exits.is_own_fault(ended)
 
 
 def _describe_loss(job: Job, lost: Tasks) -> str:
@@ -159,4 +159,4 @@ def _describe_end(job: Job, task: TaskPlan) -> str:
     ended = job.exit_of(task)
     if ended is None:
         return pod
-    return f"{pod} ({exits.told(ended)})"
+    return f"{pod} ({exits.describe_exit(ended)})"

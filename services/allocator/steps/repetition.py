@@ -32,7 +32,7 @@ LEAST_S = 1.0
 """Shortest wait between two looks."""
 
 
-def attend(
+def repeat_ignored_decisions(
     jobs: Iterable[Job], verdicts: Mapping[str, Verdict], nodes: Nodes, now: float, rules: Rules
 ) -> dict[str, Verdict]:
     """Return, of jobs with a pending decision, the verdicts with a time to look again, or with a
@@ -46,7 +46,7 @@ def attend(
         verdict = verdicts[job.key]
         if verdict.action is not None:
             continue
-        look_s = due_s(job, rules)
+        look_s = repeat_due_s(job, rules)
         attended[job.key] = _with_wake(verdict, look_s)
         if now >= look_s or job.repeats >= rules.repeat_max:
             late[job.key] = job
@@ -54,35 +54,35 @@ def attend(
     # Only of late jobs the pods are looked at.
     pods = pods_of(late, nodes)
     for key, job in late.items():
-        attended[key] = _attend_one(job, verdicts[key], pods[key], now, rules)
+        attended[key] = _repeat_if_due(job, verdicts[key], pods[key], now, rules)
     return attended
 
 
-def _attend_one(
+def _repeat_if_due(
     job: Job, verdict: Verdict, pods: Sequence[OwnPod], now: float, rules: Rules
 ) -> Verdict:
     """Return the verdict of a job with an overdue decision. It is repeated when the next repetition
     is due; before that, the reason names the remedy. If it was acted on, only look again later.
     """
     if is_acted_on(job, pods):
-        if job.flies is None:
+        if job.pending_decision is None:
             return verdict  # a change of its nodes wakes us
         return _with_wake(verdict, now + max(rules.repeat_s, LEAST_S))
-    if now >= due_s(job, rules):
+    if now >= repeat_due_s(job, rules):
         return _repeat_decision(job, verdict, rules)
-    return _with_wake(replace(verdict, why=f"{verdict.why}; {REMEDY}"), due_s(job, rules))
+    return _with_wake(replace(verdict, why=f"{verdict.why}; {REMEDY}"), repeat_due_s(job, rules))
 
 
-def pending_decision(job: Job) -> AllocationDecided | None:
+def repeatable_decision(job: Job) -> AllocationDecided | None:
     """Return the newest decision, if the launcher may not have acted on it; no other one can still
     be repeated.
     """
-    if job.flies is not None:
-        return job.flies
-    if job.runs is None:
+    if job.pending_decision is not None:
+        return job.pending_decision
+    if job.active_decision is None:
         return job.suspension
     if job.resized_from and job.generation == job.running:
-        return job.runs
+        return job.active_decision
     return None
 
 
@@ -95,7 +95,7 @@ def repeat_wait_s(job: Job, rules: Rules) -> float:
     return wait_s
 
 
-def due_s(job: Job, rules: Rules) -> float:
+def repeat_due_s(job: Job, rules: Rules) -> float:
     """Return the time (s) at which the newest decision is repeated, if nobody has acted on it by
     then.
     """
@@ -119,8 +119,8 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
     """Return True if somebody acted on the pending decision. `pods`: the job's, as nodes list
     them.
     """
-    pending = job.flies
-    if pending is None and job.runs is None:
+    pending = job.pending_decision
+    if pending is None and job.active_decision is None:
         return all(own.terminating for own in pods)
     if pending is None:
         return not _has_old_sizes(job, pods)
@@ -135,7 +135,7 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
 def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
     """Return True if a pod is listed as it was before a change in place."""
     decided = {}
-    for task in job.runs.tasks if job.runs else ():
+    for task in job.active_decision.tasks if job.active_decision else ():
         decided[job.pod(task)] = _millicores_and_mib(task.resources)
     for own in pods:
         has = _millicores_and_mib(own.resources)
@@ -154,7 +154,7 @@ def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
 
 def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
     """Repeat the pending decision, if there is one, as a new revision."""
-    pending = pending_decision(job)
+    pending = repeatable_decision(job)
     if pending is None:
         return verdict
     reason = _repeat_reason(job, pending, rules)
@@ -193,7 +193,7 @@ def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
     """Return the number of jobs with a repeated decision that nobody has acted on yet."""
     repeated: dict[str, Job] = {}
     for key, job in jobs.items():
-        if job.repeats and pending_decision(job):
+        if job.repeats and repeatable_decision(job):
             repeated[key] = job
     pods = pods_of(repeated, nodes)
     count = 0

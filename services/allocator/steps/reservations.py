@@ -34,12 +34,12 @@ from math import inf
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import NO_MORE, fits, plus
-from services.allocator.placement.claims import Reach
+from services.allocator.placement.amounts import NO_MORE, add, fits
+from services.allocator.placement.claims import ReachableNodes
 from services.allocator.placement.projected_capacity import (
+    ProjectedCapacity,
     Reservation,
     Reservations,
-    Supply,
     describe_amounts,
     describe_claim,
     needed_nodes,
@@ -49,9 +49,14 @@ from services.allocator.placement.trial import Placed, PlacementRequest
 from services.allocator.policies.contract import Size, Want, at_start
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import seen
+from services.allocator.state.policy_view import view_of_job
 from services.allocator.state.state import State, tables_of
-from services.allocator.state.waiting import since_s, smallest, staying, waits
+from services.allocator.state.waiting import (
+    is_waiting,
+    remaining_tasks,
+    smallest_size,
+    waits_since_s,
+)
 from services.allocator.steps.preemption import Candidates, Victim, find_victims
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Situation, Verdict
@@ -79,7 +84,9 @@ def claimants(
     if not rules.reserve_after_s:
         return [], None
     # Most jobs run, and have lost no task: those need not be looked at.
-    waiting = [job for job in jobs.values() if (job.running is None or job.exits) and waits(job)]
+    waiting = [
+        job for job in jobs.values() if (job.running is None or job.exits) and is_waiting(job)
+    ]
     if not waiting:
         return [], None
 
@@ -87,7 +94,7 @@ def claimants(
     found = []
     next_due_s = inf
     for job in waiting:
-        due_s = since_s(job) + rules.reserve_after_s
+        due_s = waits_since_s(job) + rules.reserve_after_s
         if due_s > now:
             next_due_s = min(next_due_s, due_s)
             if job.request.priority <= lowest_priority:
@@ -101,7 +108,7 @@ def claimants(
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
-    return now >= since_s(job) + rules.reserve_after_s
+    return now >= waits_since_s(job) + rules.reserve_after_s
 
 
 def _pauses(job: Job, now: float, rules: Rules) -> bool:
@@ -116,13 +123,13 @@ def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
     """Return whether a job has just lost tasks, or nodes are coming back, so that its own room may
     come back.
     """
-    if job.wanted is None:
+    if job.newest_decision is None:
         return False
-    changed_s = max(since_s(job), opened_s)
+    changed_s = max(waits_since_s(job), opened_s)
     return now < changed_s + rules.settle_s
 
 
-class Reserve:
+class ReservationPlan:
     """The reservations of one pass. While they are held, the room has less free."""
 
     def __init__(self, state: State, room: Room, now: float, rules: Rules) -> None:
@@ -130,7 +137,7 @@ class Reserve:
         self.room = room
         self.now = now
         self.rules = rules
-        self.reach = Reach(state, rules)
+        self.reach = ReachableNodes(state, rules)
         self.reservations: dict[str, Reservation] = {}
         self.victims: list[Victim] = []
         self.wake_s: float | None = None
@@ -147,7 +154,7 @@ class Reserve:
         if not found:
             return
 
-        supply = Supply(self.state, self.room)
+        supply = ProjectedCapacity(self.state, self.room)
         open_jobs = [job for key, job in jobs.items() if key not in verdicts]
         candidates = Candidates(open_jobs, self.now, self.rules)
         for job in found:
@@ -157,7 +164,7 @@ class Reserve:
             if verdict is None or verdict.action is None:
                 self._reserve(job, candidates, supply)
 
-    def _reserve(self, job: Job, candidates: Candidates, supply: Supply) -> None:
+    def _reserve(self, job: Job, candidates: Candidates, supply: ProjectedCapacity) -> None:
         """Reserve the places of a job's smallest size, if there are any."""
         earlier = tuple(self.reservations.values())
         request = self._smallest_request(job)
@@ -185,7 +192,7 @@ class Reserve:
 
     def _needed_quota(self, request: PlacementRequest) -> Resources:
         """Return what the job takes of its namespace's quota; nothing if there is none."""
-        if request.namespace not in self.room.purses:
+        if request.namespace not in self.room.remaining_quotas:
             return NO_MORE
         return request.growth(request.most)
 
@@ -194,18 +201,20 @@ class Reserve:
         seen_job = tables_of(self.state).jobs[job.key]
         situation = Situation(job, seen_job, self.room, self.now, self.rules, self.state.cause)
         outside = self.reach.unreachable_nodes(job)
-        return situation.request(staying(job), smallest(job), avoid=outside)
+        return situation.request(remaining_tasks(job), smallest_size(job), avoid=outside)
 
     def _is_quota_short(
-        self, request: PlacementRequest, supply: Supply, earlier: Reservations
+        self, request: PlacementRequest, supply: ProjectedCapacity, earlier: Reservations
     ) -> bool:
         """Return whether the quota has no room for the job, even with what is ending."""
-        if request.namespace not in self.room.purses:
+        if request.namespace not in self.room.remaining_quotas:
             return False
-        purse = supply.trial(-inf, earlier).purses[request.namespace]
+        purse = supply.trial(-inf, earlier).remaining_quotas[request.namespace]
         return not fits(self._needed_quota(request), purse)
 
-    def _has_place(self, request: PlacementRequest, supply: Supply, earlier: Reservations) -> bool:
+    def _has_place(
+        self, request: PlacementRequest, supply: ProjectedCapacity, earlier: Reservations
+    ) -> bool:
         """Return whether the job has a place once all others have ended. Of one namespace only so
         many jobs without a place are tried.
         """
@@ -243,28 +252,28 @@ class Reserve:
 
     # ------------------------------------------------------------ who uses it
 
-    def start_want(self, situation: Situation) -> Want | None:
+    def start_target(self, situation: Situation) -> Want | None:
         """Return the job's target; one with a reservation starts as soon as it can, even against
         its policy.
         """
         job = situation.job
         target = situation.target
         claim = self.reservations.get(job.key)
-        if claim is None or job.wanted is not None:
+        if claim is None or job.newest_decision is not None:
             return target
         if target is not None and not target.waits:
             if _fits(situation, situation.sizes(target)):
                 return target
             if not _fits(situation, situation.sizes()):
                 return target
-        return at_start(seen(job, self.rules), f"starts first: it {describe_claim(claim)}")
+        return at_start(view_of_job(job, self.rules), f"starts first: it {describe_claim(claim)}")
 
     def note(self, job: Job, *, wants_more: bool) -> str:
         """Return the reservation of a waiting job, or the one in its way; empty: neither exists."""
         own = self.reservations.get(job.key)
         if own is not None:
             return f"reserved for it, because it {describe_claim(own)}: {describe_amounts(own)}"
-        if job.wanted is not None and not wants_more:
+        if job.newest_decision is not None and not wants_more:
             return ""
         other = self._reservation_in_the_way(job)
         if other is None:
@@ -276,7 +285,7 @@ class Reserve:
         namespace or on its nodes.
         """
         space = job.request.namespace
-        nodes = {task.node for task in staying(job)}
+        nodes = {task.node for task in remaining_tasks(job)}
         first = None
         for claim in self.reservations.values():
             if not is_reserved_from(claim, job):
@@ -290,7 +299,7 @@ class Reserve:
 
 def _fits(situation: Situation, sizes: RoleResources) -> bool:
     """Return whether a job without tasks fits at its smallest size."""
-    trial = situation.trial((), smallest(situation.job), sizes=sizes)
+    trial = situation.trial((), smallest_size(situation.job), sizes=sizes)
     if isinstance(trial, Placed):
         trial.undo()
         return True
@@ -309,7 +318,7 @@ def is_reserved_from(claim: Reservation, job: Job) -> bool:
         return False
     if claim.priority > priority:
         return True
-    return claim.overdue and (job.wanted is not None or job.uid > claim.uid)
+    return claim.overdue and (job.newest_decision is not None or job.uid > claim.uid)
 
 
 def _new_tasks(request: PlacementRequest, tasks: Iterable[TaskPlan]) -> list[TaskPlan]:
@@ -336,7 +345,7 @@ def _reserved_amounts(
     nodes: defaultdict[str, Resources] = defaultdict(lambda: NO_MORE)
     quotas: defaultdict[str, Resources] = defaultdict(lambda: NO_MORE)
     for claim in claims:
-        quotas[claim.namespace] = plus(quotas[claim.namespace], claim.quota)
+        quotas[claim.namespace] = add(quotas[claim.namespace], claim.quota)
         for name, amount in claim.nodes.items():
-            nodes[name] = plus(nodes[name], amount)
+            nodes[name] = add(nodes[name], amount)
     return nodes, quotas

@@ -15,26 +15,35 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placement.colocation import gathered, on_one_node, spread
-from services.allocator.placement.resizing import alike, replaced, stretch
-from services.allocator.placement.room import Placing, place
+from services.allocator.placement.colocation import (
+    place_colocated,
+    place_on_one_node,
+    worker_node_count,
+)
+from services.allocator.placement.resizing import have_sizes, place_all_resized, place_resized
+from services.allocator.placement.room import Placer, place
 from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import counted_size, least_of
+from services.allocator.state.policy_view import counted_size, shrink_floor
 from services.allocator.state.releases import bounded_wait, expected_room
-from services.allocator.steps.payback import Payback, payback
+from services.allocator.steps.payback import Payback, payback_of
 from services.allocator.steps.preemption import release_wait
-from services.allocator.steps.stabilisation import Wish, due_s, retry_s, wished
-from services.allocator.steps.target_caps import allowed, short_of_floor, useful
+from services.allocator.steps.stabilisation import (
+    PendingChange,
+    change_due_s,
+    retry_s,
+    update_pending_change,
+)
+from services.allocator.steps.target_caps import floor_shortage, ps_cap, quota_cap
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, Alternative, TaskPlan
 from shared.text import format_count
 
 
-def in_flight(job: Job) -> Verdict | None:
+def await_pending_decision(job: Job) -> Verdict | None:
     """Wait for a decision in flight; None: there is none."""
-    flies = job.flies
+    flies = job.pending_decision
     if flies is None:
         return None
     return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}")
@@ -53,12 +62,14 @@ def is_settled(job: JobSeen, target: Want) -> bool:
     return job.batch == target.batch and target.sizes is None and target.apart is None
 
 
-def changed(situation: Situation) -> Verdict:
+def start_or_resize(situation: Situation) -> Verdict:
     """Start a job, resize it, or say why nothing is done for it now."""
     job = situation.job
     now = situation.now
-    wish, coming = bounded_wait(situation.wish, situation.coming, now, situation.settings)
-    if wish is not situation.wish or coming is not situation.coming:
+    wish, coming = bounded_wait(
+        situation.pending_change, situation.releasing, now, situation.settings
+    )
+    if wish is not situation.pending_change or coming is not situation.releasing:
         situation = replace(situation, wish=wish, coming=coming)
 
     # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
@@ -76,19 +87,19 @@ def changed(situation: Situation) -> Verdict:
     if target is None:
         return Verdict(why=_left_alone(situation))
     if target.waits:
-        return Verdict(why=short_of_floor(situation) or target.reason)
+        return Verdict(why=floor_shortage(situation) or target.reason)
     current = situation.current
     if current is None:
-        return _started(situation, target)
+        return _start(situation, target)
 
     # 3. Resize a job that runs, as far as its quota and its variables allow.
     with expected_room(situation.room, coming):
-        target = allowed(situation, current, useful(situation, current, target))
+        target = quota_cap(situation, current, ps_cap(situation, current, target))
     if current.batch == target.batch and situation.size == target.size:
-        return _stays(situation, current, target)
+        return _keep_size(situation, current, target)
     if job.is_trained:
         return Verdict(why="every example is applied: it ends as it is")
-    return _resized(situation, current, target)
+    return _resize(situation, current, target)
 
 
 # ---------------------------------------------------------------- a job that waits
@@ -106,64 +117,66 @@ def _left_alone(situation: Situation) -> str:
     return "the policy lets it wait"
 
 
-def _started(situation: Situation, target: Want) -> Verdict:
+def _start(situation: Situation, target: Want) -> Verdict:
     """Start a job at its target, or as large as there is room for; not below its gang floor."""
     size = target.size
     sizes = situation.sizes(target)
-    trial = situation.trial((), size, least_of(situation.job, size), sizes)
+    trial = situation.trial((), size, shrink_floor(situation.job, size), sizes)
     if isinstance(trial, Shortage):
         return Verdict(why=trial.describe())
     if trial.is_whole:
-        return _granted(situation, trial.tasks, target)
+        return _grant(situation, trial.tasks, target)
     # What it could have now stays taken, so that no later job of this pass has it.
-    coming = situation.coming
+    coming = situation.releasing
     if coming.free and trial.has_more_room_later(coming.free, coming.quota):
-        return _await_release(situation, _wished(situation, target))
-    return _started_smaller(situation, target, trial)
+        return _await_release(situation, _pending_change(situation, target))
+    return _start_smaller(situation, target, trial)
 
 
-def _started_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
+def _start_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
     """Start a job at the size that there is room for; its target is an alternative that was
     lost.
     """
     missing = trial.missing()
     quota = missing.quota_reason()
-    why = quota or f"not enough room{missing.lacking()}"
+    why = quota or f"not enough room{missing.missing_resources()}"
     as_far = "as far as its quota allows" if quota else "as far as there is room"
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
     part = target.cut(counted_size(trial.tasks), target.batch, as_far)
-    return _granted(situation, trial.tasks, part, alternatives=[lost])
+    return _grant(situation, trial.tasks, part, alternatives=[lost])
 
 
-def _await_release(situation: Situation, held: Wish) -> Verdict:
+def _await_release(situation: Situation, held: PendingChange) -> Verdict:
     """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer
     waited for.
     """
     if held.awaits_s is None:
         held = replace(held, awaits_s=situation.now)
     why = f"waits for capacity that is being released, for {held.size.told()}"
-    return Verdict(why=why, wish=held)
+    return Verdict(why=why, pending_change=held)
 
 
-def _wished(situation: Situation, target: Want) -> Wish:
+def _pending_change(situation: Situation, target: Want) -> PendingChange:
     """The wish for a target, as it stands now."""
     size = target.size
     batch = target.batch
     sizes = target.sizes
-    return wished(situation.wish, size, batch, situation.now, situation.cause, sizes)
+    return update_pending_change(
+        situation.pending_change, size, batch, situation.now, situation.cause, sizes
+    )
 
 
 # ---------------------------------------------------------------- a job that keeps its size
 
 
-def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _keep_size(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
     """Keep tasks and batch; cores and memory of the tasks may change."""
-    if target.apart is not None and spread(current.tasks) > 1:
-        return _moved(situation, current, target)
+    if target.apart is not None and worker_node_count(current.tasks) > 1:
+        return _colocate(situation, current, target)
     if target.sizes is None:
         return Verdict(why=target.reason)
     sizes = situation.sizes(target)
-    if alike(current.tasks, sizes):
+    if have_sizes(current.tasks, sizes):
         return Verdict(why=target.reason)
     generation = situation.job.generation
     if generation != current.generation:
@@ -177,41 +190,43 @@ def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Wan
     """Change cores and memory of the tasks in place, once that was wanted for long enough."""
     now = situation.now
     sizes = situation.sizes(target)
-    held = wished(situation.wish, target.size, target.batch, now, situation.cause, sizes)
+    held = update_pending_change(
+        situation.pending_change, target.size, target.batch, now, situation.cause, sizes
+    )
 
     # A wish that moves a little is no other wish, for it costs no pause.
     due = held.first_s + situation.settings.window_s
     if now < due:
         why = f"will have other cores or memory, if still so: {target.reason}"
-        return Verdict(why=why, wake_s=due, wish=held)
+        return Verdict(why=why, wake_s=due, pending_change=held)
 
-    trial = _try_target(situation, current, target, stretch)
+    trial = _try_target(situation, current, target, place_resized)
     if isinstance(trial, Shortage):
         waits = f"waits for room for more cores or memory: {target.reason}"
-        return Verdict(why=trial.quota_reason() or waits, wish=held)
-    if not alike(trial.tasks, sizes):
+        return Verdict(why=trial.quota_reason() or waits, pending_change=held)
+    if not have_sizes(trial.tasks, sizes):
         target = replace(target, reason=f"{target.reason}, as far as there is room")
-    return _granted(situation, trial.tasks, target, cause=held.cause)
+    return _grant(situation, trial.tasks, target, cause=held.cause)
 
 
-def _moved(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _colocate(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
     """Move devices that stand on several nodes onto one that can hold them all."""
     job, settings = situation.job, situation.settings
     gain = _gain(situation, target)
     is_early = situation.now < job.resumed_s + settings.cooldown_s
-    if not gain.pays or is_early or _unheard(situation):
+    if not gain.pays or is_early or _lacks_speed_report(situation):
         return Verdict(why=target.reason)
-    trial = _try_target(situation, current, target, on_one_node)
+    trial = _try_target(situation, current, target, place_on_one_node)
     if isinstance(trial, Shortage):
         return Verdict(why=target.reason)
     target = replace(target, reason=f"all on one node: {target.reason}")
-    return _granted(situation, trial.tasks, target, gain=gain)
+    return _grant(situation, trial.tasks, target, gain=gain)
 
 
 # ---------------------------------------------------------------- a job that gets another size
 
 
-def _resized(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _resize(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
     """Resize a job that runs, if that pays, and once it was wanted for long enough."""
     job = situation.job
     gain = _gain(situation, target)
@@ -221,54 +236,62 @@ def _resized(situation: Situation, current: AllocationDecided, target: Want) -> 
 
     # 1. Does it pay, and soon enough?
     if _grows(situation.size, target) and not gain.pays:
-        return Verdict(why=f"{new_size} do not pay: {gain.told()}")
+        return Verdict(why=f"{new_size} do not pay: {gain.describe()}")
     if gain.left_s <= _handover_s(job, current, gain):
         ends = f"it ends in {gain.left_s:.1f} s as it is"
         return Verdict(why=f"{new_size} would come too late: {ends}")
 
     # 2. Has it been wanted for long enough?
-    held = _wished(situation, target)
-    if _unheard(situation):
-        return Verdict(why="waits for its speed at the size that it has", wish=held)
-    due = due_s(held, job.resumed_s, situation.settings)
+    held = _pending_change(situation, target)
+    if _lacks_speed_report(situation):
+        return Verdict(why="waits for its speed at the size that it has", pending_change=held)
+    due = change_due_s(held, job.resumed_s, situation.settings)
     if situation.now < due:
         # There need not be room for it before that.
         room_too = "" if _shrinks(situation.size, target) else " and there is room"
         why = f"will have {new_size}, if still so{room_too}: {target.reason}"
-        return Verdict(why=why, wake_s=due, wish=held)
+        return Verdict(why=why, wake_s=due, pending_change=held)
 
     # 3. Is there room for it?
     return _with_room(situation, current, target, held, gain)
 
 
 def _with_room(
-    situation: Situation, current: AllocationDecided, target: Want, held: Wish, gain: Payback
+    situation: Situation,
+    current: AllocationDecided,
+    target: Want,
+    held: PendingChange,
+    gain: Payback,
 ) -> Verdict:
     """Place a change that is due and pays: all of it, or a part."""
-    trial = _try_target(situation, current, target, _placing(target))
+    trial = _try_target(situation, current, target, _placer(target))
     if isinstance(trial, Shortage):
         return _without_room(situation, current, target, held, trial)
-    return _placed(situation, current, target, held, gain, trial)
+    return _decide_placed(situation, current, target, held, gain, trial)
 
 
 def _without_room(
-    situation: Situation, current: AllocationDecided, target: Want, held: Wish, shortage: Shortage
+    situation: Situation,
+    current: AllocationDecided,
+    target: Want,
+    held: PendingChange,
+    shortage: Shortage,
 ) -> Verdict:
     """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
     size = situation.size
     grows = _grows(size, target)
-    coming = situation.coming
+    coming = situation.releasing
     if coming.free and shortage.has_more_room_later(size, coming.free, coming.quota):
         if grows:
             shortage.place_part(size)  # so that no later job of this pass has it
         return _await_release(situation, held)
 
     quota = shortage.quota_reason()
-    lacks = "" if quota else shortage.lacking()
+    lacks = "" if quota else shortage.missing_resources()
     why = quota or f"waits for room{lacks} for {target.size.told()}"
     until_s = held.first_s + situation.settings.max_delay_s
     if situation.now < until_s:
-        return Verdict(why=why, wake_s=until_s, wish=held)
+        return Verdict(why=why, wake_s=until_s, pending_change=held)
 
     part = shortage.place_part(size) if grows else None
     if part is not None:
@@ -276,46 +299,46 @@ def _without_room(
         less = target.cut(counted_size(part.tasks), current.batch, as_far)
         gain = _gain(situation, less)
         if gain.pays:
-            return _placed(situation, current, less, held, gain, part)
+            return _decide_placed(situation, current, less, held, gain, part)
         part.undo()
-    return Verdict(why=why, wish=held)
+    return Verdict(why=why, pending_change=held)
 
 
-def _placed(
+def _decide_placed(
     situation: Situation,
     current: AllocationDecided,
     target: Want,
-    held: Wish,
+    held: PendingChange,
     gain: Payback,
     placed: Placed,
 ) -> Verdict:
     """Decide on a change that has a place, unless its devices would stand too far apart to pay."""
     size = situation.size
-    if target.apart is not None and _grows(size, target) and spread(placed.tasks) > 1:
+    if target.apart is not None and _grows(size, target) and worker_node_count(placed.tasks) > 1:
         gain = _gain(situation, replace(target, faster=target.apart))
         if not gain.pays:
             placed.undo()
             workers = format_count(target.workers, "worker")
-            return Verdict(why=f"waits for room for {workers} on one node", wish=held)
+            return Verdict(why=f"waits for room for {workers} on one node", pending_change=held)
 
-    why = f"staying: the change {gain.told()}"
+    why = f"staying: the change {gain.describe()}"
     stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
     others = (*target.alternatives, stay)
-    return _granted(situation, placed.tasks, target, held.cause, others, gain)
+    return _grant(situation, placed.tasks, target, held.cause, others, gain)
 
 
 def _try_target(
-    situation: Situation, current: AllocationDecided, target: Want, how: Placing
+    situation: Situation, current: AllocationDecided, target: Want, placer: Placer
 ) -> Placed | Shortage:
     """Place the target of a job that runs, beside the tasks that it keeps."""
-    return situation.trial(current.tasks, target.size, sizes=situation.sizes(target), how=how)
+    return situation.trial(current.tasks, target.size, sizes=situation.sizes(target), placer=placer)
 
 
-def _placing(target: Want) -> Placing:
+def _placer(target: Want) -> Placer:
     """Return how the tasks of a job that is resized are placed."""
     if target.sizes is not None:
-        return replaced
-    return gathered if target.ps == 0 else place
+        return place_all_resized
+    return place_colocated if target.ps == 0 else place
 
 
 # ---------------------------------------------------------------- what a change is worth
@@ -325,7 +348,7 @@ def _gain(situation: Situation, target: Want) -> Payback:
     """Return the seconds of training that a target size saves, against the pause that it costs. The
     policy's own speed estimates are used if there are any, else the observed speeds.
     """
-    return payback(
+    return payback_of(
         situation.seen,
         target.size,
         target.batch,
@@ -335,7 +358,7 @@ def _gain(situation: Situation, target: Want) -> Payback:
     )
 
 
-def _unheard(situation: Situation) -> bool:
+def _lacks_speed_report(situation: Situation) -> bool:
     """Has it changed since it last said how fast it is? Another change would answer no new fact,
     and might go back.
     """
@@ -365,7 +388,7 @@ def _shrinks(size: Size, target: Want) -> bool:
 # ---------------------------------------------------------------- what is decided
 
 
-def _granted(
+def _grant(
     situation: Situation,
     tasks: Sequence[TaskPlan],
     target: Want,

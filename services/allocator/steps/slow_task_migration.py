@@ -22,14 +22,14 @@ from services.allocator.placement.trial import Shortage
 from services.allocator.settings import Rules
 from services.allocator.state import observations
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import seen, size_of
+from services.allocator.state.policy_view import size_of, view_of_job
 from services.allocator.steps.payback import cost_s
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
 
 
-def shunned(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
+def slow_nodes(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
     """Return the nodes on which a task starves: they take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
@@ -38,7 +38,7 @@ def shunned(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
     return nodes
 
 
-def relieved(situation: Situation) -> Verdict | None:
+def migrate_slow_tasks(situation: Situation) -> Verdict | None:
     """Move starving tasks to other nodes. None: no task starves, the move does not pay, or there is
     no room.
     """
@@ -51,7 +51,7 @@ def relieved(situation: Situation) -> Verdict | None:
         return None
 
     saved_s = _saved_s(job, current, starving)
-    pause_s = cost_s(seen(job, settings), settings)
+    pause_s = cost_s(view_of_job(job, settings), settings)
     if saved_s <= settings.payback_factor * pause_s:
         return None
 
@@ -82,10 +82,12 @@ def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
 
 def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
     """Return the tasks that have starved for long enough, of a job that runs unchanged."""
-    if not job.starving or job.runs is None or job.coming is not None:
+    if not job.starving or job.active_decision is None or job.pending_generation is not None:
         return []
     since_s = now - rules.starved_s
-    return [task for task in job.runs.tasks if job.starving.get(task.name(), now) <= since_s]
+    return [
+        task for task in job.active_decision.tasks if job.starving.get(task.name(), now) <= since_s
+    ]
 
 
 def _saved_s(job: Job, current: AllocationDecided, starving: list[TaskPlan]) -> float:
@@ -97,7 +99,7 @@ def _saved_s(job: Job, current: AllocationDecided, starving: list[TaskPlan]) -> 
     saved = []
     for task in starving:
         lacking = 1 - _share(job, task)
-        saved.append(remaining_s * lacking * _limits(current, task))
+        saved.append(remaining_s * lacking * _speed_share(current, task))
     return max(saved)
 
 
@@ -108,12 +110,12 @@ def _share(job: Job, task: TaskPlan) -> float:
     name = task.name()
     for use in job.progress.usage:
         if use.task == name:
-            share = observations.got(use, task.resources.cpu)
+            share = observations.cpu_share(use, task.resources.cpu)
             return 1.0 if share is None else share
     return 1.0
 
 
-def _limits(current: AllocationDecided, task: TaskPlan) -> float:
+def _speed_share(current: AllocationDecided, task: TaskPlan) -> float:
     """Return the share of the job's speed that waits for a task."""
     if task.role != "worker":
         return 1.0

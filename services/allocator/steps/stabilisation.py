@@ -20,7 +20,7 @@ from services.allocator.state.job import Job
 from shared.messages import RoleResources
 
 
-class Wish(msgspec.Struct, frozen=True):
+class PendingChange(msgspec.Struct, frozen=True):
     """A change that is wanted, but not decided."""
 
     size: Size
@@ -34,28 +34,28 @@ class Wish(msgspec.Struct, frozen=True):
     """Since when it waits for capacity that is being released; None: it never did."""
 
 
-def wished(
-    before: Wish | None,
+def update_pending_change(
+    before: PendingChange | None,
     size: Size,
     batch: int,
     now: float,
     cause: str,
     sizes: RoleResources | None = None,
-) -> Wish:
+) -> PendingChange:
     """The wish as it stands: the same one held on, or a new one since now."""
     if before is None:
-        return Wish(size, batch, now, now, cause, sizes)
+        return PendingChange(size, batch, now, now, cause, sizes)
     if (before.size, before.batch, before.sizes) == (size, batch, sizes):
         return before
-    return Wish(size, batch, before.first_s, now, cause, sizes, before.awaits_s)
+    return PendingChange(size, batch, before.first_s, now, cause, sizes, before.awaits_s)
 
 
-def due_s(wish: Wish, resumed_s: float, rules: Rules) -> float:
+def change_due_s(wish: PendingChange, resumed_s: float, rules: Rules) -> float:
     """Return the time (s) at which a wish may become a decision."""
-    return max(held_s(wish, rules), resumed_s + rules.cooldown_s)
+    return max(stabilised_s(wish, rules), resumed_s + rules.cooldown_s)
 
 
-def held_s(wish: Wish, rules: Rules) -> float:
+def stabilised_s(wish: PendingChange, rules: Rules) -> float:
     """Return the time (s) from which a wish has been held for long enough."""
     return min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
 

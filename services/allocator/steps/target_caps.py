@@ -16,7 +16,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.placement.quota import gang_shortage
-from services.allocator.placement.resizing import replaced
+from services.allocator.placement.resizing import place_all_resized
 from services.allocator.placement.room import place
 from services.allocator.placement.trial import quota_grant
 from services.allocator.policies.contract import Size, Want
@@ -26,12 +26,14 @@ from shared.messages import AllocationDecided, Alternative
 from shared.text import format_count
 
 
-def allowed(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+def quota_cap(situation: Situation, current: AllocationDecided, target: Want) -> Want:
     """Return the target of a running job, or as much of its growth as the quota has room for."""
     now = situation.size
-    if situation.job.request.namespace not in situation.room.purses or not _grows(now, target.size):
+    if situation.job.request.namespace not in situation.room.remaining_quotas or not _grows(
+        now, target.size
+    ):
         return target
-    how = place if target.sizes is None else replaced
+    how = place if target.sizes is None else place_all_resized
     sizes = situation.sizes(target)
     request = situation.request(current.tasks, target.size, now, sizes, how)
     granted, why = quota_grant(situation.room, request)
@@ -45,11 +47,11 @@ def _grows(now: Size, target: Size) -> bool:
     return target != now and target.ps >= now.ps and target.workers >= now.workers
 
 
-def short_of_floor(situation: Situation) -> str:
+def floor_shortage(situation: Situation) -> str:
     """Return why the quota has no room for a job's gang floor; empty: it has."""
     request = situation.job.request
     room = situation.room
-    if request.namespace not in room.purses:
+    if request.namespace not in room.remaining_quotas:
         return ""
     floor = Size(request.ps.min, request.workers.min)
     quota = situation.settings.quotas.get(request.namespace)
@@ -66,7 +68,7 @@ def _cut_target(target: Want, size: Size, now: Size, batch: int, why: str) -> Wa
     return replace(cut, reason=reason, alternatives=(lost,))
 
 
-def useful(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+def ps_cap(situation: Situation, current: AllocationDecided, target: Want) -> Want:
     """Return the target without ps that have no variable to serve."""
     job = situation.job
     profile = job.progress.profile if job.progress else None

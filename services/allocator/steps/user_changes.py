@@ -30,7 +30,7 @@ def suspend(situation: Situation) -> Verdict | None:
         return None
     if situation.newest is None:
         return Verdict(why=SUSPENDED)
-    if job.coming is not None or job.is_trained:
+    if job.pending_generation is not None or job.is_trained:
         return None
     return decide_tasks(situation, (), SUSPENDS)
 
@@ -40,7 +40,7 @@ def fit_into_bounds(situation: Situation) -> Verdict | None:
     to wait.
     """
     job, current = situation.job, situation.current
-    if not job.changed or current is None or job.coming is not None or job.is_trained:
+    if not job.changed or current is None or job.pending_generation is not None or job.is_trained:
         return None
     if situation.now < retry_s(job, situation.settings):
         return None

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.placement.resizing import wanted_sizes
-from services.allocator.placement.room import Placing, Room, place
+from services.allocator.placement.room import Placer, Room, place
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.releases import NOTHING, Coming
-from services.allocator.state.waiting import off_s
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.state.releases import NOTHING_RELEASING, ReleasingCapacity
+from services.allocator.state.waiting import downtime_s
+from services.allocator.steps.stabilisation import PendingChange
 from shared.messages import (
     LONGEST_S,
     MOST_MEASURED,
@@ -48,13 +48,13 @@ class Situation(msgspec.Struct, frozen=True):
     cause: str
     opened_s: float = 0.0
     target: Want | None = None
-    wish: Wish | None = None
-    coming: Coming = NOTHING
+    pending_change: PendingChange | None = None
+    releasing: ReleasingCapacity = NOTHING_RELEASING
 
     @property
     def current(self) -> AllocationDecided | None:
         """The decision that runs; None: the job waits, or its first generation is in flight."""
-        return self.job.runs
+        return self.job.active_decision
 
     @property
     def size(self) -> Size:
@@ -64,7 +64,7 @@ class Situation(msgspec.Struct, frozen=True):
     @property
     def newest(self) -> AllocationDecided | None:
         """The newest decision: of the generation in flight, else of the one that runs."""
-        return self.job.wanted
+        return self.job.newest_decision
 
     def sizes(self, target: Want | None = None) -> RoleResources:
         """Return how large each task is to be: as a policy wants it, or else as it is."""
@@ -76,13 +76,13 @@ class Situation(msgspec.Struct, frozen=True):
         most: Size,
         least: Size | None = None,
         sizes: RoleResources | None = None,
-        how: Placing = place,
+        placer: Placer = place,
         avoid: frozenset[str] = frozenset(),
     ) -> Placed | Shortage:
         """Place the job at the largest size from `most` down to `least` (None: only at `most`),
         beside the tasks that it keeps, with new tasks of these sizes (None: as its tasks are).
         """
-        return try_place(self.room, self.request(keep, most, least, sizes, how, avoid))
+        return try_place(self.room, self.request(keep, most, least, sizes, placer, avoid))
 
     def first_trial(self, attempts: Sequence[Attempt]) -> Placed | Shortage:
         """Place the job by the first attempt that finds room; the shortage of the last one if none
@@ -101,7 +101,7 @@ class Situation(msgspec.Struct, frozen=True):
         most: Size,
         least: Size | None = None,
         sizes: RoleResources | None = None,
-        how: Placing = place,
+        placer: Placer = place,
         avoid: frozenset[str] = frozenset(),
     ) -> PlacementRequest:
         """Return what `trial` places."""
@@ -113,7 +113,7 @@ class Situation(msgspec.Struct, frozen=True):
             least=least or most,
             sizes=sizes or self.sizes(),
             serial=job.serials,
-            how=how,
+            placer=placer,
             avoid=avoid,
             quota=self.settings.quotas.get(job.request.namespace),
         )
@@ -125,7 +125,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     why: str
     action: AllocationDecided | JobFinished | None = None
     wake_s: float | None = None
-    wish: Wish | None = None
+    pending_change: PendingChange | None = None
 
 
 class Rationale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -140,13 +140,13 @@ class Rationale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost_s: float = 0.0
 
 
-def decision(
+def next_decision(
     job: Job, tasks: Sequence[TaskPlan], batch: int, now: float, rationale: Rationale
 ) -> AllocationDecided:
     """Return the next decision about a job. Its generation rises only where tasks, nodes or batch
     change.
     """
-    generation = job.next_generation if changes(job, tasks, batch) else job.generation
+    generation = job.next_generation if needs_new_generation(job, tasks, batch) else job.generation
     return AllocationDecided(
         job=job.request.job,
         namespace=job.request.namespace,
@@ -161,7 +161,7 @@ def decision(
         gain_s=_bounded_s(rationale.gain_s),
         cost_s=_bounded_s(rationale.cost_s),
         cause=rationale.cause,
-        off_s=min(off_s(job, now), LONGEST_S),
+        off_s=min(downtime_s(job, now), LONGEST_S),
         checkpoint_folder=job.checkpoint_folder,
         decided_s=now,
     )
@@ -171,7 +171,7 @@ def grant_tasks(
     situation: Situation, tasks: Sequence[TaskPlan], batch: int, rationale: Rationale
 ) -> Verdict:
     """Return the verdict that gives a job these tasks."""
-    action = decision(situation.job, tasks, batch, situation.now, rationale)
+    action = next_decision(situation.job, tasks, batch, situation.now, rationale)
     return Verdict(why=rationale.reason, action=action)
 
 
@@ -182,7 +182,7 @@ def _bounded_s(seconds: float) -> float:
     return max(-MOST_MEASURED, min(seconds, MOST_MEASURED))
 
 
-def changes(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:
+def needs_new_generation(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:
     """Return whether these tasks differ from the newest decision's in more than their resources."""
     newest = job.decided.get(job.generation)
     if newest is None or newest.batch != batch:

@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.job_views import ENDED, JobView, closed_view, job_view
-from services.allocator.placement.amounts import NO_MORE, less, plus, together
+from services.allocator.placement.amounts import NO_MORE, add, subtract, total_of
 from services.allocator.state.job import Job
-from services.allocator.state.state import State, belated
+from services.allocator.state.state import State, apply_late
 from services.allocator.state.state import apply as folded
 from services.allocator.state.state import with_last_fact as folded_last_fact
 from services.console.board import series, story
@@ -182,7 +182,7 @@ def _held(board: Board, gone: Node | None, come: Node | None, at_s: float) -> di
     for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
         had, has = _load(gone, key), _load(come, key)
         if had != has and (known := jobs.get(key)):
-            held = rounded(less(plus(known.holding, has), had))
+            held = rounded(subtract(add(known.holding, has), had))
             jobs = jobs | {key: story.holds(known, held, at_s)}
     return jobs
 
@@ -229,7 +229,7 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
     )
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
     return story.holds(
-        begins, rounded(together(_load(node, key) for node in board.nodes.values())), at_s
+        begins, rounded(total_of(_load(node, key) for node in board.nodes.values())), at_s
     )
 
 
@@ -241,7 +241,7 @@ def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     own = [told for told, fact in facts if fact.uid == begins.uid and fact.key() == begins.key]
     state = board.state
     for told in own:
-        begins, state = story.heard(begins, told), belated(state, told.message, told.at_s)
+        begins, state = story.heard(begins, told), apply_late(state, told.message, told.at_s)
     left = tuple(told for told in board.early if told not in own)
     return begins, replace(board, state=state, early=left) if own else board
 
@@ -273,7 +273,7 @@ def _decided(board: Board, before: Story | None, after: Story) -> Board:
 
 def _reported(board: Board, before: Story | None, after: Story) -> Board:
     """What is used is summed over all jobs."""
-    used = rounded(together(job.using for job in board.jobs.values()))
+    used = rounded(total_of(job.using for job in board.jobs.values()))
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
     totals = replace(board.totals, at_s=board.at_s, used=used.cpu, used_gib=used.memory_gib)

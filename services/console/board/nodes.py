@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.allocator.placement.amounts import NO_MORE, less, plus, together
+from services.allocator.placement.amounts import NO_MORE, add, subtract, total_of
 from shared.kube import eviction
 from shared.messages import CapacityChanged, OwnPod, Resources
 
@@ -36,7 +36,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ours(self) -> Resources:
-        return rounded(together(self.load.values()))
+        return rounded(total_of(self.load.values()))
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -66,7 +66,7 @@ def node_of(fact: CapacityChanged, at_s: float) -> Node:
         at_s=at_s,
         allocatable=fact.allocatable,
         free=fact.free,
-        others=rounded(less(less(fact.allocatable, fact.free), together(load.values()))),
+        others=rounded(subtract(subtract(fact.allocatable, fact.free), total_of(load.values()))),
         load=load,
         pods=fact.own,
         closed=closed(fact),
@@ -85,7 +85,7 @@ def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
     load: dict[str, Resources] = {}
     for pod in pods:
         key = f"{pod.namespace}.{pod.job}"
-        load[key] = plus(load.get(key, NO_MORE), pod.resources)
+        load[key] = add(load.get(key, NO_MORE), pod.resources)
     return {key: rounded(held) for key, held in load.items()}
 
 

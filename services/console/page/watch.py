@@ -121,7 +121,7 @@ class Watch:
         many = facts.messages > MANY
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
-            self._stored = await snapshot.recall(self.bus)
+            self._stored = await snapshot.load_snapshot(self.bus)
 
     async def _read_node_facts(self) -> None:
         known = self._stored.sequences if self._stored else self.board.sequences

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.admission.validation import Wrong, check
+from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.placement.free_capacity import free_nodes
 from services.allocator.placement.room import ROLES, Room, place
 from services.allocator.policies.contract import Size
@@ -71,7 +71,7 @@ def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     """`text`: a job's YAML file, as `weir submit` takes it."""
     try:
         fields = request_file.completed(request_file.parse(text, NAME), NO_PROGRAM, "-")
-        request = check(request_file.encoded(fields, NAME), rules)
+        request = check_request(request_file.encoded(fields, NAME), rules)
     except Trouble as trouble:
         return Answer(refused=[single_line(str(trouble))])
     if isinstance(request, Wrong):

@@ -15,12 +15,12 @@ from operator import itemgetter
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.admission.requests import completed
+from services.allocator.admission.requests import with_defaults
 from services.allocator.decide import Decisions, decide
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.state import State, apply, over
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.state.state import State, apply, close_job
+from services.allocator.steps.stabilisation import PendingChange
 from services.whatif.decide_json.document import (
     Document,
     Free,
@@ -135,9 +135,9 @@ class Desk:
         """Take the document for the state of the world, and fold the decisions about it."""
         last = self.decisions
         # Where the clock goes back, wishes of a later time are void.
-        wishes: dict[str, Wish] = {}
+        wishes: dict[str, PendingChange] = {}
         if said.now >= self.now:
-            wishes = last.wishes
+            wishes = last.pending_changes
         self.now = said.now
         if said.quotas != self.rules.quotas:
             self.rules = replace(self.rules, quotas=said.quotas)
@@ -166,12 +166,12 @@ class Desk:
 
 def decided(name: str, job: Job, why: str) -> Decided:
     """Return the newest decision about a job, by the job's name in the document."""
-    wanted = job.wanted
+    wanted = job.newest_decision
     if wanted is None:
         return Decided(job=name, batch=job.request.batch.start, reason=why)
 
     chiefs = _nodes_of(wanted, "chief")
-    pending = job.flies
+    pending = job.pending_decision
     return Decided(
         job=name,
         chief=chiefs[0] if chiefs else None,
@@ -238,7 +238,7 @@ class Mirror:
         """
         for key, job in self.state.jobs.items():
             if key not in newest:
-                self.state = over(self.state, _success(job, now))
+                self.state = close_job(self.state, _success(job, now))
 
     def has_request(self, said: JobSaid) -> bool:
         """Tell if the last document had the same request of the job."""
@@ -258,7 +258,7 @@ class Mirror:
         if self.has_request(said):
             return self.state.jobs[_key(said)].request
         asked = request(said.job, said.request)
-        return completed(asked, self.rules)
+        return with_defaults(asked, self.rules)
 
     def _add_new(self, newest: Mapping[str, Request], now: float) -> None:
         """Add the new jobs, numbered in the order of their submission."""
@@ -285,7 +285,7 @@ class Mirror:
 
     def _job(self, before: Job, asked: JobRequested, said: JobSaid, now: float) -> Job:
         """Return the job after the newest word; the very same one, if there is nothing new."""
-        if before.coming is None and self.said.get(before.key) == said:
+        if before.pending_generation is None and self.said.get(before.key) == said:
             return before
         job = before
         if before.request != asked:
@@ -308,12 +308,12 @@ class Mirror:
         touched: set[str] = set()
         for key in self.running.keys() | jobs.keys():
             job = jobs.get(key)
-            runs = job.runs if job else None
+            runs = job.active_decision if job else None
             before = self.running.get(key)
             if runs is not before:
                 touched |= self._remove_pods(key, before)
                 touched |= self._add_pods(key, runs)
-        self.running = {key: job.runs for key, job in jobs.items()}
+        self.running = {key: job.active_decision for key, job in jobs.items()}
         return touched
 
     def _remove_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:

@@ -28,10 +28,10 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import Learned, Observed, Reading
 from services.allocator.settings import Rules
-from services.allocator.state.job import OF_JOB, Job
-from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, counted
+from services.allocator.state.job import JOB_FOLDS, Job
+from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, role_count
 from services.allocator.state.policy_view import task_sizes
-from services.allocator.steps.verdict import Rationale, decision
+from services.allocator.steps.verdict import Rationale, next_decision
 from services.whatif.decide_json.document import Current, JobSaid, Profile, Progress, Speed
 from shared.messages import (
     AllocationDecided,
@@ -52,7 +52,7 @@ def standing(
     job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
 ) -> Job:
     """Return the job as it stands by the newest word (see the table above)."""
-    pending = job.flies
+    pending = job.pending_decision
 
     # No news about the tasks.
     if isinstance(said, UnsetType):
@@ -70,7 +70,7 @@ def standing(
     if pending and _has_same_tasks(pending, said):
         since_s = pending.decided_s if said.since_s is None else said.since_s
         return _resumed(job, pending, since_s)
-    if job.runs and _has_same_tasks(job.runs, said):
+    if job.active_decision and _has_same_tasks(job.active_decision, said):
         if pending is None:
             return job
         return _with_one_decision(job, job.running)
@@ -81,7 +81,7 @@ def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job
     """Return the job as if the tasks that run had been decided, and had taken over."""
     found = _decision_as_it_runs(job, said, rules)
     since_s = now if said.since_s is None else said.since_s
-    changed = OF_JOB[AllocationDecided](job, found, now)
+    changed = JOB_FOLDS[AllocationDecided](job, found, now)
     return _resumed(changed, found, since_s)
 
 
@@ -96,7 +96,7 @@ def _resumed(job: Job, decided: AllocationDecided, since_s: float) -> Job:
         step=0,
         samples=0,
     )
-    return OF_JOB[TrainingResumed](job, resumed, since_s)
+    return JOB_FOLDS[TrainingResumed](job, resumed, since_s)
 
 
 def _with_one_decision(job: Job, running: int | None) -> Job:
@@ -157,7 +157,7 @@ def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDec
     ]
 
     batch = _running_batch(job, said)
-    found = decision(job, tasks, batch, 0.0, Rationale(reason="as it runs", cause="-"))
+    found = next_decision(job, tasks, batch, 0.0, Rationale(reason="as it runs", cause="-"))
     generation = max(job.generation + 1, said.generation or 0)
     return replace(found, generation=generation)
 
@@ -165,7 +165,7 @@ def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDec
 def _known_tasks(job: Job) -> list[TaskPlan]:
     """Return the tasks of the running decision, then those of the one in flight."""
     known: list[TaskPlan] = []
-    for decided in (job.runs, job.flies):
+    for decided in (job.active_decision, job.pending_decision):
         if decided:
             known += decided.tasks
     return known
@@ -176,8 +176,8 @@ def _running_batch(job: Job, said: Current) -> int:
     batch = _known_batch(said)
     if batch:
         return batch
-    if job.wanted:
-        return job.wanted.batch
+    if job.newest_decision:
+        return job.newest_decision.batch
     return job.request.batch.start
 
 
@@ -283,7 +283,7 @@ def _observed_at(size: Size, speeds: list[float], job: Job) -> Observed:
 
 def _speeds_by_size(job: Job, said: tuple[Speed, ...]) -> dict[Size, list[float]]:
     """Return the speeds (samples a second) of all usable observations."""
-    usual = job.runs.batch if job.runs else job.request.batch.start
+    usual = job.active_decision.batch if job.active_decision else job.request.batch.start
     by_size: dict[Size, list[float]] = {}
     for one in said:
         batch = usual if one.batch is None else one.batch
@@ -330,7 +330,7 @@ def _node_count(said: Speed) -> int | None:
 def _with_progress(job: Job, said: Progress, now: float) -> Job:
     """Return the job with the loss curve, and with a report if a decision of it runs."""
     job = replace(job, curve=_loss_curve(job.curve, said))
-    runs = job.runs
+    runs = job.active_decision
     if runs is None:
         return job
     if not _is_number(said.samples) or not _is_number(said.total_samples):
@@ -381,7 +381,7 @@ def _progress_report(
 
 def _observed_speed(job: Job, runs: AllocationDecided) -> float:
     """Return the speed of the job at the size of a decision; 0 if it is unknown."""
-    size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
+    size = (role_count(runs, "ps"), role_count(runs, "worker"), runs.batch)
     for known in job.observed:
         if (known.ps, known.workers, known.batch) == size:
             return known.samples_per_second
@@ -397,8 +397,8 @@ def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> R
         samples=report.samples,
         loss=report.loss,
         samples_per_second=report.samples_per_second,
-        ps=counted(runs, "ps"),
-        workers=counted(runs, "worker"),
+        ps=role_count(runs, "ps"),
+        workers=role_count(runs, "worker"),
         batch=runs.batch,
     )
 

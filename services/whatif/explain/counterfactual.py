@@ -23,10 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.placement.amounts import less, plus, together
+from services.allocator.placement.amounts import add, subtract, total_of
 from services.allocator.placement.free_capacity import quotas_after
 from services.allocator.settings import Rules
-from services.allocator.state.job import OF_JOB, Job
+from services.allocator.state.job import JOB_FOLDS, Job
 from services.allocator.state.state import State, apply, without_tables
 from shared.bus.subjects import ORDERS
 from shared.messages import (
@@ -149,7 +149,7 @@ def _change_nothing(state: State, key: str, change: Change) -> State:
 def _free_room(state: State, key: str, change: Frees) -> State:
     """Return the state with more free capacity on one node, as if pods of others had left it."""
     node = state.nodes[change.node]
-    free = plus(node.free, change.more)
+    free = add(node.free, change.more)
     freer = replace(node, free=free)
     return _with_node(state, freer)
 
@@ -252,9 +252,9 @@ def amount(tasks: Iterable[TaskPlan]) -> Amount:
 
 def held(job: Job) -> tuple[TaskPlan, ...]:
     """Return the tasks that are decided and have not ended."""
-    if job.wanted is None:
+    if job.newest_decision is None:
         return ()
-    return tuple(task for task in job.wanted.tasks if job.exit_of(task) is None)
+    return tuple(task for task in job.newest_decision.tasks if job.exit_of(task) is None)
 
 
 def given_more(found: Decisions, job: Job) -> AllocationDecided | None:
@@ -336,7 +336,7 @@ def trained(state: State, now: float, keys: Collection[str] | None = None) -> St
     """
     jobs = dict(state.jobs)
     for key, job in state.jobs.items():
-        if job.coming is None:
+        if job.pending_generation is None:
             continue
         if keys is None or key in keys:
             jobs[key] = _resumed_job(job, now)
@@ -352,11 +352,11 @@ def _resumed_job(job: Job, now: float) -> Job:
         job=job.request.job,
         namespace=job.request.namespace,
         uid=job.uid,
-        generation=job.coming or 0,
+        generation=job.pending_generation or 0,
         step=progress.step if progress else 0,
         samples=progress.samples if progress else 0,
     )
-    resumed: Job = OF_JOB[TrainingResumed](job, fact, now)
+    resumed: Job = JOB_FOLDS[TrainingResumed](job, fact, now)
     return resumed
 
 
@@ -394,14 +394,14 @@ def _listing(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
     pods = tuple(own)
     if pods == node.own:
         return node
-    ours = plus(node.free, all_have(node.own))
-    free = less(ours, all_have(pods))
+    ours = add(node.free, all_have(node.own))
+    free = subtract(ours, all_have(pods))
     return replace(node, own=pods, free=rounded(free))
 
 
 def all_have(pods: Iterable[OwnPod]) -> Resources:
     """Return the sum of the resources of pods."""
-    return together(pod.resources for pod in pods)
+    return total_of(pod.resources for pod in pods)
 
 
 def rounded(amount: Resources) -> Resources:

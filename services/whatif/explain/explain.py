@@ -19,8 +19,8 @@ from services.allocator.job_views import closed_view, phase_of, speed_of
 from services.allocator.policy_calls import unknown_policies
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.state import Closed
-from services.allocator.steps.stabilisation import due_s, retry_s
+from services.allocator.state.state import ClosedJob
+from services.allocator.steps.stabilisation import change_due_s, retry_s
 from services.whatif.event_log import Decided, Moment
 from services.whatif.explain.counterfactual import AnyChange, bounds_of
 from services.whatif.explain.explanation import Explanation, Ground, Means, holding, prospect
@@ -43,7 +43,7 @@ def explained(moment: Moment, key: str, rules: Rules) -> Explanation | None:
     return None
 
 
-def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
+def _of_closed(moment: Moment, closed: ClosedJob, rules: Rules) -> Explanation:
     """Explain a job that has ended: its last phase, its progress and the reason. It has no pending
     decision, and nothing would give it more.
     """
@@ -127,9 +127,9 @@ def _ends(found: Decisions, key: str) -> bool:
 def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | None:
     """Return the end of the timer of the allocator's for which the job waits, if there is one."""
     due = 0.0
-    wish = found.wishes.get(job.key)
+    wish = found.pending_changes.get(job.key)
     if wish:
-        due = due_s(wish, job.resumed_s, rules)
+        due = change_due_s(wish, job.resumed_s, rules)
     until_s = max(retry_s(job, rules), due)
     return until_s if until_s > now else None
 
@@ -157,9 +157,9 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
         total_samples=progress.total_samples if progress else 0,
         samples_per_second=speed_of(job),
         reported_s=job.recent[-1].at_s if job.recent else None,
-        runs=holding(job.runs) if job.runs else None,
-        comes=holding(job.flies) if job.flies else None,
-        ground=_ground(moment.decided, job.wanted),
+        runs=holding(job.active_decision) if job.active_decision else None,
+        comes=holding(job.pending_decision) if job.pending_decision else None,
+        ground=_ground(moment.decided, job.newest_decision),
     )
 
 

@@ -21,7 +21,7 @@ from services.allocator.policies.contract import JobSeen, Size
 from services.allocator.policies.weir.job_rows import measured
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import seen, size_of
+from services.allocator.state.policy_view import size_of, view_of_job
 from services.allocator.state.state import State
 from services.whatif.event_log import Told
 from services.whatif.explain.counterfactual import AnyChange, Widens
@@ -164,14 +164,14 @@ FASTER = 0.05
 def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     """Return the speeds of a job at its size and at a larger one; None if no speed was seen."""
     job = state.jobs[key]
-    wanted = job.wanted
+    wanted = job.newest_decision
     sizes_seen = _sizes_seen(job)
     if wanted is None or not sizes_seen:
         return None
 
     fitted = fitted_to(state, job, rules)
     size = size_of(wanted)
-    reported = measured(seen(job, rules), size)
+    reported = measured(view_of_job(job, rules), size)
     expected = _speed(fitted, size, wanted)
     current = reported or expected
     best = _fastest_larger_size(fitted, size, wanted)
@@ -202,10 +202,10 @@ def _is_beyond_bounds(size: Size, request: JobRequested) -> bool:
 
 def expected_speed(state: State, job: Job, rules: Rules) -> float:
     """Return the fitted speed of the running tasks in examples a second; 0 if none runs."""
-    if job.runs is None:
+    if job.active_decision is None:
         return 0.0
     fitted = fitted_to(state, job, rules)
-    return _speed(fitted, size_of(job.runs), job.runs)
+    return _speed(fitted, size_of(job.active_decision), job.active_decision)
 
 
 def fitted_to(state: State, job: Job, rules: Rules) -> Fit:
@@ -213,7 +213,7 @@ def fitted_to(state: State, job: Job, rules: Rules) -> Fit:
     kin = by_program(state.closed)
 
     def seen_with_kin(one: Job) -> JobSeen:
-        return seen(one, rules, kin.get(one.request.program.digest))
+        return view_of_job(one, rules, kin.get(one.request.program.digest))
 
     jobs = [seen_with_kin(one) for one in state.jobs.values()]
     mine = seen_with_kin(job)

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import least, less, times, together
+from services.allocator.placement.amounts import multiply, smallest_enough, subtract, total_of
 from services.allocator.placement.free_capacity import free_nodes
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
@@ -199,7 +199,7 @@ def _least_priority(bench: Bench) -> Raises | None:
     def raised_by(step: int) -> Raises:
         return Raises(priority=own + step)
 
-    step = least(most, lambda step: step > 0 and bench.helps(raised_by(step)))
+    step = smallest_enough(most, lambda step: step > 0 and bench.helps(raised_by(step)))
     return raised_by(step) if step else None
 
 
@@ -225,7 +225,7 @@ def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
 
 
 def _wanted_size(job: Job) -> Size | None:
-    return size_of(job.wanted) if job.wanted else None
+    return size_of(job.newest_decision) if job.newest_decision else None
 
 
 # ---------------------------------------------------------------- bounds
@@ -237,7 +237,7 @@ def _bounds(bench: Bench) -> Means | None:
     A job that waits could also start smaller.
     """
     kinds: tuple[Bounds, ...] = (_more_workers, _more_ps, _more_of_both)
-    if bench.job.wanted is None:
+    if bench.job.newest_decision is None:
         kinds = (_less_of_both,)
     for bounds in kinds:
         means = _least_step(bench, bounds)
@@ -248,7 +248,9 @@ def _bounds(bench: Bench) -> Means | None:
 
 def _least_step(bench: Bench, bounds: Bounds) -> Means | None:
     """Return the smallest step of the bounds that helps."""
-    step = least(STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step)))
+    step = smallest_enough(
+        STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step))
+    )
     if not step:
         return None
     return bench.means(bounds(bench.job, step))
@@ -353,8 +355,8 @@ def open_nodes(state: State) -> set[str]:
 
 def strangers(node: CapacityChanged) -> Resources:
     """Return the resources that pods of others have on a node."""
-    taken = less(node.allocatable, node.free)
-    return less(taken, all_have(node.own))
+    taken = subtract(node.allocatable, node.free)
+    return subtract(taken, all_have(node.own))
 
 
 def _free_on(node: str, more: Resources) -> Frees:
@@ -417,7 +419,7 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
     def more(nodes: int) -> Adds:
         return Adds(nodes=nodes, shape=like.allocatable, like=like.node)
 
-    nodes = least(NODES_MOST, lambda nodes: nodes > 0 and bench.helps(more(nodes)))
+    nodes = smallest_enough(NODES_MOST, lambda nodes: nodes > 0 and bench.helps(more(nodes)))
     return more(nodes) if nodes else None
 
 
@@ -425,9 +427,9 @@ def largest(job: Job) -> Resources:
     """Return the resources of the whole job at its largest, at most those that a node may have."""
     request = job.request
     sizes = request.resources or RoleResources()
-    every_ps = times(sizes.ps, request.ps.max)
-    every_worker = times(sizes.worker, request.workers.max)
-    return within_bounds(together([sizes.chief, every_ps, every_worker]))
+    every_ps = multiply(sizes.ps, request.ps.max)
+    every_worker = multiply(sizes.worker, request.workers.max)
+    return within_bounds(total_of([sizes.chief, every_ps, every_worker]))
 
 
 def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:
@@ -446,7 +448,7 @@ def _least_of(bench: Asked, enough: Resources, name: str, step: float, change: R
         amount = min(has, round(n * step, DIGITS))
         return replace(enough, **{name: amount})
 
-    fewest = least(steps, lambda n: bench.helps(change(at(n))))
+    fewest = smallest_enough(steps, lambda n: bench.helps(change(at(n))))
     return enough if fewest is None else at(fewest)
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from services.allocator.decide import decide
-from services.allocator.placement.amounts import least
+from services.allocator.placement.amounts import smallest_enough
 from services.allocator.settings import Rules
-from services.allocator.state.job import OF_JOB, Job
+from services.allocator.state.job import JOB_FOLDS, Job
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import State, without_tables
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.steps.stabilisation import PendingChange
 from services.whatif.explain.counterfactual import (
     AnyChange,
     Reports,
@@ -51,7 +51,7 @@ Rung = tuple[tuple[AnyChange, ...], State]
 
 
 def by_waiting(
-    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
+    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> Means | None:
     """Return the first step of the ladder above by which the job gets more, and its time."""
     for changes, there in _rungs(state, key, now, rules):
@@ -146,14 +146,14 @@ def _rungs_without_report(state: State, key: str, now: float) -> list[Rung]:
 
 def _own_flight(state: State, key: str) -> tuple[Trains, ...]:
     """Return the generation in flight of a job, if there is one."""
-    coming = state.jobs[key].coming
+    coming = state.jobs[key].pending_generation
     if coming is None:
         return ()
     return (Trains(job=key, generation=coming),)
 
 
 def _in_time(
-    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
+    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> tuple[float, AllocationDecided] | None:
     """Return the time at which the job gets more if nothing else happens, and the decision.
 
@@ -174,7 +174,7 @@ def _first_larger_decision(
     key: str,
     now: float,
     rules: Rules,
-    wishes: Mapping[str, Wish],
+    wishes: Mapping[str, PendingChange],
     look_s: float = 0.0,
 ) -> tuple[float, AllocationDecided] | None:
     """Decide as the allocator wakes, and at `look_s`, until the job is given more.
@@ -184,7 +184,7 @@ def _first_larger_decision(
     job = state.jobs[key]
     for _ in range(WAKES):
         found = decide(state, now, rules, wishes)
-        wishes = found.wishes
+        wishes = found.pending_changes
         given = given_more(found, job)
         if given is not None:
             return now, given
@@ -218,7 +218,7 @@ def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | N
         found = decide(state, now + seconds, at_once)
         return given_more(found, job) is not None
 
-    seconds = least(LONGEST_S, wants_more)
+    seconds = smallest_enough(LONGEST_S, wants_more)
     return None if seconds is None else now + seconds
 
 
@@ -228,12 +228,12 @@ def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | N
 def _missing_report(state: State, key: str, rules: Rules) -> Reports | None:
     """Return the report that the job would make; None if its speed is known, or nothing runs."""
     job = state.jobs.get(key)
-    if job is None or job.runs is None or job.coming is not None:
+    if job is None or job.active_decision is None or job.pending_generation is not None:
         return None
-    if _is_known(job, job.runs):
+    if _is_known(job, job.active_decision):
         return None
     speed = expected_speed(state, job, rules)
-    return Reports(generation=job.runs.generation, samples_per_second=speed)
+    return Reports(generation=job.active_decision.generation, samples_per_second=speed)
 
 
 def _is_known(job: Job, runs: AllocationDecided) -> bool:
@@ -250,7 +250,7 @@ def heard(state: State, key: str, now: float, *reports: Reports) -> State:
     for report in reports:
         job = state.jobs[key]
         fact = _progress_report(job, report)
-        told: Job = OF_JOB[ProgressReported](job, fact, now)
+        told: Job = JOB_FOLDS[ProgressReported](job, fact, now)
         jobs = state.jobs | {key: told}
         state = replace(without_tables(state), jobs=jobs)
     return state

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.failures import Failure
-from services.allocator.state.observations import counted
+from services.allocator.state.observations import role_count
 from services.whatif.fake_cluster import Amount, Held
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, Outcome
@@ -180,8 +180,8 @@ class Record:
 
     def decided(self, decision: AllocationDecided, now: float) -> None:
         """Note the size of a decision, if it is another one."""
-        ps = counted(decision, "ps")
-        workers = counted(decision, "worker")
+        ps = role_count(decision, "ps")
+        workers = role_count(decision, "worker")
         size = (ps, workers, decision.batch)
         if self.sizes and self.sizes[-1][1:] == size:
             return

@@ -203,9 +203,9 @@ def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
 
 def _needs(job: Job, pod: str) -> bool:
     """Return true if a pod is one of those that the job wants."""
-    if job.wanted is None:
+    if job.newest_decision is None:
         return False
-    return any(job.pod(task) == pod for task in job.wanted.tasks)
+    return any(job.pod(task) == pod for task in job.newest_decision.tasks)
 
 
 # ---------------------------------------------------------------- the scenario of a log

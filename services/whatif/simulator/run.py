@@ -31,7 +31,7 @@ from math import floor, inf
 from msgspec.structs import replace
 
 from services.allocator.admission import requests
-from services.allocator.decide import Decisions, decide, prepared
+from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
@@ -158,9 +158,9 @@ class Loop:
         """Ask the allocator; note the time that it takes, and its failures."""
         last = self.decisions
         before_s = self.clock()
-        self.state = prepared(self.state, self.rules)
+        self.state = prepare_tables(self.state, self.rules)
         decisions = decide(
-            self.state, self.now, self.rules, last.wishes, last.failures, last.untried
+            self.state, self.now, self.rules, last.pending_changes, last.failures, last.untried
         )
         for failure in decisions.failures:
             self.failures[failure.job, failure.error] = failure
@@ -178,9 +178,9 @@ class Loop:
 
     def _answer(self) -> None:
         """Accept every request that has no answer."""
-        unanswered = requests.unanswered(self.state)
+        unanswered = requests.oldest_requests(self.state)
         for uid, asked in unanswered.items():
-            request = requests.completed(asked.request, self.rules)
+            request = requests.with_defaults(asked.request, self.rules)
             accepted = JobAccepted(
                 job=request.job,
                 namespace=request.namespace,

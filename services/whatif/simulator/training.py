@@ -16,7 +16,7 @@ from math import exp, inf
 
 import numpy as np
 
-from services.allocator.state.observations import counted
+from services.allocator.state.observations import role_count
 from services.whatif.simulator.scenario import Scenario, Work
 from shared.messages import (
     AllocationDecided,
@@ -126,12 +126,12 @@ class Training:
 
     def _speed_by(self, decision: AllocationDecided) -> float:
         """Return the mean speed of a decision in samples a second."""
-        workers = counted(decision, "worker")
+        workers = role_count(decision, "worker")
         batch = decision.batch
         most = self.work.device_batch_max
         if most is not None:
             batch = min(batch, most * workers)
-        speed = self.surface.speed(counted(decision, "ps"), workers, batch)
+        speed = self.surface.speed(role_count(decision, "ps"), workers, batch)
         share = min(map(self._share, decision.tasks), default=0.0)
         return speed * min(1.0, share)
 

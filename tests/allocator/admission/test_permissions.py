@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.allocator.admission.validation import Wrong, check, reasons_against
+from services.allocator.admission.validation import Wrong, check_request, reasons_against
 from services.allocator.settings import Rules
 from shared.runtime import config
 from tests.allocator.builders import request
@@ -22,7 +22,7 @@ STRICT = Rules(
 
 def reasons(rules: Rules = STRICT, **changed: object) -> tuple[str, ...]:
     fields = {**GOOD, "namespace": "team-a", **changed}
-    checked = check(msgspec.json.encode(fields), rules)
+    checked = check_request(msgspec.json.encode(fields), rules)
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
@@ -39,7 +39,7 @@ def test_a_job_runs_where_jobs_may_run():
 
 def test_who_names_no_namespace_means_the_default_one():
     bare = msgspec.json.encode({name: value for name, value in GOOD.items() if name != "namespace"})
-    wrong = check(bare, STRICT)
+    wrong = check_request(bare, STRICT)
     assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith(
         "namespace: jobs may not run in 'default'"
     )

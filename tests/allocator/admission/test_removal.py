@@ -168,7 +168,7 @@ async def test_the_view_of_a_job_that_was_removed_is_not_written_again(scene: Sc
     state = forget_messages(scene.state, "default.over")
 
     assert job_views(state, {}, 0.0, 0.0) == {} and "default.over" in state.closed
-    assert "default.over" not in state.spoken
+    assert "default.over" not in state.last_decision_seq
 
 
 async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for_long_is_not(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.admission.requests import ProgramFault, answer, completed
+from services.allocator.admission.requests import ProgramFault, answer_request, with_defaults
 from services.allocator.policies.contract import Quota
 from services.allocator.state.state import State, apply
-from services.allocator.steps.verdict import Rationale, decision
+from services.allocator.steps.verdict import Rationale, next_decision
 from shared.messages import (
     LARGEST_PROGRAM,
     CheckpointRule,
@@ -25,7 +25,7 @@ DEFAULT = RoleResources()
 def asked(resources: dict[str, dict[str, float]] | None) -> RoleResources:
     """What becomes of the resources of a request, as they are written in JSON."""
     said = msgspec.convert({**msgspec.to_builtins(request()), "resources": resources}, JobRequested)
-    answered = answer(apply(State(), said, "weir-orders", 1, 0.0), 1, 0, 0.0, AT_ONCE)
+    answered = answer_request(apply(State(), said, "weir-orders", 1, 0.0), 1, 0, 0.0, AT_ONCE)
     assert isinstance(answered, JobAccepted) and answered.request.resources
     return answered.request.resources
 
@@ -50,17 +50,19 @@ def test_no_resources_are_the_default_and_whole_ones_stay() -> None:
 def test_who_simulates_may_leave_memory_out_of_account() -> None:
     weightless = RoleResources(chief=Resources(), ps=Resources(cpu=1), worker=Resources(cpu=1))
 
-    assert completed(request(resources=weightless), AT_ONCE).resources == weightless
+    assert with_defaults(request(resources=weightless), AT_ONCE).resources == weightless
 
 
 def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_reasons() -> None:
     rules = msgspec.structs.replace(AT_ONCE, quotas={"default": Quota(cpu=3)})
     there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
-    answered = answer(there, 1, ProgramFault.MISSING, 0.0, rules)
+    answered = answer_request(there, 1, ProgramFault.MISSING, 0.0, rules)
     assert isinstance(answered, JobRejected)
     why = "quota of namespace default: wants at least 5 cpu, and 3 is all there is (a chief, 1 ps and 3 workers)"
     assert answered.reasons[0] == why and len(answered.reasons) == 2
-    just = answer(apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, 0, 0.0, rules)
+    just = answer_request(
+        apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, 0, 0.0, rules
+    )
     assert isinstance(just, JobAccepted)
 
 
@@ -69,7 +71,7 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
     there = apply(State(), request(), "weir-orders", 1, 0.0)
 
     def reasons(program: int | ProgramFault) -> tuple[str, ...]:
-        answered = answer(there, 1, program, 0.0, rules)
+        answered = answer_request(there, 1, program, 0.0, rules)
         assert isinstance(answered, JobRejected)
         return answered.reasons
 
@@ -86,7 +88,7 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
 
 def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() -> None:
     asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
-    accepted = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    accepted = answer_request(asked_for, 12, 0, 86_400.0, AT_ONCE)
     assert (
         isinstance(accepted, JobAccepted)
         and accepted.checkpoint_folder == "default/mnist-12-19700102t000000"
@@ -94,13 +96,13 @@ def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() 
 
     job = apply(asked_for, accepted, "weir-orders", 13, 86_400.0).jobs[accepted.key()]
 
-    decided = decision(job, [], 1, 86_401.0, Rationale(reason="", cause="-"))
+    decided = next_decision(job, [], 1, 86_401.0, Rationale(reason="", cause="-"))
     assert decided.checkpoint_folder == accepted.checkpoint_folder
 
 
 def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> None:
     asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
-    running = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    running = answer_request(asked_for, 12, 0, 86_400.0, AT_ONCE)
     assert isinstance(running, JobAccepted)
     state = apply(asked_for, running, "weir-orders", 13, 86_400.0)
 
@@ -108,7 +110,9 @@ def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> 
         wanted = msgspec.structs.replace(
             request(), job="next", checkpoint=CheckpointRule(continue_from=folder)
         )
-        return answer(apply(state, wanted, "weir-orders", 14, 86_500.0), 14, 0, 86_500.0, AT_ONCE)
+        return answer_request(
+            apply(state, wanted, "weir-orders", 14, 86_500.0), 14, 0, 86_500.0, AT_ONCE
+        )
 
     refused = answered(running.checkpoint_folder)
     assert isinstance(refused, JobRejected) and "which is not finished" in refused.reasons[0]

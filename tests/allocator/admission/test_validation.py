@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.admission.validation import Wrong, check
+from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Limit, Rules
 from shared.messages import JobRequested
@@ -28,15 +28,18 @@ JSON = st.recursive(
 
 
 def reasons(**changed: object) -> tuple[str, ...]:
-    checked = check(
+    checked = check_request(
         msgspec.json.encode({k: v for k, v in (GOOD | changed).items() if v is not ...})
     )
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
 def test_a_good_request_is_read():
-    assert check(msgspec.json.encode(GOOD)) == request()
-    assert check(msgspec.json.encode({k: v for k, v in GOOD.items() if k != "fact"})) == request()
+    assert check_request(msgspec.json.encode(GOOD)) == request()
+    assert (
+        check_request(msgspec.json.encode({k: v for k, v in GOOD.items() if k != "fact"}))
+        == request()
+    )
 
 
 def test_every_reason_comes_at_once():
@@ -73,7 +76,9 @@ def test_the_owner_s_limits_are_named_in_the_refusal():
         max_priority=100, limits={"team-a": Limit(priority=10, ps=1, workers=8, batch=32)}
     )
     elsewhere = Rules(limits={"team-b": Limit(priority=0)})
-    found = [check(asked, rules) for rules in (Rules(max_priority=10), limited, free, elsewhere)]
+    found = [
+        check_request(asked, rules) for rules in (Rules(max_priority=10), limited, free, elsewhere)
+    ]
 
     assert [each.reasons if isinstance(each, Wrong) else () for each in found] == [
         (
@@ -120,7 +125,7 @@ def test_an_unusable_name_is_answered_under_a_digest():
         b"[]",
         msgspec.json.encode(GOOD | {"job": "No.Good", "namespace": 7}),
     ):
-        wrong = check(body)
+        wrong = check_request(body)
         assert (
             isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
         )
@@ -139,14 +144,14 @@ def test_a_job_has_no_more_trainers_than_the_bus_lets_in() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from([*GOOD, "extra"]), JSON, max_size=4))
 def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):
-    checked = check(msgspec.json.encode(GOOD | changed))
+    checked = check_request(msgspec.json.encode(GOOD | changed))
     assert isinstance(checked, JobRequested) or checked.reasons
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_answered(body):
-    assert isinstance(check(body), Wrong)
+    assert isinstance(check_request(body), Wrong)
 
 
 def test_a_grace_beyond_the_clusters_limit_is_refused_by_the_name_of_the_setting() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
-from services.allocator.placement.amounts import less
+from services.allocator.placement.amounts import subtract
 from services.allocator.state.job import GENERATIONS_LOST, Job
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import State
@@ -56,14 +56,18 @@ def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
         return
     assert (action.batch, action.revision) == (0, job.revision + 1)
     if job.suspended_by_user:
-        assert job.runs is not None and job.coming is None and _is_next(job, action.generation)
+        assert (
+            job.active_decision is not None
+            and job.pending_generation is None
+            and _is_next(job, action.generation)
+        )
         return
     asked, waiting = job.request, [other for other in state.jobs.values() if _waits(other)]
     assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
     assert any(
         other.request.priority > asked.priority and other.key in action.reason for other in waiting
     )
-    assert job.runs is not None and job.coming is None
+    assert job.active_decision is not None and job.pending_generation is None
     assert (action.batch, action.revision) == (0, job.revision + 1) and _is_next(
         job, action.generation
     )
@@ -71,7 +75,7 @@ def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
 
 def _waits(job: Job) -> bool:
     """A job waits that has no tasks, or stands still because it lost some."""
-    return job.wanted is None or job.stands_still
+    return job.newest_decision is None or job.stands_still
 
 
 def within_quotas(world: World) -> None:
@@ -88,7 +92,12 @@ def within_quotas(world: World) -> None:
 
 def promised_to(job: Job) -> list[Resources]:
     """Of each task that is wanted and has not ended."""
-    wanted = [task for decision in (job.runs, job.flies) if decision for task in decision.tasks]
+    wanted = [
+        task
+        for decision in (job.active_decision, job.pending_decision)
+        if decision
+        for task in decision.tasks
+    ]
     alive = {task.serial for task in wanted if job.pod(task) not in job.exits}
     return [most(*(task.resources for task in wanted if task.serial == serial)) for serial in alive]
 
@@ -100,7 +109,7 @@ def within_bounds(job: Job, action: AllocationDecided) -> None:
     size, asked, had = (
         size_of(action),
         job.request,
-        size_of(job.wanted) if job.changed and job.wanted else None,
+        size_of(job.newest_decision) if job.changed and job.newest_decision else None,
     )
     assert _is_within(size.ps, asked.ps, had.ps if had else asked.ps.min), (asked.ps, size)
     assert _is_within(size.workers, asked.workers, had.workers if had else asked.workers.min), (
@@ -156,7 +165,7 @@ def within_nodes(world: World) -> None:
     for action in actions(world):
         job = world.before.jobs[action.key()]
         for task in action.tasks:
-            more = less(task.resources, held(job, task, listed))
+            more = subtract(task.resources, held(job, task, listed))
             if more != Resources():
                 new[task.node].append(more)
     promised = promises(world.before)
@@ -191,12 +200,17 @@ def promises(state: State) -> dict[str, list[Resources]]:
     """Of tasks that are decided and have not ended, what nobody has seen them have; by node."""
     listed, found = shown(state), defaultdict[str, list[Resources]](list)
     for job in state.jobs.values():
-        wanted = [task for decision in (job.runs, job.flies) if decision for task in decision.tasks]
+        wanted = [
+            task
+            for decision in (job.active_decision, job.pending_decision)
+            if decision
+            for task in decision.tasks
+        ]
         for task in {task.serial: task for task in wanted}.values():
             if job.pod(task) not in job.exits:
                 has = listed.get(job.pod(task), Resources())
                 found[task.node].append(
-                    less(most(*(t.resources for t in wanted if t.serial == task.serial)), has)
+                    subtract(most(*(t.resources for t in wanted if t.serial == task.serial)), has)
                 )
     return found
 
@@ -231,7 +245,7 @@ def settles(world: World) -> None:
 
 def standing(state: State) -> dict[str, tuple[int, int, int] | None]:
     """What everybody has."""
-    wanted = {key: job.wanted for key, job in state.jobs.items()}
+    wanted = {key: job.newest_decision for key, job in state.jobs.items()}
     return {
         key: (size_of(d).ps, size_of(d).workers, d.batch) if d else None
         for key, d in wanted.items()

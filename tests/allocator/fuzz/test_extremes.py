@@ -32,7 +32,7 @@ def running(policy: str) -> World:
         world.step(1, 0)
     for whom in (10, 60, 200):
         for job in list(world.state.jobs.values()):
-            if job.runs:
+            if job.active_decision:
                 world.hear(report(job, 50.0 + whom, 1.0, 1_000_000, usage(job, 0.8, 0.5)))
         world.decide()
         world.step(1, 0)
@@ -42,7 +42,7 @@ def running(policy: str) -> World:
 def facts(world: World) -> list[Message]:
     """What is heard next, with something in every field."""
     found: list[Message] = [world.picture(name) for name in world.sizes]
-    for job in [job for job in world.state.jobs.values() if job.runs][:1]:
+    for job in [job for job in world.state.jobs.values() if job.active_decision][:1]:
         profile = ModelProfile(parameters=10, bytes=40, variables=2)
         said = report(job, 80.0, 1.0, 1_000_000, usage(job, 0.8, 0.5))
         found.append(replace(said, gradient_noise=1.0, profile=profile))
@@ -137,7 +137,7 @@ def test_a_number_out_of_range_is_refused_with_its_name_and_bound(
     place: tuple[str, ...], value: float, reason: str
 ) -> None:
     from services.allocator.admission.validation import Wrong
-    from services.allocator.admission.validation import check as answer
+    from services.allocator.admission.validation import check_request as answer
 
     asked = replace(request("extreme", 18, 1), resources=RoleResources())
     kinds: dict[Any, Any] = dict(places(asked))

@@ -76,7 +76,7 @@ def _lives(world: World, story: bytes) -> None:
 def remembers_nothing(world: World) -> None:
     """A copy of the state, of which nothing is kept anywhere, is decided on alike."""
     copy = pickle.loads(pickle.dumps(without_tables(world.state)))
-    wishes = world.decided.wishes
+    wishes = world.decided.pending_changes
     assert decide(copy, world.now, world.rules, wishes) == decide(
         world.state, world.now, world.rules, wishes
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from services.allocator.admission.changes import answer_change, unanswered_changes
 from services.allocator.admission.validation import reasons_against
-from services.allocator.decide import Decisions, decide, prepared
+from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply
@@ -103,8 +103,8 @@ class World:
 
     def decide(self) -> None:
         self.before = self.state
-        self.state = prepared(self.state, self.rules)
-        self.decided = decide(self.state, self.now, self.rules, self.decided.wishes)
+        self.state = prepare_tables(self.state, self.rules)
+        self.decided = decide(self.state, self.now, self.rules, self.decided.pending_changes)
         for action in self.decided.actions:
             self.hear(action)
 
@@ -134,7 +134,7 @@ class World:
             pod: task for pod, task in wanted.items() if not any(pod[1] in exits for exits in gone)
         }
         for job in list(self.state.jobs.values()):
-            if job.coming is not None:
+            if job.pending_generation is not None:
                 self.resumed(job)
         for name in self.sizes:
             self.look(name)
@@ -153,7 +153,7 @@ class World:
             pod: task for pod, task in self.wanted() if pod in self.pods and task != self.pods[pod]
         }
         for pod in some(list(wanted), whom):
-            flies = self.state.jobs[pod[0]].coming is not None
+            flies = self.state.jobs[pod[0]].pending_generation is not None
             if not flies or wanted[pod].resources.cpu >= self.pods[pod].resources.cpu:
                 self.pods[pod] = wanted[pod]
 
@@ -167,14 +167,21 @@ class World:
             del self.pods[pod]
 
     def resume(self, whom: int) -> None:
-        for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
+        for job in some(
+            [job for job in self.state.jobs.values() if job.pending_generation is not None], whom
+        ):
             self.resumed(job)
 
     def abandon(self, whom: int) -> None:
-        for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
+        for job in some(
+            [job for job in self.state.jobs.values() if job.pending_generation is not None], whom
+        ):
             self.hear(
                 GenerationAbandoned(
-                    **name_of(job), uid=job.uid, generation=job.coming or 0, reason="Unschedulable"
+                    **name_of(job),
+                    uid=job.uid,
+                    generation=job.pending_generation or 0,
+                    reason="Unschedulable",
                 )
             )
 
@@ -199,18 +206,18 @@ class World:
                 )
 
     def progress(self, whom: int) -> None:
-        for job in some([job for job in self.state.jobs.values() if job.runs], whom):
+        for job in some([job for job in self.state.jobs.values() if job.active_decision], whom):
             self.hear(
                 report(job, 50.0 + whom, 1.0, 1_000_000, usage(job, whom / 250, 0.5 + whom / 100))
             )
 
     def first_reports(self) -> None:
         for job in list(self.state.jobs.values()):
-            if job.runs and job.progress is None:
+            if job.active_decision and job.progress is None:
                 self.hear(report(job, 100.0, 1.0, 1_000_000))
 
     def nonsense(self, whom: int) -> None:
-        for job in some([job for job in self.state.jobs.values() if job.runs], whom):
+        for job in some([job for job in self.state.jobs.values() if job.active_decision], whom):
             speed, loss, total = (of[whom % len(of)] for of in (SPEEDS, LOSSES, TOTALS))
             self.hear(
                 report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ())
@@ -285,7 +292,7 @@ class World:
 
     def wanted(self) -> Iterator[tuple[Pod, TaskPlan]]:
         for key, job in self.state.jobs.items():
-            for decision in (job.runs, job.flies):
+            for decision in (job.active_decision, job.pending_decision):
                 yield from (
                     ((key, job.pod(task)), task) for task in (decision.tasks if decision else ())
                 )
@@ -295,7 +302,7 @@ class World:
             TrainingResumed(
                 **name_of(job),
                 uid=job.uid,
-                generation=job.coming or 0,
+                generation=job.pending_generation or 0,
                 step=0,
                 samples=0,
                 previous=None if job.stands_still else job.running,
@@ -424,7 +431,7 @@ def name_of(job: Job) -> dict[str, str]:
 
 def usage(job: Job, share: float, gib: float) -> tuple[TaskUsage, ...]:
     """Each task uses this share of its cores, the first of each role more."""
-    tasks = job.runs.tasks if job.runs else ()
+    tasks = job.active_decision.tasks if job.active_decision else ()
     return tuple(
         TaskUsage(task=t.name(), cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib)
         for t in tasks

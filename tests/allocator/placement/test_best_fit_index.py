@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import NO_MORE, fits, less, taken, times, together
-from services.allocator.placement.best_fit_index import Order, rank
+from services.allocator.placement.amounts import (
+    NO_MORE,
+    count_fitting,
+    fits,
+    multiply,
+    subtract,
+    total_of,
+)
+from services.allocator.placement.best_fit_index import BestFitIndex, best_fit_key
 from services.allocator.placement.room import Room, place
 from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources
@@ -48,10 +55,10 @@ def by_scan(
         free = n.free
         return (
             job not in n.hosts,
-            job not in n.hosts and not fits(together((times(wants, count), rest)), free),
+            job not in n.hosts and not fits(total_of((multiply(wants, count), rest)), free),
             0
             if job in n.hosts
-            else -max(k for k in range(1, count + 1) if fits(times(wants, k), free)),
+            else -max(k for k in range(1, count + 1) if fits(multiply(wants, k), free)),
             free.gpu - wants.gpu,
             free.cpu - wants.cpu,
             free.memory_gib - wants.memory_gib,
@@ -70,7 +77,7 @@ def put_by_scan(
     name = by_scan(there, job, wants, count, rest)
     if name is not None:
         here = there[name]
-        there[name] = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
+        there[name] = replace(here, free=subtract(here.free, wants), hosts=here.hosts | {job})
     return name
 
 
@@ -108,7 +115,7 @@ def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_firs
     for job, ps, worker in jobs:
         sizes = RoleResources(chief=Resources(), ps=ps, worker=worker)
         tried = dict(plain)
-        ends = ((worker, 3, times(ps, 2)), (ps, 2, NO_MORE), (sizes.chief, 1, NO_MORE))
+        ends = ((worker, 3, multiply(ps, 2)), (ps, 2, NO_MORE), (sizes.chief, 1, NO_MORE))
         nodes = [fill_by_scan(tried, job, *wants) for wants in ends]
         tasks = place(room, job, (), Size(2, 3), sizes, 0)
         if sum(map(len, nodes)) < 6:
@@ -125,19 +132,20 @@ def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_round
     free, wants, count
 ):
     named = [(f"n{i}", one) for i, one in enumerate(free)]
-    fitting = [rank(one, name) for name, one in named if fits(wants, one)]
-    assert Order(named).first(wants) == (min(fitting)[-1] if fitting else None)
+    fitting = [best_fit_key(one, name) for name, one in named if fits(wants, one)]
+    assert BestFitIndex(named).best_fit(wants) == (min(fitting)[-1] if fitting else None)
     for one in free:
         left, taken_so_far = one, 0
         while taken_so_far < count and fits(wants, left):
-            left, taken_so_far = less(left, wants), taken_so_far + 1
-        assert taken(one, wants, count) == (taken_so_far, left)
+            left, taken_so_far = subtract(left, wants), taken_so_far + 1
+        assert count_fitting(one, wants, count) == (taken_so_far, left)
 
 
 def test_a_task_without_devices_leaves_nodes_with_devices_to_others():
-    order = Order([("rich", Resources(cpu=1, gpu=4)), ("plain", Resources(cpu=9))])
+    order = BestFitIndex([("rich", Resources(cpu=1, gpu=4)), ("plain", Resources(cpu=9))])
     assert (
-        order.first(Resources(cpu=1)) == "plain" and order.first(Resources(cpu=1, gpu=1)) == "rich"
+        order.best_fit(Resources(cpu=1)) == "plain"
+        and order.best_fit(Resources(cpu=1, gpu=1)) == "rich"
     )
     order.move("plain", Resources(cpu=9), Resources(cpu=0.5))
-    assert order.first(Resources(cpu=1)) == "rich"
+    assert order.best_fit(Resources(cpu=1)) == "rich"

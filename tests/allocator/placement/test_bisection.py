@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.placement.amounts import least
+from services.allocator.placement.amounts import smallest_enough
 
 
 @given(st.integers(0, 3000), st.integers(0, 2000))
 def test_the_smallest_is_found_where_there_is_one(most: int, edge: int) -> None:
-    assert least(most, lambda n: n >= edge) == (edge if edge <= most else None)
+    assert smallest_enough(most, lambda n: n >= edge) == (edge if edge <= most else None)
 
 
 def test_nobody_is_asked_more_often_than_it_takes() -> None:
@@ -21,7 +21,7 @@ def test_nobody_is_asked_more_often_than_it_takes() -> None:
         asked.append(n)
         return n >= 700
 
-    assert least(1000, holds) == 700 and len(asked) <= 22 and max(asked) <= 1000
+    assert smallest_enough(1000, holds) == 700 and len(asked) <= 22 and max(asked) <= 1000
 
 
 @pytest.mark.parametrize("holes", [{3}, {5, 6}, {9}])
@@ -31,5 +31,5 @@ def test_where_more_is_not_always_better_what_is_found_holds_and_one_less_does_n
     def holds(n: int) -> bool:
         return n >= 2 and n not in holes
 
-    found = least(64, holds)
+    found = smallest_enough(64, holds)
     assert found is not None and holds(found) and not holds(found - 1)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.free_capacity import free_nodes, purses
+from services.allocator.placement.free_capacity import free_nodes, remaining_quotas
 from services.allocator.policies.contract import Quota
 from services.allocator.policies.registry import POLICIES
-from services.allocator.service import same_world
+from services.allocator.service import changes_no_decision
 from services.allocator.settings import Rules
 from shared.messages import (
     AllocationDecided,
@@ -73,7 +73,11 @@ class World:
         return self.story.state.jobs.get("default.mnist")
 
     def wanted(self) -> dict[str, TaskPlan]:
-        decisions = [d for d in (self.job.runs, self.job.flies) if d] if self.job else []
+        decisions = (
+            [d for d in (self.job.active_decision, self.job.pending_decision) if d]
+            if self.job
+            else []
+        )
         return {self.job.pod(t): t for d in decisions for t in d.tasks}
 
     def look(self, name: str) -> CapacityChanged:
@@ -110,11 +114,13 @@ class World:
         elif step == "exit" and self.pods:
             pod = sorted(self.pods)[pick % len(self.pods)]
             self.story.hear(exited(self.pods.pop(pod), None, "Deleted"))
-        elif step == "resume" and self.job and self.job.coming:
-            self.story.hear(resumed(self.job.coming))
-        elif step == "abandon" and self.job and self.job.coming:
+        elif step == "resume" and self.job and self.job.pending_generation:
+            self.story.hear(resumed(self.job.pending_generation))
+        elif step == "abandon" and self.job and self.job.pending_generation:
             self.story.hear(
-                GenerationAbandoned(job="mnist", uid=1, generation=self.job.coming, reason="x")
+                GenerationAbandoned(
+                    job="mnist", uid=1, generation=self.job.pending_generation, reason="x"
+                )
             )
         elif (
             step == "foreign"
@@ -157,7 +163,9 @@ class World:
             for p, t in self.wanted().items()
             if p not in listed and p not in self.job.exits
         ]
-        left = purses(self.story.state, {"default": Quota(cpu=100), "elsewhere": Quota(cpu=1)})
+        left = remaining_quotas(
+            self.story.state, {"default": Quota(cpu=100), "elsewhere": Quota(cpu=1)}
+        )
         assert (left["default"].cpu, left["elsewhere"].cpu) == (100 - sum(has) - sum(wanted), 1)
 
 
@@ -246,7 +254,9 @@ def test_a_size_that_the_quota_refuses_is_not_asked_for_again_and_what_others_gi
     assert story.decide() == () and "ResourceQuota compute" in story.why()
     before = story.state
     story.hear(quota(9, used=3))
-    assert not same_world(before, story.state), "a quota that changes is a reason to look again"
+    assert not changes_no_decision(before, story.state), (
+        "a quota that changes is a reason to look again"
+    )
     assert size(story.decided()) == (2, 4)
 
 
@@ -342,7 +352,7 @@ def test_whoever_decides_nobody_gets_more_than_the_quota_leaves(policy: str):
     held = [
         task.resources.cpu
         for job in story.state.jobs.values()
-        if job.wanted
-        for task in job.wanted.tasks
+        if job.newest_decision
+        for task in job.newest_decision.tasks
     ]
     assert 4 <= sum(held) <= 5

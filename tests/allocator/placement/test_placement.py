@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.colocation import gathered, spread
+from services.allocator.placement.colocation import place_colocated, worker_node_count
 from services.allocator.placement.room import Room, has_room, ladder, place, place_most
 from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
@@ -35,15 +35,15 @@ def test_devices_that_must_pause_anyway_are_gathered_on_fewer_nodes():
     beside = {"n0": frozenset("a"), "n1": frozenset("a")}
     there = [replace(n, hosts=beside.get(n.name, n.hosts)) for n in room(2, 0, 1).nodes.values()]
     alone = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
-    tasks = gathered(Room(there), "a", keep, Size(0, 4), alone, 9)
+    tasks = place_colocated(Room(there), "a", keep, Size(0, 4), alone, 9)
     assert tasks and {t.node for t in tasks if t.role == "worker"} == {"n0"}
     stay = place(Room(there), "a", keep, Size(0, 4), alone, 9)
-    assert stay and spread(stay) == 2
+    assert stay and worker_node_count(stay) == 2
 
 
 def test_who_does_not_gain_by_moving_stays():
     keep = standing("n0", "n0")
-    tasks = gathered(room(1, 9), "a", keep, Size(0, 2), EVEN, 9)
+    tasks = place_colocated(room(1, 9), "a", keep, Size(0, 2), EVEN, 9)
     assert tasks and [t.serial for t in tasks if t.role == "worker"] == [1, 2]
 
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.placement.quota import gang, growth, shortage, too_small
+from services.allocator.placement.quota import (
+    added_resources,
+    gang_resources,
+    quota_shortage,
+    quota_too_small,
+)
 from services.allocator.placement.room import Room, place, place_most
 from services.allocator.policies.contract import Node, Quota, Size
 from shared.messages import Resources, RoleResources
@@ -46,11 +51,11 @@ def test_a_task_grows_in_place_within_its_quota():
 @given(st.lists(st.tuples(st.sampled_from(["team-a", "team-b"]), st.floats(0, 3)), max_size=12))
 def test_to_undo_gives_the_quota_back_exactly(puts):
     free = room(cpu=7.3, memory_gib=9.1)
-    before, nodes, mark = free.purses["team-a"], dict(free.nodes), free.mark()
+    before, nodes, mark = free.remaining_quotas["team-a"], dict(free.nodes), free.mark()
     for space, cpu in puts:
         free.put(f"{space}.one", Resources(cpu=cpu, memory_gib=cpu / 3))
     free.undo(mark)
-    assert (free.purses["team-a"], free.nodes) == (before, nodes)
+    assert (free.remaining_quotas["team-a"], free.nodes) == (before, nodes)
 
 
 def test_what_does_not_fit_as_a_whole_takes_nothing():
@@ -78,7 +83,7 @@ def test_devices_are_counted_as_cores_are():
     )
     tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
     assert sum(t.resources.gpu for t in tasks) == 4
-    assert too_small(Quota(gpu=1), "team-a", gang(devices, Size(1, 1))) == (
+    assert quota_too_small(Quota(gpu=1), "team-a", gang_resources(devices, Size(1, 1))) == (
         "quota of namespace team-a: wants at least 2 gpu, and 1 is all there is"
     )
 
@@ -86,22 +91,24 @@ def test_devices_are_counted_as_cores_are():
 def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
     tasks = place(room(), "team-a.one", (), Size(2, 1), EVEN, 0) or ()
     two = RoleResources(chief=ONE_CORE, ps=Resources(cpu=2, memory_gib=0.5), worker=ONE_CORE)
-    assert growth(tasks, Size(1, 3), two, stretched=False) == Resources(cpu=2, memory_gib=2)
-    assert growth(tasks, Size(1, 3), two, stretched=True) == Resources(cpu=3, memory_gib=2)
-    assert gang(EVEN, Size(2, 3)) == Resources(cpu=6, memory_gib=6)
+    assert added_resources(tasks, Size(1, 3), two, stretched=False) == Resources(
+        cpu=2, memory_gib=2
+    )
+    assert added_resources(tasks, Size(1, 3), two, stretched=True) == Resources(cpu=3, memory_gib=2)
+    assert gang_resources(EVEN, Size(2, 3)) == Resources(cpu=6, memory_gib=6)
 
 
 def test_the_reason_names_the_namespace_and_all_that_is_lacking():
     wants = Resources(cpu=4, memory_gib=3, gpu=2)
-    assert shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
+    assert quota_shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
         "quota of namespace team-a: wants 4 cpu more, and 2.5 is left; wants 2 gpu more, and 1 is left"
     )
     assert (
-        shortage(room(cpu=2.5), "team-b.one", wants)
+        quota_shortage(room(cpu=2.5), "team-b.one", wants)
         == ""
-        == shortage(room(cpu=4), "team-a.one", wants)
+        == quota_shortage(room(cpu=4), "team-a.one", wants)
     )
-    assert too_small(Quota(memory_gib=2), "team-a", wants) == (
+    assert quota_too_small(Quota(memory_gib=2), "team-a", wants) == (
         "quota of namespace team-a: wants at least 3 GiB, and 2 is all there is"
     )
-    assert too_small(None, "team-a", wants) == ""
+    assert quota_too_small(None, "team-a", wants) == ""

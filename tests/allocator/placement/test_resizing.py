@@ -136,7 +136,7 @@ def test_a_task_that_has_no_room_to_grow_stays_as_it_is_and_the_others_change(to
 def test_nothing_grows_on_a_node_that_is_cordoned(told: Told) -> None:
     story = running()
     told.sizes["mnist"] = cores(0.5, 2.5)
-    listed = own("mnist", *story.state.jobs["default.mnist"].runs.tasks)
+    listed = own("mnist", *story.state.jobs["default.mnist"].active_decision.tasks)
     assert has(story.hear(node(cpu=6, free=3, own=listed, schedulable=False)).decided()) == [
         1,
         0.5,
@@ -180,9 +180,9 @@ def test_after_an_abandoned_generation_nothing_changes_in_place(told: Told) -> N
 
 def test_a_task_that_has_ended_is_replaced_before_anything_changes_in_place(told: Told) -> None:
     story = running(cpu=6)
-    (worker,) = tasks(story.state.jobs["default.mnist"].runs, "worker")
+    (worker,) = tasks(story.state.jobs["default.mnist"].active_decision, "worker")
     told.sizes["mnist"] = cores(0.5, 2.5)
-    before = {task.serial: task for task in story.state.jobs["default.mnist"].runs.tasks}
+    before = {task.serial: task for task in story.state.jobs["default.mnist"].active_decision.tasks}
     fixed = story.hear(exited(worker, 0)).decided()
     assert fixed.generation == 2 and worker.serial not in {task.serial for task in fixed.tasks}
     assert all(task == before[task.serial] for task in fixed.tasks if task.serial in before)

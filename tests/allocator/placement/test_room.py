@@ -79,9 +79,9 @@ def test_what_is_held_back_takes_the_place_of_what_was_held_back_before_as_far_a
     room.hold_back(
         {"n0": Resources(cpu=3), "gone": Resources(cpu=1)}, {"default": Resources(cpu=9)}
     )
-    assert (room.nodes["n0"].free.cpu, room.purses["default"].cpu) == (1, 0)
+    assert (room.nodes["n0"].free.cpu, room.remaining_quotas["default"].cpu) == (1, 0)
     room.hold_back({"n1": Resources(cpu=9)}, {})
-    assert [room.nodes[name].free.cpu for name in ("n0", "n1")] == [4, 0] and room.purses[
+    assert [room.nodes[name].free.cpu for name in ("n0", "n1")] == [4, 0] and room.remaining_quotas[
         "default"
     ].cpu == 6
     room.hold_back({}, {})

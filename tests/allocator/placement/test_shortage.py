@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.placement.room import ROLES, Room
-from services.allocator.placement.shortage import lacking, misfit
+from services.allocator.placement.shortage import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Node, Size
 from services.allocator.settings import Rules
 from shared.messages import Resources, RoleResources, Taint, TaskPlan
@@ -37,7 +37,7 @@ def empty(cpu: float, memory_gib: float, gpu: int = 0) -> Node:
 
 
 def against(wants: Resources, *nodes: Node) -> str:
-    return misfit(Room(nodes), ["worker"], RoleResources(worker=wants))
+    return unschedulable_reason(Room(nodes), ["worker"], RoleResources(worker=wants))
 
 
 def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
@@ -110,7 +110,7 @@ def test_the_largest_is_the_one_that_lacks_least_of_what_is_wanted() -> None:
 
 
 def test_each_role_that_fits_nowhere_is_told() -> None:
-    told = misfit(Room([empty(0.5, 4)]), ROLES, EVEN)
+    told = unschedulable_reason(Room([empty(0.5, 4)]), ROLES, EVEN)
 
     assert [part.partition(":")[0] for part in told.split("; ")] == [
         f"no node is large enough for a {role}" for role in ROLES
@@ -137,7 +137,7 @@ def free(cpu: float, memory_gib: float, gpu: int = 0, name: str = "n1", takes: b
 
 
 def lacks(*nodes: Node, sizes: RoleResources = EVEN, size: Size = ONE_EACH) -> str:
-    return lacking(Room(nodes), "default.mnist", (), size, sizes)
+    return missing_resources(Room(nodes), "default.mnist", (), size, sizes)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_task_that_no_node_has_room_for_is_told_with_what_there_is() -> None:
         == f" (too little memory and devices: {why}; no node has any devices free)"
     )
     kept = [TaskPlan(role="worker", index=0, serial=0, node="n1", resources=sizes.worker)]
-    lacks_ps = lacking(
+    lacks_ps = missing_resources(
         Room([free(4, 0.2), free(4, 0.2, name="n2")]), "default.mnist", kept, ONE_EACH, sizes
     )
     assert (
@@ -208,7 +208,7 @@ def test_devices_are_few_and_what_is_not_wanted_never_lacks() -> None:
 def test_to_look_takes_nothing_and_who_asks_the_same_is_answered_the_same() -> None:
     room = Room([free(2.5, 64)])
 
-    assert lacking(room, "default.one", (), ONE_EACH, EVEN) == lacking(
+    assert missing_resources(room, "default.one", (), ONE_EACH, EVEN) == missing_resources(
         room, "default.two", (), ONE_EACH, EVEN
     )
     assert room.nodes["n1"].free.cpu == 2.5 and len(room.lacks) == 1

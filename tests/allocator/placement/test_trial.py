@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.resizing import replaced, stretch
+from services.allocator.placement.resizing import place_all_resized, place_resized
 from services.allocator.placement.room import Room, has_room, ladder, place
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node, Quota, Size
@@ -72,7 +72,7 @@ def test_a_job_that_is_smaller_than_wanted_knows_what_was_missing() -> None:
     trial = placed(try_place(room(3.0), request(Size(1, 4), Size(1, 1))))
     assert not trial.is_whole and len(trial.tasks) == 3
     assert (
-        trial.missing().lacking().startswith(" (too little cpu")
+        trial.missing().missing_resources().startswith(" (too little cpu")
         and trial.missing().quota_reason() == ""
     )
 
@@ -81,7 +81,7 @@ def test_a_quota_that_is_short_is_told_as_it_was_before_the_part_was_placed() ->
     free = room(9.0, quota=4.0)
     quota = Quota(cpu=9.0)
     trial = placed(try_place(free, request(Size(1, 4), Size(1, 1), quota=quota)))
-    assert len(trial.tasks) == 4 and free.purses["default"].cpu == 0
+    assert len(trial.tasks) == 4 and free.remaining_quotas["default"].cpu == 0
     assert (
         trial.missing().quota_reason()
         == "quota of namespace default: wants 6 cpu more, and 4 is left"
@@ -145,14 +145,16 @@ def test_a_part_is_the_first_of_the_sizes_from_the_most_down_for_which_there_is_
 
 def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
-    trial = short(try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, how=replaced)))
+    trial = short(
+        try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, how=place_all_resized))
+    )
     assert trial.largest_part(NOW) == NOW and trial.place_part(NOW) is None
 
 
 def test_tasks_that_cannot_grow_where_they_stand_are_a_shortage() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
     free = room(1.0)
-    asked = request(NOW, keep=standing(), sizes=wide, how=stretch)
+    asked = request(NOW, keep=standing(), sizes=wide, how=place_resized)
     assert isinstance(try_place(free, asked), Shortage) and free.nodes["n1"].free.cpu == 1
     assert [task.resources.cpu for task in placed(try_place(room(3.0), asked)).tasks] == [
         1.0,

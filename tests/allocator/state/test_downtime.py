@@ -4,8 +4,8 @@ pause.
 
 from __future__ import annotations
 
-from services.allocator.state.policy_view import seen
-from services.allocator.state.waiting import off_s
+from services.allocator.state.policy_view import view_of_job
+from services.allocator.state.waiting import downtime_s
 from shared.messages import TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, resumed
 
@@ -42,13 +42,13 @@ def test_it_is_over_once_training_has_resumed() -> None:
         resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S)
     )
 
-    assert off_s(story.state.jobs[JOB], story.now) == 0.0
+    assert downtime_s(story.state.jobs[JOB], story.now) == 0.0
 
 
 def test_what_a_resize_has_to_pay_for_is_told_by_hand_overs_and_not_by_cold_starts() -> None:
     story, _ = trained()
     story.hear(resumed(story.decided().generation, pause_s=0.5))
-    runs = story.state.jobs[JOB].runs
+    runs = story.state.jobs[JOB].active_decision
     story.hear(*(exited(task, 0, "Terminated") for task in (runs.tasks if runs else ())))
     story.hear(
         resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S)
@@ -63,7 +63,7 @@ def test_what_a_resize_has_to_pay_for_is_not_the_time_for_which_all_lay_killed()
     story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=OFF_S))
     job = story.state.jobs[JOB]
 
-    assert job.pauses == () and seen(job, AT_ONCE).pause_s is None
+    assert job.pauses == () and view_of_job(job, AT_ONCE).pause_s is None
 
 
 def test_a_loss_is_a_pause_however_long_nobody_sees_to_it() -> None:
@@ -78,8 +78,8 @@ def test_a_job_that_trains_on_is_not_off_for_one_task_that_was_shut_down() -> No
     first = story.decided()
     story.hear(resumed(1)).decided()
     story.hear(resumed(2))
-    runs = story.state.jobs[JOB].runs
+    runs = story.state.jobs[JOB].active_decision
     assert runs is not None and len(runs.tasks) > len(first.tasks)
     story.hear(exited(next(t for t in runs.tasks if t.role == "worker"), 0, "Terminated"))
 
-    assert off_s(story.state.jobs[JOB], story.now + OFF_S) == 0.0
+    assert downtime_s(story.state.jobs[JOB], story.now + OFF_S) == 0.0

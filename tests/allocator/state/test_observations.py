@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from services.allocator.policies.contract import Observed, Reading
 from services.allocator.state.observations import (
     MOST_USED,
-    got,
+    cpu_share,
     is_crowded,
-    measurable,
-    reading,
-    since,
-    speeds,
-    starved,
+    measurable_report,
+    reading_of,
+    starving_since,
+    starving_tasks,
+    update_speeds,
 )
 from shared.messages import (
     AllocationDecided,
@@ -69,7 +69,7 @@ RUNS = decision(
 
 
 def read(*usage: TaskUsage, runs: AllocationDecided = RUNS) -> Reading:
-    return reading(runs, report(*usage), 5.0)
+    return reading_of(runs, report(*usage), 5.0)
 
 
 def test_it_has_the_size_that_runs_and_the_most_cores_of_a_task() -> None:
@@ -120,7 +120,7 @@ def test_where_a_task_has_no_limit_of_memory_nobody_is_crowded() -> None:
 
 
 def test_figures_too_small_to_divide_by_count_as_none() -> None:
-    found = measurable(report(use("ps-1", cpu=1e-9), speed=1e-9))
+    found = measurable_report(report(use("ps-1", cpu=1e-9), speed=1e-9))
 
     assert (found.samples_per_second, found.usage[0].cpu, found.usage[0].memory_gib) == (
         0.0,
@@ -132,13 +132,13 @@ def test_figures_too_small_to_divide_by_count_as_none() -> None:
 def test_a_report_with_sound_figures_stays_the_same_object() -> None:
     said = report(use("ps-1"))
 
-    assert measurable(said) is said
+    assert measurable_report(said) is said
 
 
 def test_a_size_has_the_mean_of_its_speeds_in_which_the_newest_counts_half() -> None:
     known = (Observed(2, 2, 32, 50.0), Observed(1, 1, 32, 10.0))
 
-    found = speeds(known, read())
+    found = update_speeds(known, read())
 
     assert [(o.ps, o.samples_per_second) for o in found] == [(1, 10.0), (2, 75.0)]
 
@@ -146,15 +146,15 @@ def test_a_size_has_the_mean_of_its_speeds_in_which_the_newest_counts_half() -> 
 def test_a_disturbed_speed_counts_only_for_a_size_that_is_not_known() -> None:
     known = (Observed(2, 2, 32, 50.0),)
 
-    assert speeds(known, read(), disturbed=True) is known
-    assert len(speeds((), read(), disturbed=True)) == 1
+    assert update_speeds(known, read(), disturbed=True) is known
+    assert len(update_speeds((), read(), disturbed=True)) == 1
 
 
 def test_by_cores_the_same_size_with_other_cores_is_another_one() -> None:
     known = (Observed(2, 2, 32, 50.0, ps_cpu=4.0, worker_cpu=1.0),)
 
-    assert len(speeds(known, read(), by_cores=True)) == 2
-    assert len(speeds(known, read())) == 1
+    assert len(update_speeds(known, read(), by_cores=True)) == 2
+    assert len(update_speeds(known, read())) == 1
 
 
 def task_test_strain(role: Role, serial: int, node: str, cpu: float = 1.0) -> TaskPlan:
@@ -191,42 +191,48 @@ def but(*others: TaskUsage) -> list[TaskUsage]:
 
 
 def test_nobody_starves_who_gets_what_he_can_use() -> None:
-    assert starved(WELL, TASKS) == []
+    assert starving_tasks(WELL, TASKS) == []
 
 
 def test_a_ps_whose_node_gives_it_a_quarter_starves() -> None:
-    assert starved(but(use_test_strain("ps-1", 0.25, 1.8)), TASKS) == ["ps-1"]
+    assert starving_tasks(but(use_test_strain("ps-1", 0.25, 1.8)), TASKS) == ["ps-1"]
 
 
 def test_so_does_a_worker() -> None:
-    assert starved(but(use_test_strain("worker-3", 0.3, 2.0)), TASKS) == ["worker-3"]
+    assert starving_tasks(but(use_test_strain("worker-3", 0.3, 2.0)), TASKS) == ["worker-3"]
 
 
 def test_a_task_that_has_little_to_do_does_not_starve() -> None:
-    assert starved(but(use_test_strain("ps-1", 0.05, 0.0)), TASKS) == []
+    assert starving_tasks(but(use_test_strain("ps-1", 0.05, 0.0)), TASKS) == []
 
 
 def test_nor_does_one_that_has_all_it_was_promised_and_could_use_more() -> None:
-    assert starved(but(use_test_strain("ps-1", 1.0, 3.0)), TASKS) == []
+    assert starving_tasks(but(use_test_strain("ps-1", 1.0, 3.0)), TASKS) == []
 
 
 def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
     """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait
     then.
     """
-    assert starved(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
-    assert starved(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == ["worker-3"]
+    assert starving_tasks(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
+    assert starving_tasks(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == [
+        "worker-3"
+    ]
 
 
 def test_where_all_starve_alike_nobody_is_to_be_moved() -> None:
-    assert starved([use_test_strain(one.task, one.cpu / 4, 4.0) for one in WELL], TASKS) == []
+    assert (
+        starving_tasks([use_test_strain(one.task, one.cpu / 4, 4.0) for one in WELL], TASKS) == []
+    )
 
 
 def test_neighbours_on_the_same_node_are_no_measure() -> None:
     beside = [task_test_strain("ps", 1, "b"), task_test_strain("worker", 2, "b")]
 
     assert (
-        starved([use_test_strain("ps-1", 0.1, 1.0), use_test_strain("worker-2", 0.9, 0.0)], beside)
+        starving_tasks(
+            [use_test_strain("ps-1", 0.1, 1.0), use_test_strain("worker-2", 0.9, 0.0)], beside
+        )
         == []
     )
 
@@ -235,16 +241,18 @@ def test_neighbours_on_the_same_node_are_no_measure() -> None:
     "usage", [[], [use_test_strain("ps-1", 0.1, None)], [use_test_strain("other-9", 0.1, 3.0)]]
 )
 def test_of_what_was_not_measured_nothing_is_said(usage: list[TaskUsage]) -> None:
-    assert starved(usage, TASKS) == []
+    assert starving_tasks(usage, TASKS) == []
 
 
 def test_nothing_was_promised_without_a_limit() -> None:
-    assert got(use_test_strain("ps-1", 0.1, 3.0), 0.0) is None
+    assert cpu_share(use_test_strain("ps-1", 0.1, 3.0), 0.0) is None
 
 
 def test_it_counts_from_the_first_report_and_anew_after_a_break() -> None:
     hot = but(use_test_strain("ps-1", 0.25, 1.8))
 
-    first = since({}, hot, TASKS, 10.0)
-    assert first == {"ps-1": 10.0} and since(first, hot, TASKS, 15.0) == first
-    assert since(since(first, WELL, TASKS, 20.0), hot, TASKS, 25.0) == {"ps-1": 25.0}
+    first = starving_since({}, hot, TASKS, 10.0)
+    assert first == {"ps-1": 10.0} and starving_since(first, hot, TASKS, 15.0) == first
+    assert starving_since(starving_since(first, WELL, TASKS, 20.0), hot, TASKS, 25.0) == {
+        "ps-1": 25.0
+    }

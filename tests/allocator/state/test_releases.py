@@ -13,14 +13,14 @@ from services.allocator.policies.contract import Node, Quota, Size, at_start
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.allocator.state.releases import (
-    NOTHING,
+    NOTHING_RELEASING,
     SHORTEST_S,
-    Coming,
+    ReleasingCapacity,
     bounded_wait,
     expected_room,
-    usual_s,
+    usual_release_s,
 )
-from services.allocator.steps.stabilisation import Wish
+from services.allocator.steps.stabilisation import PendingChange
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -172,13 +172,15 @@ def test_how_long_a_release_takes_is_learned_from_the_last_ones() -> None:
     (took_s,) = pair.story.state.releases.took_s
 
     assert pair.story.state.releases.open == {} and 0 < took_s < 1.0
-    assert usual_s((), LIVE) == LIVE.release_s
-    assert usual_s((0.1,), LIVE) == SHORTEST_S
-    assert usual_s((4.0, 3.0), LIVE) == 8.0
-    assert usual_s((20.0,), LIVE) == LIVE.release_max_s
-    assert usual_s((100.0, 0.1), LIVE) == SHORTEST_S  # a lost node says nothing about the others
-    assert usual_s((100.0,), LIVE) == LIVE.release_s
-    assert usual_s((20.0,), replace(LIVE, release_s=0)) == 0.0
+    assert usual_release_s((), LIVE) == LIVE.release_s
+    assert usual_release_s((0.1,), LIVE) == SHORTEST_S
+    assert usual_release_s((4.0, 3.0), LIVE) == 8.0
+    assert usual_release_s((20.0,), LIVE) == LIVE.release_max_s
+    assert (
+        usual_release_s((100.0, 0.1), LIVE) == SHORTEST_S
+    )  # a lost node says nothing about the others
+    assert usual_release_s((100.0,), LIVE) == LIVE.release_s
+    assert usual_release_s((20.0,), replace(LIVE, release_s=0)) == 0.0
 
 
 def test_what_a_smaller_generation_leaves_is_being_released_until_its_node_lists_it_no_more() -> (
@@ -250,15 +252,15 @@ def test_pods_of_an_abandoned_generation_are_being_released() -> None:
 
 def test_a_change_that_waited_for_one_release_waits_for_a_later_one_too() -> None:
     wish, coming = (
-        Wish(Size(3, 8), 64, 10.0, 10.0, awaits_s=10.0),
-        Coming({"n1": Resources(cpu=1)}, {}, 11.0),
+        PendingChange(Size(3, 8), 64, 10.0, 10.0, awaits_s=10.0),
+        ReleasingCapacity({"n1": Resources(cpu=1)}, {}, 11.0),
     )
     end_s = 10.0 + LIVE.release_max_s
 
     assert bounded_wait(wish, coming, end_s - 1, LIVE) == (wish, coming)
-    assert bounded_wait(wish, coming, end_s, LIVE) == (wish, NOTHING)
+    assert bounded_wait(wish, coming, end_s, LIVE) == (wish, NOTHING_RELEASING)
 
-    idle, _ = bounded_wait(wish, NOTHING, end_s, LIVE)
+    idle, _ = bounded_wait(wish, NOTHING_RELEASING, end_s, LIVE)
     assert bounded_wait(idle, coming, end_s + 1, LIVE) == (replace(wish, awaits_s=None), coming)
 
 
@@ -271,16 +273,16 @@ def test_what_a_quota_is_still_charged_for_is_waited_for_too(order: tuple[str, .
 
 def test_the_room_is_as_it_was_after_a_trial() -> None:
     room = Room([Node("n1", free=Resources(cpu=1))], {"default": Resources(cpu=2)})
-    coming = Coming(
+    coming = ReleasingCapacity(
         {"n1": Resources(cpu=3), "lost": Resources(cpu=1)},
         {"default": Resources(cpu=3), "b": Resources()},
     )
 
     with expected_room(room, coming):
-        assert (room.nodes["n1"].free.cpu, room.purses["default"].cpu) == (4, 5)
+        assert (room.nodes["n1"].free.cpu, room.remaining_quotas["default"].cpu) == (4, 5)
 
-    assert (room.nodes["n1"].free.cpu, room.purses["default"].cpu) == (1, 2)
-    assert room.nodes.keys() == {"n1"} and room.purses.keys() == {"default"}
+    assert (room.nodes["n1"].free.cpu, room.remaining_quotas["default"].cpu) == (1, 2)
+    assert room.nodes.keys() == {"n1"} and room.remaining_quotas.keys() == {"default"}
 
 
 FIXED = {"ps": span(1), "workers": span(1)}

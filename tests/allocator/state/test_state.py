@@ -43,7 +43,7 @@ def test_a_report_proves_that_its_generation_runs_though_the_resumption_is_gone(
     story = Story().hear(node(cpu=3), accepted())
     story.decided()
     job = story.hear(progress(1, 10, 1000, 5)).state.jobs["default.mnist"]
-    assert (job.running, job.coming, job.furthest) == (1, None, 10)
+    assert (job.running, job.pending_generation, job.furthest) == (1, None, 10)
     assert job.pauses == ()
 
 
@@ -170,7 +170,9 @@ def test_a_generation_that_is_decided_again_may_be_abandoned_again():
     first = story.decided()
     story.hear(abandoned(1), replace(first, revision=2, reason="said again"), abandoned(1))
     job = story.state.jobs["default.mnist"]
-    assert job.coming is None and [said.revision for said in job.given_up.values()] == [2]
+    assert job.pending_generation is None and [said.revision for said in job.given_up.values()] == [
+        2
+    ]
     assert story.replayed() == story.facts
 
 
@@ -185,7 +187,7 @@ def test_the_generation_that_was_overtaken_may_still_come_to_run():
     story.hear(exited(first.tasks[2])).decided()
     story.hear(resumed(1))
     job = story.state.jobs["default.mnist"]
-    assert (job.running, job.coming) == (1, 2)
+    assert (job.running, job.pending_generation) == (1, 2)
 
 
 def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as_it_is():
@@ -193,14 +195,14 @@ def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as
     (first,) = decide(story.state, story.now, story.rules).actions
     story.hear(resumed(1), first)
     job = story.state.jobs["default.mnist"]
-    assert (job.running, job.coming, job.early) == (1, None, None)
+    assert (job.running, job.pending_generation, job.early) == (1, None, None)
 
 
 def test_what_a_job_says_while_its_next_generation_is_prepared_is_not_the_speed_of_its_size():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
     story.hear(resumed(1), progress(1, 10, 1000, 8.0))
-    grows = replace(story.state.jobs["default.mnist"].wanted, generation=2, revision=2)
+    grows = replace(story.state.jobs["default.mnist"].newest_decision, generation=2, revision=2)
     story.hear(grows, progress(1, 20, 1000, 2.0, step=2))
     assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [8.0]
     story.hear(abandoned(2), progress(1, 30, 1000, 6.0, step=3))
@@ -210,7 +212,7 @@ def test_what_a_job_says_while_its_next_generation_is_prepared_is_not_the_speed_
 def test_a_size_of_which_nothing_else_is_known_is_as_fast_as_it_was_while_the_next_one_was_prepared():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
-    grows = replace(story.state.jobs["default.mnist"].wanted, generation=2, revision=2)
+    grows = replace(story.state.jobs["default.mnist"].newest_decision, generation=2, revision=2)
     story.hear(resumed(1), grows, progress(1, 20, 1000, 2.0, step=2))
     assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [2.0]
 

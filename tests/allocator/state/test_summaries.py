@@ -12,7 +12,7 @@ from services.allocator.models.program_history import by_program
 from services.allocator.policies.contract import Learned, Observed, Reading
 from services.allocator.state.job import Job
 from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
-from services.allocator.state.state import CLOSED_KEPT, Closed, State, summarised
+from services.allocator.state.state import CLOSED_KEPT, ClosedJob, State, with_summaries
 from services.allocator.state.summaries import summary_of
 from shared.bus.bus import Bus
 from shared.bus.snapshots import PART_BYTES
@@ -65,15 +65,15 @@ def long_job(tasks: int, seed: int = 0) -> Job:
     )
 
 
-def whole_end(job: Job) -> Closed:
-    return Closed(
+def whole_end(job: Job) -> ClosedJob:
+    return ClosedJob(
         job, JobFinished(job="mnist", uid=UID, outcome="succeeded", samples=1000, finished_s=9.0)
     )
 
 
 def test_a_summary_teaches_the_same_and_shows_the_same() -> None:
     whole = whole_end(long_job(tasks=8))
-    short = Closed(summary_of(whole.job), whole.finished)
+    short = ClosedJob(summary_of(whole.job), whole.finished)
 
     assert by_program({"default.mnist": short}) == by_program({"default.mnist": whole})
     assert closed_view(short) == closed_view(whole)
@@ -95,12 +95,12 @@ def test_a_job_that_ends_is_kept_as_its_summary() -> None:
 def test_as_many_ends_as_are_kept_fit_into_one_message() -> None:
     ends = {f"default.j{n}": whole_end(long_job(tasks=8, seed=n)) for n in range(CLOSED_KEPT)}
 
-    assert len(snapshot.encoded(State(closed=ends))) > PART_BYTES
-    assert len(snapshot.encoded(summarised(State(closed=ends)))) < PART_BYTES / 2
+    assert len(snapshot.encode_snapshot(State(closed=ends))) > PART_BYTES
+    assert len(snapshot.encode_snapshot(with_summaries(State(closed=ends)))) < PART_BYTES / 2
 
 
 async def test_what_an_earlier_version_stored_whole_is_a_summary_from_then_on(bus: Bus) -> None:
     whole = whole_end(long_job(tasks=8))
-    await snapshot.remember(bus, State(closed={"default.mnist": whole}))
+    await snapshot.store_snapshot(bus, State(closed={"default.mnist": whole}))
 
-    assert (await snapshot.recall(bus)).closed["default.mnist"].job == summary_of(whole.job)
+    assert (await snapshot.load_snapshot(bus)).closed["default.mnist"].job == summary_of(whole.job)

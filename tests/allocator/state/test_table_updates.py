@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator import snapshot
-from services.allocator.decide import decide, prepared
+from services.allocator.decide import decide, prepare_tables
 from services.allocator.policies.contract import ClusterQuota, JobList, Quota, TaskLimits
 from services.allocator.policies.weir.job_rows import JobRow
 from services.allocator.settings import Rules
@@ -30,7 +30,7 @@ POLICIES = ("weir", "dike", "dlrover", "elastic-batch", "flowcon", "optimus", "s
 
 def is_alike(one: State, other: State, rules: Rules) -> bool:
     """Whether the tables are the same, but for rounding: models are fitted with others or alone."""
-    mine, theirs = prepared(one, rules).tables, prepared(other, rules).tables
+    mine, theirs = prepare_tables(one, rules).tables, prepare_tables(other, rules).tables
     assert mine is not None and theirs is not None
     assert [*mine.ranks] == [*theirs.ranks]
     for listed in mine.by_policy.values():
@@ -76,7 +76,7 @@ def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules)
     story = cluster.story
 
     def check() -> None:
-        story.state = prepared(story.state, rules)
+        story.state = prepare_tables(story.state, rules)
         anew = replace(without_tables(story.state), models=b"")
         assert is_alike(story.state, anew, rules)
 
@@ -89,7 +89,7 @@ def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules)
         story.decide(after_s=30.0)
         cluster.follow()
         check()
-    runs = next(job.runs for job in story.state.jobs.values() if job.runs)
+    runs = next(job.active_decision for job in story.state.jobs.values() if job.active_decision)
     node = story.state.nodes[runs.tasks[0].node]
     story.hear(replace(node, taints=(Taint(key="gone", effect="NoSchedule"),), seen="tainted"))
     check()
@@ -109,8 +109,8 @@ def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules)
 def test_a_state_that_was_stored_and_read_again_is_decided_on_alike(policy: str) -> None:
     rules = Rules(policy=policy)
     cluster = grown(rules)
-    state, now = prepared(cluster.story.state, rules), cluster.story.now + 60.0
-    stored = snapshot.encoded(state)
+    state, now = prepare_tables(cluster.story.state, rules), cluster.story.now + 60.0
+    stored = snapshot.encode_snapshot(state)
     again = msgspec.json.decode(zlib.decompress(stored), type=State)
     assert again.tables is None and again.models
     assert decide(again, now, rules) == decide(state, now, rules)
@@ -123,7 +123,7 @@ def test_a_state_that_was_stored_and_read_again_is_decided_on_alike(policy: str)
 
 
 def read_back(state: State) -> State:
-    return msgspec.json.decode(zlib.decompress(snapshot.encoded(state)), type=State)
+    return msgspec.json.decode(zlib.decompress(snapshot.encode_snapshot(state)), type=State)
 
 
 def is_as_from_facts(state: State, rules: Rules) -> bool:
@@ -140,7 +140,7 @@ def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None
     state = grown(rules).story.state
     spaces = {job.request.namespace for job in state.jobs.values()}
     limited = replace(rules, quotas={space: ClusterQuota(tasks=least) for space in spaces})
-    again = read_back(prepared(state, limited))
+    again = read_back(prepare_tables(state, limited))
     assert is_as_from_facts(again, rules)
     assert decide(again, 5000.0, rules) == decide(
         replace(without_tables(state), models=b""), 5000.0, rules
@@ -149,7 +149,7 @@ def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None
 
 def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart() -> None:
     cluster = grown(WEIR)
-    cluster.story.state = read_back(prepared(cluster.story.state, WEIR))
+    cluster.story.state = read_back(prepare_tables(cluster.story.state, WEIR))
     job = next(job for job in cluster.story.state.jobs.values() if job.running and job.progress)
     over = JobFinished(
         job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded"
@@ -162,7 +162,7 @@ def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
     """The end of the first job and the second one are heard before the next decision."""
     cluster = grown(WEIR)
     story = cluster.story
-    story.state = prepared(story.state, WEIR)
+    story.state = prepare_tables(story.state, WEIR)
     job = next(iter(story.state.jobs.values()))
     asked = replace(job.request, policy="static")
     story.hear(
@@ -171,7 +171,7 @@ def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
             job=asked.job, namespace=asked.namespace, uid=900, request=asked, accepted_s=story.now
         ),
     )
-    state = prepared(story.state, WEIR)
+    state = prepare_tables(story.state, WEIR)
     assert state.tables is not None and job.key not in state.tables.programs.of_job
     assert is_as_from_facts(state, WEIR)
 
@@ -179,9 +179,9 @@ def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
 def test_a_policy_sees_what_the_jobs_of_others_leave_of_a_quota() -> None:
     cluster = grown(WEIR)
     story = cluster.story
-    first = next(job for job in story.state.jobs.values() if job.runs)
+    first = next(job for job in story.state.jobs.values() if job.active_decision)
     space = first.request.namespace
-    alone = prepared(story.state, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
+    alone = prepare_tables(story.state, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
     assert alone is not None
     assert {job.quota for job in alone.by_policy["weir"] if job.request.namespace == space} == {
         Quota(cpu=100.0)
@@ -190,16 +190,16 @@ def test_a_policy_sees_what_the_jobs_of_others_leave_of_a_quota() -> None:
         first.key: replace(first, request=replace(first.request, policy="static"))
     }
     mixed = replace(without_tables(story.state), jobs=jobs)
-    tables = prepared(mixed, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
+    tables = prepare_tables(mixed, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
     assert tables is not None
-    held = sum(task.resources.cpu for task in first.runs.tasks)
+    held = sum(task.resources.cpu for task in first.active_decision.tasks)
     seen = {job.quota for job in tables.by_policy["weir"] if job.request.namespace == space}
     assert held > 0 and seen == {Quota(cpu=100.0 - held)}
     assert tables.jobs[first.key].quota == Quota(cpu=100.0)
 
 
 def test_models_of_another_version_are_not_read() -> None:
-    state = prepared(grown(WEIR).story.state, WEIR)
+    state = prepare_tables(grown(WEIR).story.state, WEIR)
     assert state.tables is not None
     models = encode_models(state.tables)
     found = decode_models(models)
@@ -238,9 +238,11 @@ def test_a_fresh_process_decides_alike_on_a_stored_state(tmp_path: Path) -> None
     """Its time is in the test's log; `make bench-decide` measures it."""
     warm, cluster = grown(WEIR, 4), grown(WEIR, 40)
     now = cluster.story.now + 60.0
-    state = prepared(cluster.story.state, WEIR)
-    (tmp_path / "warm").write_bytes(snapshot.encoded(prepared(warm.story.state, WEIR)))
-    (tmp_path / "state").write_bytes(snapshot.encoded(state))
+    state = prepare_tables(cluster.story.state, WEIR)
+    (tmp_path / "warm").write_bytes(
+        snapshot.encode_snapshot(prepare_tables(warm.story.state, WEIR))
+    )
+    (tmp_path / "state").write_bytes(snapshot.encode_snapshot(state))
     command = [
         sys.executable,
         "-c",

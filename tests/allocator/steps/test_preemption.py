@@ -81,7 +81,7 @@ def test_one_that_shrinks_to_its_floor_in_vain_is_suspended_instead() -> None:
     assert (given.job, given.tasks, given.generation) == (LOW, (), 2)
     assert "gives way to default.high, which has priority 7" in given.reason
     job = story.state.jobs["default.mnist"]
-    assert job.wanted is None and job.progress is not None and phase_of(job) == "Pending"
+    assert job.newest_decision is None and job.progress is not None and phase_of(job) == "Pending"
     assert story.decide() == ()
 
 

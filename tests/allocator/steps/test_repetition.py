@@ -281,7 +281,7 @@ def resized_story() -> tuple[Story, AllocationDecided]:
     ]
     change = replace(first, revision=2, tasks=tuple(larger), reason="more cores")
     story.hear(change)
-    assert story.state.jobs["default.mnist"].coming is None
+    assert story.state.jobs["default.mnist"].pending_generation is None
     return story, change
 
 
@@ -351,5 +351,5 @@ def test_no_job_stays_in_flight_without_a_time_to_look_again(
     decisions = decide(state, 100.0 + later_s, rules)
     decided_keys = {action.key() for action in decisions.actions}
     for key, job in state.jobs.items():
-        if job.coming is not None and key not in decided_keys:
+        if job.pending_generation is not None and key not in decided_keys:
             assert decisions.wake_s is not None and 100.0 + later_s < decisions.wake_s < math.inf

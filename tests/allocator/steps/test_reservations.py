@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.decide import prepared
-from services.allocator.placement.free_capacity import free_nodes, purses
+from services.allocator.decide import prepare_tables
+from services.allocator.placement.free_capacity import free_nodes, remaining_quotas
 from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Quota
-from services.allocator.steps.reservations import MOST, TRIES, Reserve
+from services.allocator.steps.reservations import MOST, TRIES, ReservationPlan
 from services.whatif.event_log import Moment
 from services.whatif.explain.explain import explained
 from shared.messages import JobFinished, JobRequested, Resources, RoleResources
@@ -37,10 +37,10 @@ def fixed(job: str, workers: int, **fields: Any) -> JobRequested:
     return request(job, ps=span(1), workers=span(workers, least=workers), **fields)
 
 
-def reserve(story: Story, now: float | None = None) -> Reserve:
-    room = Room(free_nodes(story.state), purses(story.state, story.rules.quotas))
+def reserve(story: Story, now: float | None = None) -> ReservationPlan:
+    room = Room(free_nodes(story.state), remaining_quotas(story.state, story.rules.quotas))
     at_s = story.now if now is None else now
-    made = Reserve(prepared(story.state, story.rules), room, at_s, story.rules)
+    made = ReservationPlan(prepare_tables(story.state, story.rules), room, at_s, story.rules)
     made.plan(story.state.jobs, {})
     return made
 

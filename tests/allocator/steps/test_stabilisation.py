@@ -6,8 +6,12 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.settings import Rules
-from services.allocator.steps.payback import payback, speed
-from services.allocator.steps.stabilisation import Wish, due_s, wished
+from services.allocator.steps.payback import observed_speed, payback_of
+from services.allocator.steps.stabilisation import (
+    PendingChange,
+    change_due_s,
+    update_pending_change,
+)
 from tests.allocator.builders import EVEN, progress, request
 
 RULES = Rules(window_s=2, max_delay_s=5, cooldown_s=10, pause_default_s=5)
@@ -24,28 +28,30 @@ JOB = JobSeen(
 
 
 def test_a_wish_that_holds_still_keeps_its_time_and_another_starts_anew():
-    first = wished(None, Size(2, 2), 32, 100.0, "a")
-    assert wished(first, Size(2, 2), 32, 101.0, "b") is first
-    assert wished(first, Size(2, 3), 32, 101.0, "b") == Wish(Size(2, 3), 32, 100.0, 101.0, "b")
+    first = update_pending_change(None, Size(2, 2), 32, 100.0, "a")
+    assert update_pending_change(first, Size(2, 2), 32, 101.0, "b") is first
+    assert update_pending_change(first, Size(2, 3), 32, 101.0, "b") == PendingChange(
+        Size(2, 3), 32, 100.0, 101.0, "b"
+    )
 
 
 def test_a_wish_is_due_after_its_window_its_longest_delay_or_the_cooldown():
-    assert due_s(Wish(Size(2, 2), 32, 100, 100), 0, RULES) == 102
-    assert due_s(Wish(Size(2, 2), 32, 100, 104), 0, RULES) == 105
-    assert due_s(Wish(Size(2, 2), 32, 100, 100), 99, RULES) == 109
+    assert change_due_s(PendingChange(Size(2, 2), 32, 100, 100), 0, RULES) == 102
+    assert change_due_s(PendingChange(Size(2, 2), 32, 100, 104), 0, RULES) == 105
+    assert change_due_s(PendingChange(Size(2, 2), 32, 100, 100), 99, RULES) == 109
 
 
 def test_the_gain_is_what_remains_at_both_speeds():
-    gain = payback(JOB, Size(1, 4), 32, RULES)
+    gain = payback_of(JOB, Size(1, 4), 32, RULES)
     assert (gain.saved_s, gain.cost_s, gain.pays) == (50, 5, True)
-    assert not payback(replace(JOB, pause_s=60.0), Size(1, 4), 32, RULES).pays
+    assert not payback_of(replace(JOB, pause_s=60.0), Size(1, 4), 32, RULES).pays
 
 
 def test_a_size_that_was_seen_is_not_guessed():
     seen = (*JOB.observed, Observed(1, 4, 32, 9))
-    assert speed(seen, Size(1, 4), 32) == 9
-    assert speed(seen, Size(1, 8), 32) == 18
-    assert not payback(replace(JOB, observed=seen), Size(1, 4), 32, RULES).pays
+    assert observed_speed(seen, Size(1, 4), 32) == 9
+    assert observed_speed(seen, Size(1, 8), 32) == 18
+    assert not payback_of(replace(JOB, observed=seen), Size(1, 4), 32, RULES).pays
 
 
 def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
@@ -54,17 +60,17 @@ def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
     """
     seen = (Observed(1, 2, 512, 10), Observed(1, 2, 32, 8))
     wasteful = replace(JOB, batch=512, observed=seen)
-    assert not payback(wasteful, Size(1, 2), 32, RULES).pays
+    assert not payback_of(wasteful, Size(1, 2), 32, RULES).pays
     told = replace(
         wasteful, progress=replace(progress(1, done=0, total=1000, speed=10), gradient_noise=8.0)
     )
-    assert payback(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
+    assert payback_of(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
 
 
 def test_what_a_policy_foresees_is_believed():
-    assert payback(JOB, Size(1, 2), 512, RULES, faster=2.0).saved_s == 50
-    assert not payback(JOB, Size(1, 4), 32, RULES, faster=1.01).pays
+    assert payback_of(JOB, Size(1, 2), 512, RULES, faster=2.0).saved_s == 50
+    assert not payback_of(JOB, Size(1, 4), 32, RULES, faster=1.01).pays
 
 
 def test_a_job_without_a_report_has_all_its_work_before_it():
-    assert payback(replace(JOB, progress=None), Size(1, 4), 32, RULES).pays
+    assert payback_of(replace(JOB, progress=None), Size(1, 4), 32, RULES).pays

@@ -108,7 +108,7 @@ def test_who_waits_starts_when_the_pods_of_another_are_gone_and_not_before():
     story = running(limited(cpu=3))
     story.hear(accepted(request("other"), uid=2))
     assert story.decide() == () and "and 0 is left" in story.why("other")
-    listed = own("mnist", *story.state.jobs["default.mnist"].runs.tasks)
+    listed = own("mnist", *story.state.jobs["default.mnist"].active_decision.tasks)
     story.hear(JobFinished(job="mnist", uid=1, outcome="succeeded"))
     assert story.decide() == ()
     assert size(story.hear(node(cpu=20, free=19, own=listed[:1]), node(cpu=20)).decided()) == (1, 1)
@@ -132,7 +132,7 @@ def test_a_job_that_has_no_example_left_changes_no_more():
 def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
     """Its memory is too little, and there is no more: a worker of three has to go."""
     story = running(limited(memory_gib=5), request(workers=span(3, most=3)))
-    first = story.state.jobs["default.mnist"].runs
+    first = story.state.jobs["default.mnist"].active_decision
     assert first is not None
     gone = tasks(first, "worker")[2]
     left = own("mnist", *(task for task in first.tasks if task != gone))
@@ -143,7 +143,7 @@ def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
 def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_listed():
     """A dead node tells nothing any more of the pods on it."""
     story = running(limited(cpu=3))
-    first = story.state.jobs["default.mnist"].runs
+    first = story.state.jobs["default.mnist"].active_decision
     assert first is not None
     story.hear(exited(tasks(first, "worker")[0], code=None, reason="NodeLost"))
     again = story.decided()
@@ -161,8 +161,8 @@ def test_whoever_decides_nobody_gets_more_than_the_quota(policy: str):
     held = [
         task.resources.cpu
         for job in story.state.jobs.values()
-        if job.wanted
-        for task in job.wanted.tasks
+        if job.newest_decision
+        for task in job.newest_decision.tasks
     ]
     assert 4 <= sum(held) <= 5
 

@@ -126,7 +126,7 @@ def test_a_job_that_is_changing_is_suspended_as_soon_as_it_has_changed() -> None
 def test_a_job_that_lost_a_task_is_suspended_and_not_repaired() -> None:
     story = running()
     ask(story, SuspendRequested(job="mnist"))
-    (worker, *_) = [task for task in job(story).runs.tasks if task.role == "worker"]
+    (worker, *_) = [task for task in job(story).active_decision.tasks if task.role == "worker"]
     story.hear(exited(worker, None, "NodeLost", generation=job(story).generation))
 
     assert story.decided().tasks == ()
@@ -143,7 +143,7 @@ def test_a_cancelled_job_ends_though_it_is_suspended() -> None:
 
 def test_a_job_above_its_new_bounds_shrinks_in_the_next_pass_and_keeps_its_oldest_tasks() -> None:
     story = running()
-    had = job(story).runs
+    had = job(story).active_decision
     assert size(had) == (2, 4)
 
     answer = ask(story, ChangeRequested(job="mnist", workers=Bounds(min=1, max=2)))

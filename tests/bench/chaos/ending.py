@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.allocator import snapshot
-from services.allocator.state.state import HEARD, State, apply
+from services.allocator.state.state import CONSUMED, State, apply
 from services.local.kubelet import processes
 from services.trainer.interval import FIRST_S, REDO_S
 from shared.bus.consumer import StoredMessage
@@ -206,8 +206,8 @@ async def misremembered(world: World) -> int:
     """Jobs that the allocator has otherwise than the streams, read from their beginning, have
     it.
     """
-    known = await snapshot.recall(world.watch.bus)
-    stored = [h for h in world.watch.stored() if isinstance(h.message, HEARD)]
+    known = await snapshot.load_snapshot(world.watch.bus)
+    stored = [h for h in world.watch.stored() if isinstance(h.message, CONSUMED)]
     log = [h for h in stored if h.sequence <= known.sequences[h.stream]]
     log.sort(key=lambda heard: heard.stored_s)
     read = reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())

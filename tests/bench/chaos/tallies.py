@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import msgspec
 
-from services.allocator.state.exits import Exit, own_fault
+from services.allocator.state.exits import Exit, is_own_fault
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
@@ -174,7 +174,7 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 def own_failures(heard: Iterable[StoredMessage]) -> list[str]:
     """The pods of one job whose end counts as a failure of the job."""
     ends = {m.pod: Exit(m.role, m.exit_code, m.reason, m.message) for m in of(heard, TaskExited)}
-    return sorted(pod for pod, ended in ends.items() if own_fault(ended))
+    return sorted(pod for pod, ended in ends.items() if is_own_fault(ended))
 
 
 def unanswered(heard: Iterable[StoredMessage]) -> list[str]:

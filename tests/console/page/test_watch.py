@@ -135,7 +135,7 @@ async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path
     async with secured_server.guarded(tmp_path) as server:
         allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))
         monitor = await wire.connect(server.url, MONITOR, secured_server.credentials(MONITOR))
-        await snapshot.remember(allocator, log.board.state)
+        await snapshot.store_snapshot(allocator, log.board.state)
         await monitor.publish(holding("n2"))
         await allocator.publish(decided())
         own = await wire.connect(server.url, PAGE, secured_server.credentials(PAGE))
@@ -147,7 +147,7 @@ async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path
         assert watch.board.nodes.keys() == {"n2"} and [
             d.revision for d in watch.board.decisions
         ] == [1]
-        assert (await snapshot.recall(own)).jobs.keys() == set(), (
+        assert (await snapshot.load_snapshot(own)).jobs.keys() == set(), (
             "it is ahead of these streams, and counts as absent"
         )
         await cancel_tasks(following)

@@ -30,7 +30,7 @@ async def decide(bus: Bus) -> None:
 STARTS: dict[str, Callable[[Bus], Awaitable[Any]]] = {
     "streams": Bus.verify,
     "allocator": decide,
-    "allocator's snapshot": allocator_memory.recall,
+    "allocator's snapshot": allocator_memory.load_snapshot,
     "launcher's snapshot": launcher_memory.load,
     "monitor's facts": lambda bus: read_last_facts(bus, 10),
 }

@@ -15,7 +15,7 @@ def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
     story = running(Story())
     grown = story.hear(node("n2", cpu=3)).decided()
     there = trained(story.state, story.now)
-    assert there.jobs[KEY].runs == grown and there.jobs[KEY].coming is None
+    assert there.jobs[KEY].active_decision == grown and there.jobs[KEY].pending_generation is None
     assert {n.node: (n.free.cpu, len(n.own)) for n in there.nodes.values()} == {
         "n1": (0, 3),
         "n2": (0, 3),
@@ -25,7 +25,7 @@ def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
 
 def test_what_has_ended_gives_its_room_back() -> None:
     story = running(Story())
-    worker = tasks(story.state.jobs[KEY].runs, "worker")[0]
+    worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     there = trained(story.hear(exited(worker)).state, story.now)
     assert there.nodes["n1"].free.cpu == 1 and len(there.nodes["n1"].own) == 2
 
@@ -47,7 +47,7 @@ def test_timers_do_not_count_and_the_state_itself_is_left_alone() -> None:
 
 def test_a_job_that_ends_meanwhile_is_given_nothing() -> None:
     story = running(Story(replace(AT_ONCE, max_failures=1)), cpu=12)
-    worker = tasks(story.state.jobs[KEY].runs, "worker")[0]
+    worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     story.hear(exited(worker, 1, "Error"))
     found = outcome(story.state, KEY, story.now, story.rules)
     assert found.given is None and KEY not in found.state.jobs

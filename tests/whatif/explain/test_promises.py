@@ -56,7 +56,7 @@ def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) ->
     world = World(msgspec.structs.replace(AT_ONCE if at_once else Rules(), policy=policy), shape)
     for what, whom in zip(story[::2], story[1::2], strict=True):
         world.step(what, whom)
-    there = Moment(world.state, world.now, world.decided.wishes, {}, None)
+    there = Moment(world.state, world.now, world.decided.pending_changes, {}, None)
     for key in there.state.jobs:
         found = explained(there, key, world.rules)
         assert found is not None and bool(found.means) != bool(found.nothing)
@@ -74,10 +74,10 @@ def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
         [c for c in means.changes if not isinstance(c, BY_ITSELF)],
     )
     assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
-    flies = job.coming is not None and not isinstance(
+    flies = job.pending_generation is not None and not isinstance(
         means.changes[0], Waits
     )  # a lost task is replaced at once
-    assert not flies or Trains(job=key, generation=job.coming or 0) in means.changes
+    assert not flies or Trains(job=key, generation=job.pending_generation or 0) in means.changes
     if by_hand:
         states = [
             changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)
@@ -126,7 +126,7 @@ def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) 
         found = decide(state, now, rules, wishes)
         if given_more(found, job):
             return True
-        state, wishes = said(state, found.actions, now), found.wishes
+        state, wishes = said(state, found.actions, now), found.pending_changes
         later = [s for s in (found.wake_s, look_s, until_s) if s is not None and now < s <= until_s]
         if not found.actions and not later:
             return False

@@ -39,7 +39,7 @@ from services.allocator.policies.dlrover.iteration import (
     step_s,
     throughput,
 )
-from services.allocator.state.observations import measured
+from services.allocator.state.observations import usage_by_role
 from shared.messages import JobRequested, Resources, Role
 
 Flags = NDArray[np.bool_]
@@ -316,7 +316,7 @@ def unevenness(job: JobSeen) -> float:
     """Return the cores that the busiest ps used, as a multiple of the mean of all ps."""
     if not job.progress:
         return 1.0
-    uses = [use.cpu for use in measured(job.progress, "ps")]
+    uses = [use.cpu for use in usage_by_role(job.progress, "ps")]
     total = math.fsum(uses)
     if total <= 0:
         return 1.0

@@ -51,7 +51,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import together
+from services.allocator.placement.amounts import total_of
 from services.allocator.placement.room import Room, place_most
 from services.allocator.policies.contract import (
     JobSeen,
@@ -106,7 +106,7 @@ class FreeNodes:
                 free.append(node.free)
                 largest_cpu = max(largest_cpu, node.allocatable.cpu)
                 largest_gib = max(largest_gib, node.allocatable.memory_gib)
-        all_free = together(free)
+        all_free = total_of(free)
         self.cpu = all_free.cpu
         self.gib = all_free.memory_gib
         self.largest = Resources(cpu=largest_cpu, memory_gib=largest_gib)
@@ -116,7 +116,7 @@ class FreeNodes:
         sizes = want.sizes or job.sizes
         tasks = place_most(self.room, job.key, (), want.size, job.least, sizes, serial=0)
         if tasks:
-            taken = together([task.resources for task in tasks])
+            taken = total_of([task.resources for task in tasks])
             self.cpu -= taken.cpu
             self.gib -= taken.memory_gib
 

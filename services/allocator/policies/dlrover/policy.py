@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.models.memory_forecast import limit_due, limit_for
-from services.allocator.placement.amounts import together
+from services.allocator.placement.amounts import total_of
 from services.allocator.policies.contract import (
     JobSeen,
     Node,
@@ -220,7 +220,7 @@ class Capacity(NamedTuple):
 
 def _free_capacity(cluster: Sequence[Node]) -> Capacity:
     """Return the free capacity that tasks can fill."""
-    free = together([node.free for node in cluster if node.open])
+    free = total_of([node.free for node in cluster if node.open])
     return Capacity(PACKED * free.cpu, PACKED * free.memory_gib)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import least
+from services.allocator.placement.amounts import smallest_enough
 from services.allocator.placement.room import ROLES, Room, has_room, place_most
 from services.allocator.policies.contract import JobSeen, Node, Size
 from shared.messages import Resources, Role, RoleResources
@@ -147,7 +147,7 @@ class Division:
             alike = (job.start, job.least, job.sizes)
             parts = None
             if alike not in refused:
-                parts = least(PARTS, partial(_fits, job, room, cut))
+                parts = smallest_enough(PARTS, partial(_fits, job, room, cut))
             if parts is None:
                 # No room at all, nor later for another one like it: the room only shrinks.
                 refused.add(alike)

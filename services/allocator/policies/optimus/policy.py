@@ -46,7 +46,7 @@ from typing import Literal
 
 import msgspec
 
-from services.allocator.placement.amounts import amounts, fits, less, plus, times, together
+from services.allocator.placement.amounts import add, amounts, fits, multiply, subtract, total_of
 from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from services.allocator.policies.optimus.fits import (
     Points,
@@ -111,7 +111,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 def total(parts: Iterable[tuple[Resources, int]]) -> Resources:
     """Return the sum of the parts, each so many times."""
-    return together(times(one, count) for one, count in parts)
+    return total_of(multiply(one, count) for one, count in parts)
 
 
 def allotted(jobs: Sequence[Candidate], cluster: Resources, free: Resources) -> Sizes:
@@ -129,7 +129,7 @@ def floors(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources
         wants = job.wants(job.least)
         if fits(wants, free):
             sizes[job.key] = job.least
-            free = less(free, wants)
+            free = subtract(free, wants)
     return sizes, free
 
 
@@ -147,7 +147,7 @@ def marginal(
         task = job.task(kind)
         if not fits(task, free):
             break
-        free = less(free, task)
+        free = subtract(free, task)
         size = larger(sizes[job.key], kind)
         sizes[job.key] = size
         step = _best_step(at, job, size, cluster)
@@ -285,7 +285,7 @@ def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str,
     for job in jobs:
         for task in job.tasks:
             if task.node in nodes:
-                nodes[task.node] = plus(nodes[task.node], task.resources)
+                nodes[task.node] = add(nodes[task.node], task.resources)
     return nodes
 
 
@@ -371,11 +371,11 @@ def _probe_first(
 def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
     """Return the first probe that fits into what is free, else the floor; and what is left."""
     for size in sizes:
-        more_ps = times(job.ps, size.ps - job.least.ps)
-        more_workers = times(job.worker, size.workers - job.least.workers)
-        more = plus(more_ps, more_workers)
+        more_ps = multiply(job.ps, size.ps - job.least.ps)
+        more_workers = multiply(job.worker, size.workers - job.least.workers)
+        more = add(more_ps, more_workers)
         if fits(more, free):
-            return size, less(free, more)
+            return size, subtract(free, more)
     return job.least, free
 
 
@@ -437,7 +437,7 @@ def _place_evenly(
     if not order or not fits(job.chief, free[order[0]]):
         return None
 
-    beside_chief = less(free[order[0]], job.chief)
+    beside_chief = subtract(free[order[0]], job.chief)
     for count in range(1, len(order) + 1):
         left = {order[0]: beside_chief}
         ps = _spread_evenly(order, count, size.ps)
@@ -468,7 +468,7 @@ def _take(
         here = left.get(name, free[name])
         if not fits(wants, here):
             return False
-        left[name] = less(here, wants)
+        left[name] = subtract(here, wants)
     return True
 
 
@@ -510,6 +510,6 @@ def _put(free: MutableMapping[str, Resources], wants: Resources) -> str | None:
     """Take a task from the first node with room for it; None if there is none."""
     for name, there in free.items():
         if fits(wants, there):
-            free[name] = less(there, wants)
+            free[name] = subtract(there, wants)
             return name
     return None

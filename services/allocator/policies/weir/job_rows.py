@@ -23,8 +23,8 @@ from services.allocator.models.fitting import SPEEDS
 from services.allocator.models.programs import Program, Programs, models, program, update_programs
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Fit, Points
-from services.allocator.placement.amounts import amounts, fits, plus, plus_times, together
-from services.allocator.placement.colocation import spread
+from services.allocator.placement.amounts import add, add_multiple, amounts, fits, total_of
+from services.allocator.placement.colocation import worker_node_count
 from services.allocator.policies.contract import JobSeen, Size, priority_weight
 from services.allocator.policies.weir.staircase import (
     COLUMNS,
@@ -200,9 +200,9 @@ def _fills_cluster(job: JobSeen, there: Resources, held: Resources) -> bool:
     more_workers = job.request.workers.max > size.workers
     if not more_ps and not more_workers:
         return False
-    if more_ps and fits(plus(held, job.sizes.ps), there):
+    if more_ps and fits(add(held, job.sizes.ps), there):
         return False
-    return not (more_workers and fits(plus(held, job.sizes.worker), there))
+    return not (more_workers and fits(add(held, job.sizes.worker), there))
 
 
 # ---------------------------------------------------------------- sizes that need not be steps
@@ -210,7 +210,7 @@ def _fills_cluster(job: JobSeen, there: Resources, held: Resources) -> bool:
 
 def held_by_tasks(job: JobSeen) -> Resources:
     """Return what all tasks of a job have."""
-    return together([task.resources for task in job.tasks])
+    return total_of([task.resources for task in job.tasks])
 
 
 def _present_config(
@@ -267,7 +267,7 @@ def measured(job: JobSeen, size: Size) -> float | None:
     None where nothing believable was observed.
     """
     speed = 0.0
-    nodes = spread(job.tasks)
+    nodes = worker_node_count(job.tasks)
     for seen in job.observed:
         same = (seen.ps, seen.workers, seen.batch) == (size.ps, size.workers, job.batch)
         if same and seen.nodes in (None, nodes):
@@ -280,7 +280,7 @@ def config_of(
 ) -> Config:
     """Return a size that need not be on the job's staircase. `speed`: None: by its model."""
     sizes = job.sizes
-    takes = plus_times(plus_times(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
+    takes = add_multiple(add_multiple(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
     if speed is None:
         speed = job.worth(batch) * row.fitted.speed(size.ps, size.workers, batch)
     return priced(size, batch, takes, row.there, speed)

@@ -347,7 +347,7 @@ def test_jobs_that_share_a_cluster_all_end():
 def reported(story: Story, generation: int, step: int, uid: int, name: str) -> Story:
     """Its ps use a third of their cores, its workers all; each task has 0.3 GiB."""
     job = story.state.jobs[f"default.{name}"]
-    tasks = job.runs.tasks if job.runs else ()
+    tasks = job.active_decision.tasks if job.active_decision else ()
     used = tuple(
         TaskUsage(task=t.name(), cpu=t.resources.cpu / (3 if t.role == "ps" else 1), memory_gib=0.3)
         for t in tasks

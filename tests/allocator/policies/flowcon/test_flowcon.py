@@ -311,9 +311,9 @@ LIVE_CORES = 6.0
 
 def seen_on_node(story: Story) -> None:
     """Every pod is there as it was decided."""
-    jobs = [job for job in story.state.jobs.values() if job.wanted]
-    has = sum(task.resources.cpu for job in jobs for task in job.wanted.tasks)
-    pods = tuple(pod for job in jobs for pod in own(job.request.job, *job.wanted.tasks))
+    jobs = [job for job in story.state.jobs.values() if job.newest_decision]
+    has = sum(task.resources.cpu for job in jobs for task in job.newest_decision.tasks)
+    pods = tuple(pod for job in jobs for pod in own(job.request.job, *job.newest_decision.tasks))
     story.hear(told_node(cpu=LIVE_CORES, free=max(0.0, LIVE_CORES - has), own=pods), after_s=0.0)
 
 
@@ -352,7 +352,7 @@ def test_live_cores_move_by_revisions_of_one_generation_and_a_new_job_gets_in():
         report(story, 1, "fast", second, 100.0 - second)
         report(story, 2, "flat", second, 5.0)
         settle(story)
-    has = {job.request.job: job.runs for job in story.state.jobs.values()}
+    has = {job.request.job: job.active_decision for job in story.state.jobs.values()}
     cores = {name: sum(task.resources.cpu for task in runs.tasks) for name, runs in has.items()}
     assert cores["fast"] > 1.5 * cores["flat"] and sum(cores.values()) <= LIVE_CORES
     assert {runs.generation for runs in has.values()} == {1} and has["fast"].revision > 1

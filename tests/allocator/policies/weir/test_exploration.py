@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placement.amounts import together
+from services.allocator.placement.amounts import total_of
 from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
 from services.allocator.policies.weir.exploration import longest, tries
 from services.allocator.policies.weir.job_rows import JobRow, fit_rows
 from services.allocator.policies.weir.market import Field, Jobs
 from services.allocator.policies.weir.policy import largest, rounded, weir
-from services.allocator.steps.payback import payback
+from services.allocator.steps.payback import payback_of
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
 
@@ -206,7 +206,9 @@ def test_what_a_job_holds_that_is_given_nothing_is_not_free():
 def test_a_size_is_tried_whole_or_not_at_all():
     [want] = weir(nodes(12), [running()], NOW)
     part = want.cut(Size(0, 28), 12800, "as far as there is room")
-    assert not payback(running(), part.size, part.batch, AT_ONCE, part.faster, part.speed_now).pays
+    assert not payback_of(
+        running(), part.size, part.batch, AT_ONCE, part.faster, part.speed_now
+    ).pays
 
 
 def test_devices_that_one_node_could_hold_are_tried_on_one():
@@ -223,7 +225,7 @@ def test_devices_that_one_node_could_hold_are_tried_on_one():
 def with_rows(there: list[Node], jobs: tuple[JobSeen, ...], kept: bool) -> list[JobSeen]:
     """`kept`: as they are read again where the allocator has stored them."""
     held = [task.resources for job in jobs for task in job.tasks]
-    rows = fit_rows(jobs, rounded(together([node.free for node in there] + held)), largest(there))
+    rows = fit_rows(jobs, rounded(total_of([node.free for node in there] + held)), largest(there))
     if kept:
         rows = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
     return [replace(job, model=row) for job, row in zip(jobs, rows, strict=True)]

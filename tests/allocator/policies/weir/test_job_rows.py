@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.models.programs import models, program
-from services.allocator.placement.amounts import together
+from services.allocator.placement.amounts import total_of
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policies.weir.job_rows import JobRow, Numbers, fit_rows, measured, rows_of
@@ -44,7 +44,7 @@ class Question(NamedTuple):
     def there(self) -> Resources:
         """What is free on the nodes, and what the jobs hold."""
         held = [task.resources for job in self.jobs for task in job.tasks]
-        return rounded(together([node.free for node in self.cluster] + held))
+        return rounded(total_of([node.free for node in self.cluster] + held))
 
     def rows(self) -> list[JobRow]:
         return fit_rows(self.jobs, self.there(), largest(self.cluster))

@@ -13,7 +13,7 @@ from services.allocator.policies.weir.auction import NONE
 from services.allocator.policies.weir.job_rows import fit_rows
 from services.allocator.policies.weir.market import Field, Jobs
 from services.allocator.policies.weir.policy import largest, weir
-from services.allocator.steps.payback import payback
+from services.allocator.steps.payback import payback_of
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes
@@ -173,7 +173,7 @@ def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
     elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
     job = had if seen_there else replace(had, observed=elsewhere)
     [want] = weir([gpus("n0", 4)], [job], 0.0)
-    gain = payback(job, want.size, want.batch, AT_ONCE, want.faster, want.speed_now)
+    gain = payback_of(job, want.size, want.batch, AT_ONCE, want.faster, want.speed_now)
     then = 10**6 / (gain.left_s - gain.saved_s)
     assert want.workers == 4 and f"{then:,.0f} examples/s" in want.reason
 

@@ -1,18 +1,18 @@
-"""Every message, in the order the story is told.
+"""Every message, in the order in which they occur.
 
-Law: a message is a frozen struct, written once, read by a typed decoder. Its tag (`fact`) is its
-subject without the `weir.` in front and the names behind. A decision carries the whole wanted state
-and a generation, never a difference: late or repeated messages are harmless, a lost one is healed
-by the next. New fields get defaults; tags are for ever.
+Law: a message is a frozen struct, declared once, read by a typed decoder. Its tag (`fact`) is its
+subject without the leading `weir.` and the names at the end. A decision carries the whole desired
+state and a generation, never a difference: late or repeated messages are harmless, and the next one
+makes up for a lost one. New fields get defaults; tags never change.
 
-Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB,
-`samples` examples.
+Units: `*_s` seconds (times: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB, `samples`
+examples.
 
 Every number has bounds, which are part of its type and are checked on arrival: a message beyond
-them becomes a dead letter. Within them no decision overflows. The sender of a fact keeps to them
-(`shared/bounds.py`). `metrics` alone, which are only shown, may be any number of JSON. In the same
-way every text and every list of what a job may say has a longest length: the services remember
-these, and a program may write anything.
+them becomes a dead letter. Within them no decision overflows. The sender of a fact cuts its values
+to the bounds (`shared/bounds.py`). Only `metrics`, which are shown and not used, may be any number of
+JSON. In the same way every text and every list that a job sends has a maximum length, because the
+services keep them in memory and a program may write anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
 LARGEST_PROGRAM = 16 << 20  # bytes
 LARGEST = (1 << 53) - 1  # every whole number up to it is exact as a float, too
-LONGEST_S = 366 * 86_400.0  # a year; what takes longer is told as this
+LONGEST_S = 366 * 86_400.0  # a year; longer durations are cut to this
 FASTEST = 1e12  # examples a second
 MOST_AMOUNT = 1e6  # cores, GiB or devices of one task or node
 MOST_OF_SPAN = 1_000_000  # tasks of a role, or examples of one worker's batch
@@ -70,11 +70,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """A piece of a message."""
 
 
-# ---------------------------------------------------------------- what a person asks for
+# ---------------------------------------------------------------- requests of persons
 
 
 class Resources(Part, frozen=True, kw_only=True):
-    """What one task or node has or wants: cores, GiB, devices."""
+    """Resources of one task or node: cores, GiB, devices."""
 
     cpu: Cores = 0.0
     memory_gib: Cores = 0.0
@@ -83,7 +83,7 @@ class Resources(Part, frozen=True, kw_only=True):
 
 class RoleResources(Part, frozen=True, kw_only=True):
     """Requests of one task of each role; they are its limits too, unless the job's CPU limits are
-    soft. What a role leaves out, or 0, is Weir's default.
+    soft. An absent value, or 0, means Weir's default.
     """
 
     chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
@@ -92,7 +92,7 @@ class RoleResources(Part, frozen=True, kw_only=True):
 
 
 class Span(Part, frozen=True, kw_only=True):
-    """A number that may grow and shrink: where it starts, and its bounds (both included)."""
+    """A number that may grow and shrink: its first value, and its bounds (inclusive)."""
 
     start: Bound
     min: Bound
@@ -107,13 +107,13 @@ class Program(Part, frozen=True, kw_only=True):
 
 
 class CheckpointRule(Part, frozen=True, kw_only=True):
-    """Where checkpoints go, how often, and how many stay.
+    """The place of checkpoints, their interval, and the number that is kept.
 
     `path`: a folder in the namespace's part of the cluster's checkpoint folder, or an object
     store's URL; absent: the namespace's part itself. Each job gets a folder of its own below it
     (`JobAccepted.checkpoint_folder`). `continue_from`: the folder of a finished job of the same
-    namespace; training begins with its last checkpoint. `every_s`: besides those of each hand-over;
-    absent: chosen from what a save costs and how often the job fails
+    namespace; training begins with its last checkpoint. `every_s`: interval of checkpoints besides
+    those of each hand-over; absent: chosen from the cost of a save and the rate of failures
     (`services/trainer/interval.py`).
     """
 
@@ -124,8 +124,8 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
 
 
 class Volume(Part, frozen=True, kw_only=True):
-    """A folder that every task of the job sees: a claim or, where the cluster allows it, a path of
-    the node.
+    """A folder that is mounted in every task of the job: a claim or, if the cluster allows it, a
+    path of the node.
     """
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
@@ -137,14 +137,14 @@ class Volume(Part, frozen=True, kw_only=True):
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True, gc=False
 ):
-    """What every message has: a subject, and an id that is the same each time the same is said."""
+    """The base of all messages: a subject, and an id that is the same if the content is the same."""
 
     def key(self) -> str:
-        """The last tokens of the subject."""
+        """Return the last tokens of the subject."""
         raise NotImplementedError
 
     def id(self) -> str:
-        """Deterministic, so that the server and every fold can ignore a repetition."""
+        """Return a deterministic id, so that the server and every fold can ignore a repetition."""
         raise NotImplementedError
 
 
@@ -159,7 +159,7 @@ class JobNameMessage(Message, frozen=True, kw_only=True):
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
-    """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
+    """A request for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
     `batch` is the number of examples of one update, by one worker; times the optimizer's
     `gradient_accumulation_steps`. `device_batch_max`: the most examples that a worker computes at
@@ -195,7 +195,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
 
 
 class CancelRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.cancel"):
-    """Somebody wants the job to stop and leave nothing behind."""
+    """A request to stop the job and remove all its pods."""
 
     request_id: str = "-"
 
@@ -204,15 +204,15 @@ class CancelRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.cancel
 
 
 class Bounds(Part, frozen=True, kw_only=True):
-    """Between which numbers a role of a job may grow and shrink, both included."""
+    """The least and the greatest number of tasks of a role, inclusive."""
 
     min: Bound
     max: Bound
 
 
 class ChangeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.change"):
-    """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or
-    `ChangeRejected`. What is absent stays as it is.
+    """A request for another priority or other bounds of a job. Answered by `JobChanged` or
+    `ChangeRejected`. Absent values stay as they are.
     """
 
     priority: Priority | None = None
@@ -225,8 +225,8 @@ class ChangeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.change
 
 
 class SuspendRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.suspend"):
-    """Somebody wants the job to save and to give back all that it has, until it is resumed.
-    Answered as a change is.
+    """A request that the job saves and frees all its resources until it is resumed. Answered like
+    a change.
     """
 
     request_id: str = "-"
@@ -236,7 +236,7 @@ class SuspendRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.suspe
 
 
 class ResumeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.resume"):
-    """Somebody wants a suspended job to go on from where it was. Answered as a change is."""
+    """A request that a suspended job continues from its last checkpoint. Answered like a change."""
 
     request_id: str = "-"
 
@@ -245,8 +245,8 @@ class ResumeRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.resume
 
 
 class ForgetRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.forget"):
-    """Somebody wants what a job left on the bus to be removed, this message included. Of a job that
-    is not over, only this message is.
+    """A request to remove all messages of a finished job from the bus, this one included. If the
+    job is not over, only this message is removed.
     """
 
     request_id: str = "-"
@@ -256,9 +256,9 @@ class ForgetRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.forget
 
 
 Change = ChangeRequested | SuspendRequested | ResumeRequested
-"""What a person may ask of a job that is open."""
+"""The requests that a person may make about an open job."""
 BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
-"""Requests in which an unknown field is refused: a person wrote them."""
+"""Requests that a person writes: an unknown field is refused."""
 
 
 class JobMessage(JobNameMessage, frozen=True, kw_only=True):
@@ -281,9 +281,9 @@ class JobMessage(JobNameMessage, frozen=True, kw_only=True):
 
 
 class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
-    """The request is valid and queued. `request` is it, completed (resources sized, policy named).
+    """The request is valid and queued. `request`: the completed request (resources, policy).
 
-    `checkpoint_folder`: where this job alone keeps its checkpoints, below the cluster's folder or
+    `checkpoint_folder`: the job's own folder for checkpoints, below the cluster's folder or
     the URL of `request.checkpoint.path`. Empty for a job that version 0.1.0 accepted.
     """
 
@@ -293,7 +293,7 @@ class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
 
 
 class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
-    """The request is not valid; every reason at once. An unusable name is answered as
+    """The request is not valid, with all reasons. If the name is not valid, `job` is
     `invalid-<digest>`.
     """
 
@@ -310,9 +310,8 @@ class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
 
 
 class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
-    """From now on a job has this priority and these bounds, and is suspended or not: all of it, and
-    no difference. `answers`: the stream sequence of the request. A span's `start` stays as it was
-    asked for at first.
+    """The whole new priority, bounds and suspension of a job, not a difference. `answers`: the
+    stream sequence of the request. The `start` of a span never changes.
     """
 
     answers: NotNegative
@@ -326,8 +325,8 @@ class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
 
 
 class ChangeRejected(Message, frozen=True, kw_only=True, tag="job.unchanged"):
-    """A request to change, suspend or resume a job is refused; every reason at once. `uid`: its
-    stream sequence.
+    """A request to change, suspend or resume a job is refused, with all reasons. `uid`: the stream
+    sequence of the request.
     """
 
     job: str
@@ -342,7 +341,7 @@ class ChangeRejected(Message, frozen=True, kw_only=True, tag="job.unchanged"):
         return f"{self.uid}.job.unchanged.0.-.0"
 
 
-# ---------------------------------------------------------------- what is free
+# ---------------------------------------------------------------- free capacity
 
 
 class Taint(Part, frozen=True, kw_only=True):
@@ -352,7 +351,7 @@ class Taint(Part, frozen=True, kw_only=True):
 
 
 class OwnPod(Part, frozen=True, kw_only=True):
-    """One of our pods that is subtracted from a node's free capacity."""
+    """One of Weir's pods, whose requests are subtracted from a node's free capacity."""
 
     namespace: str
     job: str
@@ -362,10 +361,11 @@ class OwnPod(Part, frozen=True, kw_only=True):
 
 
 class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"):
-    """What one node can still hold: allocatable less the requests of every pod on it, ours or not.
+    """The free capacity of one node: allocatable minus the requests of every pod on it, Weir's or
+    not.
 
-    `free` may not be below zero. `schedulable` is false for a cordoned node. `gone`: the node was
-    deleted. `seen` is a digest of what was seen, so that the same picture has the same id.
+    `free`: never below zero. `schedulable`: false for a cordoned node. `gone`: the node was deleted.
+    `seen`: a digest of the observation, so that the same observation has the same id.
     """
 
     node: str
@@ -389,8 +389,7 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
 
 
 class QuotaBound(Part, frozen=True, kw_only=True):
-    """What one ResourceQuota allows of one resource, and how much of it the pods of the namespace
-    use.
+    """The limit of one ResourceQuota for one resource, and the amount in use in the namespace.
 
     `resource`: its name in Kubernetes (`requests.cpu`, `limits.memory`, `pods`), in cores, GiB,
     devices or pods.
@@ -403,7 +402,7 @@ class QuotaBound(Part, frozen=True, kw_only=True):
 
 
 class MostResources(Part, frozen=True, kw_only=True):
-    """The most that one task may have; absent: no limit."""
+    """The upper limits of one task; absent: no limit."""
 
     cpu: Cores | None = None
     memory_gib: Cores | None = None
@@ -411,7 +410,7 @@ class MostResources(Part, frozen=True, kw_only=True):
 
 
 class TaskBounds(Part, frozen=True, kw_only=True):
-    """The least and the most that one LimitRange allows a container or a pod to have."""
+    """The lower and upper limits of one LimitRange for a container or a pod."""
 
     limit_range: Name
     least: Resources = Resources()
@@ -419,10 +418,9 @@ class TaskBounds(Part, frozen=True, kw_only=True):
 
 
 class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
-    """The ResourceQuotas and LimitRanges of one namespace, as far as they count for tasks; it may
-    have none any more.
+    """The ResourceQuotas and LimitRanges of one namespace that apply to tasks; there may be none.
 
-    Quotas with a scope count only if every task is in it. `seen` is a digest, as in
+    Quotas with a scope count only if every task is in it. `seen`: a digest, as in
     `CapacityChanged`.
     """
 
@@ -440,7 +438,7 @@ class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
 
 
 class NodeRequirement(Part, frozen=True, kw_only=True):
-    """What a label, or a field, of a node must be; the operators are those of a node affinity."""
+    """A condition on a label, or a field, of a node, with the operators of a node affinity."""
 
     key: Name
     operator: Name
@@ -448,24 +446,24 @@ class NodeRequirement(Part, frozen=True, kw_only=True):
 
 
 class NodeTerm(Part, frozen=True, kw_only=True):
-    """A node is meant that fulfils all of these requirements; without any, none is."""
+    """The nodes that fulfil all of these requirements; without requirements, no node."""
 
     labels: tuple[NodeRequirement, ...] = ()
     fields: tuple[NodeRequirement, ...] = ()
 
 
 class ClaimPlacement(Part, frozen=True, kw_only=True):
-    """Claims whose volumes only those nodes can reach that one of the terms means."""
+    """Claims whose volumes only the nodes of the terms can reach."""
 
     claims: tuple[Name, ...]
     terms: tuple[NodeTerm, ...]
 
 
 class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
-    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for
-    example.
+    """The PersistentVolumeClaims of one namespace that only some nodes can use, for example those
+    of a zone; there may be none.
 
-    It may have none any more. `seen` is a digest, as in `CapacityChanged`.
+    `seen`: a digest, as in `CapacityChanged`.
     """
 
     namespace: Namespace
@@ -484,16 +482,16 @@ CapacityFact = CapacityChanged | QuotaChanged | ClaimsChanged
 """Each takes the place of the last one of its node or namespace."""
 
 
-# ---------------------------------------------------------------- what should run
+# ---------------------------------------------------------------- decisions
 
 
 def task_name(role: Role, serial: int) -> str:
-    """Of a task in its job."""
+    """Return the name of a task in its job."""
     return f"{role}-{serial}"
 
 
 class TaskPlan(Part, frozen=True, kw_only=True):
-    """One wanted task. `serial` is never used twice in a job, `index` is TensorFlow's."""
+    """One task of a decision. `serial` is unique in a job, `index` is TensorFlow's."""
 
     role: Role
     index: NotNegative
@@ -505,14 +503,12 @@ class TaskPlan(Part, frozen=True, kw_only=True):
         return task_name(self.role, self.serial)
 
     def pod(self, job: str) -> str:
-        """The name of its pod: its `name` behind its job's, in one step, for thousands are asked
-        for at once.
-        """
+        """Return the name of its pod. One step, because a pass needs thousands of names."""
         return f"{job}-{self.role}-{self.serial}"
 
 
 class Alternative(Part, frozen=True, kw_only=True):
-    """A size that was considered and lost, and why."""
+    """A size that was considered and not chosen, with the reason."""
 
     ps: NotNegative
     workers: NotNegative
@@ -521,9 +517,8 @@ class Alternative(Part, frozen=True, kw_only=True):
 
 
 class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
-    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change.
-    `off_s`: for so long its whole cluster was off before. `checkpoint_folder`: as the job was
-    accepted with.
+    """The whole desired state of one job. `generation` rises only when tasks, nodes or batch change.
+    `off_s`: for how long its whole cluster was off before. `checkpoint_folder`: see `JobAccepted`.
     """
 
     revision: NotNegative
@@ -543,7 +538,7 @@ class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.d
         return str(self.revision)
 
 
-# ---------------------------------------------------------------- making it so
+# ---------------------------------------------------------------- tasks and generations
 
 
 class TaskMessage(JobMessage, frozen=True, kw_only=True):
@@ -562,8 +557,8 @@ class TaskMessage(JobMessage, frozen=True, kw_only=True):
 
 
 class TaskReady(TaskMessage, frozen=True, kw_only=True, tag="task.ready"):
-    """One task stands ready at these addresses. A generation takes the port that the running one
-    does not use.
+    """One task is ready at these addresses. A generation uses the port that the running one does
+    not use.
     """
 
     node: Name
@@ -580,20 +575,17 @@ class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
 SIGTERM = "SIGTERM"
 EVICTED = "Evicted"
 DELETED = "Deleted"
-"""Why a task leaves that was itself asked to end, or whose pod is taken away: nothing takes that
-back.
-"""
+"""Reasons of a task that leaves for good: it was told to end, or its pod is evicted or deleted."""
 CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
 OF_NODE = (TAINTED, CORDONED)
-"""Why a task leaves with its node, which may be taken back; the harder first."""
+"""Reasons of a task that leaves because of its node. They can be reverted; the stronger first."""
 
 
 class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
-    """A task that still works will have to go. `leaves_s`: by then it is killed; 0: nobody says
-    when.
+    """A task that still works has to leave. `leaves_s`: the time when it is killed; 0: unknown.
 
-    `why`: one of those above (SIGTERM: the task was told itself), or what else Kubernetes says.
-    `message`: of who wants it.
+    `why`: one of the reasons above (SIGTERM: the task got the signal), or another one of
+    Kubernetes. `message`: the text of the component that evicts it.
     """
 
     node: Name
@@ -602,7 +594,7 @@ class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
     message: Text = ""
 
     def ordinal(self) -> str:
-        """One notice may follow another, and each says another time."""
+        """Return the pod, reason and time: one notice may follow another with another time."""
         return f"{self.pod_uid}.{self.why}.{round(self.leaves_s)}"
 
 
@@ -618,7 +610,7 @@ class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
 
 
 class TaskAddress(Part, frozen=True, kw_only=True):
-    """Where one task of a generation listens."""
+    """The address of one task of a generation."""
 
     role: Role
     index: NotNegative
@@ -632,9 +624,9 @@ class TaskAddress(Part, frozen=True, kw_only=True):
 
 
 class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.published"):
-    """A generation's tasks all stand: who they are and where. `previous` is the generation that
-    runs now, if any; `off_s`: for so long the cluster was off before, where none does. `decided_s`:
-    when it was decided; 0: not known.
+    """The addresses of a generation whose tasks are all ready. `previous`: the generation that
+    runs now, if any; `off_s`: if none runs, for how long the cluster was off before. `decided_s`:
+    the time of the decision; 0: unknown.
     """
 
     revision: NotNegative
@@ -650,7 +642,7 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
         return str(self.revision)
 
     def addresses(self, role: Role) -> list[str]:
-        """In the order of TensorFlow's index."""
+        """Return the addresses of a role in the order of TensorFlow's index."""
         mine = sorted((t for t in self.tasks if t.role == role), key=lambda t: t.index)
         return [t.address for t in mine]
 
@@ -659,9 +651,7 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
 
 
 class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
-    """One task of the next generation stands ready beside the running one; or could not
-    (`error`).
-    """
+    """One task of the next generation is ready beside the running one, or has failed (`error`)."""
 
     seconds: Seconds = 0.0
     error: Text | None = None
@@ -671,30 +661,29 @@ class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.p
 
 
 class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handover"):
-    """All are prepared: drain `previous`, take over as `generation`. No previous: begin, or go on
-    from a checkpoint.
+    """All tasks are prepared: drain `previous`, then train as `generation`. Without `previous`,
+    begin, or continue from a checkpoint.
     """
 
     previous: NotNegative | None = None
 
 
 NOT_ENOUGH_MEMORY = "NotEnoughMemory"
-"""In the error of a task that has no room to prepare beside the running generation: the job
+"""Part of the error of a task that has no memory to prepare beside the running generation: the job
 restarts instead.
 """
 
 
 ABANDONED_KEPT = 20
-"""How many abandoned generations above the running one each service remembers: one of them may
-resume all the same.
+"""Abandoned generations above the running one that each service remembers, because one of them
+may still resume.
 """
 
 
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
-    """This generation will not be. `stood`: all its tasks stood ready, so it failed alone.
+    """This generation was abandoned. `stood`: all its tasks were ready, so it failed by itself.
 
-    `goes_on`: the generation that trains meanwhile, if one does; None, too, where its chief ends as
-    well.
+    `goes_on`: the generation that keeps training; None if there is none, or its chief ends too.
     """
 
     reason: str
@@ -712,21 +701,20 @@ class TaskUpdated(TaskMessage, frozen=True, kw_only=True, tag="task.updated"):
         return f"{self.pod_uid}.{self.revision}"
 
 
-# ---------------------------------------------------------------- it happens
+# ---------------------------------------------------------------- training
 
 
 class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved"):
-    """A checkpoint exists: it is complete and committed. `final`: the generation drained and
-    applies nothing more.
+    """A checkpoint is complete and committed. `final`: the generation has drained and applies no
+    more updates.
 
-    `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds`
-    are the two phases. `successor`: the generation for which it drained; once that one is
-    abandoned, the checkpoint is final no more. `stood`: why training stood still while it was
-    written, though it was not the last (empty: it went on). `digest`: of its files
-    (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain included;
-    `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
-    `waited_s`: how long its entry in the ledger waited for the bus. `next_s`: seconds from its end
-    to the next one.
+    `step`: updates, `samples`: examples applied since the job began; `drain_s` and `seconds`: the
+    two phases. `successor`: the generation for which it drained; if that one is abandoned, the
+    checkpoint is no longer final. `stood`: the reason why training paused while a checkpoint that
+    is not the last was written (empty: it did not pause). `digest`: of its files
+    (`services/trainer/files.py`). `pause_s`: the pause of training, drain included; `cost_s`:
+    seconds of training lost, more than the pause if writing slows training down. `waited_s`: for
+    how long its entry in the ledger waited for the bus. `next_s`: seconds to the next one.
     """
 
     step: NotNegative
@@ -745,15 +733,15 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     next_s: Seconds = 0.0
 
     def ordinal(self) -> str:
-        """A generation may drain twice at one step, for one successor after another."""
+        """Return the step, and the successor: a generation may drain twice at one step."""
         return f"{self.step}.final.{self.successor or 0}" if self.final else str(self.step)
 
 
 class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsaved"):
-    """Nothing was saved; training goes on, and the last checkpoint stays what it was.
+    """Saving failed. Training continues, and the last checkpoint remains valid.
 
-    `successor`: the generation for which this one had drained; it is given up, and this one goes
-    on.
+    `successor`: the generation for which this one had drained; it is abandoned, and this one
+    continues.
     """
 
     step: NotNegative
@@ -768,8 +756,8 @@ class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsa
 
 
 class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.skipped"):
-    """A checkpoint that the ledger names is torn or missing; `instead` is restored (empty: none is
-    left).
+    """A checkpoint of the ledger is incomplete or missing. `instead`: the one that is restored
+    (empty: there is none).
     """
 
     path: Path
@@ -777,13 +765,13 @@ class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.ski
     instead: Path = ""
 
     def ordinal(self) -> str:
-        """The end of the path: which of them."""
+        """Return the end of the path, which identifies the checkpoint."""
         return "-".join(self.path.split("/")[-2:])
 
 
 class Phases(Part, frozen=True, kw_only=True):
-    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks
-    were ready, connected and traced.
+    """The phases of a pause, in seconds. The rest was waiting: for the decision, and for tasks that
+    become ready, connect and trace.
     """
 
     drain_s: Seconds = 0.0
@@ -795,19 +783,19 @@ class Phases(Part, frozen=True, kw_only=True):
         return self.drain_s + self.save_s + self.restore_s + self.first_step_s
 
     def waiting_s(self, pause_s: float) -> float:
-        """None, where the phases together last longer: those that come first begin while updates
-        are still applied.
+        """Return the rest of the pause. It is 0 if the phases together last longer: the first ones
+        begin while updates are still applied.
         """
         return max(pause_s - self.total_s(), 0.0)
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: last update that was applied before to the first of this
-    one, on the ps' clocks (the chief's, where that update was lost), without the time for which the
+    """The generation trains. `pause_s`: from the last update before to its first update, by the
+    clocks of the ps (the chief's clock if that update was lost), without the time for which the
     whole cluster was off (`off_s`).
 
-    `learning_rate`: with which it trains; None where the program has a schedule of its own.
-    `change_s`: from the decision to its first update; 0: not known.
+    `learning_rate`: the rate it trains with; None if the program has its own schedule. `change_s`:
+    from the decision to its first update; 0: unknown.
     """
 
     step: NotNegative
@@ -821,9 +809,8 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
 
     @property
     def handover_s(self) -> float | None:
-        """The pause, where the generation before made way. None: nobody was left who could, so this
-        one went on from a checkpoint, and its pause is of a loss, a crash or a cold start, for as
-        long as nobody saw to it.
+        """Return the pause of a hand-over. None: this generation continued from a checkpoint
+        after a loss, a crash or a cold start.
         """
         return None if self.previous is None else self.pause_s
 
@@ -834,10 +821,10 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
 class TaskUsage(Part, frozen=True, kw_only=True):
     """Measured use of one task: cores (mean since the last report) and GiB (resident).
 
-    `waited`: threads that could have run and had no core, mean since the last report; None: not
-    measured. `busy`: the share of the time in which the busiest of its threads ran, or could have
-    run; None: not measured. `spare_gib`: what would be left of its limit beside a second child as
-    large as the one that runs; None: no limit.
+    `waited`: runnable threads without a core, mean since the last report; None: not measured.
+    `busy`: the share of the time in which its busiest thread ran, or was runnable; None: not
+    measured. `spare_gib`: the rest of its limit beside a second child as large as the running one;
+    None: no limit.
     """
 
     task: Name
@@ -849,9 +836,7 @@ class TaskUsage(Part, frozen=True, kw_only=True):
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):
-    """What a policy may know of the model: trainable numbers, their bytes, and how many variables
-    hold them.
-    """
+    """The size of the model: trainable parameters, their bytes, and the number of variables."""
 
     parameters: NotNegative
     bytes: NotNegative
@@ -859,12 +844,11 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
-    """How far the job is. `loss` is the mean over the examples since the last report; `epoch`: how
-    many are complete.
+    """The progress of the job. `loss`: mean over the examples since the last report; `epoch`: the
+    number of complete epochs.
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
-    not measured. `applied_s`: when the last update was applied, in seconds since 1970; 0: not
-    known.
+    not measured. `applied_s`: the time of the last update; 0: unknown.
     """
 
     step: NotNegative
@@ -884,7 +868,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
 
 
 class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
-    """The job is over. `counted`: examples applied, counted on the ps; `cause` says why, with the
+    """The job is over. `counted`: examples applied, counted on the ps; `cause`: the reason, with the
     traceback.
     """
 
@@ -900,14 +884,14 @@ class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
         return f"{self.uid}.job.finished"
 
 
-# ---------------------------------------------------------------- what befalls the services themselves
+# ---------------------------------------------------------------- incidents of the services
 
 Trouble = Literal["no room", "bus away", "bus slow", "kubernetes away", "began again"]
 
 
 class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"):
-    """A service could not say, hear or see what it must. `seconds`: how long; None: it lasts still,
-    or is a moment.
+    """A service could not publish, receive or see what it must. `seconds`: the duration; None: it
+    is not over, or was a moment.
     """
 
     service: Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
@@ -960,7 +944,7 @@ MESSAGES: tuple[type[Message], ...] = (
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message nobody could use: where it was, what it said, and why not."""
+    """A message that could not be read: its place, its body and the error."""
 
     stream: str
     sequence: int

@@ -460,7 +460,7 @@ def _without_faulty(
         actions=(*decisions.actions, *ends),
         wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
         why=decisions.why | aside,
-        wishes=decisions.pending_changes | kept_wishes,
+        pending_changes=decisions.pending_changes | kept_wishes,
         failures=tuple(search.faulty.values()),
         untried=tuple(sorted(untried)),
     )

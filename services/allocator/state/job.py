@@ -309,7 +309,7 @@ def _on_suspension(job: Job, message: AllocationDecided, stored_s: float) -> Job
         decided={},
         given_up={},
         running=None,
-        coming=None,
+        pending_generation=None,
         revision=message.revision,
         generation=max(job.generation, message.generation),
         suspended_s=job.suspended_s if repeated else stored_s,
@@ -342,7 +342,9 @@ def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
         resized_from=_resized_from(job, message),
-        coming=job.pending_generation if message.generation == job.running else message.generation,
+        pending_generation=job.pending_generation
+        if message.generation == job.running
+        else message.generation,
         crowded=False,
         revision=message.revision,
         generation=max(job.generation, message.generation),
@@ -386,7 +388,7 @@ def _on_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     return replace(
         job,
         running=now,
-        coming=None if job.pending_generation == now else job.pending_generation,
+        pending_generation=None if job.pending_generation == now else job.pending_generation,
         decided=decided,
         given_up=_newer_than(job.given_up, now),
         leaving=_notices_within(job, decided),
@@ -489,7 +491,7 @@ def _on_abandonment(job: Job, message: GenerationAbandoned, stored_s: float) -> 
         return left
     return replace(
         left,
-        coming=None,
+        pending_generation=None,
         abandonments=job.abandonments + 1,
         unprepared=job.unprepared + message.stood,
         abandoned_s=stored_s,

@@ -139,7 +139,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         state,
         sequences=state.sequences | {stream: sequence},
         stored_s=state.stored_s | {stream: stored_s},
-        spoken=spoken,
+        last_decision_seq=spoken,
         cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
     )
     return _with_marks(state, _apply_message(heard, message, sequence, stored_s), message)
@@ -351,14 +351,16 @@ def _on_rejection(state: State, message: JobRejected, sequence: int, stored_s: f
 def _without_request(state: State, uid: int) -> State:
     """Remove a request from those without an answer, and from those that could not be read."""
     asked = without_key(state.asked, uid)
-    return replace(state, asked=asked, refused=without_key(state.unreadable_requests, uid))
+    return replace(
+        state, asked=asked, unreadable_requests=without_key(state.unreadable_requests, uid)
+    )
 
 
 def add_refusal(state: State, rejected: JobRejected | ChangeRejected) -> State:
     """Remember the answer to a request that cannot be read, so that neither a race nor a restart
     loses it.
     """
-    return replace(state, refused=state.unreadable_requests | {rejected.uid: rejected})
+    return replace(state, unreadable_requests=state.unreadable_requests | {rejected.uid: rejected})
 
 
 def _on_forget_request(
@@ -514,7 +516,9 @@ def forget_messages(state: State, key: str) -> State:
     closed = state.closed
     if key in closed:
         closed = closed | {key: replace(closed[key], removed=True)}
-    return replace(state, spoken=without_key(state.last_decision_seq, key), closed=closed)
+    return replace(
+        state, last_decision_seq=without_key(state.last_decision_seq, key), closed=closed
+    )
 
 
 def with_summaries(state: State) -> State:

@@ -294,7 +294,7 @@ def _with_order(
         keys = sorted(ranks, key=ranks.__getitem__)
         ranks = {key: ranks[key] for key in keys}
         policies = {key: policies[key] for key in keys if policies.get(key)}
-    return replace(tables, ranks=ranks, policies=policies, urgent=unchanged.union(urgent))
+    return replace(tables, ranks=ranks, policies=policies, needs_attention=unchanged.union(urgent))
 
 
 def needs_attention(job: Job) -> bool:

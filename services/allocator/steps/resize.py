@@ -70,7 +70,7 @@ def start_or_resize(situation: Situation) -> Verdict:
         situation.pending_change, situation.releasing, now, situation.settings
     )
     if wish is not situation.pending_change or coming is not situation.releasing:
-        situation = replace(situation, wish=wish, coming=coming)
+        situation = replace(situation, pending_change=wish, releasing=coming)
 
     # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
     if job.suspended_s:

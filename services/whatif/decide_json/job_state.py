@@ -104,7 +104,7 @@ def _with_one_decision(job: Job, running: int | None) -> Job:
     decided = {}
     if running is not None and running in job.decided:
         decided[running] = job.decided[running]
-    return replace(job, running=running, coming=None, decided=decided)
+    return replace(job, running=running, pending_generation=None, decided=decided)
 
 
 def _has_same_tasks(decided: AllocationDecided, said: Current) -> bool:

@@ -146,7 +146,7 @@ def test_a_part_is_the_first_of_the_sizes_from_the_most_down_for_which_there_is_
 def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
     trial = short(
-        try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, how=place_all_resized))
+        try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, placer=place_all_resized))
     )
     assert trial.largest_part(NOW) == NOW and trial.place_part(NOW) is None
 
@@ -154,7 +154,7 @@ def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
 def test_tasks_that_cannot_grow_where_they_stand_are_a_shortage() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
     free = room(1.0)
-    asked = request(NOW, keep=standing(), sizes=wide, how=place_resized)
+    asked = request(NOW, keep=standing(), sizes=wide, placer=place_resized)
     assert isinstance(try_place(free, asked), Shortage) and free.nodes["n1"].free.cpu == 1
     assert [task.resources.cpu for task in placed(try_place(room(3.0), asked)).tasks] == [
         1.0,

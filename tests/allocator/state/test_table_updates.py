@@ -216,17 +216,17 @@ DECIDE_ON = """
 import sys, time, zlib
 from pathlib import Path
 import msgspec
-from services.allocator.decide import decide, prepared
-from services.allocator.policies.weir.rows import JobRow
-from services.allocator.rules import Rules
-from services.allocator.state import State
+from services.allocator.decide import decide, prepare_tables
+from services.allocator.policies.weir.job_rows import JobRow
+from services.allocator.settings import Rules
+from services.allocator.state.state import State
 
 def read(name):
     return msgspec.json.decode(zlib.decompress(Path(name).read_bytes()), type=State)
 
 rules, now = Rules(policy="weir"), float(sys.argv[1])
-decide(prepared(read(sys.argv[2]), rules), now, rules)
-state = prepared(read(sys.argv[3]), rules)
+decide(prepare_tables(read(sys.argv[2]), rules), now, rules)
+state = prepare_tables(read(sys.argv[3]), rules)
 begun = time.perf_counter()
 decisions = decide(state, now, rules)
 took = time.perf_counter() - begun

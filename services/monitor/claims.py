@@ -1,18 +1,17 @@
-"""To which nodes the volume behind each claim of a namespace can be attached.
+"""The nodes that can reach the volume behind each claim of a namespace.
 
-Law: only claims are kept that are bound to a volume, and only volumes that not every node can
-reach: by their node affinity, or by the labels of zone and region that older volumes have.
+Law: a claim counts only if it is bound to a volume that not every node can reach: because of the
+volume's node affinity, or its labels of zone and region, which older volumes have.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from services.monitor.facts import UNREADABLE, ObjectMeta
-from services.monitor.namespaces import Collection, NamespacedObject
+from services.monitor.namespaces import Collection, NamespacedObject, NamespacePicture
 from shared.bounds import within_bounds
 from shared.kube.objects import ApiObject, MalformedObject
 from shared.messages import ClaimPlacement, ClaimsChanged, Namespace, NodeRequirement, NodeTerm
@@ -23,7 +22,7 @@ ZONES = (
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
 )
-"""The labels of a volume that its nodes must have, too; `a__b` stands for `a` or `b`."""
+"""Labels of a volume that its nodes must have too; `a__b` means `a` or `b`."""
 Terms = tuple[NodeTerm, ...]
 
 
@@ -82,40 +81,36 @@ class ClaimObject(ApiObject, frozen=True):
 
 
 def read_claim(raw: bytes) -> NamespacedObject[str] | None:
-    """Read the name of the volume to which a claim is bound; None where it is bound to none. Raise
-    `Strange`.
+    """Return the name of the volume that a claim is bound to; None if it is bound to none. Raises
+    `MalformedObject`.
     """
     try:
-        read = msgspec.json.decode(raw, type=ClaimObject)
-        volume = read.spec.volume_name if read.spec else None
-        return (
-            NamespacedObject(_namespace(read.metadata.namespace), read.metadata.name, volume)
-            if volume
-            else None
-        )
+        claim = msgspec.json.decode(raw, type=ClaimObject)
+        volume = claim.spec.volume_name if claim.spec else None
+        if not volume:
+            return None
+        return NamespacedObject(_namespace(claim.metadata.namespace), claim.metadata.name, volume)
     except UNREADABLE as error:
         raise MalformedObject(str(error)) from error
 
 
 def read_volume(raw: bytes) -> NamespacedObject[Terms] | None:
-    """Read which nodes a volume is for; None where it is for all, or is nobody's. Raise
-    `Strange`.
+    """Return the nodes that can reach a volume; None if all nodes can, or no claim is bound to it.
+    Raises `MalformedObject`.
     """
     try:
-        read = msgspec.json.decode(raw, type=VolumeObject)
-        claimed = read.spec.claim_ref if read.spec else None
-        terms = read.terms() if claimed else ()
-        return (
-            NamespacedObject(_namespace(claimed.namespace), read.metadata.name, terms)
-            if claimed and terms
-            else None
-        )
+        volume = msgspec.json.decode(raw, type=VolumeObject)
+        claim = volume.spec.claim_ref if volume.spec else None
+        terms = volume.terms() if claim else ()
+        if not claim or not terms:
+            return None
+        return NamespacedObject(_namespace(claim.namespace), volume.metadata.name, terms)
     except UNREADABLE as error:
         raise MalformedObject(str(error)) from error
 
 
 def _namespace(namespace: str | None) -> str:
-    """Raise an error for a namespace that can have no jobs."""
+    """Return the namespace. Raises an error if it can have no jobs."""
     return msgspec.convert(namespace or "", Namespace)
 
 
@@ -144,42 +139,25 @@ def _zones(labels: Mapping[str, str]) -> tuple[NodeRequirement, ...]:
     )
 
 
-# ---------------------------------------------------------------- the picture
+# ---------------------------------------------------------------- picture
 
 
-class ClaimPicture:
-    """The claims and volumes there are, and what was last said of each namespace."""
-
-    def __init__(self, said: Iterable[ClaimsChanged] = ()) -> None:
-        self.begin_from(said)
+class ClaimPicture(NamespacePicture[ClaimsChanged]):
+    def __init__(self, published: Iterable[ClaimsChanged] = ()) -> None:
+        super().__init__(published)
         self.claims = Collection[str]()
         self.volumes = Collection[Terms]()
-        self.revision = ""
-        """The API's, of the newest event: what returns to an old picture is a new fact."""
 
-    def begin_from(self, said: Iterable[ClaimsChanged]) -> None:
-        """Take these for what was said."""
-        self.said = {told.namespace: told for told in said}
-
-    def news(self, namespaces: Iterable[str], now: float) -> list[ClaimsChanged]:
-        """Return what is new of these namespaces; it counts as said."""
-        told = [self._told(namespace, now) for namespace in sorted(namespaces)]
-        fresh = [each for each in told if _differs(self.said.get(each.namespace), each)]
-        self.said.update({each.namespace: each for each in fresh})
-        return fresh
-
-    def _told(self, namespace: str, now: float) -> ClaimsChanged:
-        volumes, together = self.volumes.known.get(namespace, {}), dict[Terms, list[str]]()
-        for name, bound_to in self.claims.in_namespace(namespace):
-            if bound_to in volumes:
-                together.setdefault(volumes[bound_to], []).append(name)
+    def current_fact(self, namespace: str) -> ClaimsChanged:
+        volumes = self.volumes.known.get(namespace, {})
+        claims_of: dict[Terms, list[str]] = {}
+        for name, volume in self.claims.in_namespace(namespace):
+            if volume in volumes:
+                claims_of.setdefault(volumes[volume], []).append(name)
         placements = [
-            ClaimPlacement(claims=tuple(names), terms=terms) for terms, names in together.items()
+            ClaimPlacement(claims=tuple(names), terms=terms) for terms, names in claims_of.items()
         ]
-        told = ClaimsChanged(namespace=namespace, seen="", placements=tuple(placements))
-        digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]
-        return msgspec.structs.replace(told, seen=digest, observed_s=now)
+        return ClaimsChanged(namespace=namespace, seen="", placements=tuple(placements))
 
-
-def _differs(last: ClaimsChanged | None, told: ClaimsChanged) -> bool:
-    return (last.placements if last else ()) != told.placements
+    def differs(self, last: ClaimsChanged | None, fact: ClaimsChanged) -> bool:
+        return (last.placements if last else ()) != fact.placements

@@ -1,21 +1,20 @@
-"""What the ResourceQuotas and LimitRanges of each namespace allow its tasks.
+"""The bounds that the ResourceQuotas and LimitRanges of each namespace set for tasks.
 
-Law: only what counts for tasks is kept. A task's pod has requests and no deadline, so of the quotas
-with scopes those count that are for such pods and for no others; a quota for pods of some priority
-classes is left out. What a quota allows and uses is taken from its status, by which the API server
+Law: only bounds that apply to tasks are kept. The pod of a task has requests and no deadline, so a
+quota with scopes counts only if it is for such pods and for no others; a quota for pods of some
+priority classes is left out. Limits and use are taken from the status, by which the API server
 admits pods.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from services.monitor.facts import UNREADABLE, ObjectMeta
-from services.monitor.namespaces import Collection, NamespacedObject
+from services.monitor.namespaces import Collection, NamespacedObject, NamespacePicture
 from shared.bounds import within_bounds
 from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
 from shared.messages import (
@@ -32,11 +31,10 @@ COUNTED = {"pods": 1, "count/pods": 1}
 COUNTED |= {f"{of}cpu": 1000 for of in ("", "requests.", "limits.")}
 COUNTED |= {f"{of}memory": GIB for of in ("", "requests.", "limits.")}
 COUNTED |= {f"requests.{GPU}": 1}
-"""The resources of a quota that count for tasks, and how many of their smallest units come to one
-of ours.
+"""The resources of a quota that apply to tasks, with the number of smallest units in one of Weir's.
 """
 OF_TASKS = ("Container", "Pod")
-"""The kinds of limits that count for tasks: the pod of a task has one container."""
+"""The kinds of limits that apply to tasks: the pod of a task has one container."""
 UNITS = {"cpu": ("cpu", 1000), "memory_gib": ("memory", GIB), "gpu": (GPU, 1)}
 Quantities = dict[str, str | int | float]
 
@@ -76,20 +74,19 @@ class QuotaObject(ApiObject, frozen=True):
 
     def bounds(self) -> tuple[QuotaBound, ...]:
         spec, status = self.spec or QuotaSpec(), self.status or QuotaStatus()
-        hard, used = status.hard or spec.hard or {}, status.used or {}
         if not spec.holds_tasks():
             return ()
-        return tuple(
-            within_bounds(
-                QuotaBound(
-                    quota=self.metadata.name,
-                    resource=resource,
-                    hard=_converted(resource, hard[resource]),
-                    used=_converted(resource, used.get(resource, 0)),
-                )
+        hard, used = status.hard or spec.hard or {}, status.used or {}
+        bounds = []
+        for resource in sorted(hard.keys() & COUNTED.keys()):
+            bound = QuotaBound(
+                quota=self.metadata.name,
+                resource=resource,
+                hard=_to_unit(resource, hard[resource]),
+                used=_to_unit(resource, used.get(resource, 0)),
             )
-            for resource in sorted(hard.keys() & COUNTED.keys())
-        )
+            bounds.append(within_bounds(bound))
+        return tuple(bounds)
 
 
 class LimitItem(ApiObject, frozen=True):
@@ -117,7 +114,7 @@ class LimitRangeObject(ApiObject, frozen=True):
 
 
 def read_resource_quota(raw: bytes) -> NamespacedObject[tuple[QuotaBound, ...]]:
-    """Read a ResourceQuota; raise `Strange` for what is none."""
+    """Decode a ResourceQuota. Raises `MalformedObject`."""
     try:
         read = msgspec.json.decode(raw, type=QuotaObject)
         return NamespacedObject(_namespace(read.metadata), read.metadata.name, read.bounds())
@@ -126,7 +123,7 @@ def read_resource_quota(raw: bytes) -> NamespacedObject[tuple[QuotaBound, ...]]:
 
 
 def read_limit_range(raw: bytes) -> NamespacedObject[TaskBounds]:
-    """Read a LimitRange; raise `Strange` for what is none."""
+    """Decode a LimitRange. Raises `MalformedObject`."""
     try:
         read = msgspec.json.decode(raw, type=LimitRangeObject)
         return NamespacedObject(_namespace(read.metadata), read.metadata.name, read.task_bounds())
@@ -135,17 +132,17 @@ def read_limit_range(raw: bytes) -> NamespacedObject[TaskBounds]:
 
 
 def _namespace(metadata: ObjectMeta) -> str:
-    """Raise an error for a namespace that can have no jobs."""
+    """Return the namespace. Raises an error if it can have no jobs."""
     return msgspec.convert(metadata.namespace or "", Namespace)
 
 
-def _converted(resource: str, quantity: object) -> float:
+def _to_unit(resource: str, quantity: object) -> float:
     smallest = whole_units(resource.rpartition("cpu")[1] or resource, quantity)
     return smallest / COUNTED[resource]
 
 
 def _amounts(each: Iterable[Quantities | None]) -> dict[str, list[Any]]:
-    """Return what is said of each resource, in our units."""
+    """Return the amounts of each resource, in the units of a message."""
     found: dict[str, list[Any]] = {}
     for quantities in each:
         for name, (resource, unit) in UNITS.items():
@@ -160,51 +157,31 @@ def _in_unit(smallest: int, unit: int) -> float:
     return smallest if unit == 1 else smallest / unit
 
 
-# ---------------------------------------------------------------- the picture
+# ---------------------------------------------------------------- picture
 
 
-class QuotaPicture:
-    """The quotas and limit ranges there are, and what was last said of each namespace."""
-
-    def __init__(self, said: Iterable[QuotaChanged] = ()) -> None:
-        self.begin_from(said)
+class QuotaPicture(NamespacePicture[QuotaChanged]):
+    def __init__(self, published: Iterable[QuotaChanged] = ()) -> None:
+        super().__init__(published)
         self.quotas = Collection[tuple[QuotaBound, ...]]()
         self.limit_ranges = Collection[TaskBounds]()
-        self.revision = ""
-        """The API's, of the newest event: what returns to an old picture is a new fact."""
 
-    def begin_from(self, said: Iterable[QuotaChanged]) -> None:
-        """Take these for what was said."""
-        self.said = {told.namespace: told for told in said}
-
-    def news(self, namespaces: Iterable[str], now: float) -> list[QuotaChanged]:
-        """Return what is new of these namespaces; it counts as said."""
-        told = [self._told(namespace, now) for namespace in sorted(namespaces)]
-        fresh = [each for each in told if _differs(self.said.get(each.namespace), each)]
-        self.said.update({each.namespace: each for each in fresh})
-        return fresh
-
-    def _told(self, namespace: str, now: float) -> QuotaChanged:
-        told = QuotaChanged(
+    def current_fact(self, namespace: str) -> QuotaChanged:
+        bounds: list[QuotaBound] = []
+        for _, of_quota in self.quotas.in_namespace(namespace):
+            bounds += of_quota
+        task_bounds = [each for _, each in self.limit_ranges.in_namespace(namespace)]
+        return QuotaChanged(
             namespace=namespace,
             seen="",
-            bounds=tuple(
-                bound for _, bounds in self.quotas.in_namespace(namespace) for bound in bounds
-            ),
-            task_bounds=tuple(
-                each
-                for _, each in self.limit_ranges.in_namespace(namespace)
-                if _says_anything(each)
-            ),
+            bounds=tuple(bounds),
+            task_bounds=tuple(each for each in task_bounds if _has_bounds(each)),
         )
-        digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]
-        return msgspec.structs.replace(told, seen=digest, observed_s=now)
+
+    def differs(self, last: QuotaChanged | None, fact: QuotaChanged) -> bool:
+        before = (last.bounds, last.task_bounds) if last else ((), ())
+        return before != (fact.bounds, fact.task_bounds)
 
 
-def _says_anything(each: TaskBounds) -> bool:
+def _has_bounds(each: TaskBounds) -> bool:
     return (each.least, each.most) != (Resources(), MostResources())
-
-
-def _differs(last: QuotaChanged | None, told: QuotaChanged) -> bool:
-    before = (last.bounds, last.task_bounds) if last else ((), ())
-    return before != (told.bounds, told.task_bounds)

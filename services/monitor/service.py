@@ -1,18 +1,11 @@
-"""What is new of all namespaces, from two kinds of objects that are watched. Edge.
+"""The monitor: watch the cluster, and publish free capacity, quotas and claims.
 
-A burst of events is one look, and nothing is new before both kinds have been listed: half a picture
-would say that a namespace has lost what the other kind still has to tell of.
-
-What was said before, by this monitor or another. Edge.
-
-The monitor's shell: see the cluster, say what is free and what quotas allow.
-
-What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of
-events about a node is one fact and facts about a node leave in order. Nothing is said before nodes
-and pods have both been listed. Quotas and claims are marked by namespace, and published in the same
-way by loops of their own: where they cannot be read, capacity is told all the same. When the bus
-was away, it may have lost what was said last: what is stored is read again, and what differs is
-said.
+An event marks nodes for a recount. One loop recounts and publishes them, so that a burst of events
+about a node is one fact, and facts about a node are published in order. Nothing is published before
+nodes and pods have both been listed. Quotas and claims are marked by namespace, and published in the
+same way by loops of their own: if they cannot be read, capacity is published all the same. After
+the bus was away, it may have lost the last facts: the stored ones are read again, and differences
+are published.
 """
 
 from __future__ import annotations
@@ -20,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from services.monitor import capacity
 from services.monitor.capacity import ClusterPicture
 from services.monitor.claims import ClaimPicture, read_claim, read_volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
-from services.monitor.namespaces import Collection, NamespacedObject, Value
+from services.monitor.namespaces import Collection, F, NamespacedObject, NamespacePicture, Value
 from services.monitor.quotas import QuotaPicture, read_limit_range, read_resource_quota
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -43,85 +36,75 @@ from shared.runtime.metrics import Measure, Meter
 KINDS = 2
 
 
-class NamespacePicture(Protocol):
-    """What is known of every namespace, and what was last said of it."""
+class NamespaceChanges(Generic[F]):
+    """The changes of all namespaces, from two kinds of objects that are watched.
 
-    revision: str
+    A burst of events is one change. There are none before both kinds have been listed: half of the
+    objects would look like a namespace that has lost the others.
+    """
 
-    @property
-    def said(self) -> Mapping[str, Message]: ...
-    def begin_from(self, said: Iterable[Any]) -> None: ...
-    def news(self, namespaces: Iterable[str], now: float) -> Sequence[Message]: ...
-
-
-P = TypeVar("P", bound=NamespacePicture)
-
-
-class NamespaceNews(Generic[P]):
-    def __init__(self, picture: P) -> None:
+    def __init__(self, picture: NamespacePicture[F]) -> None:
         self.picture = picture
-        self.marked, self.awake = set(picture.said), asyncio.Event()
-        self.namespaces = set(picture.said)  # all that were ever marked
-        self.listed = set[int]()  # the collections of which all objects are known
+        self.marked = set(picture.published)
+        self.awake = asyncio.Event()
+        self.namespaces = set(picture.published)  # all that were ever marked
+        self.listed = set[int]()  # the collections that are complete
 
-    def begin_from(self, said: Iterable[Message]) -> None:
-        """Take these for what was said, and look at every namespace again."""
-        self.picture.begin_from(said)
-        self._mark(self.namespaces | set(self.picture.said))
+    def restart_from(self, published: Iterable[F]) -> None:
+        """Replace the published facts, and check every namespace again."""
+        self.picture.restart_from(published)
+        self._mark(self.namespaces | set(self.picture.published))
 
-    def on_event(self, event: Event[NamespacedObject[Value]], there: Collection[Value]) -> None:
+    def on_event(
+        self, event: Event[NamespacedObject[Value]], collection: Collection[Value]
+    ) -> None:
         self.picture.revision = event.revision
         if isinstance(event, Listed):
-            self._mark(there.replace_all(event.facts))
-            self.listed.add(id(there))
+            self._mark(collection.replace_all(event.facts))
+            self.listed.add(id(collection))
         elif isinstance(event, Deleted):
-            self._mark(there.remove(event.fact))
+            self._mark(collection.remove(event.fact))
         else:
-            self._mark(there.update(event.fact))
+            self._mark(collection.update(event.fact))
 
     def _mark(self, namespaces: set[str]) -> None:
         self.marked |= namespaces
         self.namespaces |= namespaces
         self.awake.set()
 
-    async def next(self) -> Sequence[Message]:
-        """Wait for a change."""
+    async def next(self) -> Sequence[F]:
+        """Wait for changes."""
         while True:
             await self.awake.wait()
             self.awake.clear()
             if len(self.listed) == KINDS:
                 marked, self.marked = self.marked, set()
-                return self.picture.news(marked, time.time())
+                return self.picture.take_changes(marked, time.time())
 
 
 async def read_last_facts(
     bus: Bus, at_once: int, kind: type[Message] = CapacityChanged
 ) -> list[StoredMessage]:
-    """The last fact of a kind said of each node or namespace, so that a restart tells only what
-    changed meanwhile.
-
-    What cannot be read is told anew.
+    """Return the last fact of a kind about each node or namespace, so that a restart publishes only
+    what has changed since. Unreadable facts are left out, and so published again.
     """
     info = await bus.retry_until_answered(
         lambda: bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(kind))
     )
-    keys = [
-        subject.removeprefix(subjects.pattern(kind, "")) for subject in info.state.subjects or {}
-    ]
-    told: list[StoredMessage] = []
+    prefix = subjects.pattern(kind, "")
+    keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
+    facts: list[StoredMessage] = []
     for begin in range(0, len(keys), at_once):
-        heard = await asyncio.gather(
-            *(bus.last_message(kind, key) for key in keys[begin : begin + at_once])
-        )
-        told += [h for h in heard if h]
-    return told
+        batch = [bus.last_message(kind, key) for key in keys[begin : begin + at_once]]
+        facts += [fact for fact in await asyncio.gather(*batch) if fact]
+    return facts
 
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-"""Pods that hold something: bound to a node, and not ended. No others are sent."""
+"""Pods that hold resources: bound to a node, and not ended. No others are sent."""
 
 M = TypeVar("M", bound=Message)
 FACTS_SAID = (CapacityChanged, QuotaChanged, ClaimsChanged)
@@ -130,7 +113,7 @@ FACTS_SAID = (CapacityChanged, QuotaChanged, ClaimsChanged)
 class Settings(KubeSettings, frozen=True, kw_only=True):
     """`WEIR_MONITOR_<FIELD>`."""
 
-    recall_parallel: int = 100  # at start: facts that were said before, asked for at once
+    recall_parallel: int = 100  # at start: stored facts that are read at once
 
 
 def messages_of(kind: type[M], heard: Iterable[StoredMessage]) -> list[M]:
@@ -138,7 +121,7 @@ def messages_of(kind: type[M], heard: Iterable[StoredMessage]) -> list[M]:
 
 
 def sequences(heard: Iterable[StoredMessage]) -> dict[str, int]:
-    """Return, by subject, the sequence number of the last fact that we know of."""
+    """Return, by subject, the sequence of the last known fact."""
     return {subjects.subject_of(each.message): each.sequence for each in heard}
 
 
@@ -153,8 +136,10 @@ class Monitor:
     ) -> None:
         self.bus, self.recall_parallel = bus, recall_parallel
         self.picture = ClusterPicture(messages_of(CapacityChanged, known))
-        self.quotas = NamespaceNews(QuotaPicture(messages_of(QuotaChanged, known)))
-        self.claims = NamespaceNews(ClaimPicture(messages_of(ClaimsChanged, known)))
+        self.quota_picture = QuotaPicture(messages_of(QuotaChanged, known))
+        self.quotas = NamespaceChanges(self.quota_picture)
+        self.claim_picture = ClaimPicture(messages_of(ClaimsChanged, known))
+        self.claims = NamespaceChanges(self.claim_picture)
         self.last_sequences = sequences(known)
         self.bus_was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
@@ -165,11 +150,11 @@ class Monitor:
         self.pods_known = asyncio.Event()
 
     def restart_from(self, stored: list[StoredMessage]) -> None:
-        """Take what is stored for what was said, and look at every node and namespace again."""
+        """Replace the published facts, and check every node and namespace again."""
         self.last_sequences = sequences(stored)
         self._mark(self.picture.restart_from(messages_of(CapacityChanged, stored)))
-        self.quotas.begin_from(messages_of(QuotaChanged, stored))
-        self.claims.begin_from(messages_of(ClaimsChanged, stored))
+        self.quotas.restart_from(messages_of(QuotaChanged, stored))
+        self.claims.restart_from(messages_of(ClaimsChanged, stored))
 
     def on_bus_reconnect(self) -> None:
         self.bus_was_away = True
@@ -207,24 +192,24 @@ class Monitor:
             self.on_pod(event)
 
     async def watch_quotas(self, api: Api) -> None:
-        there = self.quotas.picture.quotas
+        collection = self.quota_picture.quotas
         async for event in ListWatch(api, QUOTAS, read_resource_quota).follow():
-            self.quotas.on_event(event, there)
+            self.quotas.on_event(event, collection)
 
     async def watch_limit_ranges(self, api: Api) -> None:
-        there = self.quotas.picture.limit_ranges
+        collection = self.quota_picture.limit_ranges
         async for event in ListWatch(api, LIMIT_RANGES, read_limit_range).follow():
-            self.quotas.on_event(event, there)
+            self.quotas.on_event(event, collection)
 
     async def watch_claims(self, api: Api) -> None:
-        there = self.claims.picture.claims
+        collection = self.claim_picture.claims
         async for event in ListWatch(api, CLAIMS, read_claim).follow():
-            self.claims.on_event(event, there)
+            self.claims.on_event(event, collection)
 
     async def watch_volumes(self, api: Api) -> None:
-        there = self.claims.picture.volumes
+        collection = self.claim_picture.volumes
         async for event in ListWatch(api, VOLUMES, read_volume).follow():
-            self.claims.on_event(event, there)
+            self.claims.on_event(event, collection)
 
     async def publish_changes(self) -> None:
         await self.nodes_known.wait()
@@ -237,30 +222,31 @@ class Monitor:
                 self.restart_from(await read_all_last_facts(self.bus, self.recall_parallel))
             marked, self.marked = self.marked, set()
             since_s, self.marked_s = self.marked_s, None
-            fresh = self.picture.take_changes(marked, time.time())
-            await asyncio.gather(*(self.publish_fact(told) for told in fresh))
-            if fresh and since_s is not None:
+            changes = self.picture.take_changes(marked, time.time())
+            await asyncio.gather(*map(self.publish_fact, changes))
+            if changes and since_s is not None:
                 self.reaction.observe(time.monotonic() - since_s)
 
-    async def publish_namespaces(self, news: NamespaceNews[Any]) -> None:
+    async def publish_namespaces(self, changes: NamespaceChanges[Any]) -> None:
         while True:
-            await asyncio.gather(*(self.publish_fact(told) for told in await news.next()))
+            await asyncio.gather(*map(self.publish_fact, await changes.next()))
 
-    async def publish_fact(self, told: Message) -> None:
-        """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
+    async def publish_fact(self, fact: Message) -> None:
+        """Publish a fact on top of the last known one of its subject, so that a monitor that leads
+        no longer cannot replace a newer fact.
 
-        Another may lie there although we lead (or none: facts age): we look, and the newest word is
-        ours all the same.
+        Another fact may be there although this monitor leads, or none, because facts age. Then read
+        the sequence and publish again: the newest fact is this one in any case.
         """
-        subject = subjects.subject_of(told)
+        subject = subjects.subject_of(fact)
         while True:
+            expected = self.last_sequences.get(subject, 0)
             try:
-                self.last_sequences[subject] = await self.bus.publish(
-                    told, expect_last=self.last_sequences.get(subject, 0)
-                )
+                self.last_sequences[subject] = await self.bus.publish(fact, expect_last=expected)
                 return
             except Stale:
-                self.last_sequences[subject] = await self.bus.last_sequence(type(told), told.key())
+                last = await self.bus.last_sequence(type(fact), fact.key())
+                self.last_sequences[subject] = last
 
     def measures(self) -> list[Measure]:
         return [

@@ -1,4 +1,3 @@
-"""Hears: nothing. Says: nothing. Makes the streams and buckets, those of every namespace of jobs
-too, and makes again what a server has lost. Read first: `service.py`; what is made, and how, is in
-`shared/bus/streams.py`.
+"""Creates the streams and buckets, for every namespace too, and creates lost ones again. Consumes and
+publishes no messages. Read first: `service.py`, then `shared/bus/streams.py`.
 """

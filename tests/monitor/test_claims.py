@@ -77,7 +77,7 @@ def test_the_labels_of_an_older_volume_bind_it_too():
 def test_a_volume_that_every_node_can_reach_and_a_claim_that_is_not_bound_say_nothing():
     assert terms_of(raw_volume(required=None)) == ()
     assert read_claim(msgspec.json.encode(raw_claim(bound_to=None))) is None
-    assert seen(raw_claim(), raw_volume(required=None)).news(["team-a"], 1.0) == []
+    assert seen(raw_claim(), raw_volume(required=None)).take_changes(["team-a"], 1.0) == []
 
 
 def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_something_changed():
@@ -85,11 +85,11 @@ def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_somethi
         raw_claim(), raw_claim("models"), raw_claim("other", bound_to="pv-2"), raw_volume()
     )
     picture.volumes.known["team-a"]["pv-2"] = (IN_A,)
-    (told,) = picture.news(["team-a", "team-b"], 1.0)
+    (told,) = picture.take_changes(["team-a", "team-b"], 1.0)
     assert told.placements == (ClaimPlacement(claims=("data", "models", "other"), terms=(IN_A,)),)
-    assert picture.news(["team-a"], 2.0) == []
+    assert picture.take_changes(["team-a"], 2.0) == []
     picture.volumes.known.clear()
-    (gone,) = picture.news(["team-a"], 3.0)
+    (gone,) = picture.take_changes(["team-a"], 3.0)
     assert gone.placements == () and gone.id() != told.id()
 
 
@@ -109,7 +109,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
             assert str(error)
         else:
             there.replace_all([found] if found else [])
-    for said in picture.news({*picture.claims.known, *picture.volumes.known}, 1.0):
+    for said in picture.take_changes({*picture.claims.known, *picture.volumes.known}, 1.0):
         assert (
             subjects.decode_message(subjects.subject_of(said), subjects.encode_message(said))
             == said

@@ -98,20 +98,23 @@ def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pod
 def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_when_all_is_gone():
     picture = QuotaPicture()
     assert (
-        picture.news(picture.quotas.update(read_quota(raw_quota(scopes=["BestEffort"]))), 1.0) == []
+        picture.take_changes(
+            picture.quotas.update(read_quota(raw_quota(scopes=["BestEffort"]))), 1.0
+        )
+        == []
     )
     picture.revision = "1"
-    (first,) = picture.news(picture.quotas.update(read_quota(raw_quota())), 1.0)
+    (first,) = picture.take_changes(picture.quotas.update(read_quota(raw_quota())), 1.0)
     assert first.namespace == "team-a" and len(first.bounds) == 3
-    assert picture.news(picture.quotas.update(read_quota(raw_quota())), 2.0) == []
+    assert picture.take_changes(picture.quotas.update(read_quota(raw_quota())), 2.0) == []
     picture.revision = "2"
-    (gone,) = picture.news(picture.quotas.replace_all(()), 3.0)
+    (gone,) = picture.take_changes(picture.quotas.replace_all(()), 3.0)
     assert gone.bounds == () and gone.id() != first.id()
     picture.revision = "3"
-    (again,) = picture.news(picture.quotas.update(read_quota(raw_quota())), 4.0)
+    (again,) = picture.take_changes(picture.quotas.update(read_quota(raw_quota())), 4.0)
     assert again.bounds == first.bounds and again.id() != first.id()
     restarted = QuotaPicture([again])
-    assert [each.bounds for each in restarted.news(restarted.said, 5.0)] == [()]
+    assert [each.bounds for each in restarted.take_changes(restarted.published, 5.0)] == [()]
 
 
 @settings(max_examples=200)
@@ -128,7 +131,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
             there.update(read(msgspec.json.encode(body)))
         except MalformedObject as error:
             assert str(error)
-    for said in picture.news(
+    for said in picture.take_changes(
         {space for space in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0
     ):
         assert (

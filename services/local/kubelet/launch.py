@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from services.local.kubelet.status import LOOPBACK
 from services.local.objects.bodies import Body, at_path, meta, spec
 from shared.kube.objects import whole_units
 
 PYTHONS = ("python", "python3")
 REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.-][\w.-]*)\))")
 KEYED = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
-LOOPBACK = "127.0.0.1"
 NODE_FACTS = {
     "status.podIP": LOOPBACK,
     "status.hostIP": LOOPBACK,

@@ -8,7 +8,6 @@ all ended, one with another   Failed     Error, or OOMKilled
 
 import msgspec
 
-from services.local.kubelet.launch import LOOPBACK
 from services.local.objects.bodies import (
     Body,
     containers_of,
@@ -22,6 +21,7 @@ from services.local.objects.bodies import (
 )
 from services.local.objects.requests import resources_of
 
+LOOPBACK = "127.0.0.1"
 SIGNAL_BASE = 128
 CREATING = "ContainerCreating"
 BACK_OFF = "CrashLoopBackOff"

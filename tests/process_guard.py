@@ -20,7 +20,7 @@ import signal
 import subprocess
 from types import FrameType
 
-from services.local.kubelet.keeper import SCRIPT
+from services.local.kubelet.processes import SCRIPT
 
 MARK = "TEST_RUN"
 """Not `WEIR_...`: services refuse settings that they do not know."""

@@ -1,6 +1,6 @@
 """What pods printed, as the one-machine cluster keeps it also of those that are gone. Edge.
 
-<folder>/<namespace>_<pod>_<uid>/<container>.log        how many are kept: services/local/kubelet/kept_logs.py
+<folder>/<namespace>_<pod>_<uid>/<container>.log        how many are kept: services/local/kubelet/kubelet.py
 """
 
 from __future__ import annotations

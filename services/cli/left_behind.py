@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.allocator.job_views import ENDED, JobView
 from services.cli.jobs import snapshots
-from services.local.kubelet.world import KubeletSettings
+from services.local.kubelet.container import KubeletSettings
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
 from shared.text import format_count, format_some_names

@@ -25,7 +25,7 @@ from services.cli.pod_choice import Pod, choose
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
-from services.local.kubelet.kept_logs import PODS
+from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus
 from shared.text import format_count
 

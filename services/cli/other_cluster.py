@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.local.node_spec import BadCluster, ClusterSpec, NodeSpec, parse
+from services.local.cluster_spec import BadCluster, ClusterSpec, NodeSpec, parse
 from shared.text import format_count, format_names
 
 KEPT = "cluster.yaml"

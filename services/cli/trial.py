@@ -19,9 +19,9 @@ from nats.js.api import DeliverPolicy
 from services.cli import figures, store
 from services.cli.figures import CpuSample
 from services.cli.picture import Run
-from services.local.node_spec import TenantSpec
+from services.local.cluster_spec import TenantSpec
+from services.local.controllers import pod_spec
 from services.local.stack import Stack
-from services.local.tenancy import pod_spec
 from shared.bus import bus
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage

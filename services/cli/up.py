@@ -19,7 +19,7 @@ from services.cli.other_cluster import said_of
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
-from services.local.node_spec import BadCluster, ClusterSpec, parse
+from services.local.cluster_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
 from shared.auth.permissions import OPERATOR
 from shared.bus.bus import connect

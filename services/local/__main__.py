@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from services.local.kubelet.world import KubeletSettings
-from services.local.node_spec import BadCluster, parse
+from services.local.cluster_spec import BadCluster, parse
+from services.local.kubelet.container import KubeletSettings
 from services.local.service import Settings, local_cluster
 from shared.runtime import log
 

@@ -3,24 +3,41 @@ on the store as somebody with a client could, and decide nothing themselves: see
 
 A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates
 a node writes that.
+
+The scheduler's hands: hears pods and nodes from the store, asks `scheduler.choose`, binds or
+says why not.
+
+What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not
+five thousand.
+
+The tenants of the cluster file: pods of somebody else that come and go. `due` decides, `Tenancy`
+does.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from services.local import garbage
-from services.local.journal import ADDED, DELETED, Change
+from services.local.cluster_spec import TenantSpec
+from services.local.events import NORMAL, WARNING, tell
+from services.local.objects import bodies
+from services.local.objects.admission import gates_of, new_pod
 from services.local.objects.bodies import (
     Body,
+    condition,
     is_leaving,
+    is_over,
     meta,
     name_of,
     namespace_of,
     node_of,
+    spec,
     stamp,
     uid_of,
+    with_condition,
     with_meta,
     with_spec,
     with_status,
@@ -36,8 +53,9 @@ from services.local.objects.kinds import (
     QUOTA,
     Kind,
 )
-from services.local.objects.quotas import counted
-from services.local.store import BEFORE_ALL, Deletion, Key, Store
+from services.local.objects.resources import Amounts, counted, minus, plus, pod_requests
+from services.local.scheduler import Choice, Room, choose, place, room_of, wish_of
+from services.local.store import ADDED, BEFORE_ALL, DELETED, Change, Deletion, Key, Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -81,7 +99,7 @@ class Controllers:
         body = change.after.body
         if change.verb == DELETED:
             self.owner_gone(body)
-        elif change.verb == ADDED and garbage.is_garbage(body, self.is_alive):
+        elif change.verb == ADDED and bodies.is_garbage(body, self.is_alive):
             self.take(kind, body)
         if is_leaving(body) and meta(body).get("finalizers") and change.verb != DELETED:
             self.finishing[uid_of(body)] = (kind, (namespace_of(body), name_of(body)))
@@ -113,7 +131,7 @@ class Controllers:
 
     def owner_gone(self, owner: Body) -> None:
         for kind, body in self.store.dependents(uid_of(owner)):
-            if garbage.is_garbage(body, self.is_alive):
+            if bodies.is_garbage(body, self.is_alive):
                 self.take(kind, body)
 
     def take_dependents_first(self, kind: Kind, owner: Body) -> None:
@@ -204,3 +222,166 @@ def create_namespaces(store: Store, more: Iterable[str]) -> None:
             NAMESPACE,
             {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}},
         )
+
+
+NAME = "default-scheduler"
+GATHER_S = 0.005  # pods created in one go are placed in one go
+
+
+class Ledger:
+    """What the pods on each node hold, and which pods wait for one."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[str, Amounts]] = {}  # by pod uid
+        self.used: dict[str, Amounts] = {}  # by node
+        self.waiting: dict[str, tuple[str, str]] = {}  # namespace and name by pod uid
+
+    def take(self, change: Change) -> None:
+        pod, uid = change.after.body, uid_of(change.after.body)
+        node, before = self.held.pop(uid, ("", {}))
+        if node:
+            self.used[node] = minus(self.used[node], before)
+        self.waiting.pop(uid, None)
+        if change.verb == DELETED or is_over(pod):
+            return
+        if node_of(pod):
+            self.hold(uid, node_of(pod), pod_requests(pod))
+        elif spec(pod).get("schedulerName") == NAME and not gates_of(pod) and not is_leaving(pod):
+            self.waiting[uid] = (namespace_of(pod), name_of(pod))
+
+    def hold(self, uid: str, node: str, requests: Amounts) -> None:
+        self.held[uid] = (node, requests)
+        self.used[node] = plus(self.used.get(node, {}), requests)
+
+
+class Scheduling:
+    def __init__(self, store: Store) -> None:
+        self.store, self.ledger = store, Ledger()
+        self.position = store.revision
+
+    async def run(self) -> None:
+        while True:
+            pods, nodes = self.store.journal(POD).news, self.store.journal(NODE).news
+            self.round()
+            told = [asyncio.ensure_future(news.wait()) for news in (pods, nodes)]
+            await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+            for waiting in told:
+                waiting.cancel()
+            await asyncio.sleep(GATHER_S)
+
+    def round(self) -> None:
+        """1 remember what happened, 2 look at the nodes, 3 place every pod that waits."""
+        self.catch_up()
+        if not self.ledger.waiting:
+            return
+        rooms = {
+            name_of(n): room_of(n, self.ledger.used.get(name_of(n), {}))
+            for n in self.store.bodies(NODE)
+        }
+        hopeless: dict[str, Choice] = {}  # by likeness: what does not fit once does not fit twice
+        for namespace, name in list(self.ledger.waiting.values()):
+            pod = self.store.find(POD, namespace, name)
+            if pod is not None and not node_of(pod):
+                self.settle(pod, rooms, hopeless)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        seen = self.store.revision
+        for change in self.store.journal(POD).after(self.position):
+            self.ledger.take(change)
+        self.position = seen
+
+    def settle(self, pod: Body, rooms: dict[str, Room], hopeless: dict[str, Choice]) -> None:
+        wish = wish_of(pod)
+        likeness = wish.likeness()
+        choice = hopeless.get(likeness) or choose(wish, list(rooms.values()))
+        if choice.node:
+            rooms[choice.node] = place(rooms[choice.node], wish.requests)
+            self.bind(pod, choice.node)
+        else:
+            hopeless[likeness] = choice
+            self.refuse(pod, choice.why_not)
+
+    def bind(self, pod: Body, node: str) -> None:
+        self.store.update(POD, bound(pod, node, self.store.now()))
+        message = f"Successfully assigned {namespace_of(pod)}/{name_of(pod)} to {node}"
+        tell(self.store, pod, NAME, NORMAL, "Scheduled", message)
+
+    def refuse(self, pod: Body, why: str) -> None:
+        if (condition(pod, "PodScheduled") or {}).get("message") == why:
+            return
+        self.store.update(
+            POD,
+            with_condition(pod, self.store.now(), "PodScheduled", "False", "Unschedulable", why),
+        )
+        tell(self.store, pod, NAME, WARNING, "FailedScheduling", why)
+
+
+def bound(pod: Body, node: str, now: str) -> Body:
+    return with_condition(with_spec(pod, nodeName=node), now, "PodScheduled", "True")
+
+
+HOME = "tenants"  # their namespace
+LOOK_S = 0.1
+GRACE_S = 2
+
+
+def due(tenants: Sequence[TenantSpec], elapsed_s: float) -> set[int]:
+    """Which of them should be there now, by their place in the file."""
+    return {
+        index
+        for index, t in enumerate(tenants)
+        if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
+    }
+
+
+def pod_name(index: int) -> str:
+    return f"tenant-{index + 1}"
+
+
+def pod_spec(tenant: TenantSpec) -> Body:
+    cpu = {"cpu": f"{round(tenant.cpu * 1000)}m"}
+    command = ["python", "-m", "services.local.tenant", "--cpu", f"{tenant.cpu:g}"]
+    container = {
+        "name": "tenant",
+        "image": "tenant",
+        "command": command,
+        "resources": {"requests": cpu, "limits": cpu},
+    }
+    return {
+        "containers": [container],
+        "nodeSelector": {"kubernetes.io/hostname": tenant.node},
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_S,
+    }
+
+
+class Tenancy:
+    def __init__(self, store: Store, tenants: Sequence[TenantSpec]) -> None:
+        self.store, self.tenants = store, tenants
+        self.present: set[int] = set()
+
+    async def run(self) -> None:
+        if not self.tenants:
+            return
+        self.store.create(
+            NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"})
+        )
+        start = asyncio.get_running_loop().time()
+        while True:
+            self.settle(due(self.tenants, asyncio.get_running_loop().time() - start))
+            await asyncio.sleep(LOOK_S)
+
+    def settle(self, wanted: set[int]) -> None:
+        for index in sorted(wanted - self.present):
+            self.come(index)
+        for index in sorted(self.present - wanted):
+            if self.store.find(POD, HOME, pod_name(index)) is not None:
+                self.store.delete(POD, HOME, pod_name(index), Deletion())
+        self.present = wanted
+
+    def come(self, index: int) -> None:
+        body = identified(
+            self.store, POD, pod_name(index), HOME, spec=pod_spec(self.tenants[index])
+        )
+        self.store.create(POD, new_pod(with_meta(body, generation=1, labels={"app": "tenant"})))

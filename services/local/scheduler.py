@@ -20,11 +20,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from services.local.objects.admission import NODE_TROUBLES
 from services.local.objects.bodies import Body, condition, labels, name_of, spec, status
-from services.local.objects.pod_rules import NODE_TROUBLES
-from services.local.objects.quantities import Amounts, amounts, minus
-from services.local.objects.requests import pod_requests
-from services.local.objects.selection import term_matches
+from services.local.objects.resources import Amounts, amounts, minus, pod_requests
+from services.local.objects.selectors import term_matches
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"

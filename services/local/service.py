@@ -14,27 +14,25 @@ import structlog
 from aiohttp import web
 
 from services.allocator.policies.contract import Quotas
-from services.local.api.metrics import Metrics
-from services.local.api.server import Server
-from services.local.api.watching import BOOKMARK_S
+from services.local.api.server import Metrics, Server
+from services.local.api.watch import BOOKMARK_S
+from services.local.cluster_spec import ClusterSpec, NodeSpec, TenantSpec
 from services.local.controllers import (
     Controllers,
     ControllerSettings,
+    Scheduling,
+    Tenancy,
     create_namespaces,
     identified,
 )
-from services.local.kubelet import machine, node
-from services.local.kubelet.keeper import Keeper
-from services.local.kubelet.kubelet import Kubelet
-from services.local.kubelet.processes import home_of
-from services.local.kubelet.usage import Usage
-from services.local.kubelet.world import KubeletSettings, World, bare_environment
-from services.local.node_spec import ClusterSpec, NodeSpec, TenantSpec
+from services.local.kubelet import cgroup_manager
+from services.local.kubelet import kubelet as kubelet_module
+from services.local.kubelet.container import KubeletSettings, World, bare_environment
+from services.local.kubelet.kubelet import Kubelet, Usage
+from services.local.kubelet.processes import Keeper, home_of
 from services.local.objects.bodies import micro_stamp, with_spec
 from services.local.objects.kinds import LEASE, NODE
-from services.local.scheduling import Scheduling
 from services.local.store import Store
-from services.local.tenancy import Tenancy
 
 log = structlog.get_logger()
 
@@ -63,7 +61,7 @@ class Cluster:
         home = home_of(self.data)
         self.store = Store(int(time.time() * REVISIONS_PER_S))
         self.keeper = Keeper(home)
-        groups = machine.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
+        groups = cgroup_manager.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
         self.world = World(
             store=self.store,
             cgroups=groups,
@@ -146,14 +144,16 @@ class Cluster:
     def register(self) -> None:
         for name, spec in self.spec.named().items():
             self.world.cgroups.open_node(name, round(spec.cpu * 1000))
-            body = identified(self.store, NODE, name, status=node.status_of(spec, name), spec={})
-            body["metadata"]["labels"] = node.labels_for(name)
-            self.store.create(NODE, node.ready(body, self.store.now()))
+            body = identified(
+                self.store, NODE, name, status=kubelet_module.status_of(spec, name), spec={}
+            )
+            body["metadata"]["labels"] = kubelet_module.labels_for(name)
+            self.store.create(NODE, kubelet_module.ready(body, self.store.now()))
             lease = identified(self.store, LEASE, name, LEASES)
             self.store.create(LEASE, with_spec(lease, **self.lease(name)))
 
     def lease(self, name: str) -> dict[str, Any]:
-        return node.lease_spec(name, micro_stamp(self.store.clock()), LEASE_DURATION_S)
+        return kubelet_module.lease_spec(name, micro_stamp(self.store.clock()), LEASE_DURATION_S)
 
     async def keep_alive(self) -> None:
         beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
@@ -167,7 +167,7 @@ class Cluster:
 
     def report(self) -> None:
         """How each node is."""
-        condition = node.shutting_down if self.is_going else node.ready
+        condition = kubelet_module.shutting_down if self.is_going else kubelet_module.ready
         for name in self.kubelet.nodes:
             self.store.change(NODE, "", name, lambda body: condition(body, self.store.now()))
 

@@ -6,27 +6,52 @@ A service that dies is started again at once; the stack itself dies as a whole, 
 
     async with Stack(folder, cluster_file) as stack:
         stack.nats_url, stack.kube_url
+
+Several nats-servers on this machine that form one cluster, so that the bus survives the loss of
+one. Edge.
+
+Who may use the API of the cluster stand-in: holders of a token that only its owner's files
+contain. Edge.
+
+The API runs commands as its owner for anybody who may create pods, and every local user reaches its
+port. So each request carries a bearer token, random for each folder and kept for the next start.
+
+What a cluster that was killed could not say at its end, the next one says before anybody
+decides. Edge.
+
+One that is stopped in order says last that its nodes take nothing any more. After a `kill -9` of
+everything the newest word of each node is of a moment when it was there, with pods that died with
+it; and it may have been another machine. So each is told to be not ready, and the monitor tells of
+those that there are, as they are, once it has seen them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import structlog
+from msgspec.structs import replace
+from nats.errors import Error as NatsError
 
-from services.local import kube_access, nats_clusters
-from services.local.closing import close_nodes
+from services.monitor.capacity import capacity_digest
+from services.monitor.service import read_last_facts
 from shared.auth import keyring
+from shared.auth.keyring import write_private
 from shared.auth.permissions import MONITOR, OPERATOR, SETUP
 from shared.bus import bus
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.messages import CapacityChanged
 from shared.runtime import process
 from shared.runtime.process import free_port
 
@@ -147,7 +172,7 @@ class Stack:
     @property
     def nats_parts(self) -> tuple[str, ...]:
         """The names of the servers of the bus: of their parts, and in their cluster."""
-        return tuple(nats_clusters.server_name(number) for number in range(len(self.nats_ports)))
+        return tuple(server_name(number) for number in range(len(self.nats_ports)))
 
     @property
     def operator(self) -> str:
@@ -170,7 +195,7 @@ class Stack:
     @property
     def kube_headers(self) -> dict[str, str]:
         """Return the headers that the cluster's API asks of every request."""
-        return {"Authorization": f"Bearer {kube_access.token_file(self.credentials).read_text()}"}
+        return {"Authorization": f"Bearer {token_file(self.credentials).read_text()}"}
 
     async def __aenter__(self) -> Stack:
         vacant(self.nats_port, self.kube_port)
@@ -220,8 +245,8 @@ class Stack:
         server = Path(sys.executable).with_name("nats-server")
         keyring.write_credentials(self.credentials, time.time())
         config = self.folder / "nats.conf"
-        config.write_text(nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
-        cluster = nats_clusters.route_options([free_port() for _ in self.nats_ports])
+        config.write_text(server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
+        cluster = route_options([free_port() for _ in self.nats_ports])
         for name, port, options in zip(self.nats_parts, self.nats_ports, cluster, strict=True):
             where = [
                 "-a",
@@ -237,9 +262,7 @@ class Stack:
         for name, port in zip(self.nats_parts, self.nats_ports, strict=True):
             await self._answers(name, port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await nats_clusters.create_streams(
-            connection, len(self.nats_ports), self.namespaces, START_S
-        )
+        await create_streams(connection, len(self.nats_ports), self.namespaces, START_S)
         await connection.close()
 
     async def _close_nodes(self) -> None:
@@ -251,8 +274,8 @@ class Stack:
     async def _start_cluster(self) -> None:
         command = [sys.executable, "-m", "services.local", "--cluster", str(self.cluster_file)]
         command += ["--data", str(self.folder / "cluster"), "--port", str(self.kube_port)]
-        command += ["--token-file", str(kube_access.token_file(self.credentials))]
-        self.kubeconfig = str(kube_access.write_kubeconfig(self.credentials, self.kube_url))
+        command += ["--token-file", str(token_file(self.credentials))]
+        self.kubeconfig = str(write_kubeconfig(self.credentials, self.kube_url))
         await self._start("cluster", command, {})
         await self._answers("cluster", self.kube_port)
 
@@ -273,8 +296,8 @@ class Stack:
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
-            "WEIR_MONITOR_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
-            "WEIR_LAUNCHER_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
+            "WEIR_MONITOR_KUBE_TOKEN_FILE": str(token_file(self.credentials)),
+            "WEIR_LAUNCHER_KUBE_TOKEN_FILE": str(token_file(self.credentials)),
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
             "WEIR_ALLOCATOR_IMAGES": "",  # none is used here
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
@@ -325,3 +348,122 @@ def listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+CLUSTER = "weir"
+SYNC_INTERVAL = "500ms"
+"""How often a server writes to its disk what it has acknowledged; `deploy/base/nats.conf` has the
+same.
+
+The server's timer starts again when a write has ended. So a power failure of the whole bus loses at
+most this time and one write: within 1 s, for every stream. The server's default is two minutes. It
+has one setting for all streams.
+"""
+
+
+def server_config(auth_file: str) -> str:
+    """Return the configuration of a server; `auth_file`: whom it believes, relative to the folder
+    of this file.
+    """
+    return f'jetstream {{ sync_interval: {SYNC_INTERVAL} }}\ninclude "{auth_file}"\n'
+
+
+def server_name(number: int) -> str:
+    """Return the name of a server: of the first, `nats`."""
+    return "nats" if number == 0 else f"nats-{number + 1}"
+
+
+def route_options(ports: Sequence[int]) -> list[list[str]]:
+    """Return the options of each server that make it one of a cluster; `ports`: where each listens
+    to the others.
+
+    A server alone needs none.
+    """
+    if len(ports) == 1:
+        return [[]]
+    routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+    return [
+        [
+            "-n",
+            server_name(n),
+            "--cluster_name",
+            CLUSTER,
+            "--cluster",
+            f"nats://127.0.0.1:{port}",
+            "--routes",
+            routes,
+        ]
+        for n, port in enumerate(ports)
+    ]
+
+
+async def create_streams(
+    connection: Bus, servers: int, namespaces: Iterable[str], within_s: float
+) -> None:
+    """Create all streams with a replica on each server.
+
+    Servers that have just started elect a leader first, and know of each other only a little later;
+    until then they do not answer, or have no place for a replica. So with several it is tried again
+    until `within_s` has passed.
+    """
+    end_s = time.monotonic() + within_s
+    namespaces = tuple(namespaces)
+    while True:
+        try:
+            await connection.create(replicas=servers, namespaces=namespaces)
+            return
+        except NatsError:
+            if servers == 1 or time.monotonic() > end_s:
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
+TOKEN, KUBECONFIG = "cluster.token", "kubeconfig"
+TOKEN_BYTES = 32
+NAME = "weir-up"
+
+
+def token_file(credentials: Path) -> Path:
+    """Return the file with the token; write one at random if it is not there yet."""
+    path = credentials / TOKEN
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(TOKEN_BYTES))
+    return path
+
+
+def write_kubeconfig(credentials: Path, url: str) -> Path:
+    """Write a kubeconfig for kubectl and for `weir logs`; return its path. JSON is YAML.
+
+    The token is in the server's URL, too: over http kubectl sends no bearer token.
+    """
+    token = token_file(credentials).read_text()
+    scheme, _, address = url.partition("://")
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": {"server": f"{scheme}://{NAME}:{token}@{address}"}}],
+        "users": [{"name": NAME, "user": {"token": token}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
+    }
+    path = credentials / KUBECONFIG
+    write_private(path, json.dumps(config, indent=1))
+    return path
+
+
+AT_ONCE = 100
+"""Facts that are asked for together."""
+
+
+async def close_nodes(bus: Bus, now: float) -> None:
+    """In the monitor's name, as long as there is none; a newer word than ours stands."""
+    for heard in await read_last_facts(bus, AT_ONCE):
+        if isinstance(heard.message, CapacityChanged) and heard.message.ready:
+            with contextlib.suppress(Stale):
+                await bus.publish(closed(heard.message, now), expect_last=heard.sequence)
+
+
+def closed(told: CapacityChanged, now: float) -> CapacityChanged:
+    """Without pods: whatever ended the cluster ended them."""
+    shut = replace(told, ready=False, free=told.allocatable, own=(), observed_s=now)
+    return replace(shut, seen=capacity_digest(shut, told.seen))

@@ -13,18 +13,35 @@ Nothing here waits, so each call is a transaction. Deleting follows the rules of
 
 Objects live in memory only: a cluster that is started again is a new one, with revisions above
 those of the last.
+
+What happened, in order: the memory behind every watch.
+
+One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once
+for all watchers. A watcher is no queue but a position: it reads what came since, and sleeps on
+`news`. So five hundred watchers cost nothing while nothing happens, and a slow one holds nobody up:
+if the journal has forgotten the revision after which it wants to read, it is told so (410 Expired)
+and lists again, just as behind a real API server.
 """
+
+from __future__ import annotations
 
 import asyncio
 import time
 import uuid
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import msgspec
 from sortedcontainers import SortedDict
 
-from services.local.garbage import owners_of
-from services.local.journal import ADDED, DELETED, MODIFIED, Change, Journal, Stored
+from services.local.objects.api_errors import (
+    already_exists,
+    conflict,
+    expired,
+    forbidden,
+    not_found,
+)
 from services.local.objects.bodies import (
     Body,
     is_leaving,
@@ -33,6 +50,7 @@ from services.local.objects.bodies import (
     name_of,
     namespace_of,
     node_of,
+    owners_of,
     spec,
     stamp,
     uid_of,
@@ -40,8 +58,8 @@ from services.local.objects.bodies import (
     with_status,
 )
 from services.local.objects.kinds import KINDS, NAMESPACE, POD, QUOTA, Kind
-from services.local.objects.quotas import exceeded
-from services.local.objects.refusals import already_exists, conflict, forbidden, not_found
+from services.local.objects.resources import exceeded
+from services.local.objects.selectors import Match
 
 Key = tuple[str, str]  # namespace, name
 BEFORE_ALL: Key = ("", "")  # names are not empty
@@ -294,3 +312,107 @@ def check_preconditions(kind: Kind, body: Body, how: Deletion) -> None:
         if wanted and meta(body)[field] != wanted:
             why = f"the {field} in the precondition ({wanted}) is not the one in record ({meta(body)[field]})"
             raise conflict(kind.plural, name_of(body), why)
+
+
+KEPT_S = 300.0
+"""`etcd-compaction-interval` of a kube-apiserver."""
+
+encode = msgspec.json.Encoder().encode
+
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+BOOKMARK = "BOOKMARK"
+ERROR = "ERROR"
+
+
+class Stored:
+    """One version of one object, and its bytes, made when first asked for."""
+
+    __slots__ = ("_encoded", "body", "revision")
+
+    def __init__(self, body: Body, revision: int) -> None:
+        self.body, self.revision = body, revision
+        self._encoded: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        if self._encoded is None:
+            self._encoded = encode(self.body)
+        return self._encoded
+
+
+def line_of(verb: str, encoded: bytes) -> bytes:
+    return b'{"type":"' + verb.encode() + b'","object":' + encoded + b"}\n"
+
+
+class Change:
+    __slots__ = ("_lines", "after", "before", "revision", "verb")
+
+    def __init__(self, verb: str, before: Stored | None, after: Stored) -> None:
+        self.verb = verb
+        self.before = before
+        self.after = after
+        self.revision = after.revision
+        self._lines: dict[str, bytes] = {}
+
+    def seen_by(self, match: Match) -> str | None:
+        """What a watcher with this selector should be told, if anything."""
+        was = self.before is not None and match(self.before.body)
+        fits = match(self.after.body)
+        if self.verb == DELETED:
+            return DELETED if was or fits else None
+        if was and fits:
+            return MODIFIED
+        return ADDED if fits else DELETED if was else None
+
+    def shown(self, verb: str) -> Body:
+        """An object that stopped matching is shown as it last matched, at the revision of the
+        change.
+        """
+        if verb == DELETED != self.verb and self.before is not None:
+            return with_meta(self.before.body, resourceVersion=str(self.revision))
+        return self.after.body
+
+    def line(self, verb: str) -> bytes:
+        if verb not in self._lines:
+            body = self.shown(verb)
+            self._lines[verb] = line_of(
+                verb, self.after.encoded if body is self.after.body else encode(body)
+            )
+        return self._lines[verb]
+
+
+class Journal:
+    """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too
+    many.
+    """
+
+    def __init__(self, since: int, length: int) -> None:
+        self.floor = since  # changes up to and including this revision are forgotten
+        self.changes: deque[Change] = deque()
+        self.written_s: deque[float] = deque()
+        self.length = length
+        self.news = asyncio.Event()
+
+    def append(self, change: Change, now_s: float) -> None:
+        self.changes.append(change)
+        self.written_s.append(now_s)
+        while len(self.changes) > self.length or self.written_s[0] < now_s - KEPT_S:
+            self.written_s.popleft()
+            self.floor = self.changes.popleft().revision
+        told, self.news = self.news, asyncio.Event()
+        told.set()
+
+    def after(self, revision: int) -> list[Change]:
+        """Every change later than this revision; raises Expired if some are forgotten."""
+        if revision < self.floor:
+            raise expired(revision, self.floor)
+        if not self.changes or self.changes[-1].revision <= revision:
+            return []
+        start = bisect_right(self.changes, revision, key=lambda change: change.revision)
+        return (
+            [self.changes[index] for index in range(start, len(self.changes))]
+            if start
+            else list(self.changes)
+        )

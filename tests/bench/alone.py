@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from services.local.kubelet.machine import own_group
+from services.local.kubelet.cgroup_manager import own_group
 from services.local.stack import Stack
 
 GROUPS = Path("/sys/fs/cgroup")

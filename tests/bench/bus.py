@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from services.local.nats_clusters import SYNC_INTERVAL
+from services.local.stack import SYNC_INTERVAL
 from shared.bus.subjects import FACTS
 from tests.bench.report import finish, percentile, say
 from tests.conftest import NatsServer, connected

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from services.local.node_spec import NodeSpec
+from services.local.cluster_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage

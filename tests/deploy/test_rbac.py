@@ -19,7 +19,7 @@ from services.launcher import pods
 from services.launcher import service as launcher
 from services.launcher.events import COMPONENT
 from services.launcher.service import Settings as LauncherSettings
-from services.local.node_spec import NodeSpec
+from services.local.cluster_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
 from services.monitor import service as monitor
 from services.monitor.service import Settings as MonitorSettings

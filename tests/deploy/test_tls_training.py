@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.trial import trial
-from services.local import nats_clusters
+from services.local import stack as stack_module
 from services.local.stack import SERVICES, Stack
 from shared.auth.permissions import SETUP
 from shared.bus import bus
@@ -48,7 +48,7 @@ class StackOnBus(Stack):
 
     async def _start_nats(self) -> None:
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await nats_clusters.create_streams(connection, SERVERS, self.namespaces, WITHIN_S)
+        await stack_module.create_streams(connection, SERVERS, self.namespaces, WITHIN_S)
         await connection.close()
 
 

@@ -26,9 +26,9 @@ import aiohttp
 import psutil
 
 from services.cli.trial import NAMESPACE, Trial, trial
-from services.local.node_spec import TenantSpec
+from services.local.cluster_spec import TenantSpec
+from services.local.controllers import pod_spec
 from services.local.stack import Stack
-from services.local.tenancy import pod_spec
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,

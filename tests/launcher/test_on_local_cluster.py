@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from services.launcher import pods
 from services.launcher.service import start
 from services.launcher.settings import Settings
+from services.local.cluster_spec import NodeSpec
 from services.local.controllers import identified
-from services.local.kubelet.rules import limits_of
-from services.local.node_spec import NodeSpec
+from services.local.kubelet.pod_status import limits_of
 from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
 from shared.bus import bus as wire

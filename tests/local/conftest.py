@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kubernetes.aio import client
 
+from services.local.cluster_spec import NodeSpec
 from services.local.controllers import ControllerSettings
 from services.local.kubelet import processes
-from services.local.kubelet.world import KubeletSettings
-from services.local.node_spec import NodeSpec
+from services.local.kubelet.container import KubeletSettings
 from services.local.objects.kinds import POD
 from services.local.service import Cluster, Settings, local_cluster
 

@@ -10,7 +10,7 @@ import kubernetes
 import pytest
 from kubernetes.aio import client
 
-from services.local import kube_access
+from services.local import stack
 from services.local.service import Settings, local_cluster
 from tests.local.builders import container, idle, node, pod
 from tests.local.conftest import NODES
@@ -453,11 +453,11 @@ async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
 
 
 async def test_the_kubeconfig_of_weir_up_works_with_its_token_and_with_the_url_alone(tmp_path):
-    token = kube_access.token_file(tmp_path).read_text()
+    token = stack.token_file(tmp_path).read_text()
     async with local_cluster(
         NODES, tmp_path / "guarded", settings=Settings(token=token)
     ) as guarded:
-        kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
+        kubeconfig = stack.write_kubeconfig(tmp_path, guarded.url)
         core = kubernetes.client.CoreV1Api(
             kubernetes.config.new_client_from_config(str(kubeconfig))
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from kubernetes import client, config
 
-from services.local import kube_access
+from services.local import stack
 from services.local.service import Cluster, Settings, local_cluster
 from tests.local.builders import FOREVER, pod, python
 from tests.local.conftest import NODES, Kube
@@ -59,11 +59,11 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
 
 
 async def test_kubectl_needs_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
-    token = kube_access.token_file(tmp_path).read_text()
+    token = stack.token_file(tmp_path).read_text()
     async with local_cluster(
         NODES, tmp_path / "guarded", settings=Settings(token=token)
     ) as guarded:
-        kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
+        kubeconfig = stack.write_kubeconfig(tmp_path, guarded.url)
         kubectl = Prompt("", tmp_path)
         assert "small-1" in await kubectl.does(f"--kubeconfig={kubeconfig}", "get", "nodes")
         stranger = Prompt(guarded.url, tmp_path)

@@ -1,15 +1,56 @@
-"""What to do about a pod, and what its status says. All pure."""
+"""What pods printed stays for a while: the newest of it, and all of what lives.
+
+What to do about a pod, and what its status says. All pure.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from services.local.kubelet import rules, status
-from services.local.kubelet.cgroups import quota_of, shares_of, weight_of
-from services.local.kubelet.launch import CannotLaunch, launch_of
-from services.local.kubelet.rules import Order, order_for
+from services.local.kubelet import pod_status
+from services.local.kubelet.cgroup_manager import quota_of, shares_of, weight_of
+from services.local.kubelet.container import CannotLaunch, launch_of
+from services.local.kubelet.kubelet import prune
+from services.local.kubelet.pod_status import Order, order_for
 from services.local.objects.bodies import condition
 from tests.local.builders import container, node, pod
+
+
+def printed(folder: Path, uid: str, at_s: float, size: int = 10) -> None:
+    file = folder / f"default_digits-worker-1_{uid}" / "tensorflow.log"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x" * size)
+    os.utime(file, (at_s, at_s))
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(each.name.rpartition("_")[2] for each in folder.iterdir())
+
+
+def test_the_oldest_go_and_never_one_of_a_pod_that_lives(tmp_path: Path) -> None:
+    for number in range(6):
+        printed(tmp_path, f"uid-{number}", 100.0 + number)
+
+    prune(tmp_path, {"uid-0"}, most=3)
+
+    assert left(tmp_path) == ["uid-0", "uid-3", "uid-4", "uid-5"]
+
+
+def test_together_they_are_no_larger_than_they_may_be(tmp_path: Path) -> None:
+    for number in range(4):
+        printed(tmp_path, f"uid-{number}", 100.0 + number, size=1000)
+
+    prune(tmp_path, {}, most_bytes=2500)
+
+    assert left(tmp_path) == ["uid-2", "uid-3"]
+
+
+def test_where_nobody_printed_there_is_nothing_to_do(tmp_path: Path) -> None:
+    prune(tmp_path / "none", {})
+
 
 BASE = {"PATH": "/bin"}
 
@@ -108,29 +149,29 @@ def test_a_missing_key_or_command_is_told():
     ],
 )
 def test_an_end_is_told_as_kubernetes_tells_it(returncode, oom, code, reason, signal):
-    end = status.end_of(returncode, 0.0, 1.0, oom)
+    end = pod_status.end_of(returncode, 0.0, 1.0, oom)
     assert (end.code, end.reason, end.signal) == (code, reason, signal)
 
 
 def test_the_phase_follows_the_containers():
-    done, bad = status.end_of(0, 0, 1, False), status.end_of(1, 0, 1, False)
-    one, two = status.fresh(container()), status.fresh({**container(), "name": "b"})
-    assert status.phase_of([one, two]) == "Pending"
+    done, bad = pod_status.end_of(0, 0, 1, False), pod_status.end_of(1, 0, 1, False)
+    one, two = pod_status.fresh(container()), pod_status.fresh({**container(), "name": "b"})
+    assert pod_status.phase_of([one, two]) == "Pending"
     one.started_s = 1.0
-    assert status.phase_of([one, two]) == "Running"
+    assert pod_status.phase_of([one, two]) == "Running"
     one.end, two.end = done, bad
-    assert status.phase_of([one, two]) == "Failed"
+    assert pod_status.phase_of([one, two]) == "Failed"
     two.end = done
-    assert status.phase_of([one, two]) == "Succeeded"
+    assert pod_status.phase_of([one, two]) == "Succeeded"
 
 
 def test_ready_is_true_only_while_every_container_runs():
-    body, progress = pod("p"), status.fresh(container())
+    body, progress = pod("p"), pod_status.fresh(container())
     progress.started_s = 1.0
-    running = status.with_progress(body, [], [progress], 2.0)
+    running = pod_status.with_progress(body, [], [progress], 2.0)
     assert condition(running, "Ready")["status"] == "True"
-    progress.end = status.end_of(0, 1, 2, False)
-    ended = status.with_progress(running, [], [progress], 3.0)
+    progress.end = pod_status.end_of(0, 1, 2, False)
+    ended = pod_status.with_progress(running, [], [progress], 3.0)
     assert condition(ended, "Ready")["reason"] == "PodCompleted"
 
 
@@ -141,11 +182,15 @@ def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
         "containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]
     }
     assert (
-        rules.why_not_resized(body, small, rules.free_for(body, small, [body, other])) == "Deferred"
+        pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body, other]))
+        == "Deferred"
     )
-    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == ""
+    assert pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body])) == ""
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
-    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == "Infeasible"
+    assert (
+        pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body]))
+        == "Infeasible"
+    )
 
 
 def test_a_quota_has_a_period_of_ten_milliseconds_unless_that_would_be_too_small():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.local.objects.api_errors import Refusal
 from services.local.objects.patches import json_patch, merge_patch, strategic_merge
-from services.local.objects.refusals import Refusal
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 DOCUMENTS = st.recursive(

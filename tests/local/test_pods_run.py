@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.local.kubelet import processes
-from services.local.kubelet.pod import PodLife
+from services.local.kubelet.pod_worker import PodLife
 from services.local.objects.kinds import NODE
 from services.local.service import local_cluster
 from tests.local.builders import FOREVER, container, pinned, pod, python

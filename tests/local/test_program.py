@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from services.local.cluster_spec import NodeSpec, TenantSpec
 from services.local.kubelet import processes
-from services.local.node_spec import NodeSpec, TenantSpec
 from services.local.objects.kinds import POD
 from services.local.service import local_cluster
 from tests.local.builders import FOREVER, pod, python

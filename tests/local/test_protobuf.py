@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.local.api.protobuf import MAGIC, body_in
-from services.local.objects.refusals import Refusal
+from services.local.api.request import MAGIC, body_in
+from services.local.objects.api_errors import Refusal
 
 DELETE = bytes.fromhex("6b3873000a130a027631120d44656c6574654f7074696f6e7312020802" + "1a002200")
 """As kubectl 1.32 sends it for `drain --grace-period=2`."""

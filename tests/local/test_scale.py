@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from services.local.controllers import identified
+from services.local.objects.admission import new_pod
 from services.local.objects.bodies import node_of
 from services.local.objects.kinds import NODE, POD
-from services.local.objects.pod_rules import new_pod
 from tests.local.builders import container, node, pinned, pod
 
 NODES, PODS = 200, 1000

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from kubernetes.aio import watch
 
-from services.local.journal import Change, Journal, Stored
-from services.local.objects.refusals import Refusal
-from services.local.objects.selection import label_selector
+from services.local.objects.api_errors import Refusal
+from services.local.objects.selectors import label_selector
+from services.local.store import Change, Journal, Stored
 from tests.local.builders import idle, node, pod
 
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from services.local import nats_clusters
-from services.local.kubelet.world import ROOT
+from services.local import stack
+from services.local.kubelet.container import ROOT
 from services.local.stack import START_S, Stack
 from shared.auth import keyring
 from shared.auth.permissions import SETUP
@@ -68,11 +68,9 @@ class TwoVersions(Stack):
         """
         keyring.write_credentials(self.credentials, time.time())
         await self._stop("nats")
-        await self._start_server(
-            nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}")
-        )
+        await self._start_server(stack.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await nats_clusters.create_streams(connection, 1, self.namespaces, START_S)
+        await stack.create_streams(connection, 1, self.namespaces, START_S)
         await connection.close()
 
     async def _start_nats(self) -> None:

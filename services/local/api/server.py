@@ -4,7 +4,11 @@ The server runs commands for whoever may create pods, so it answers on loopback 
 web page: a request with an Origin, or with a Host that is not this machine, is refused. There are
 no accounts. A cluster that was started with a token (`weir up` always gives one) refuses every
 request without it (401); one without a token lets in requests without credentials.
+
+metrics.k8s.io, so that `kubectl top` works; and the counters that a benchmark divides.
 """
+
+from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -13,20 +17,24 @@ from pathlib import Path
 import structlog
 from aiohttp import BasicAuth, web
 
-from services.local.api import discovery, reading, subresources, watching, writing
-from services.local.api.metrics import Metrics
-from services.local.api.options import JSON, body_of, truth
-from services.local.api.paths import Place, locate
-from services.local.api.protobuf import PROTOBUF
-from services.local.objects.bodies import Body
-from services.local.objects.refusals import (
+from services.local.api import discovery, handlers, watch
+from services.local.api.handlers import answer
+from services.local.api.request import JSON, PROTOBUF, Place, body_of, locate, truth
+from services.local.kubelet.container import World
+from services.local.kubelet.kubelet import Sample, Usage
+from services.local.objects.api_errors import (
     Refusal,
     bad_request,
     forbidden,
     no_such_path,
     not_allowed,
+    not_found,
     unauthorized,
 )
+from services.local.objects.bodies import Body, labels, stamp, status
+from services.local.objects.kinds import NODE, POD
+from services.local.objects.resources import amounts
+from services.local.objects.selectors import label_selector
 from services.local.store import Store
 
 log = structlog.get_logger()
@@ -43,7 +51,7 @@ class Server:
         metrics: Metrics,
         logs: Path,
         token: str = "",
-        bookmark_s: float = watching.BOOKMARK_S,
+        bookmark_s: float = watch.BOOKMARK_S,
     ) -> None:
         self.store = store
         self.metrics = metrics
@@ -98,37 +106,37 @@ class Server:
 
     async def many(self, request: web.Request, place: Place) -> web.StreamResponse:
         if request.method == "GET" and truth(request.query.get("watch")):
-            return await watching.serve(request, self.store, place, self.bookmark_s)
+            return await watch.serve(request, self.store, place, self.bookmark_s)
         if request.method == "GET":
-            return reading.get_list(request, self.store, place)
+            return handlers.get_list(request, self.store, place)
         if place.kind.namespaced and not place.namespace:
             raise not_allowed(request.method)
         if request.method == "POST":
-            return await writing.create(request, self.store, place)
+            return await handlers.create(request, self.store, place)
         if request.method == "DELETE":
-            return await writing.delete_collection(request, self.store, place)
+            return await handlers.delete_collection(request, self.store, place)
         raise not_allowed(request.method)
 
     async def one(self, request: web.Request, place: Place) -> web.StreamResponse:
         if request.method == "GET" and truth(request.query.get("watch")):
-            return await watching.serve(request, self.store, place, self.bookmark_s)
+            return await watch.serve(request, self.store, place, self.bookmark_s)
         if request.method == "GET":
-            return reading.get_one(request, self.store, place)
-        verbs = {"PUT": writing.replace, "PATCH": writing.patch, "DELETE": writing.delete}
+            return handlers.get_one(request, self.store, place)
+        verbs = {"PUT": handlers.replace, "PATCH": handlers.patch, "DELETE": handlers.delete}
         if request.method not in verbs or (place.sub and request.method == "DELETE"):
             raise not_allowed(request.method)
         return await verbs[request.method](request, self.store, place)
 
     async def subresource(self, request: web.Request, place: Place) -> web.StreamResponse:
         if place.sub == "log":
-            return await subresources.log(request, self.store, place, self.logs)
+            return await handlers.log(request, self.store, place, self.logs)
         verbs = {
-            ("POST", "binding"): subresources.bind,
-            ("POST", "eviction"): subresources.evict,
-            ("GET", "resize"): subresources.resize,
-            ("PUT", "resize"): subresources.resize,
-            ("PATCH", "resize"): subresources.resize,
-            ("PUT", "finalize"): subresources.finalize,
+            ("POST", "binding"): handlers.bind,
+            ("POST", "eviction"): handlers.evict,
+            ("GET", "resize"): handlers.resize,
+            ("PUT", "resize"): handlers.resize,
+            ("PATCH", "resize"): handlers.resize,
+            ("PUT", "finalize"): handlers.finalize,
         }
         if (request.method, place.sub) not in verbs:
             raise not_allowed(request.method)
@@ -141,9 +149,9 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refusal as refusal:
-        return reading.answer(refusal.as_status(), refusal.code)
+        return handlers.answer(refusal.as_status(), refusal.code)
     except web.HTTPRequestEntityTooLarge:
-        return reading.answer(
+        return handlers.answer(
             Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -151,7 +159,7 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
         wrong = bad_request(
             f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
         )
-        return reading.answer(wrong.as_status(), wrong.code)
+        return handlers.answer(wrong.as_status(), wrong.code)
 
 
 async def reviewed(request: web.Request) -> web.Response:
@@ -162,7 +170,7 @@ async def reviewed(request: web.Request) -> web.Response:
         "apiVersion": "authorization.k8s.io/v1",
         "metadata": {},
     }
-    return reading.answer(
+    return handlers.answer(
         {**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201
     )
 
@@ -182,7 +190,7 @@ def _token(authorization: str) -> str:
 
 def constant(body: Body) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        return reading.answer(body)
+        return handlers.answer(body)
 
     return handler
 
@@ -193,20 +201,120 @@ async def healthy(request: web.Request) -> web.Response:
 
 async def one_group(request: web.Request) -> web.Response:
     found = discovery.one_group(request.match_info["group"])
-    return reading.answer(found) if found else refuse()
+    return handlers.answer(found) if found else refuse()
 
 
 async def openapi(request: web.Request) -> web.Response:
     found = discovery.openapi(request.match_info["path"])
-    return reading.answer(found) if found else refuse()
+    return handlers.answer(found) if found else refuse()
 
 
 async def resources(request: web.Request) -> web.Response:
     found = discovery.resource_list(
         request.match_info.get("group", ""), request.match_info.get("version", "v1")
     )
-    return reading.answer(found) if found else refuse()
+    return handlers.answer(found) if found else refuse()
 
 
 def refuse() -> web.Response:
     raise no_such_path()
+
+
+VERSION = "metrics.k8s.io/v1beta1"
+
+
+def used(sample: Sample) -> Body:
+    return {"cpu": f"{round(sample.cores * 1e9)}n", "memory": f"{sample.memory // 1024}Ki"}
+
+
+def measured(kind: str, meta: Body, sample: Sample) -> Body:
+    when = stamp(sample.at_s)
+    return {
+        "kind": kind,
+        "apiVersion": VERSION,
+        "metadata": {**meta, "creationTimestamp": when},
+        "timestamp": when,
+        "window": f"{sample.window_s:.3f}s",
+    }
+
+
+def node_metrics(name: str, sample: Sample, node: Body) -> Body:
+    return {
+        **measured("NodeMetrics", {"name": name, "labels": labels(node)}, sample),
+        "usage": used(sample),
+    }
+
+
+def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
+    """Measured by the pod: its first container stands for all."""
+    meta = {"namespace": place[0], "name": place[1], "labels": labels(pod)}
+    container = {"name": pod["spec"]["containers"][0]["name"], "usage": used(sample)}
+    return {**measured("PodMetrics", meta, sample), "containers": [container]}
+
+
+class Metrics:
+    def __init__(self, world: World, usage: Usage) -> None:
+        self.world, self.usage = world, usage
+
+    def serve(self, request: web.Request) -> web.Response:
+        steps = request.path.strip("/").split("/")[3:]
+        namespace, rest = (
+            (steps[1], steps[2:]) if steps[:1] == ["namespaces"] and len(steps) > 2 else ("", steps)
+        )
+        if rest[:1] not in (["nodes"], ["pods"]) or len(rest) > 2:
+            raise no_such_path()
+        found = self.nodes() if rest[0] == "nodes" else self.pods(namespace)
+        if len(rest) == 1:
+            return self.listed(rest[0], found, request.query.get("labelSelector", ""))
+        named = [m for m in found if m["metadata"]["name"] == rest[1]]
+        return answer(named[0] if named else missing(rest))
+
+    def listed(self, plural: str, found: list[Body], selector: str) -> web.Response:
+        match = label_selector(selector)
+        kind = "NodeMetricsList" if plural == "nodes" else "PodMetricsList"
+        return answer(
+            {
+                "kind": kind,
+                "apiVersion": VERSION,
+                "metadata": {},
+                "items": [m for m in found if match(m)],
+            }
+        )
+
+    def nodes(self) -> list[Body]:
+        known = [
+            (name, sample, self.world.store.find(NODE, "", name))
+            for name, sample in self.usage.nodes.items()
+        ]
+        return [
+            node_metrics(name, sample, node) for name, sample, node in known if node is not None
+        ]
+
+    def pods(self, namespace: str) -> list[Body]:
+        known = [
+            (place, sample, self.world.store.find(POD, *place))
+            for place, sample in self.usage.pods.items()
+        ]
+        return [
+            pod_metrics(place, s, pod)
+            for place, s, pod in known
+            if pod is not None and namespace in ("", place[0])
+        ]
+
+    def cpu_seconds(self, request: web.Request) -> web.Response:
+        measured = self.usage.cpu_seconds()
+        nodes = {
+            name: {"allocatable": self.allocatable(name), "seconds": s}
+            for name, s in measured["nodes"].items()
+        }
+        return answer(
+            {"enforced": self.world.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
+        )
+
+    def allocatable(self, name: str) -> float:
+        node = self.world.store.find(NODE, "", name) or {}
+        return amounts(status(node).get("allocatable")).get("cpu", 0) / 1000
+
+
+def missing(rest: list[str]) -> Body:
+    raise not_found(rest[0], rest[1], "metrics.k8s.io")

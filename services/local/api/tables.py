@@ -1,4 +1,10 @@
-"""The columns of `kubectl get`: a list as a Table, for clients that ask for one."""
+"""The columns of `kubectl get`: a list as a Table, for clients that ask for one.
+
+The forms in which a client may want objects: as they are, as a table, or their metadata
+alone.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -211,4 +217,30 @@ def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body
         "metadata": list_meta,
         "columnDefinitions": columns,
         "rows": [row(kind, body, now_s) for body in bodies],
+    }
+
+
+TABLE, PARTIAL = "Table", "PartialObjectMetadata"
+
+
+def form_of(accept: str) -> str:
+    """Empty: as they are."""
+    return next((form for form in (TABLE, PARTIAL) if f"as={form}" in accept), "")
+
+
+def one(form: str, kind: Kind, body: Body, now_s: float) -> Body:
+    if form == TABLE:
+        return table(kind, [body], now_s, {"resourceVersion": meta(body).get("resourceVersion")})
+    return partial(body) if form == PARTIAL else body
+
+
+def many(form: str, kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
+    """A list in another form than its objects have."""
+    if form == TABLE:
+        return table(kind, bodies, now_s, list_meta)
+    return {
+        "kind": f"{PARTIAL}List",
+        "apiVersion": META,
+        "metadata": list_meta,
+        "items": [partial(b) for b in bodies],
     }

@@ -4,19 +4,55 @@ The process joins its pod's control groups before it becomes the command (a shel
 number and then execs), so not an instant of it goes unmeasured. It leads a session of its own. When
 it has ended, whatever it left behind is killed: in a real container the end of the first process is
 the end of all.
+
+How a container becomes a command: pure, from the pod's body and what the kubelet knows.
+
+The image is recorded; it says no more than which folder of Python packages is used
+(`KubeletSettings.images`). `command` and `args` run on this machine; `python` means the Python that
+runs this program. The environment is bare: PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the
+mark, and what the container declares. `$(NAME)` is replaced as Kubernetes does, `$$` is a dollar.
+
+There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works
+where its mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under
+the data folder and not at its mountPath. TMPDIR, which goes with the pod too, stands for an
+emptyDir at /tmp; its size has no limit.
+
+Nor has a pod a user of its own: a security context is recorded and not enforced. What a container
+may only read in a real cluster, its root, it can write here as far as whoever started all this can.
+
+What every pod's life needs of its surroundings, chosen once at start.
 """
 
+from __future__ import annotations
+
 import asyncio
+import os
+import re
 import shutil
 import signal
+import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from services.local.kubelet import processes
-from services.local.kubelet.launch import Launch
-from services.local.kubelet.status import End, end_of
-from services.local.kubelet.world import World
-from services.local.objects.bodies import Body, containers_of, node_of, uid_of
+from services.local.kubelet.cgroup_manager import Cgroups
+from services.local.kubelet.pod_status import LOOPBACK, End, end_of
+from services.local.objects.bodies import (
+    Body,
+    at_path,
+    containers_of,
+    meta,
+    name_of,
+    namespace_of,
+    node_of,
+    spec,
+    uid_of,
+)
+from services.local.store import Store
+from shared.kube.objects import whole_units
 
 # $1: how many group files follow; then the command.
 JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1"; shift; n=$((n-1)); done; exec "$@"'
@@ -116,3 +152,151 @@ class ContainerRun:
         while left := self.left():
             processes.kill(left)
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+PYTHONS = ("python", "python3")
+REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.-][\w.-]*)\))")
+KEYED = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
+NODE_FACTS = {
+    "status.podIP": LOOPBACK,
+    "status.hostIP": LOOPBACK,
+    "status.podIPs": LOOPBACK,
+    "status.hostIPs": LOOPBACK,
+}
+
+Lookup = Callable[[str, str, str], str | None]  # kind of reference, object, key -> value
+
+
+class CannotLaunch(Exception):
+    """Why a container's command or environment cannot be made; becomes its waiting message."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    command: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+def field_value(pod: Body, path: str) -> str:
+    if found := KEYED.match(path):
+        return str((meta(pod).get(found[1]) or {}).get(found[2], ""))
+    value = NODE_FACTS.get(path) or at_path(pod, path)
+    return "" if value is None else str(value)
+
+
+def resource_value(container: Body, reference: Body) -> str:
+    which, _, resource = str(reference.get("resource")).partition(".")
+    text = ((container.get("resources") or {}).get(which) or {}).get(resource, "0")
+    divisor = whole_units(resource, reference.get("divisor") or "1") or 1
+    return str(-(-whole_units(resource, text) // divisor))
+
+
+def referred(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | None:
+    """The value that a `valueFrom` refers to; None for an optional one that is missing."""
+    if field := source.get("fieldRef"):
+        return field_value(pod, str(field.get("fieldPath")))
+    if resource := source.get("resourceFieldRef"):
+        return resource_value(container, resource)
+    for kind in ("configMapKeyRef", "secretKeyRef"):
+        if reference := source.get(kind):
+            value = lookup(kind, str(reference.get("name")), str(reference.get("key")))
+            if value is None and not reference.get("optional"):
+                raise CannotLaunch(
+                    f"{kind} {reference.get('name')}/{reference.get('key')} not found"
+                )
+            return value
+    raise CannotLaunch(f"unknown valueFrom {sorted(source)}")
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    """An unknown `$(NAME)` is left as it is."""
+    return REFERENCE.sub(lambda m: "$" if m[1] == "$" else known.get(m[2], m[0]), text)
+
+
+def declared(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for entry in container.get("env") or []:
+        source = entry.get("valueFrom")
+        value = (
+            referred(pod, container, source, lookup)
+            if source
+            else expanded(str(entry.get("value") or ""), known)
+        )
+        if value is not None:
+            known[entry["name"]] = value
+    return known
+
+
+def launch_of(
+    pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
+) -> Launch:
+    """`base`: the bare environment. Raises CannotLaunch."""
+    environment = declared(pod, container, lookup)
+    words = [
+        expanded(word, environment)
+        for word in [*(container.get("command") or []), *(container.get("args") or [])]
+    ]
+    if not container.get("command"):
+        raise CannotLaunch(
+            "no command: images are not run here, so a container must name its command"
+        )
+    command = [python, *words[1:]] if words[0] in PYTHONS else words
+    return Launch(
+        command=command,
+        environment={**base, **environment},
+        folder=container.get("workingDir") or folder,
+    )
+
+
+def empty_dirs(pod: Body) -> list[str]:
+    return [
+        str(volume["name"]) for volume in spec(pod).get("volumes") or [] if "emptyDir" in volume
+    ]
+
+
+ROOT = Path(__file__).resolve().parents[3]
+KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
+
+
+class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
+    quota_period_us: int = 10_000  # of cpu limits: 10 ms
+    lease_s: float = 10.0  # between two renewals of a node's lease
+    heartbeat_s: float = 300.0  # between two refreshes of a node's status
+    measure_s: float = 1.0  # between two looks at what is used
+    restart_first_s: float = 10.0  # back-off of a container that is restarted ...
+    restart_longest_s: float = 300.0  # ... doubles up to this
+    retry_s: float = 2.0  # for a container whose environment cannot be made
+    shutdown_s: float = 6.0  # what pods are given when the whole cluster ends
+    images: Mapping[
+        str, str
+    ] = {}  # folder with the Python packages of an image; of all others this program's own
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    store: Store
+    cgroups: Cgroups
+    settings: KubeletSettings
+    data: Path
+    home: str  # tells our processes from those of other clusters
+    base: Mapping[str, str]  # the bare environment
+    python: str = sys.executable
+
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
+    def base_of(self, image: str) -> dict[str, str]:
+        """Return the bare environment of a container of this image."""
+        folder = self.settings.images.get(image)
+        return {**self.base, "PYTHONPATH": folder} if folder else {**self.base}
+
+    def log_file(self, pod: Body, container: str) -> Path:
+        return self.logs / f"{namespace_of(pod)}_{name_of(pod)}_{uid_of(pod)}" / f"{container}.log"
+
+    def pod_folder(self, pod: Body) -> Path:
+        return self.data / "pods" / uid_of(pod)
+
+
+def bare_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    known = {name: environ[name] for name in KEPT if name in environ}
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", **known, "PYTHONPATH": str(ROOT)}

@@ -1,15 +1,34 @@
-"""The kubelet's main loop: hears of pods on its nodes, asks `rules.order_for`, and does as told."""
+"""The kubelet's main loop: hears of pods on its nodes, asks `rules.order_for`, and does as told.
+
+A node as the kubelet reports it: what it has, how it is, and the proof that it lives.
+
+How much is used: cpu seconds since the beginning, and the speed of use between the last two
+looks.
+
+What pods printed stays when they are gone, for whoever asks what happened: the newest of it.
+
+Law: no more than `PODS` folders and `BYTES` in all, the oldest go first, and never one of a pod
+that lives.
+"""
+
+from __future__ import annotations
 
 import asyncio
+import platform
+import shutil
+import sys
+from collections.abc import Container
+from pathlib import Path
 
+import msgspec
 import structlog
 
-from services.local.happenings import WARNING
-from services.local.journal import DELETED
-from services.local.kubelet import kept_logs, rules, status
-from services.local.kubelet.pod import COMPONENT, PodLife
-from services.local.kubelet.rules import Order
-from services.local.kubelet.world import World
+from services.local.cluster_spec import NodeSpec
+from services.local.events import WARNING, tell
+from services.local.kubelet import pod_status
+from services.local.kubelet.container import World
+from services.local.kubelet.pod_status import Order
+from services.local.kubelet.pod_worker import COMPONENT, PodLife
 from services.local.objects.bodies import (
     Body,
     meta,
@@ -20,7 +39,9 @@ from services.local.objects.bodies import (
     with_condition,
 )
 from services.local.objects.kinds import NODE, POD
-from services.local.telling import tell
+from services.local.objects.resources import cpu_text
+from services.local.store import DELETED
+from shared.kube.objects import GPU
 
 log = structlog.get_logger()
 
@@ -49,7 +70,7 @@ class Kubelet:
         if latest is None or uid_of(latest) != uid_of(pod):
             return  # its end is a later change
         life = self.lives.get(uid_of(pod))
-        order = rules.order_for(latest, gone, life is not None, life.granted if life else {})
+        order = pod_status.order_for(latest, gone, life is not None, life.granted if life else {})
         {
             Order.START: self.start,
             Order.STOP: self.stop,
@@ -63,7 +84,7 @@ class Kubelet:
         """Nothing to do."""
 
     def start(self, pod: Body) -> None:
-        if why := rules.why_not_started(pod, self.free_for(pod)):
+        if why := pod_status.why_not_started(pod, self.free_for(pod)):
             self.refuse(pod, why)
             return
         life = self.lives[uid_of(pod)] = PodLife(self.world, pod)
@@ -72,10 +93,11 @@ class Kubelet:
 
     def refuse(self, pod: Body, why: str) -> None:
         lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
-        message = "Sidecar containers are not run here" if why == rules.NO_SIDECARS else lacks
+        message = "Sidecar containers are not run here" if why == pod_status.NO_SIDECARS else lacks
         tell(self.world.store, pod, COMPONENT, WARNING, why, message)
         self.world.store.update(
-            POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock())
+            POD,
+            pod_status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock()),
         )
 
     def ended(self, pod: Body, task: asyncio.Task[None]) -> None:
@@ -83,7 +105,7 @@ class Kubelet:
         self.tasks.pop(uid_of(pod), None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("PodLifeBroke", pod=name_of(pod), exc_info=error)
-        kept_logs.prune(self.world.logs, self.lives)
+        prune(self.world.logs, self.lives)
 
     def stop(self, pod: Body) -> None:
         self.lives[uid_of(pod)].stop(float(meta(pod).get("deletionGracePeriodSeconds") or 0))
@@ -96,13 +118,13 @@ class Kubelet:
 
     def free_for(self, pod: Body) -> dict[str, int]:
         node = self.world.store.find(NODE, "", node_of(pod)) or {}
-        return rules.free_for(pod, node, self.world.store.bodies(POD))
+        return pod_status.free_for(pod, node, self.world.store.bodies(POD))
 
     # ---- resizing in place
 
     def resize(self, pod: Body) -> None:
         node = self.world.store.find(NODE, "", node_of(pod)) or {}
-        why = rules.why_not_resized(pod, node, self.free_for(pod))
+        why = pod_status.why_not_resized(pod, node, self.free_for(pod))
         if not why:
             self.deferred.discard(uid_of(pod))
             self.lives[uid_of(pod)].resize(pod)
@@ -130,3 +152,169 @@ class Kubelet:
             life.shut_down(self.world.settings.shutdown_s)
         if tasks:
             await asyncio.wait(tasks, timeout=self.world.settings.shutdown_s + 1)
+
+
+PODS_PER_NODE = 110
+VERSION = "v1.36.0"
+QUIET = {
+    "MemoryPressure": "KubeletHasSufficientMemory",
+    "DiskPressure": "KubeletHasNoDiskPressure",
+    "PIDPressure": "KubeletHasSufficientPID",
+}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def capacity_of(node: NodeSpec) -> Body:
+    gpu = {GPU: str(node.gpu)} if node.gpu else {}
+    memory = f"{int(node.memory_gib * 2**20)}Ki"
+    return {
+        "cpu": cpu_text(round(node.cpu * 1000)),
+        "memory": memory,
+        "pods": str(PODS_PER_NODE),
+        **gpu,
+    }
+
+
+def info() -> Body:
+    return {
+        "architecture": architecture(),
+        "operatingSystem": "linux",
+        "kernelVersion": platform.release(),
+        "osImage": "one machine, pods as processes",
+        "kubeletVersion": VERSION,
+        "kubeProxyVersion": VERSION,
+        "containerRuntimeVersion": f"process://{sys.version_info.major}.{sys.version_info.minor}",
+        "machineID": "",
+        "systemUUID": "",
+        "bootID": "",
+    }
+
+
+def architecture() -> str:
+    return ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def labels_for(name: str) -> dict[str, str]:
+    plain = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture(),
+    }
+    return {**plain, "weir.dev/local": "true"}
+
+
+def ready(node: Body, now: str) -> Body:
+    """Every condition as good news, with a fresh heartbeat."""
+    for kind, reason in QUIET.items():
+        node = with_condition(node, now, kind, "False", reason)
+    node = with_condition(
+        node, now, "Ready", "True", "KubeletReady", "kubelet is posting ready status"
+    )
+    beating = [{**c, "lastHeartbeatTime": now} for c in node["status"]["conditions"]]
+    return {**node, "status": {**node["status"], "conditions": beating}}
+
+
+def shutting_down(node: Body, now: str) -> Body:
+    """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there
+    any more.
+    """
+    return with_condition(node, now, "Ready", "False", "KubeletNotReady", "node is shutting down")
+
+
+def status_of(node: NodeSpec, name: str) -> Body:
+    addresses = [
+        {"type": "InternalIP", "address": "127.0.0.1"},
+        {"type": "Hostname", "address": name},
+    ]
+    capacity = capacity_of(node)
+    return {
+        "capacity": capacity,
+        "allocatable": capacity,
+        "addresses": addresses,
+        "nodeInfo": info(),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+    }
+
+
+def lease_spec(name: str, now: str, duration_s: int) -> Body:
+    return {"holderIdentity": name, "leaseDurationSeconds": duration_s, "renewTime": now}
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    at_s: float
+    seconds: float  # of cpu, since the pod or node began
+    cores: float = 0.0  # of cpu, over the window
+    window_s: float = 0.0
+    memory: int = 0  # bytes
+
+
+def next_sample(last: Sample | None, at_s: float, seconds: float, memory: int) -> Sample:
+    window = at_s - last.at_s if last else 0.0
+    cores = (seconds - last.seconds) / window if last and window > 0 else 0.0
+    return Sample(at_s=at_s, seconds=seconds, cores=max(cores, 0.0), window_s=window, memory=memory)
+
+
+class Usage:
+    def __init__(self, world: World, kubelet: Kubelet) -> None:
+        self.world, self.kubelet = world, kubelet
+        self.pods: dict[tuple[str, str], Sample] = {}
+        self.nodes: dict[str, Sample] = {}
+
+    def look(self) -> None:
+        now, groups = self.world.store.clock(), self.world.cgroups
+        pods = self.living()
+        self.pods = {
+            place(pod): next_sample(
+                self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod)
+            )
+            for pod in pods
+        }
+        memory = {
+            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name)
+            for name in self.kubelet.nodes
+        }
+        self.nodes = {
+            name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])
+            for name in sorted(self.kubelet.nodes)
+        }
+
+    def living(self) -> list[Body]:
+        return [life.pod for life in self.kubelet.lives.values() if life.is_open]
+
+    def pod_seconds(self, pod: Body) -> float:
+        return self.world.cgroups.pod_seconds(node_of(pod), uid_of(pod))
+
+    def memory(self, pod: Body) -> int:
+        return self.world.cgroups.memory_bytes(node_of(pod), uid_of(pod))
+
+    def cpu_seconds(self) -> Body:
+        """Read anew, for whoever measures."""
+        pods = {"/".join(place(pod)): self.pod_seconds(pod) for pod in self.living()}
+        nodes = {name: self.world.cgroups.node_seconds(name) for name in sorted(self.kubelet.nodes)}
+        return {"nodes": nodes, "pods": pods}
+
+
+def place(pod: Body) -> tuple[str, str]:
+    return namespace_of(pod), name_of(pod)
+
+
+PODS, BYTES = 100, 256 << 20
+
+
+def prune(folder: Path, living: Container[str], most: int = PODS, most_bytes: int = BYTES) -> None:
+    """`living`: uids; a pod's folder ends with its own."""
+    gone = [each for each in _folders(folder) if each.name.rpartition("_")[2] not in living]
+    newest = sorted(gone, key=_written_s, reverse=True)
+    left = most_bytes
+    for number, each in enumerate(newest):
+        left -= sum(file.stat().st_size for file in each.iterdir())
+        if number >= most or left < 0:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+
+
+def _written_s(folder: Path) -> float:
+    return max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)

@@ -2,10 +2,22 @@
 
 A stored body is never changed in place.
 Every `with_...` gives a new body that shares what did not change with the old one.
+
+Who goes when somebody else has gone. Pure: bodies in, verdicts out.
+
+Owned:     an object whose owners are all gone, goes. Deleting a job's Service so removes the job's pods.
+Orphaned:  when the owner is deleted with `orphan`, its name is struck from what it owned, and that stays.
+Namespace: what is in a namespace that is being deleted, goes; when it is empty, so does the namespace.
+Node:      pods on a node that no longer exists are taken away by force.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+from services.local.objects.kinds import BY_NAME
 
 Body = dict[str, Any]
 
@@ -108,4 +120,29 @@ def with_condition(
 def without_condition(body: Body, kind: str) -> Body:
     return with_status(
         body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind]
+    )
+
+
+def owners_of(body: Body) -> list[Body]:
+    return meta(body).get("ownerReferences") or []
+
+
+def is_owned_by(body: Body, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in owners_of(body))
+
+
+def is_garbage(body: Body, is_alive: Callable[[str], bool]) -> bool:
+    """Every owner is gone. An owner of a kind that is not served here is given the benefit of the
+    doubt.
+    """
+    owners = owners_of(body)
+    known = all(
+        (str(owner.get("apiVersion")), str(owner.get("kind"))) in BY_NAME for owner in owners
+    )
+    return bool(owners) and known and not any(is_alive(str(owner.get("uid"))) for owner in owners)
+
+
+def orphaned(body: Body, uid: str) -> Body:
+    return with_meta(
+        body, ownerReferences=[o for o in owners_of(body) if o.get("uid") != uid] or None
     )

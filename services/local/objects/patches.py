@@ -12,8 +12,8 @@ All of them give a new document and leave the old one as it was.
 import copy
 from typing import Any
 
+from services.local.objects.api_errors import Refusal, bad_request
 from services.local.objects.bodies import Body
-from services.local.objects.refusals import Refusal, bad_request
 
 MERGE_KEYS = {
     "conditions": ("type",),

@@ -14,9 +14,9 @@ import aiohttp
 import msgspec
 
 from services.cli import store
-from services.local.node_spec import TenantSpec
+from services.local.cluster_spec import TenantSpec
+from services.local.controllers import pod_spec
 from services.local.stack import Stack
-from services.local.tenancy import pod_spec
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.messages import JobRequested

@@ -1,9 +1,18 @@
 """Events, as `kubectl describe` shows them; and the two forms of one: core/v1 and
 events.k8s.io/v1.
+
+Telling people: the system's own events. One that cannot be written (its namespace is going) is
+dropped.
 """
 
+from __future__ import annotations
+
+import contextlib
+
+from services.local.objects.api_errors import Refusal
 from services.local.objects.bodies import Body, meta, name_of, namespace_of, without_none
 from services.local.objects.kinds import EVENT, NEW_EVENT
+from services.local.store import Store
 
 NORMAL, WARNING = "Normal", "Warning"
 SAME = (
@@ -86,3 +95,10 @@ def as_core(event: Body) -> Body:
     }
     kept = {field: event.get(field) for field in SAME}
     return {"kind": EVENT.name, "apiVersion": EVENT.api_version, **without_none({**kept, **new})}
+
+
+def tell(store: Store, about: Body, component: str, kind: str, reason: str, message: str) -> None:
+    with contextlib.suppress(Refusal):
+        store.create(
+            EVENT, event_about(about, component, kind, reason, message, store.now(), store.uids())
+        )

@@ -1,4 +1,6 @@
-"""ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor
+"""What a pod asks for.
+
+ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor
 tells of it.
 """
 
@@ -10,12 +12,56 @@ from typing import Any
 import pytest
 from kubernetes.aio import client
 
+from services.local.objects.resources import pod_limit, pod_requests, quality_of
 from services.monitor.service import Settings, start
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.messages import QuotaChanged
 from tests.local.builders import container, pod
 from tests.local.conftest import Kube
+
+
+def test_a_pod_asks_for_its_containers_or_its_largest_init_container_and_overhead():
+    body = pod(
+        "p",
+        container(cpu="1", memory="1Gi"),
+        {**container(cpu="500m"), "name": "b"},
+        overhead={"cpu": "100m"},
+        initContainers=[container(cpu="3")],
+    )
+    assert pod_requests(body) == {"cpu": 3100, "memory": 2**30, "pods": 1}
+
+
+def test_a_sidecar_counts_beside_what_comes_after_it():
+    sidecar = {**container(cpu="1"), "restartPolicy": "Always"}
+    assert (
+        pod_requests(pod("p", container(cpu="1"), initContainers=[sidecar, container(cpu="4")]))[
+            "cpu"
+        ]
+        == 5000
+    )
+    assert (
+        pod_requests(pod("p", container(cpu="6"), initContainers=[sidecar, container(cpu="4")]))[
+            "cpu"
+        ]
+        == 7000
+    )
+
+
+def test_a_pod_is_limited_only_if_each_container_is():
+    assert pod_limit(pod("p", container(limit="1"), container(limit="500m")), "cpu") == 1500
+    assert pod_limit(pod("p", container(limit="1"), container()), "cpu") is None
+
+
+def test_quality_of_service_follows_requests_and_limits():
+    both = {"cpu": "1", "memory": "1Gi"}
+    assert quality_of(pod("p")) == "BestEffort"
+    assert quality_of(pod("p", container(cpu="1"))) == "Burstable"
+    assert (
+        quality_of(pod("p", {**container(), "resources": {"requests": both, "limits": both}}))
+        == "Guaranteed"
+    )
+
 
 HARD = {"requests.cpu": "3", "limits.cpu": "8", "pods": "3", "services": "1"}
 

@@ -11,13 +11,16 @@ import base64
 import shutil
 from pathlib import Path
 
-from services.local.happenings import NORMAL, WARNING
-from services.local.kubelet import status
-from services.local.kubelet.container import ContainerRun
-from services.local.kubelet.launch import CannotLaunch, empty_dirs, launch_of
-from services.local.kubelet.rules import limits_of
-from services.local.kubelet.status import End, Progress, fresh
-from services.local.kubelet.world import World
+from services.local.events import NORMAL, WARNING, tell
+from services.local.kubelet import pod_status
+from services.local.kubelet.container import (
+    CannotLaunch,
+    ContainerRun,
+    World,
+    empty_dirs,
+    launch_of,
+)
+from services.local.kubelet.pod_status import End, Progress, fresh, limits_of
 from services.local.objects.bodies import (
     Body,
     containers_of,
@@ -31,7 +34,6 @@ from services.local.objects.bodies import (
     without_condition,
 )
 from services.local.objects.kinds import BY_NAME, POD
-from services.local.telling import tell
 
 COMPONENT = "kubelet"
 SOURCES = {"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"}
@@ -95,7 +97,7 @@ class PodLife:
             return
         self.pod = pod
         for progress in self.mains:
-            progress.granted = status.granted_of(pod)[progress.name]
+            progress.granted = pod_status.granted_of(pod)[progress.name]
         self.report(resized=True)
 
     def shut_down(self, grace_s: float) -> None:
@@ -164,7 +166,7 @@ class PodLife:
             end = await self.run_once(progress, container)
             again = (
                 end is not None
-                and status.restarts(self.pod, end)
+                and pod_status.restarts(self.pod, end)
                 and not (once_done and end.code == 0)
             )
             if self.stopping.is_set() or (end is not None and not again):
@@ -208,13 +210,13 @@ class PodLife:
     async def back_off(self, progress: Progress, end: End | None) -> None:
         settings, wait_s = self.world.settings, self.world.settings.retry_s
         if end is not None:
-            wait_s = status.back_off_s(
+            wait_s = pod_status.back_off_s(
                 progress.restarts, settings.restart_first_s, settings.restart_longest_s
             )
             progress.last_end = end
             progress.started_s = None
             progress.restarts = progress.restarts + 1
-            progress.waiting = status.BACK_OFF
+            progress.waiting = pod_status.BACK_OFF
             tell(
                 self.world.store,
                 self.pod,
@@ -240,7 +242,7 @@ class PodLife:
         if current is None:
             return
         base = without_condition(current, "PodResizePending") if resized else current
-        new = status.with_progress(base, self.inits, self.mains, self.world.store.clock())
+        new = pod_status.with_progress(base, self.inits, self.mains, self.world.store.clock())
         if self.cause is not None:
             new = with_status(new, phase="Failed", reason=self.cause[0], message=self.cause[1])
         self.world.store.update(POD, new)

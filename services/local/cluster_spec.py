@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
-from services.local.objects.naming import SUBDOMAIN
+from services.local.objects.admission import SUBDOMAIN
 from shared import documents
 
 AboveZero = Annotated[float, Meta(gt=0)]

@@ -8,8 +8,8 @@ Also here: the expressions of a node affinity, which have `Gt` and `Lt` besides.
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from services.local.objects.api_errors import bad_request
 from services.local.objects.bodies import Body, at_path, labels
-from services.local.objects.refusals import bad_request
 
 Test = Callable[[Mapping[str, str]], bool]
 Match = Callable[[Body], bool]

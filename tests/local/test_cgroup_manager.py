@@ -10,11 +10,9 @@ import time
 
 import structlog
 
-from services.local.kubelet import keeper, processes
-from services.local.kubelet.cgroups import Limits
-from services.local.kubelet.cgroups_v2 import VersionTwo
-from services.local.kubelet.machine import find, own_group
-from services.local.kubelet.unlimited import NotPermitted
+from services.local.kubelet import processes
+from services.local.kubelet import processes as processes_module
+from services.local.kubelet.cgroup_manager import Limits, NotPermitted, VersionTwo, find, own_group
 from tests.process_guard import run_mark
 
 
@@ -84,7 +82,7 @@ def test_an_earlier_starts_processes_are_swept(tmp_path):
     ours, others = marked_process(f"{home}/uid/main"), marked_process("other/uid/main")
     try:
         until(lambda: processes.marked(home) and processes.marked("other"))
-        keeper.sweep(home)
+        processes_module.sweep(home)
         assert ours.wait(60) == -9 and others.poll() is None
     finally:
         others.kill()

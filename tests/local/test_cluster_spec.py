@@ -7,8 +7,8 @@ import pytest
 from services.allocator.policies.contract import Quota
 from services.allocator.settings import Rules
 from services.cli.up import limits
-from services.local.node_spec import BadCluster, parse
-from services.local.tenancy import due
+from services.local.cluster_spec import BadCluster, parse
+from services.local.controllers import due
 from services.local.tenant import shares
 from shared.runtime import config
 

@@ -13,16 +13,14 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from services.local.api.forms import form_of, one
-from services.local.api.options import JSON, ListOptions, list_options
-from services.local.api.paths import Place
-from services.local.api.reading import matching
-from services.local.happenings import as_new
-from services.local.journal import ADDED, BOOKMARK, ERROR, Change, encode, line_of
+from services.local.api.handlers import matching
+from services.local.api.request import JSON, ListOptions, Place, list_options
+from services.local.api.tables import form_of, one
+from services.local.events import as_new
+from services.local.objects.api_errors import Refusal, bad_request, too_new
 from services.local.objects.bodies import Body, name_of, namespace_of
 from services.local.objects.kinds import NEW_EVENT, Kind
-from services.local.objects.refusals import Refusal, bad_request, too_new
-from services.local.store import Store
+from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, line_of
 
 BOOKMARK_S = 60.0
 EXPIRED = 410

@@ -1,0 +1,375 @@
+"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by
+/proc where it does not.
+
+Contract, for every implementation:
+
+    open_node(node, cpu)       twice is once. What runs on the node shares `cpu` thousandths of a core.
+    open_pod(node, pod, ...)   before the pod's first process; its processes join through `joining(...)`.
+    resize(node, pod, ...)     takes effect at once, for processes that run already.
+    pod_seconds / node_seconds cpu seconds used since it was opened; of a node: by all pods that ever ran
+    there.
+    processes(node, pod)       every process inside, whoever its parent is now.
+    close_pod / close_node     removes; what still runs inside was killed before. A missing one is no error.
+
+    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms,
+    which kernels refuse.
+
+A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps
+up to 100 ms in the middle of an answer.
+
+Which control groups does this machine let us have? Tried, not guessed.
+
+Control groups, version 1: three hierarchies, cpu, cpuacct and memory, with the same folders in
+each.
+
+Control groups, version 2: one hierarchy, whose middle groups hold no processes.
+
+No control groups: nothing is limited, and what was used is read from /proc.
+
+What a process used between the last look and its end is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from services.local.kubelet import processes
+
+log = structlog.get_logger()
+
+SHORTEST_QUOTA_US = 1_000
+LONGEST_PERIOD_US = 1_000_000
+SHARES_PER_CORE = 1024
+NO_LIMIT = -1
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod may use and what it is promised."""
+
+    cpu: int | None = None  # thousandths of a core; None: as much as the node has
+    memory: int | None = None  # bytes
+    cpu_request: int = 0  # thousandths of a core: its weight when there is not enough for all
+
+
+def quota_of(cpu: int, period_us: int) -> tuple[int, int]:
+    """Quota and period, in microseconds."""
+    period = min(max(period_us, SHORTEST_QUOTA_US * 1000 // max(cpu, 1)), LONGEST_PERIOD_US)
+    return max(cpu * period // 1000, SHORTEST_QUOTA_US), period
+
+
+def shares_of(cpu_request: int) -> int:
+    return max(2, cpu_request * SHARES_PER_CORE // 1000)
+
+
+def weight_of(shares: int) -> int:
+    """cgroup v2's 1..10000 for v1's 2..262144, as container runtimes convert it."""
+    return 1 + (shares - 2) * 9999 // 262142
+
+
+class Cgroups(Protocol):
+    enforced: bool
+
+    def open_node(self, node: str, cpu: int) -> None: ...
+    def open_pod(self, node: str, pod: str, limits: Limits) -> None: ...
+    def resize(self, node: str, pod: str, limits: Limits) -> None: ...
+    def joining(self, node: str, pod: str) -> list[Path]: ...
+    def processes(self, node: str, pod: str) -> list[int]: ...
+    def pod_seconds(self, node: str, pod: str) -> float: ...
+    def node_seconds(self, node: str) -> float: ...
+    def memory_bytes(self, node: str, pod: str) -> int: ...
+    def oom_kills(self, node: str, pod: str) -> int: ...
+    def close_pod(self, node: str, pod: str) -> None: ...
+    def close_node(self, node: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def number_after(text: str, word: str) -> int:
+    return next(
+        (int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [word]), 0
+    )
+
+
+def pids_in(folder: Path) -> list[int]:
+    file = folder / "cgroup.procs"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def remove(folder: Path) -> None:
+    """Children first; a group that is still in use is left for the next start to remove."""
+    if not folder.is_dir():
+        return
+    for child in [path for path in folder.iterdir() if path.is_dir()]:
+        remove(child)
+    try:
+        folder.rmdir()
+    except OSError as error:
+        log.debug("LeftControlGroup", folder=str(folder), error=str(error))
+
+
+def own_group(controller: str, text: str) -> str:
+    """This process's own group, from the text of /proc/self/cgroup; the empty controller is version
+    2.
+    """
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def under_own(mount: Path, controller: str, name: str) -> Path:
+    """Below our own group, so that what bounds us bounds our pods; at the mount if ours is not
+    visible.
+    """
+    own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
+    return (own if own.is_dir() else mount) / name
+
+
+def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgroups:
+    """The best that this machine lets us have."""
+    try:
+        if (mount / "cgroup.controllers").exists():
+            return version_two(mount, name, period_us)
+        if not (mount / "cpu").is_dir():
+            return NotPermitted(f"there are no control groups at {mount}")
+        cpu, account, memory = (under_own(mount / c, c, name) for c in ("cpu", "cpuacct", "memory"))
+        tried = VersionOne(cpu, account, memory, period_us)
+        tried.open_node("trial", 1000)
+        tried.close_node("trial")
+        return tried
+    except OSError as error:
+        return NotPermitted(str(error))
+
+
+def version_two(mount: Path, name: str, period_us: int) -> Cgroups:
+    """The root may hold processes beside groups; no other group may, so there we stand beside our
+    own.
+    """
+    base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
+    (base / "cgroup.subtree_control").write_text("+cpu +memory")
+    tried = VersionTwo(base / name, period_us)
+    tried.open_node("trial", 1000)
+    tried.close_node("trial")
+    return tried
+
+
+class VersionOne:
+    enforced = True
+
+    def __init__(self, cpu: Path, account: Path, memory: Path, period_us: int) -> None:
+        self.cpu = cpu
+        self.account = account
+        self.memory = memory
+        self.period_us = period_us
+
+    @property
+    def roots(self) -> list[Path]:
+        return list(dict.fromkeys((self.cpu, self.account, self.memory)))
+
+    def open_node(self, node: str, cpu: int) -> None:
+        for root in self.roots:
+            (root / node).mkdir(parents=True, exist_ok=True)
+        self.write_quota(self.cpu / node, cpu)
+
+    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
+        for root in self.roots:
+            (root / node / pod).mkdir(parents=True, exist_ok=True)
+        self.resize(node, pod, limits)
+
+    def resize(self, node: str, pod: str, limits: Limits) -> None:
+        folder = self.cpu / node / pod
+        (folder / "cpu.shares").write_text(str(shares_of(limits.cpu_request)))
+        self.write_quota(folder, self.within_node(node, limits.cpu))
+        if limits.memory is not None:
+            (self.memory / node / pod / "memory.limit_in_bytes").write_text(str(limits.memory))
+
+    def within_node(self, node: str, cpu: int | None) -> int | None:
+        """The kernel refuses a group more than its parent has; the node bounds it anyway."""
+        quota = int((self.cpu / node / "cpu.cfs_quota_us").read_text())
+        period = int((self.cpu / node / "cpu.cfs_period_us").read_text())
+        return None if cpu is None or (quota > 0 and cpu * period >= quota * 1000) else cpu
+
+    def write_quota(self, folder: Path, cpu: int | None) -> None:
+        quota, period = (NO_LIMIT, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
+        self.allow_burst(
+            folder, 0
+        )  # it may not exceed the quota, so it goes first when that changes
+        (folder / "cpu.cfs_quota_us").write_text(
+            str(NO_LIMIT)
+        )  # else quota and period are checked half-way
+        (folder / "cpu.cfs_period_us").write_text(str(period))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+        self.allow_burst(folder, max(quota, 0))
+
+    def allow_burst(self, folder: Path, microseconds: int) -> None:
+        """What was not used in one period may be used in the next; on average the limit stays.
+        Older kernels cannot.
+        """
+        if (folder / "cpu.cfs_burst_us").exists():
+            (folder / "cpu.cfs_burst_us").write_text(str(microseconds))
+
+    def joining(self, node: str, pod: str) -> list[Path]:
+        return [root / node / pod / "cgroup.procs" for root in self.roots]
+
+    def processes(self, node: str, pod: str) -> list[int]:
+        return pids_in(self.cpu / node / pod)
+
+    def pod_seconds(self, node: str, pod: str) -> float:
+        return int((self.account / node / pod / "cpuacct.usage").read_text()) / 1e9
+
+    def node_seconds(self, node: str) -> float:
+        return int((self.account / node / "cpuacct.usage").read_text()) / 1e9
+
+    def memory_bytes(self, node: str, pod: str) -> int:
+        return int((self.memory / node / pod / "memory.usage_in_bytes").read_text())
+
+    def oom_kills(self, node: str, pod: str) -> int:
+        file = self.memory / node / pod / "memory.oom_control"
+        return number_after(file.read_text(), "oom_kill") if file.exists() else 0
+
+    def close_pod(self, node: str, pod: str) -> None:
+        for root in self.roots:
+            remove(root / node / pod)
+
+    def close_node(self, node: str) -> None:
+        for root in self.roots:
+            remove(root / node)
+
+    def close(self) -> None:
+        for root in self.roots:
+            remove(root)
+
+
+class VersionTwo:
+    enforced = True
+
+    def __init__(self, root: Path, period_us: int) -> None:
+        self.root, self.period_us = root, period_us
+
+    def make(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.subtree_control").write_text("+cpu +memory")
+
+    def open_node(self, node: str, cpu: int) -> None:
+        self.make(self.root)
+        self.make(self.root / node)
+        self.write_quota(self.root / node, cpu)
+
+    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
+        (self.root / node / pod).mkdir(parents=True, exist_ok=True)
+        self.resize(node, pod, limits)
+
+    def resize(self, node: str, pod: str, limits: Limits) -> None:
+        folder = self.root / node / pod
+        (folder / "cpu.weight").write_text(str(weight_of(shares_of(limits.cpu_request))))
+        self.write_quota(folder, limits.cpu)
+        if limits.memory is not None:
+            (folder / "memory.max").write_text(str(limits.memory))
+
+    def write_quota(self, folder: Path, cpu: int | None) -> None:
+        quota, period = ("max", self.period_us) if cpu is None else quota_of(cpu, self.period_us)
+        self.allow_burst(
+            folder, 0
+        )  # it may not exceed the quota, so it goes first when that changes
+        (folder / "cpu.max").write_text(f"{quota} {period}")
+        self.allow_burst(folder, 0 if quota == "max" else int(quota))
+
+    def allow_burst(self, folder: Path, microseconds: int) -> None:
+        """What was not used in one period may be used in the next; on average the limit stays.
+        Older kernels cannot.
+        """
+        if (folder / "cpu.max.burst").exists():
+            (folder / "cpu.max.burst").write_text(str(microseconds))
+
+    def joining(self, node: str, pod: str) -> list[Path]:
+        return [self.root / node / pod / "cgroup.procs"]
+
+    def processes(self, node: str, pod: str) -> list[int]:
+        return pids_in(self.root / node / pod)
+
+    def pod_seconds(self, node: str, pod: str) -> float:
+        return number_after((self.root / node / pod / "cpu.stat").read_text(), "usage_usec") / 1e6
+
+    def node_seconds(self, node: str) -> float:
+        return number_after((self.root / node / "cpu.stat").read_text(), "usage_usec") / 1e6
+
+    def memory_bytes(self, node: str, pod: str) -> int:
+        return int((self.root / node / pod / "memory.current").read_text())
+
+    def oom_kills(self, node: str, pod: str) -> int:
+        return number_after((self.root / node / pod / "memory.events").read_text(), "oom_kill")
+
+    def close_pod(self, node: str, pod: str) -> None:
+        remove(self.root / node / pod)
+
+    def close_node(self, node: str) -> None:
+        remove(self.root / node)
+
+    def close(self) -> None:
+        remove(self.root)
+
+
+FRESH_S = 0.05
+
+
+class NotPermitted:
+    enforced = False
+
+    def __init__(self, why: str) -> None:
+        self.seen: dict[
+            tuple[str, str], dict[int, float]
+        ] = {}  # (node, pod) -> pid -> most seconds seen
+        self.gone: dict[str, float] = {}  # seconds of pods that have ended, by node
+        self.found: dict[str, list[int]] = {}  # the pods' processes, as of the last look
+        self.looked_at = -FRESH_S
+        hint = "systemd-run --user --scope -p Delegate=yes, or root, would permit it"
+        log.warning("LimitsNotEnforced", why=why, hint=hint)
+
+    def open_node(self, node: str, cpu: int) -> None:
+        self.gone.setdefault(node, 0.0)
+
+    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
+        self.seen[node, pod] = {}
+
+    def resize(self, node: str, pod: str, limits: Limits) -> None:
+        """Nothing to resize."""
+
+    def joining(self, node: str, pod: str) -> list[Path]:
+        return []
+
+    def processes(self, node: str, pod: str) -> list[int]:
+        """One look at /proc serves all pods for a moment."""
+        if time.monotonic() - self.looked_at >= FRESH_S:
+            self.found, self.looked_at = processes.by_pod(), time.monotonic()
+        return self.found.get(pod, [])
+
+    def pod_seconds(self, node: str, pod: str) -> float:
+        seen = self.seen.setdefault((node, pod), {})
+        for pid in self.processes(node, pod):
+            seen[pid] = max(seen.get(pid, 0.0), processes.cpu_seconds(pid))
+        return sum(seen.values())
+
+    def node_seconds(self, node: str) -> float:
+        live = sum(self.pod_seconds(*place) for place in list(self.seen) if place[0] == node)
+        return self.gone.get(node, 0.0) + live
+
+    def memory_bytes(self, node: str, pod: str) -> int:
+        return sum(processes.resident_bytes(pid) for pid in self.processes(node, pod))
+
+    def oom_kills(self, node: str, pod: str) -> int:
+        return 0
+
+    def close_pod(self, node: str, pod: str) -> None:
+        self.gone[node] = self.gone.get(node, 0.0) + sum(self.seen.pop((node, pod), {}).values())
+
+    def close_node(self, node: str) -> None:
+        """Nothing to remove."""
+
+    def close(self) -> None:
+        """Nothing to remove."""

@@ -22,8 +22,8 @@ import msgspec
 
 from services.local.objects.admission import NODE_TROUBLES
 from services.local.objects.bodies import Body, condition, labels, name_of, spec, status
+from services.local.objects.label_selectors import term_matches
 from services.local.objects.resources import Amounts, amounts, minus, pod_requests
-from services.local.objects.selectors import term_matches
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"

@@ -58,8 +58,8 @@ from services.local.objects.bodies import (
     with_status,
 )
 from services.local.objects.kinds import KINDS, NAMESPACE, POD, QUOTA, Kind
+from services.local.objects.label_selectors import Match
 from services.local.objects.resources import exceeded
-from services.local.objects.selectors import Match
 
 Key = tuple[str, str]  # namespace, name
 BEFORE_ALL: Key = ("", "")  # names are not empty

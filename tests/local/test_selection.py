@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.local.objects.api_errors import Refusal
-from services.local.objects.selectors import field_selector, label_selector, term_matches
+from services.local.objects.label_selectors import field_selector, label_selector, term_matches
 from tests.local.builders import pod
 
 GREEN = pod("green", labels={"app": "web", "tier": "1", "example.com/colour": "green"})

@@ -11,7 +11,7 @@ import pytest
 from kubernetes.aio import watch
 
 from services.local.objects.api_errors import Refusal
-from services.local.objects.selectors import label_selector
+from services.local.objects.label_selectors import label_selector
 from services.local.store import Change, Journal, Stored
 from tests.local.builders import idle, node, pod
 

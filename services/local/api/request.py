@@ -33,7 +33,7 @@ from kubernetes.client import models
 from services.local.objects.api_errors import bad_request, no_such_path, unsupported_media
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import BY_PATH, NEW_EVENT, Kind
-from services.local.objects.selectors import Match, both, field_selector, label_selector
+from services.local.objects.label_selectors import Match, both, field_selector, label_selector
 from services.local.store import Deletion
 
 

@@ -33,8 +33,8 @@ from services.local.objects.api_errors import (
 )
 from services.local.objects.bodies import Body, labels, stamp, status
 from services.local.objects.kinds import NODE, POD
+from services.local.objects.label_selectors import label_selector
 from services.local.objects.resources import amounts
-from services.local.objects.selectors import label_selector
 from services.local.store import Store
 
 log = structlog.get_logger()

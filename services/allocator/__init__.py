@@ -1,5 +1,7 @@
-"""Hears: requests, capacity, and what becomes of decisions: started, leaving, exited, abandoned,
-resumed, finished. Says: `JobAccepted` or `JobRejected`, `JobChanged` or `ChangeRejected`,
-`AllocationDecided`, and `JobFinished` where there is nothing left to decide. Read first:
-`decide.py`, the main loop on one screen; then `state.py`, the fold; then `policies/`.
+"""The allocator decides the size and the nodes of every job.
+
+Consumes requests, capacity, and the outcome of decisions: started, leaving, exited, abandoned,
+resumed, finished. Publishes `JobAccepted` or `JobRejected`, `JobChanged` or `ChangeRejected`,
+`AllocationDecided`, and `JobFinished` if no trainer can publish it. Read first: `decide.py`, the
+main loop on one screen; then `state/state.py`, the fold; then `policies/`.
 """

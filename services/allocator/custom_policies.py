@@ -1,11 +1,10 @@
-"""Policies of one's own: `module:function`, imported by that name once, at start. Edge.
+"""Register custom policies: `module:function`, imported by that name once, at start.
 
-Only a person who runs the allocator, or types a command, names one (`Rules.policy`,
-`Rules.policies`); a request may name an enrolled policy and nothing else, so that no message has
-code imported. The module is looked for where Python looks, then in the folder in which the process
-was started.
+Only the settings of the allocator or of a command can name one (`Rules.policy`, `Rules.policies`).
+A request may name a registered policy and nothing else, so no message can cause an import. The
+module is looked for in Python's path, then in the folder in which the process was started.
 
-A policy of one's own is not trusted to be right, no more than Weir's: see `policy_calls.py`.
+A custom policy is not trusted, no more than Weir's own: see `policy_calls.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What should run: the allocator's main loop, one pass.
+"""The main loop of the allocator: one pass over all jobs.
 
-Law: facts in, actions out. `decide` looks at the state and at the time it is given, and answers
-with what to say, when to look again, and why each job is as it is; it says nothing itself. A job
-gets one decision at a time. While a generation is in flight there is none, except to replace lost
-tasks, to move tasks that will be lost, to end the job, and to repeat a decision that nobody acts
-on.
+Law: facts in, actions out. `decide` reads the state and the time, and returns the actions to
+publish, the time of the next pass, and the reason for every job. It publishes nothing itself. A job
+gets one decision at a time. While a decision is pending, the job gets another one only to end it,
+to replace lost tasks (step 2), to evacuate tasks (step 3), or to repeat a decision without effect
+(step 7).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from shared.messages import AllocationDecided, JobFinished
 Jobs = dict[str, Job]
 """By key, in the order of priority and submission."""
 Step = Callable[[Situation], Verdict | None]
-"""One step of a pass; None: it has nothing to say of this job."""
+"""One step of a pass; None: it does not apply to this job."""
 Note = Callable[[Job, Verdict], Verdict]
 """Add a note to a verdict."""
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """The actions to publish, the time to look again (None: only when something is heard), the
-    reason for every job, and the changes that are wanted but not decided.
+    """The actions to publish, the time of the next pass (None: after the next message), the reason
+    for every job, and the changes that are wanted but not decided.
     """
 
     actions: tuple[AllocationDecided | JobFinished, ...] = ()
@@ -84,8 +84,7 @@ def decide(
 ) -> Decisions:
     """Return the decisions of one pass, whatever a policy or a step raises.
 
-    `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last
-    pass.
+    `pending_changes`, `suspects` and `untried`: results of the last pass.
     """
     search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
     rules = with_cluster_quotas(state, rules)
@@ -113,46 +112,44 @@ def _decide_jobs(
     search: FaultSearch,
     left_out: Collection[str] = (),
 ) -> Decisions:
-    """Return the decisions of one pass. `aside`: jobs that are left out; their capacity stays
-    taken.
-    """
+    """Return the decisions of one pass. The jobs in `left_out` keep their capacity."""
     jobs = _by_priority(state, left_out)
     attention, quiescent = _split_by_attention(state, jobs)
     run = _Pass(state, jobs, _open_room(state, attention, now, rules), now, rules, pending_changes)
 
-    # 1. End jobs that are over; take the tasks of jobs that their users suspended.
+    # 1. Finish jobs that are over, and suspend jobs for their users.
     run.ask(_end_or_suspend, attention)
     # 2. Replace lost tasks, before another job may take the free capacity.
     run.ask(repair.replace_lost_tasks, attention, run.note_claims)
-    # 3. Move tasks that will be lost, while they still work. Leave jobs alone while a decision is
-    #    in flight; take the others into changed bounds.
+    # 3. Evacuate tasks that have to leave their nodes. Then jobs with a pending decision wait, and
+    #    the others are fitted into bounds that their users changed.
     run.ask(evacuation.evacuate, attention)
-    run.ask(_wait_or_fit, attention)
-    # 4. Reserve capacity for jobs that have waited too long or have a higher priority, and make
-    #    others give way. Give tasks the memory that they will need; move tasks that starve.
+    run.ask(_wait_or_fit_bounds, attention)
+    # 4. Reserve capacity for jobs that have waited too long or have a higher priority; others give
+    #    way. Raise the memory of tasks that will need more, and move tasks that get too little CPU.
     run.reserve_capacity()
-    run.ask(_enlarge_or_relieve, attention)
-    # 5. Ask each policy for the desired sizes of its jobs; capacity that is being released counts
+    run.ask(_raise_memory_or_migrate, attention)
+    # 5. Ask each policy for the desired sizes of its jobs. Capacity that is being released counts
     #    as free.
     untried = run.ask_policies(search)
-    # 6. Leave jobs alone that have their desired size. Start the jobs that wait, then resize those
-    #    that run, where room, gain and timing allow. A job with a reservation starts even if its
-    #    policy fails with it: others gave way to it.
+    # 6. Keep jobs that have their desired size. Start the waiting jobs, then resize the running
+    #    ones, if room, gain and timing allow. A job with a reservation starts even if its policy
+    #    fails with it, because others gave way to it.
     run.keep_settled(quiescent)
     run.ask(run.start_or_resize, _waiting_first(run.undecided()), run.note_waiting)
-    # 7. Add notes to the reasons, and repeat decisions that nobody acts on.
+    # 7. Add notes to the reasons, and repeat decisions that the launcher does not act on.
     run.add_notes(attention)
-    run.repeat_unanswered()
+    run.repeat_ignored()
     search.clear(jobs, "")
     return run.decisions(search, untried)
 
 
-def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
+def _open_room(state: State, attention: Jobs, now: float, rules: Rules) -> Room:
     """Return the free capacity. Nodes take nothing new while tasks are sent away from them, or
     starve there.
     """
-    shunned = evacuation.nodes_losing_tasks(urgent.values()) | slow_task_migration.slow_nodes(
-        urgent.values(), now, rules
+    shunned = evacuation.nodes_losing_tasks(attention.values()) | slow_task_migration.slow_nodes(
+        attention.values(), now, rules
     )
     quotas = rules.quotas
     return Room(
@@ -170,11 +167,11 @@ def _end_or_suspend(situation: Situation) -> Verdict | None:
     return finish(situation.job, situation.now, situation.settings) or suspend(situation)
 
 
-def _wait_or_fit(situation: Situation) -> Verdict | None:
+def _wait_or_fit_bounds(situation: Situation) -> Verdict | None:
     return resize.await_pending_decision(situation.job) or fit_into_bounds(situation)
 
 
-def _enlarge_or_relieve(situation: Situation) -> Verdict | None:
+def _raise_memory_or_migrate(situation: Situation) -> Verdict | None:
     return memory_growth.raise_memory(situation) or slow_task_migration.migrate_slow_tasks(
         situation
     )
@@ -185,8 +182,8 @@ def _enlarge_or_relieve(situation: Situation) -> Verdict | None:
 
 @dataclass(eq=False)
 class _Pass:
-    """The inputs that the steps of one pass share, and their verdicts: the first step that says
-    something about a job decides it.
+    """The inputs that the steps of one pass share, and the verdicts. The first step that returns a
+    verdict on a job decides it.
     """
 
     state: State
@@ -266,7 +263,7 @@ class _Pass:
 
     def _set_aside(self, search: FaultSearch, untried: Mapping[str, str]) -> None:
         """Set aside the jobs that a policy fails with, except those with a reservation. A job that
-        was not tried keeps its wish, for it may be sound.
+        was not tried keeps its pending change, because the policy may work with it.
         """
         for key, policy in untried.items():
             self.set_aside[key] = Verdict(
@@ -283,7 +280,7 @@ class _Pass:
                 verdicts[key] = verdict
         self.verdicts = verdicts | self.verdicts
 
-    def keep_settled(self, others: Jobs) -> None:
+    def keep_settled(self, quiescent: Jobs) -> None:
         """Leave jobs alone that have their desired size, unless a quota or a reservation concerns
         them.
         """
@@ -292,7 +289,7 @@ class _Pass:
         reserved = self.reserve.reservations
         targets = self.targets
         verdicts = self.verdicts
-        for key, job in others.items():
+        for key, job in quiescent.items():
             target = targets.get(key)
             if target is None or key in verdicts or key in reserved:
                 continue
@@ -308,7 +305,7 @@ class _Pass:
             situation = replace(situation, target=target)
         return resize.start_or_resize(situation)
 
-    # ------------------------------------------------------------ what else is said
+    # ------------------------------------------------------------ notes and repetitions
 
     def note_claims(self, job: Job, verdict: Verdict) -> Verdict:
         """Add the claims that keep the job from some of the nodes."""
@@ -322,11 +319,11 @@ class _Pass:
             verdict = _with_note(verdict, self.set_aside[job.key].why)
         return verdict
 
-    def add_notes(self, urgent: Jobs) -> None:
+    def add_notes(self, attention: Jobs) -> None:
         """Add a note about tasks that wait to leave their nodes, and about reservations to all jobs
         that wait for capacity.
         """
-        for key, job in urgent.items():
+        for key, job in attention.items():
             if job.leaving:
                 self.verdicts[key] = _with_note(
                     self.verdicts[key], evacuation.describe_staying(job)
@@ -340,8 +337,8 @@ class _Pass:
                 )
                 self.verdicts[key] = _with_note(verdict, note)
 
-    def repeat_unanswered(self) -> None:
-        """Repeat decisions that nobody acts on."""
+    def repeat_ignored(self) -> None:
+        """Repeat decisions that the launcher does not act on."""
         pending = []
         for job in self.jobs.values():
             may_be = job.pending_generation is not None or job.running is None or job.resized_from
@@ -357,7 +354,7 @@ class _Pass:
         """Combine the verdicts of this pass."""
         actions = []
         why = {}
-        wishes = {}
+        pending_changes = {}
         wakes_s = [self.reserve.wake_s, self.releasing.until_s, search.wake_s(untried, self.now)]
         for key, verdict in self.verdicts.items():
             why[key] = verdict.why
@@ -365,20 +362,20 @@ class _Pass:
             if verdict.action:
                 actions.append(verdict.action)
             if verdict.pending_change:
-                wishes[key] = verdict.pending_change
+                pending_changes[key] = verdict.pending_change
 
         return Decisions(
             actions=tuple(actions),
             wake_s=_earliest(*wakes_s),
             why=why,
-            pending_changes=wishes,
+            pending_changes=pending_changes,
             failures=tuple(search.faulty.values()),
             untried=tuple(untried),
         )
 
 
 def _with_note(verdict: Verdict, note: str) -> Verdict:
-    """The verdict with a note behind its reason, if nothing is decided by it."""
+    """Add a note to the reason of a verdict without an action."""
     if not note or verdict.action is not None:
         return verdict
     return replace(verdict, why=f"{verdict.why}; {note}")
@@ -392,7 +389,7 @@ def _earliest(*wakes_s: float | None) -> float | None:
 
 
 def _by_priority(state: State, left_out: Collection[str]) -> Jobs:
-    """The jobs that are not set aside, in the order of priority and submission."""
+    """Return the jobs that are not left out, in the order of priority and submission."""
     ranks = tables_of(state).ranks
     return {key: state.jobs[key] for key in ranks if key not in left_out}
 
@@ -402,18 +399,18 @@ def _split_by_attention(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
     others.
     """
     marked = tables_of(state).needs_attention
-    urgent: Jobs = {}
+    attention: Jobs = {}
     quiescent: Jobs = {}
     for key, job in jobs.items():
         if key in marked:
-            urgent[key] = job
+            attention[key] = job
         else:
             quiescent[key] = job
-    return urgent, quiescent
+    return attention, quiescent
 
 
 def _waiting_first(jobs: Jobs) -> Jobs:
-    """First those that wait, then those that run."""
+    """Return the waiting jobs first, then the running ones."""
     waiting: Jobs = {}
     running: Jobs = {}
     for key, job in jobs.items():
@@ -443,24 +440,24 @@ def _without_faulty(
 
     found = isolate(compute, [*every], error, search)
     decisions = found.result or Decisions()
-    aside = {key: untried_reason("") for key in found.untried}
+    left_out = {key: untried_reason("") for key in found.untried}
     for key, each in search.faulty.items():
         if key not in decisions.why:
-            aside[key] = each.reason
+            left_out[key] = each.reason
     ends = []
-    for key in aside:
+    for key in left_out:
         job = state.jobs.get(key)
         verdict = finish(job, now, rules) if job and job.cancelled else None
         if verdict and verdict.action:
             ends.append(verdict.action)
     untried = {*decisions.untried, *found.untried} - search.faulty.keys()
-    kept_wishes = {key: pending_changes[key] for key in found.untried if key in pending_changes}
+    kept_changes = {key: pending_changes[key] for key in found.untried if key in pending_changes}
     return replace(
         decisions,
         actions=(*decisions.actions, *ends),
         wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
-        why=decisions.why | aside,
-        pending_changes=decisions.pending_changes | kept_wishes,
+        why=decisions.why | left_out,
+        pending_changes=decisions.pending_changes | kept_changes,
         failures=tuple(search.faulty.values()),
         untried=tuple(sorted(untried)),
     )

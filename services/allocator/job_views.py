@@ -1,11 +1,8 @@
-"""The current view of each job, for `weir jobs`: derived from the state, kept in a bucket,
-rebuildable.
+"""The view of each job for `weir jobs`: derived from the state, stored in a bucket, rebuildable.
 
-Jobs that train and do not report: their program may hang. Pure.
-
-A trainer reports every second, but only after an update. So the longest silence that means nothing
-is `unreported_s`, or twice the time that lay between the last two reports, where updates are that
-slow.
+A job is shown as silent if it trains and sends no report: its program may hang. A trainer reports
+every second, but only after an update. So the longest normal silence is `unreported_s`, or twice
+the time between the last two reports, if updates are that slow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The allocator in numbers: its time to decide, its decisions, the states of jobs, and the cost of
-changing them.
-
-Training in numbers, of all jobs together: examples applied and lost, cores held and used, time
-waited.
+"""The allocator's metrics: time to decide, decisions, states of jobs, cost of changes, training.
 
 throughput    rate(weir_training_examples_total)   [examples/s]
 utilisation   weir_training_cpu_cores{share="used"} / {share="had"}

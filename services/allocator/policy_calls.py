@@ -1,14 +1,11 @@
-"""The calls of policies: what each wants for its jobs, checked, whatever a policy does.
+"""Call the policies, and check their answers.
 
-A policy is not trusted to be right, be it one of Weir's or one's own: what it raises, and a want
-outside of its job's bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and
-the policy decides on its others.
+No policy is trusted, neither Weir's own nor a custom one. An exception, or a target outside of the
+bounds of its job, is a failure. The jobs that cause it are set aside (`failures.py`), and the
+policy decides on its other jobs.
 
-Jobs with a policy that is not known here.
-
-A program that works on a copy of the state (a person's command, not the allocator) may lack
-policies that the cluster has enrolled. `decide` asks the cluster's policy in place of such a one,
-and that has to be said.
+A program that works on a copy of the state (a command, not the allocator) may lack custom policies
+of the cluster. `decide` then calls the cluster's default policy, and `unknown_policies` says so.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ for themselves.
 """
 
 
-def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
+def first_numbers_by_namespace(namespaces: Mapping[int, str], most: int) -> list[int]:
     """Return the lowest numbers of each namespace, at most so many, all in ascending order."""
     found: list[int] = []
     counts: Counter[str] = Counter()
@@ -184,7 +184,7 @@ class Allocator:
 
         self.meters.count_fact(heard.message, before, heard.stored_s)
         if changes_no_decision(before, self.state):
-            await self._tell_folded()
+            await self._notify_folded()
             return
         if self.first_fact_s is None:
             self.first_fact_s = heard.stored_s
@@ -233,16 +233,16 @@ class Allocator:
     async def _look_again(self) -> None:
         self.awake.set()
         self.changed.set()
-        await self._tell_folded()
+        await self._notify_folded()
 
-    async def _tell_folded(self) -> None:
+    async def _notify_folded(self) -> None:
         self.unsaved.set()
         async with self.folded:
             self.folded.notify_all()
 
     # ------------------------------------------------------------ deciding
 
-    async def decide_for_ever(self) -> None:
+    async def run_passes(self) -> None:
         """Answer requests, decide, publish the decisions, and wait for the next message or timer.
         Each decision is read back before the next pass, so none is taken on an old state.
         """
@@ -352,7 +352,7 @@ class Allocator:
 
     def _next_numbers(self, namespaces: Mapping[int, str]) -> list[int]:
         """Return the first few numbers of each namespace. If there are more, look again soon."""
-        numbers = first_of_each(namespaces, ANSWERED_AT_ONCE)
+        numbers = first_numbers_by_namespace(namespaces, ANSWERED_AT_ONCE)
         if len(numbers) < len(namespaces):
             self.awake.set()
         return numbers
@@ -530,7 +530,7 @@ class Allocator:
             self.bus, self.rules.finished_kept_s, lambda: self.state, self.forget_removed
         )
 
-    async def remove_for_ever(self) -> None:
+    async def remove_expired_jobs(self) -> None:
         """Remove messages of jobs that ended long ago, once in `removal_s`; return at once if they
         are kept for ever. An error of the bus is logged, and the next pass tries again.
         """
@@ -543,7 +543,7 @@ class Allocator:
             except NatsError as error:
                 plaint.warn_error("RemovalWaits", error)
 
-    async def remove_forgotten_for_ever(self) -> None:
+    async def remove_forgotten_jobs(self) -> None:
         """Remove what somebody asks to forget, as soon as it is asked."""
         removal = self._new_removal()
         plaint = RateLimitedWarning()
@@ -569,7 +569,7 @@ def load_policies(settings: Settings) -> None:
         raise ServiceExit(BAD_SETTINGS) from bad
 
 
-async def show_for_ever(allocator: Allocator, views: ViewBucket) -> None:
+async def update_views(allocator: Allocator, views: ViewBucket) -> None:
     """Keep the jobs' view up with the state; what the bus could not take is shown when it is
     back.
     """
@@ -619,12 +619,12 @@ async def start(bus: Bus, settings: Settings) -> None:
     await follow(bus, allocator)
     await allocator.begin_deciding()
 
-    bus.spawn(allocator.decide_for_ever())
+    bus.spawn(allocator.run_passes())
     views = ViewBucket(bus, await bus.bucket(subjects.JOBS))
-    bus.spawn(show_for_ever(allocator, views))
+    bus.spawn(update_views(allocator, views))
     bus.spawn(allocator.store_snapshots())
-    bus.spawn(allocator.remove_for_ever())
-    bus.spawn(allocator.remove_forgotten_for_ever())
+    bus.spawn(allocator.remove_expired_jobs())
+    bus.spawn(allocator.remove_forgotten_jobs())
 
     letters = DeadLetterCount()
     bus.health.add_source("dead letters", letters.measures)

@@ -1,4 +1,4 @@
-"""Write the view of each job for `weir jobs` to its bucket where it has changed. Edge."""
+"""Write the view of each job for `weir jobs` to its bucket when it changes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.allocator.admission.requests import _too_many
-from services.allocator.service import changes_no_decision, first_of_each
+from services.allocator.service import changes_no_decision, first_numbers_by_namespace
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
 from shared.bus.subjects import FACTS, ORDERS
@@ -14,7 +14,7 @@ from tests.allocator.builders import accepted, progress, request
 def test_the_oldest_requests_of_each_namespace_are_answered_first() -> None:
     namespaces = dict.fromkeys(range(1, 100), "team-a") | {100: "team-b"}
 
-    assert first_of_each(namespaces, 3) == [1, 2, 3, 100]
+    assert first_numbers_by_namespace(namespaces, 3) == [1, 2, 3, 100]
 
 
 def test_a_namespace_has_so_many_open_jobs_and_no_more() -> None:

@@ -565,7 +565,7 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
     stale = Allocator(connection, QUICK, known)
     await stale.begin_deciding()
     with capture_logs() as lines:
-        connection.spawn(stale.decide_for_ever())
+        connection.spawn(stale.run_passes())
         async with asyncio.timeout(60):
             while (
                 "DecidedOnAnOldState" not in [line["event"] for line in lines]
@@ -601,7 +601,7 @@ async def test_a_copy_that_lags_makes_no_storm_of_refused_decisions(nats_url: st
     await allocator.begin_deciding()
     begun_s = time.monotonic()
     with capture_logs() as lines:
-        connection.spawn(allocator.decide_for_ever())
+        connection.spawn(allocator.run_passes())
         for _ in range(50):
             allocator.awake.set()  # as other jobs' facts do
             await asyncio.sleep(0.02)

@@ -1,21 +1,18 @@
-"""Remove the messages that jobs left on the bus, some days after their end, or when somebody asks
-for it. Edge.
+"""Remove the messages and programs of jobs, some days after their end or on request.
 
-Promise: no message of a job that is not over is removed, even one that comes while we remove. A
-purge covers only messages that the state knows; newer ones stay, and so do all of a name that
-another job bears by then, except those from before that job was asked for.
+Promise: no message of a job that is not over is removed, even one that arrives meanwhile. A purge
+covers only messages that the state knows. Newer ones stay, and so do all of a name that a newer job
+has, except those from before that job was requested.
 
     weir-orders, weir-facts     messages of the name
     weir-jobs, weir-ledger      the job's entry
-    weir-programs-<namespace>   `unused_programs.py`
+    weir-programs-<namespace>   programs that no job uses
     weir-nodes                  nodes that are gone
 
-Remove programs that no job uses. Edge.
-
-A program goes in two passes, with a pause between them. The first removes the description of one
-that no job uses and that nobody stored again for long; the second removes contents that no
-description leads to. Storing a program that is there already writes its description again
-(`programs.keep`): so contents that are found whole stay.
+A program is removed in two passes, with a pause between them. The first pass removes the
+description of a program that no job uses, and that was not stored again recently. The second one
+removes contents without a description. Storing a program again writes its description again
+(`programs.keep`), so complete contents stay.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Validate a request: every reason against it, at once.
+"""Validate a request: collect every reason against it.
 
-Law: for any bytes the answer is a `JobRequested` or a `Wrong` with at least one reason; never an
-exception. The decoder stops at its first error, so each field is converted for itself,
-nested ones too; then come the rules that hold between fields.
-
-Word a decoder's error for a person: a rule in words instead of a pattern, an object by its
-fields, and the value that was found instead of its type alone.
+Law: for any bytes the result is a `JobRequested` or a `Wrong` with at least one reason; never an
+exception. The decoder stops at its first error, so each field is converted separately, nested ones
+too. Then the rules between fields are checked. Decoder errors are reworded for people: a rule in
+words in place of a pattern, an object by its fields, and the value in place of its type alone.
 """
 
 from __future__ import annotations

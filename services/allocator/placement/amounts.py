@@ -1,7 +1,4 @@
-"""Amounts of resources: named, compared, added, taken away.
-
-The smallest change that helps: by doubling, then by halving.
-"""
+"""Arithmetic with amounts of resources, and a search for the smallest sufficient number."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Nodes in the order of what they have free, so that the best fit is found without looking at each.
+"""An index of nodes by free capacity: it finds the best fit without a look at each node.
 
-Best fit: of the nodes on which a task fits the one that has fewest devices free, then least cpu,
-then least memory, then the first by name. Nodes stand on shelves by their free devices, and on a
-shelf by cpu, memory and name: the first that fits, from the wanted cpu on, is the best. What falls
-short of memory alone is walked past.
+Best fit: of the nodes that can hold a task, the one with the fewest free devices, then the least
+cpu, then the least memory, then the first name. Nodes are on shelves by their free devices, and on
+a shelf by cpu, memory and name. The search begins at the wanted cpu; the first node that fits is
+the best. It skips nodes that have only too little memory.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The terms of a node affinity, as the scheduler reads them.
+"""The nodes on which a job can use its volume claims.
 
-A node has to fulfil one term as a whole. A term without requirements means no node.
-
-The nodes on which a job's claims can be used. Pure.
-
-A task mounts every claim of its job, so it runs only where all their volumes can be reached: in one
-zone, or on one node. A claim of which nothing is told can be used everywhere; one that is bound
-with its first pod is told then.
+A task mounts every claim of its job. So it runs only on nodes that can reach all their volumes: in
+one zone, or on one node. A claim without a reported placement can be used everywhere; a claim that
+is bound with its first pod is reported then. A node has to fulfil one node affinity term as a
+whole. A term without requirements matches no node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Devices side by side on as few nodes as can be.
+"""Placement of devices on as few nodes as possible.
 
-They exchange gradients at every step, over the slowest link between any two of them: what stands on
-one node is several times as fast as the same on two. A job that pauses anyway loses nothing by
-moving, so then it is put together again: of each of its nodes, from the one with most of its
-workers on, all stay or all go.
+Devices exchange gradients at every step, over the slowest link between any two of them. Devices on
+one node are several times as fast as the same devices on two nodes. A job that pauses anyway loses
+nothing by a move, so its workers are colocated again. Of each of its nodes, from the one with most
+of its workers on, all tasks stay or all tasks go.
 """
 
 from __future__ import annotations

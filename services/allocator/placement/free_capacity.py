@@ -1,15 +1,14 @@
-"""What is free to be given.
+"""The free capacity of nodes and of quotas.
 
-Law: each decided task is counted exactly once. Until its pod is listed among a node's `own` it is
-reserved here; from then on the node's own `free` is less by it. Where it is listed with less than
-was decided, the rest is reserved; where with more, that is free only when it is seen free. A task
-whose revision was abandoned or superseded, or whose pod has ended, is reserved no longer.
+Law: each decided task is counted exactly once. Until a node lists its pod among `own`, the task is
+reserved here; from then on the node's own `free` is less by it. If the pod is listed with less than
+was decided, the rest is reserved. If it is listed with more, the surplus is free only after the
+node reports it. A task is no longer reserved once its revision was abandoned or superseded, or its
+pod has ended.
 
-The quotas of the settings and those of the cluster together, for the namespaces that have jobs.
-
-What all tasks of a namespace may have is the smaller of the two. Policies share that among its
-jobs; what may still be asked for is less (`capacity.purses`), so the API server never has to refuse
-a size because of a quota.
+A namespace may use the smaller of two limits: the quota of the settings and the quotas of the
+cluster. Policies divide this limit among the jobs of the namespace. `remaining_quotas` is the part
+that is not used yet, so the API server never refuses a size because of a quota.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The capacity that nodes and quotas will have once some of the running jobs have ended, to try
-placements on. Pure.
+"""The capacity of nodes and quotas after some of the running jobs have ended, for trial placements.
 
-A job holds what its pods are listed with, and what its decided tasks are promised. Pods that no
-decision wants any more are about to end: they count as free in every trial. A job that lost tasks
-keeps the others: what these hold is never free for the job itself.
+A job holds the resources of its listed pods and of its decided tasks. Pods that no decision wants
+any more are about to end: every trial counts them as free. A job that lost tasks keeps the others;
+their capacity is never free for the job itself.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class ProjectedCapacity:
             back = [held for held in back if held.job != keeps or held.started_s == -inf]
         in_quota = [held for held in back if held.in_quota]
         nodes = self._nodes_with(back, reserved)
-        purses = self._purses_with(in_quota, reserved)
+        purses = self._quotas_with(in_quota, reserved)
         return self.room.with_changes(nodes, purses, self._slots_with(in_quota))
 
     def _held_until(self, until_s: float) -> list[HeldCapacity]:
@@ -166,7 +165,7 @@ class ProjectedCapacity:
                 slots[space] += 1
         return slots
 
-    def _purses_with(
+    def _quotas_with(
         self, back: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> dict[str, Resources]:
         """Return the rests of all quotas."""

@@ -1,18 +1,17 @@
-"""The limit of a namespace: the chiefs, ps and workers of its jobs counted together.
+"""Quotas of namespaces: their limits, the use by jobs, and the reasons for a refusal.
 
-Law: what the tasks of a namespace have and were promised never grows beyond its quota; to give back
-is always allowed, whoever stands above a quota that was lowered. A job starts as large as the quota
-has room for, and never below its gang floor; a running one grows as far, ps and workers in turn, so
-that their ratio stays near the one that is wanted.
+Law: the tasks of a namespace, with those that are promised, never grow beyond its quota. Giving
+capacity back is always allowed, even if a quota was lowered below the present use. A job starts as
+large as the quota allows, and never below its gang floor. A running job grows as far, ps and
+workers in turn, so that their ratio stays near the desired one.
 
-The capacity that the ResourceQuotas and LimitRanges of one namespace leave, in the units of
-tasks: pure functions of its fact.
+The ResourceQuotas of a namespace give, for each resource:
 
-    left    =  hard - used                   of each resource, the least of all quotas that name it
-    others  =  used - what our tasks have    not below nothing: a new pod counts in `used` before it
-                                             is on a node
+    left    =  hard - used                   the least of all quotas that name the resource
+    others  =  used - use of our tasks       at least 0: a new pod counts in `used` before it is on
+                                             a node
 
-Limits of cpu and memory count as requests: a task's are the same.
+Limits of cpu and memory count as requests: a task has equal limits and requests.
 """
 
 from __future__ import annotations
@@ -103,10 +102,10 @@ def quota_shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> st
     """Return why a job's quota has no room for so much more, or for so many more tasks; empty where
     it has.
     """
-    purse = room.remaining_quota(job)
+    remaining_quota = room.remaining_quota(job)
     slots = room.slots_of(job)
     limits = room.limits_of(job)
-    return describe_shortage(_namespace(job), wants, tasks, purse, slots, limits)
+    return describe_shortage(_namespace(job), wants, tasks, remaining_quota, slots, limits)
 
 
 def _namespace(job: str) -> str:
@@ -117,15 +116,15 @@ def describe_shortage(
     namespace: str,
     wants: Resources,
     tasks: int,
-    purse: Resources | None,
+    remaining_quota: Resources | None,
     slots: int | None,
     limits: TaskLimits | None,
 ) -> str:
     """Return the same for a quota with this rest (None: no limit) and room for so many tasks."""
-    if purse is None or _is_within(wants, purse, tasks, slots):
+    if remaining_quota is None or _is_within(wants, remaining_quota, tasks, slots):
         return ""
     sentence = "wants {} more, and {:.4g} is left"
-    lacks = _lack(wants, purse, tasks, slots, limits, sentence)
+    lacks = _lack(wants, remaining_quota, tasks, slots, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
 
 

@@ -59,10 +59,9 @@ task: the largest and the least size, and that of the tasks.
 
 
 class Room:
-    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given
-    back.
+    """Free capacity for trial placements. Capacity that is taken here can be given back.
 
-    `purses`: what each namespace that has a quota may still take; a job's key begins with its
+    `remaining_quotas`: the resources that each namespace with a quota may still take; a job's key begins with its
     namespace. `slots`: how many more tasks, where that is limited; `limits`: what the cluster
     allows them besides. `shunned`: names of nodes that take nothing new.
 
@@ -74,7 +73,7 @@ class Room:
     def __init__(
         self,
         nodes: Iterable[Node],
-        purses: Mapping[str, Resources] | None = None,
+        remaining_quotas: Mapping[str, Resources] | None = None,
         slots: Mapping[str, int] | None = None,
         limits: Mapping[str, TaskLimits] | None = None,
         shunned: Collection[str] = (),
@@ -84,7 +83,7 @@ class Room:
         for name in shunned:
             if name in self.nodes:
                 self.nodes[name] = replace(self.nodes[name], shunned=True)
-        self.remaining_quotas = dict(purses or {})
+        self.remaining_quotas = dict(remaining_quotas or {})
         self.slots = dict(slots or {})
         self.limits = limits or {}
         # The index: nodes in the order of what they have free, and where jobs stood at first.
@@ -106,7 +105,7 @@ class Room:
         self.refused: set[Question] = set()
         """Questions without a placement, by moment."""
         self.lacks: dict[Question, str] = {}
-        """The lacking resources, by question (`lacking.py`)."""
+        """The lacking resources, by question (`shortage.py`)."""
         self.waits: dict[Question, str] = {}
         """The reason of a waiting job without a quota, by question (`trial.py`)."""
 
@@ -159,13 +158,13 @@ class Room:
     def with_changes(
         self,
         nodes: Iterable[Node],
-        purses: Mapping[str, Resources],
+        remaining_quotas: Mapping[str, Resources],
         slots: Mapping[str, int],
     ) -> Room:
         """Return another room with these nodes in place of their namesakes, and with these
         quotas.
         """
-        other = Room((), purses, slots, self.limits)
+        other = Room((), remaining_quotas, slots, self.limits)
         other.nodes = self.nodes.copy()
         other._order = self.order().copy()
         other._first_homes = self.first_homes()
@@ -211,8 +210,8 @@ class Room:
 
     def grants(self, job: str, wants: Resources, tasks: int) -> bool:
         """Return whether the quota has so much left, and room for so many tasks."""
-        purse = self.remaining_quota(job)
-        if purse is not None and not fits(wants, purse):
+        remaining_quota = self.remaining_quota(job)
+        if remaining_quota is not None and not fits(wants, remaining_quota):
             return False
         slots = self.slots_of(job)
         return slots is None or tasks <= slots
@@ -292,9 +291,9 @@ class Room:
         """Return how many of so many tasks the limits and the quota allow."""
         if not self.allows(job, wants):
             return 0
-        purse = self.remaining_quota(job)
-        if purse is not None:
-            count, _ = count_fitting(purse, wants, count)
+        remaining_quota = self.remaining_quota(job)
+        if remaining_quota is not None:
+            count, _ = count_fitting(remaining_quota, wants, count)
         slots = self.slots_of(job)
         return count if slots is None else min(count, slots)
 
@@ -346,8 +345,8 @@ class Room:
         after the other; None: they go to several.
         """
         tasks = sum([number for _, number in parts])
-        purse = self.remaining_quota(job)
-        if not tasks or (purse is not None and not fits(whole, purse)):
+        remaining_quota = self.remaining_quota(job)
+        if not tasks or (remaining_quota is not None and not fits(whole, remaining_quota)):
             return None
         name = self.order().best_fit(whole)
         if name is None:
@@ -370,8 +369,8 @@ class Room:
         here = self.nodes.get(name)
         if here is None or not here.open or not fits(more, here.free):
             return False
-        purse = self.remaining_quota(job)
-        if purse is not None and not fits(more, purse):
+        remaining_quota = self.remaining_quota(job)
+        if remaining_quota is not None and not fits(more, remaining_quota):
             return False
         self._give(job, name, subtract(here.free, more), 0)
         return True
@@ -379,16 +378,18 @@ class Room:
     def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
         """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
         here = self.nodes[name]
-        purse = self.remaining_quota(job)
+        remaining_quota = self.remaining_quota(job)
         slots = self.slots_of(job)
 
         # Remember what there was, for `undo`.
-        self._before.append((here, job, purse, slots))
+        self._before.append((here, job, remaining_quota, slots))
         self._moments.append(next(self._ordinals))
 
         # Take it from the quota, and from the node.
-        if purse is not None:
-            self.remaining_quotas[_space(job)] = subtract(purse, subtract(here.free, left))
+        if remaining_quota is not None:
+            self.remaining_quotas[_space(job)] = subtract(
+                remaining_quota, subtract(here.free, left)
+            )
         if slots is not None:
             self.slots[_space(job)] = slots - tasks
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
@@ -410,11 +411,11 @@ class Room:
     def undo(self, mark: int) -> None:
         """Give back everything that was taken since."""
         while len(self._before) > mark:
-            before, job, purse, slots = self._before.pop()
+            before, job, remaining_quota, slots = self._before.pop()
             self._moments.pop()
             self._swap(self.nodes[before.name], before)
-            if purse is not None:
-                self.remaining_quotas[_space(job)] = purse
+            if remaining_quota is not None:
+                self.remaining_quotas[_space(job)] = remaining_quota
             if slots is not None:
                 self.slots[_space(job)] = slots
 
@@ -424,10 +425,10 @@ class Room:
         """
         if self._homes(job):
             return None
-        purse = self.remaining_quota(job)
+        remaining_quota = self.remaining_quota(job)
         slots = self.slots_of(job)
         limits = self.limits_of(job)
-        return self._moments[-1], purse, slots, limits, most, least, sizes
+        return self._moments[-1], remaining_quota, slots, limits, most, least, sizes
 
     # ------------------------------------------------------------ other amounts for a while
 
@@ -453,18 +454,18 @@ class Room:
         given back before the end.
         """
         free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
-        purses = {
+        remaining_quotas = {
             space: self.remaining_quotas[space]
             for space in quotas.keys() & self.remaining_quotas.keys()
         }
         more_free = {name: add(has, nodes[name]) for name, has in free.items()}
-        more_left = {space: add(has, quotas[space]) for space, has in purses.items()}
+        more_left = {space: add(has, quotas[space]) for space, has in remaining_quotas.items()}
 
         self._set_free(more_free, more_left)
         try:
             yield
         finally:
-            self._set_free(free, purses)
+            self._set_free(free, remaining_quotas)
 
     def hold_back(self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]) -> None:
         """Hold back these amounts, as far as they are there, in place of those held back before."""
@@ -473,17 +474,19 @@ class Room:
         self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
 
         spaces = quotas.keys() & self.remaining_quotas.keys()
-        purses = {
+        remaining_quotas = {
             space: self.remaining_quotas[space] for space in spaces | self._held_quotas.keys()
         }
-        self._held_quotas = _move_reserve(purses, self._held_quotas, quotas)
-        self._set_free(free, purses)
+        self._held_quotas = _move_reserve(remaining_quotas, self._held_quotas, quotas)
+        self._set_free(free, remaining_quotas)
 
-    def _set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
+    def _set_free(
+        self, frees: Mapping[str, Resources], remaining_quotas: Mapping[str, Resources]
+    ) -> None:
         """Change the free amounts of these nodes, and the rest of these quotas."""
         for name, free in frees.items():
             self._swap(self.nodes[name], replace(self.nodes[name], free=free))
-        self.remaining_quotas.update(purses)
+        self.remaining_quotas.update(remaining_quotas)
         self._moments[-1] = next(self._ordinals)
 
     def _swap(self, here: Node, other: Node) -> None:

@@ -1,15 +1,13 @@
-"""Which resource lacks where a job's tasks find no room: the one without which they would.
+"""The cause of a shortage: a resource that is scarce now, or a task that no node can ever hold.
 
-They are placed once more, on trial, as if they wanted nothing of one resource: where they fit then,
-there is too little of it. Where it takes more than one, these together; none where no node takes
-tasks, or the quota is what is short. Free capacity in sum may look like enough: where one task
-alone finds no node with so much, that is told.
+`missing_resources` places the tasks again, on trial, without their demand for one resource. If they
+fit then, this resource is scarce. If one resource does not explain the shortage, combinations are
+tried. There is no result if no node takes tasks, or if the quota is the cause. The free capacity of
+all nodes together may look sufficient; then the text names the task that is larger than the largest
+free part of a node.
 
-Tasks that are larger than every node.
-
-Such a task waits for ever, however much comes free. The user has to be told so, with the amount
-that it wants and the amount that there is. Without any node that takes tasks, size is not the cause
-of the wait.
+`unschedulable_reason`: a task that is larger than every node waits forever. The text gives the
+demand and the size of the largest node. If no node takes tasks at all, size is not the cause.
 """
 
 from __future__ import annotations

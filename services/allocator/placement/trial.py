@@ -97,7 +97,7 @@ class Placed(msgspec.Struct):
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """A size without room. `stand`: the tasks that stand or were placed. `purse`, `slots`: the rest
+    """A size without room. `stand`: the tasks that stand or were placed. `remaining_quota`, `slots`: the rest
     of the quota at the time of the trial; None: there is no limit.
     """
 
@@ -199,7 +199,7 @@ class Shortage(msgspec.Struct, frozen=True):
 def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
     """Place a job at the largest size that fits; nothing is taken where not even the least does."""
     mark = room.mark()
-    purse = room.remaining_quota(request.job)
+    remaining_quota = room.remaining_quota(request.job)
     slots = room.slots_of(request.job)
     if request.avoid:
         with room.avoiding(request.avoid):
@@ -207,8 +207,8 @@ def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
     else:
         tasks = _place(room, request)
     if tasks is None:
-        return Shortage(room, request, request.least, request.keep, purse, slots)
-    return Placed(tasks, room, request, mark, purse, slots)
+        return Shortage(room, request, request.least, request.keep, remaining_quota, slots)
+    return Placed(tasks, room, request, mark, remaining_quota, slots)
 
 
 def quota_grant(room: Room, request: PlacementRequest) -> tuple[Size, str]:

@@ -1,7 +1,8 @@
-"""One job, as the log tells of it: decided, resumed, abandoned, exited, progressed.
+"""One job, folded from the log: decided, resumed, abandoned, exited, progressed.
 
 A job's decisions are kept by generation, from the one that runs to the newest. `running` is the
-generation that trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation
+generation that trains; `pending_generation` is decided, and neither resumed nor
+abandoned. A generation
 that was overtaken stays among them, because it may still come to run; so may one that was
 abandoned, which is kept apart (`given_up`). The launcher folds the same facts
 (`services/launcher/folding.py`) and comes to the same result, in whatever order each of them reads

@@ -1,19 +1,17 @@
-"""The content of a running job's reports: its speed at each size, the use of its tasks, the fall of
-its loss. Pure.
+"""Observations from a job's reports: speed at each size, use of CPU and memory, loss, CPU shares.
 
-Find the tasks that do not get the CPU that they were promised: a hot ps, a straggling worker.
+The CPU share of a task shows a hot ps or a slow worker:
 
     promised = min(limit * busy, used + waited)      [cores]  the CPU of its own that it could use
-    got      = used / promised                                1: all of it
-    starved  <=>  got <= 1/2 of the median of the job's tasks on other nodes
+    share    = used / promised                                1: all of it
+    starving <=>  share <= 1/2 of the median of the job's tasks on other nodes
 
-`waited` are threads that stood ready without a core, `busy` the share of the time in which the
-busiest of them ran or stood ready (`services/trainer/usage.py`). So a task that has little to do
-does not starve. Nor does one that uses up its quota in bursts and waits for the next: its threads
-wait, too, but it has its limit for as long as it wants it. Nor does one that asked for too little:
-its node keeps the promise, and size is the policies' business. Where all starve alike the machines
-are full, and moving helps nobody. Our reconstruction: DLRover-RM compares use with the limit alone,
-which does not show a node that gives less.
+`waited` are threads that were ready without a core. `busy` is the share of time in which the
+busiest of them ran or was ready (`services/trainer/usage.py`). Three kinds of tasks do not starve:
+one that has little to do; one that uses its quota in bursts, because it has its limit whenever it
+needs it; one that requested too little, because its node keeps the promise. If all tasks starve
+equally, the machines are full and a move does not help. This is our reconstruction: DLRover-RM
+compares the use with the limit only, which does not show a node that gives less.
 """
 
 from __future__ import annotations

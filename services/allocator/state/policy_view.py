@@ -1,4 +1,4 @@
-"""A job as a policy sees it, and how large its tasks are."""
+"""A job as its policy sees it, and the sizes of its tasks."""
 
 from __future__ import annotations
 

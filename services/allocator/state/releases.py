@@ -188,30 +188,30 @@ def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
 
 
 @contextmanager
-def expected_room(room: Room, coming: ReleasingCapacity) -> Iterator[None]:
+def expected_room(room: Room, releasing: ReleasingCapacity) -> Iterator[None]:
     """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given
     back before.
     """
-    if not coming.free:
+    if not releasing.free:
         yield
         return
-    with room.with_more(coming.free, coming.quota):
+    with room.with_more(releasing.free, releasing.quota):
         yield
 
 
 def bounded_wait(
-    wish: PendingChange | None, coming: ReleasingCapacity, now: float, rules: Rules
+    pending_change: PendingChange | None, releasing: ReleasingCapacity, now: float, rules: Rules
 ) -> tuple[PendingChange | None, ReleasingCapacity]:
-    """Return the wish of a job, and what is being released, without that where the job has waited
-    long enough.
+    """Return the pending change of a job, and the capacity that it may wait for: none if it has
+    waited long enough.
     """
-    if wish is None or wish.awaits_s is None:
-        return wish, coming
-    if not coming.free:
-        return replace(wish, awaits_s=None), coming
-    if now < wish.awaits_s + rules.release_max_s:
-        return wish, coming
-    return wish, NOTHING_RELEASING
+    if pending_change is None or pending_change.awaits_s is None:
+        return pending_change, releasing
+    if not releasing.free:
+        return replace(pending_change, awaits_s=None), releasing
+    if now < pending_change.awaits_s + rules.release_max_s:
+        return pending_change, releasing
+    return pending_change, NOTHING_RELEASING
 
 
 def usual_release_s(took_s: Sequence[float], rules: Rules) -> float:

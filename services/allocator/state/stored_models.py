@@ -1,7 +1,7 @@
-"""The fitted models of a state as bytes, for its snapshot: a restart does not fit them again. Pure.
+"""The fitted models of a state as bytes in its snapshot, so that a restart does not fit them again.
 
-Numbers of one version mean nothing to another one, so each version reads its own models only, and
-makes what it cannot read anew.
+The numbers of one version have no meaning for another one. Each version reads only its own models,
+and fits again all that it cannot read.
 """
 
 from __future__ import annotations

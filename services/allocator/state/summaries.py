@@ -1,6 +1,7 @@
-"""The summary of a job that is over: its successors learn from it, and people ask about it. Pure.
+"""The summary of a job that is over: later jobs of its program learn from it, and people look at
+it.
 
-Law: a summary gives the same `Kin` (`models/kin.py`), the same view and the same uid, serials and
+Law: a summary gives the same history (`models/`), the same view and the same uid, serials and
 request as its job.
 """
 

@@ -1,6 +1,6 @@
-"""Make the tables of a state again where facts have changed them. Pure.
+"""Update the tables of a state after facts have changed it.
 
-Law: the tables that come of one fact after another are those that are made of the state at once.
+Law: tables that were updated fact by fact equal tables that are made of the state at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What passes need of every job and node: made when a fact is heard, and read by every pass.
+"""Derived data of every job and node: made when a fact arrives, read by every pass.
 
 The tables belong to the state. The fold marks the jobs and nodes that a fact has changed, and
-`refresh.py` makes their entries again before the next pass. Nothing here says anything that does
-not follow from the facts: a state without tables gives the same decisions, after making them all.
+`table_updates.py` makes their entries again before the next pass. The tables follow from the facts
+alone: a state without tables gives the same decisions, after making them all.
 """
 
 from __future__ import annotations

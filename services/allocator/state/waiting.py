@@ -1,16 +1,13 @@
-"""Jobs that wait for capacity: since when, and how much of it they need. Pure.
+"""Jobs that wait for capacity, and the downtime of a job.
 
-A job waits that has no tasks. So does one that stands still because it lost some, as long as they
-are not replaced: it keeps the others, and what they hold does not come free before it has gone on.
+A job waits if it has no tasks, or if it stands still because it lost tasks that are not replaced
+yet. It keeps its other tasks; their capacity does not become free before the job continues.
 
-The time for which a job could not have trained because its whole cluster was off: that is no
-pause of a hand-over. Pure.
+    downtime = the decision that gives it new tasks
+               - the end of the last task that was shut down with the cluster   [s]
 
-    off = the decision that gives it new tasks
-          - the end of the last task that was shut down with the cluster   [s]
-
-A cluster that goes on decides at once, so of a job that lost one node of many nearly nothing of its
-pause is left out.
+Downtime is time in which the whole cluster was off. It is no part of a hand-over's pause. A cluster
+that keeps running decides at once, so a job that lost one node of many has nearly no downtime.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Tasks that still work and will have to go: each is given another place before it is lost.
+"""Move tasks that still work and have to leave their node.
 
-A task that was told to end, whose pod is evicted or deleted, or whose node is being taken away, is
-doomed: it moves at once, without window, cooldown or payback, because nobody wishes for it. It
-never goes where it stands now, nor does anything else while it is there. Where not all of the job
-fits elsewhere it moves smaller, down to its minimum, if its node takes nothing any more; where it
-does, the room of the task itself is about to come free, and one pause is enough. Where there is no
-room it waits, and `repair` does what is left to do once the task has ended. With a deadline nothing
-else is decided meanwhile; without one that could be for ever, so the job then changes as any other.
+A task is doomed if it was told to end, if its pod is evicted or deleted, or if its node is being
+removed. It moves at once, without window, cooldown or payback, and never to its present node. No
+other task goes there meanwhile. If not all tasks of the job fit elsewhere and the node takes no
+tasks any more, the job moves smaller, down to its minimum. If the node still takes tasks, the
+task's own room is about to become free, and one pause is enough. If there is no room, the task
+waits, and `repair.py` replaces it after its end. With a deadline nothing else is decided meanwhile.
+Without one the job changes as any other.
 
 A cordon is an operator's order without a deadline: the node's tasks move as soon as all of them fit
-elsewhere, one generation at a time, and the job never shrinks for it. What is said of a node is
-said of all tasks on it, and counts for as long as the node takes no tasks; so who takes a cordon
-back, takes this back.
+elsewhere, one generation at a time, and the job never shrinks for it. A notice about a node applies
+to all tasks on it, as long as the node takes no tasks. An operator who removes the cordon cancels
+the evacuation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""When is a job over, without its trainer saying so?
+"""End a job that its trainer cannot end.
 
-Cancelled; too many generations within `failure_window_s` with a task that failed by itself; too
-many with one that was killed while the job got no further; or not started, or started again, in too
-many tries.
+A job is over if it was cancelled; if too many generations within `failure_window_s` had a task that
+failed by itself; if too many had a task that was killed, without progress in between; or if it
+could not be started, or started again, in too many tries.
 """
 
 from __future__ import annotations

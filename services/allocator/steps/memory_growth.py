@@ -1,4 +1,4 @@
-"""A task that will soon need more memory than it has gets it before it is killed for it.
+"""Raise the memory of a task before it runs out of memory.
 
     need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]
               (`models/foresight.py`)
@@ -6,10 +6,10 @@
     raised  <=>  need comes within a twentieth of the limit
                  then to a tenth above the need, at most to `AT_ONCE` times the limit
 
-In place, where the task's node has the room: no pause, no new generation. Where it has not, the
-task moves to a node that has, by a hand-over. It is DLRover-RM's prediction (embedding tables grow
-while they train) for every job and every policy. What a program takes in its first `SETTLE_S` is no
-growth. What has run out of memory all the same never gets so little again (`seen.task_sizes`).
+The limit changes in place if the task's node has room: no pause, no new generation. Otherwise the
+task moves to a node that has, by a hand-over. This is DLRover-RM's prediction (embedding tables
+grow while they train) for every job and every policy. The use in the first `SETTLE_S` is not
+growth. A role that ran out of memory never gets so little again (`policy_view.task_sizes`).
 """
 
 from __future__ import annotations

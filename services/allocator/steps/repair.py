@@ -1,14 +1,14 @@
-"""What becomes of a job that lost tasks.
+"""Replace lost tasks.
 
-Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit,
-and no room came free in the time that the lost pod's own needs to be seen, the job shrinks, down to
-its minimum; where not even that fits, it waits for room. Where nodes were shut down, or all tasks
-are lost, that time begins again with each node that comes back. A generation in flight is
-overtaken, unless what it lost is a new task that could not be scheduled, or failed by itself while
-the old generation trains on: that generation the launcher abandons.
+Each lost task gets a replacement at once, with a new serial, on any node that fits. If not all fit,
+the job waits for the lost pod's own room to become free; after that time it shrinks, down to its
+minimum. If not even that fits, it waits for room. If nodes were shut down, or all tasks are lost,
+the time begins again with each node that comes back. The decision replaces a pending generation,
+unless that generation lost a new task that could not be scheduled, or that failed by itself while
+the old generation trains on: the launcher abandons such a generation.
 
-A chief that ends well says first that the job is over. Where that is not heard, it has ended all
-the same.
+A chief that ends well first reports that the job is over. If this report is missing, the chief is
+replaced after `finish_s`.
 """
 
 from __future__ import annotations

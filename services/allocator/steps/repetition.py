@@ -1,18 +1,17 @@
-"""Decisions that nobody acts on.
+"""Repeat decisions that the launcher does not act on.
 
-A decision that was missed was purged, or the launcher could not read it, or no launcher is there.
-It is repeated as a new revision, which changes nothing for a launcher that has it already. These
-are the signs that somebody acted:
+Such a decision was purged, or the launcher could not read it, or there is no launcher. It is
+repeated as a new revision. A launcher that has it already changes nothing. The signs of an action:
 
-    in flight           its cluster spec is published, or one of its new pods exists, is ready, or
-                        has ended; from then on the launcher's own timers bring it on or abandon it
+    pending             its cluster spec is published, or one of its new pods exists, is ready, or
+                        has ended; from then on the launcher's own timers apply
     a suspension        no node lists a pod of the job that is not being deleted
-    a change in place   no node lists a pod with its size of before
+    a change in place   no node lists a pod with its earlier size
 
 The n-th repetition comes repeat_s * 2^(n-1) after the decision that it repeats. After `repeat_max`
-of them the next come at equal times, `backoff_max_s` or more apart: a launcher that is away for
-long finds few of them, and a decision is never given up. Law: a job with a decision that nobody
-acted on has a time to look again.
+of them the next ones come at equal times, at least `backoff_max_s` apart: a launcher that is away
+for long finds few of them, and a decision is never given up. Law: a job with a decision without a
+sign of an action has a time for the next look.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What becomes of a want: a first allocation at once, a change when there is room, gain and time
-for it.
+"""Start a waiting job, or resize a running one, if room, gain and timing allow.
 
-A job starts at the size wanted, or as large as there is room for, and waits while not even its gang
-floor (minimum of ps and of workers, and the chief) fits. A running job that is to grow waits for
-the whole of it, because others may be about to give up room, but no longer than the maximum delay:
-then it grows as far as there is room, for what is free in sum may lie scattered. Each pause must
-pay. Cores and memory of the tasks that stand change in place: without a pause, so without a price,
-task by task as there is room; they have to stay wanted, too.
+A job starts at its target, or as large as the room allows. It waits if not even its gang floor
+(minimum of ps and of workers, and the chief) fits. A running job that is to grow waits for room for
+the whole change, because others may be about to give up capacity. After the maximum delay it grows
+as far as there is room, because free capacity may be scattered. Each pause must pay. Cores and
+memory of running tasks change in place: without a pause, so without a price, task by task as there
+is room. Such a change must also stay wanted for the window.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from shared.text import format_count
 
 def await_pending_decision(job: Job) -> Verdict | None:
     """Wait for a decision in flight; None: there is none."""
-    flies = job.pending_decision
-    if flies is None:
+    pending = job.pending_decision
+    if pending is None:
         return None
-    return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}")
+    return Verdict(why=f"generation {pending.generation} is in flight: {pending.reason}")
 
 
 def is_settled(job: JobSeen, target: Want) -> bool:
@@ -66,11 +65,11 @@ def start_or_resize(situation: Situation) -> Verdict:
     """Start a job, resize it, or say why nothing is done for it now."""
     job = situation.job
     now = situation.now
-    wish, coming = bounded_wait(
+    pending_change, releasing = bounded_wait(
         situation.pending_change, situation.releasing, now, situation.settings
     )
-    if wish is not situation.pending_change or coming is not situation.releasing:
-        situation = replace(situation, pending_change=wish, releasing=coming)
+    if pending_change is not situation.pending_change or releasing is not situation.releasing:
+        situation = replace(situation, pending_change=pending_change, releasing=releasing)
 
     # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
     if job.suspended_s:
@@ -93,7 +92,7 @@ def start_or_resize(situation: Situation) -> Verdict:
         return _start(situation, target)
 
     # 3. Resize a job that runs, as far as its quota and its variables allow.
-    with expected_room(situation.room, coming):
+    with expected_room(situation.room, releasing):
         target = quota_cap(situation, current, ps_cap(situation, current, target))
     if current.batch == target.batch and situation.size == target.size:
         return _keep_size(situation, current, target)
@@ -127,8 +126,8 @@ def _start(situation: Situation, target: Want) -> Verdict:
     if trial.is_whole:
         return _grant(situation, trial.tasks, target)
     # What it could have now stays taken, so that no later job of this pass has it.
-    coming = situation.releasing
-    if coming.free and trial.has_more_room_later(coming.free, coming.quota):
+    releasing = situation.releasing
+    if releasing.free and trial.has_more_room_later(releasing.free, releasing.quota):
         return _await_release(situation, _pending_change(situation, target))
     return _start_smaller(situation, target, trial)
 
@@ -147,8 +146,8 @@ def _start_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict
 
 
 def _await_release(situation: Situation, held: PendingChange) -> Verdict:
-    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer
-    waited for.
+    """Keep the pending change until the capacity is free; `decide` wakes at the latest when the wait
+    ends.
     """
     if held.awaits_s is None:
         held = replace(held, awaits_s=situation.now)
@@ -157,7 +156,7 @@ def _await_release(situation: Situation, held: PendingChange) -> Verdict:
 
 
 def _pending_change(situation: Situation, target: Want) -> PendingChange:
-    """The wish for a target, as it stands now."""
+    """Return the pending change for a target."""
     size = target.size
     batch = target.batch
     sizes = target.sizes
@@ -194,7 +193,7 @@ def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Wan
         situation.pending_change, target.size, target.batch, now, situation.cause, sizes
     )
 
-    # A wish that moves a little is no other wish, for it costs no pause.
+    # A small difference does not restart the window, because the change costs no pause.
     due = held.first_s + situation.settings.window_s
     if now < due:
         why = f"will have other cores or memory, if still so: {target.reason}"
@@ -280,8 +279,8 @@ def _without_room(
     """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
     size = situation.size
     grows = _grows(size, target)
-    coming = situation.releasing
-    if coming.free and shortage.has_more_room_later(size, coming.free, coming.quota):
+    releasing = situation.releasing
+    if releasing.free and shortage.has_more_room_later(size, releasing.free, releasing.quota):
         if grows:
             shortage.place_part(size)  # so that no later job of this pass has it
         return _await_release(situation, held)
@@ -359,8 +358,8 @@ def _gain(situation: Situation, target: Want) -> Payback:
 
 
 def _lacks_speed_report(situation: Situation) -> bool:
-    """Has it changed since it last said how fast it is? Another change would answer no new fact,
-    and might go back.
+    """Return whether the job has not reported its speed since its last change. Another change would
+    follow from no new fact, and might revert the last one.
     """
     job = situation.job
     if job.progress is None or job.progress.generation == job.running:
@@ -396,7 +395,7 @@ def _grant(
     alternatives: Sequence[Alternative] = (),
     gain: Payback | None = None,
 ) -> Verdict:
-    """Give a job these tasks, for the reason of the target. `cause`: of a wish that was held; None:
+    """Give a job these tasks, for the reason of the target. `cause`: of a pending change; None:
     the newest fact.
     """
     rationale = Rationale(

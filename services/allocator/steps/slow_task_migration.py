@@ -1,17 +1,16 @@
-"""A task that starves moves to a node that keeps its promise: make before break, while it still
-works.
+"""Move a task that gets too little CPU to another node, while it still works.
 
-    worst    = the least share that any of them gets of its CPU (`strain.py`)
+    worst    = the least share of its CPU that a task gets (`state/observations.py`)
     limits   = 1 for ps and chief: every update waits for each of them
-               1 / workers for a worker: the others go on
+               1 / workers for a worker: the others continue
     saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
     it pays  <=>  saved_s > payback_factor * cost_s, the mean pause of the job's last hand-overs
 
-A node on which somebody starves takes nothing new meanwhile. What has starved for less than
-`starved_s` may pass; where a task has fled from a node, none of its job flees there within
-`shun_s`, so that nothing goes round in circles. Our reconstruction of DLRover-RM's answer to hot ps
-and stragglers; a worker that is only slow gets less work at once in any case, because each takes a
-batch when it is free.
+A node with a starving task takes no new tasks meanwhile. Only a task that has starved for
+`starved_s` moves. A job does not use a node again within `shun_s` after a task left it for this
+reason, so tasks do not move in circles. This is our reconstruction of DLRover-RM's answer to hot ps
+and stragglers. A slow worker gets less work at once in any case, because each worker takes a batch
+when it is free.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""When may a wish become a decision?
+"""The time at which a pending change may become a decision.
 
     due = max(resumed + cooldown, min(since + window, first + max_delay))
 
-`since`: this very wish has been held since then; `first`: some wish for a change has. So a wish
-must hold still for the window, a wish that keeps moving is granted after the maximum delay, and
-nobody is disturbed within the cooldown (which counts only for what costs a pause). After an
-abandoned generation: wait `backoff`, twice as long each time in a row, up to `backoff_max`.
+`since`: start of this same change; `first`: start of any change. A change must stay the same for
+the window. A change that keeps moving is due after the maximum delay. The cooldown keeps every job
+undisturbed after a pause; it does not apply to changes without a pause. After an abandoned
+generation: wait `backoff`, twice as long each time in a row, at most `backoff_max`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def update_pending_change(
     cause: str,
     sizes: RoleResources | None = None,
 ) -> PendingChange:
-    """The wish as it stands: the same one held on, or a new one since now."""
+    """Return the same pending change if it is unchanged, or a new one that begins now."""
     if before is None:
         return PendingChange(size, batch, now, now, cause, sizes)
     if (before.size, before.batch, before.sizes) == (size, batch, sizes):
@@ -50,14 +50,14 @@ def update_pending_change(
     return PendingChange(size, batch, before.first_s, now, cause, sizes, before.awaits_s)
 
 
-def change_due_s(wish: PendingChange, resumed_s: float, rules: Rules) -> float:
-    """Return the time (s) at which a wish may become a decision."""
-    return max(stabilised_s(wish, rules), resumed_s + rules.cooldown_s)
+def change_due_s(change: PendingChange, resumed_s: float, rules: Rules) -> float:
+    """Return the time (s) at which a pending change may become a decision."""
+    return max(stabilised_s(change, rules), resumed_s + rules.cooldown_s)
 
 
-def stabilised_s(wish: PendingChange, rules: Rules) -> float:
-    """Return the time (s) from which a wish has been held for long enough."""
-    return min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
+def stabilised_s(change: PendingChange, rules: Rules) -> float:
+    """Return the time (s) from which a pending change has been stable for long enough."""
+    return min(change.since_s + rules.window_s, change.first_s + rules.max_delay_s)
 
 
 def retry_s(job: Job, rules: Rules) -> float:

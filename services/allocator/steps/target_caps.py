@@ -1,14 +1,11 @@
-"""How much of a want the quota of the job's namespace allows.
+"""Caps on a policy's target: the quota of the namespace, and the number of variables.
 
-Where a running job should grow beyond it, it grows as far as the quota has room for, and the rest
-of the want waits. A change that adds tasks of one role and gives up some of another waits as a
-whole, because what it gives up is free only when it is seen free.
+`quota_cap`: a running job that should exceed its quota grows as far as the quota allows; the rest
+of the target waits. A change that adds tasks of one role and removes tasks of another waits as a
+whole, because the removed tasks become free later.
 
-No more ps than can help: each variable stands whole on one ps, so a ps beyond their number has
-nothing to serve.
-
-tensorflow#37100 is about such ps, which train no faster and cost what they cost. How many variables
-a model has is known once it has reported; a job is not shrunk for it, but grows no further.
+`ps_cap`: each variable is on one ps, so additional ps have nothing to serve (tensorflow#37100). The
+number of variables is known after the first report. The cap never shrinks a job.
 """
 
 from __future__ import annotations

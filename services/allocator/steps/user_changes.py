@@ -1,10 +1,9 @@
-"""What a user changed of a running job: it is suspended until he resumes it, or its size is taken
-into its new bounds.
+"""Apply the changes that a user makes to a running job: suspend it, or fit it into new bounds.
 
-A suspended job drains, saves and gives all that it has back, as one that gives way does
-(`preemption.py`). It waits for nothing, so no capacity is reserved for it, until its user resumes
-it; then it waits as of that moment. A job larger than its new bounds shrinks at once; one that is
-smaller grows as soon as there is room for it. Neither has to pay: it was asked for.
+A suspended job drains, saves and gives back all its capacity, as a job that gives way
+(`preemption.py`). It waits for nothing, so no capacity is reserved for it. After the user resumes
+it, it waits as of that moment. A job above its new bounds shrinks at once; a job below them grows
+as soon as there is room. Neither change has to pay, because the user asked for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One job in one pass: the argument of every step of `decide`.
-
-The verdict of one pass about one job.
-"""
+"""The input of each step (`Situation`) and its result (`Verdict`), for one job in one pass."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ Attempt = tuple[Sequence[TaskPlan], Size, Size]
 class Situation(msgspec.Struct, frozen=True):
     """`room`: what is free at this step. `cause`: the fact that made the state what it is.
     `opened_s`: when the newest node came, or came back. `target`: what the job's policy wants for
-    it; None: nothing, or it was not asked yet. `wish`: the change that was wanted in the last pass.
-    `coming`: what is being released. `seen`: the job as its policy sees it.
+    it; None: nothing, or it was not asked yet. `pending_change`: the one of the last pass.
+    `releasing`: capacity that is being released. `seen`: the job as its policy sees it.
     """
 
     job: Job
@@ -120,7 +117,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something to say, or a reason to say nothing (and when to look again)."""
+    """An action, or the reason for none, with the time of the next look."""
 
     why: str
     action: AllocationDecided | JobFinished | None = None

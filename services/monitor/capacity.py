@@ -1,16 +1,12 @@
-"""What one node can still hold.
+"""The free capacity of each node, and the metrics of the cluster.
 
-Law: free = allocatable less the effective requests of every pod bound to the node that has not
-ended, ours or not. A pod that terminates still holds what it has; only its disappearance frees it.
-Judge a node by its Ready condition and a pod by its deletion, never by phase alone: on a dead node
-pods stay `Running` for minutes.
+Law: free = allocatable minus the effective requests of every pod that is bound to the node and has
+not ended, Weir's or not. A terminating pod holds its resources until it is deleted. Judge a node by
+its Ready condition and a pod by its deletion, never by phase alone: on a dead node pods stay
+`Running` for minutes.
 
-The picture of the cluster: which nodes there are, and which pods are bound to each.
-
-Law: every change returns the names of the nodes whose capacity it may have changed, so that one
-pod's event costs one node's recount.
-
-The cluster in numbers: what its nodes have, what is free of it, and what our pods have.
+Law of `ClusterPicture`: every change returns the names of the nodes whose capacity it may have
+changed, so that an event of one pod costs one recount of one node.
 """
 
 from __future__ import annotations
@@ -28,11 +24,10 @@ from shared.runtime.metrics import Family, Labels, Measure
 def node_capacity(
     node: NodeFact, pods: Iterable[PodFact], revision: str, now: float
 ) -> CapacityChanged:
-    """The fact to tell of a node. `revision` is the API's, of the newest event that this picture
-    rests on.
-    """
+    """Return the fact about a node. `revision`: the API's, of the newest event it is based on."""
     holding = [p for p in pods if not p.ended]
     free = node.allocatable.minus(sum_amounts(p.requests for p in holding))
+    own = [_own_pod(pod) for pod in holding if pod.job]
     told = CapacityChanged(
         node=node.name,
         node_uid=node.uid,
@@ -42,9 +37,7 @@ def node_capacity(
         ready=node.ready,
         schedulable=node.schedulable,
         taints=node.taints,
-        own=tuple(
-            sorted((_own_pod(p) for p in holding if p.job), key=lambda o: (o.namespace, o.pod))
-        ),
+        own=tuple(sorted(own, key=lambda pod: (pod.namespace, pod.pod))),
         labels=node.labels,
         observed_s=now,
     )
@@ -52,7 +45,7 @@ def node_capacity(
 
 
 def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityChanged:
-    """The fact to tell of a node that was deleted."""
+    """Return the fact about a node that was deleted."""
     told = CapacityChanged(
         node=last.node,
         node_uid=last.node_uid,
@@ -68,17 +61,16 @@ def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityCh
 
 
 def is_unchanged(one: CapacityChanged | None, other: CapacityChanged) -> bool:
-    """Do two facts say the same, whenever and however it was seen?"""
+    """Return True if two facts have the same content, times and digests apart."""
     return one is not None and _without_times(one) == _without_times(other)
 
 
-def capacity_digest(told: CapacityChanged, revision: str) -> str:
-    """Of the picture and of the revision it was seen at: a node that returns to an old picture
-    tells a new fact.
+def capacity_digest(fact: CapacityChanged, revision: str) -> str:
+    """Return the digest of a fact and the revision, so that a node that returns to an old state has
+    a new fact.
     """
-    return hashlib.sha256(
-        revision.encode() + msgspec.json.encode(_without_times(told))
-    ).hexdigest()[:16]
+    body = revision.encode() + msgspec.json.encode(_without_times(fact))
+    return hashlib.sha256(body).hexdigest()[:16]
 
 
 def _without_times(told: CapacityChanged) -> CapacityChanged:
@@ -96,7 +88,7 @@ def _own_pod(pod: PodFact) -> OwnPod:
 
 
 class ClusterPicture:
-    """What has been seen, and what was last said of each node."""
+    """The nodes and pods that exist, and the fact that was last published about each node."""
 
     def __init__(self, said: Iterable[CapacityChanged] = ()) -> None:
         self.published = {told.node: told for told in said}
@@ -106,15 +98,15 @@ class ClusterPicture:
         self.revisions: dict[str, str] = {}
 
     def restart_from(self, said: Iterable[CapacityChanged]) -> set[str]:
-        """Take these for what was said; every node may differ from that."""
+        """Replace the published facts; return all nodes, because each may differ."""
         before = set(self.published)
         self.published = {told.node: told for told in said}
         return before | set(self.published) | set(self.nodes)
 
-    # ------------------------------------------------------------ seeing
+    # ------------------------------------------------------------ changes
 
     def replace_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
-        """All nodes there are; those that we knew of and that are not among them are gone."""
+        """Take the complete list of nodes; known ones that are not in it are gone."""
         before = set(self.nodes) | {name for name, told in self.published.items() if not told.gone}
         self.nodes = {n.name: n for n in nodes}
         return self._touch(before | set(self.nodes), revision)
@@ -128,7 +120,7 @@ class ClusterPicture:
         return self._touch({node.name}, revision)
 
     def replace_pods(self, pods: Iterable[PodFact], revision: str) -> set[str]:
-        """All pods there are, and no others."""
+        """Take the complete list of pods."""
         before = set(self.bound)
         self.bound, self.where = {}, {}
         for pod in pods:
@@ -156,10 +148,10 @@ class ClusterPicture:
         self.revisions.update(dict.fromkeys(names, revision))
         return names
 
-    # ------------------------------------------------------------ saying
+    # ------------------------------------------------------------ facts
 
     def take_changes(self, names: Iterable[str], now: float) -> list[CapacityChanged]:
-        """Of these nodes, what is truly new; it counts as said."""
+        """Return the new facts about these nodes; they count as published."""
         fresh = [told for told in (self._changed_fact(name, now) for name in sorted(names)) if told]
         self.published.update({told.node: told for told in fresh})
         return fresh
@@ -211,7 +203,7 @@ Amount = Callable[[Resources], float]
 
 
 def capacity_measures(told: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
-    """Of what was last said of each node."""
+    """Return the metrics of the cluster from the last fact about each node."""
     here = [fact for fact in told if not fact.gone]
     return (
         Measure(CPU, _shares(here, lambda has: has.cpu)),

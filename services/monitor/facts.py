@@ -1,10 +1,9 @@
-"""What Weir counts of a node or a pod, in whole numbers, so that sums are exact.
+"""Small frozen facts about pods and nodes, read from the API's large objects, and resource amounts.
 
-Small frozen facts out of the API's large objects.
-
-Law: only what is counted is kept. The `...Object` shapes name the few fields that are read;
-everything else is skipped by the decoder, so that twenty thousand pods stay a few megabytes. An
-object that is not as Kubernetes makes them is `Strange`: nothing of it is counted.
+Law: only what is counted is kept. The `...Object` shapes declare the few fields that are read; the
+decoder skips all others, so that twenty thousand pods need a few megabytes. An object that is not
+valid is a `MalformedObject`: nothing of it is counted. Amounts are whole numbers, so that sums are
+exact.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from shared.messages import Resources, Taint
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """So many millicores, bytes and devices."""
+    """Millicores, bytes and devices."""
 
     milli: int = 0
     bytes: int = 0
@@ -30,7 +29,7 @@ class Amount(msgspec.Struct, frozen=True):
         return Amount(self.milli + other.milli, self.bytes + other.bytes, self.gpu + other.gpu)
 
     def minus(self, other: Amount) -> Amount:
-        """What remains, never below nothing."""
+        """Return the difference, never below 0."""
         return Amount(
             max(0, self.milli - other.milli),
             max(0, self.bytes - other.bytes),
@@ -43,7 +42,7 @@ class Amount(msgspec.Struct, frozen=True):
         )
 
     def resources(self) -> Resources:
-        """Return it in the units of a message, and within the bounds of one."""
+        """Return the amount in the units of a message, within its bounds."""
         return within_bounds(
             Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu)
         )
@@ -53,9 +52,7 @@ NOTHING = Amount()
 
 
 def read_amount(named: Mapping[str, object] | None) -> Amount:
-    """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no
-    amount.
-    """
+    """Return the amount of a `requests` or `allocatable` map. Raises `ValueError`."""
     if not named:
         return NOTHING
     counted = [whole_units(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
@@ -76,9 +73,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z",
 
 
 class PodFact(msgspec.Struct, frozen=True):
-    """One pod: where it is bound, what it requests, and whose it is (`job` is empty for a foreign
-    one).
-    """
+    """One pod: its node, its requests, and its job (empty if it is not Weir's)."""
 
     uid: str
     namespace: str
@@ -204,7 +199,7 @@ class NodeObject(ApiObject, frozen=True):
 
 
 def pod_fact(raw: bytes) -> PodFact:
-    """Raises `Strange` for what cannot be read."""
+    """Decode a pod. Raises `MalformedObject`."""
     try:
         return msgspec.json.decode(raw, type=PodObject).fact()
     except UNREADABLE as error:
@@ -212,7 +207,7 @@ def pod_fact(raw: bytes) -> PodFact:
 
 
 def node_fact(raw: bytes) -> NodeFact:
-    """As `pod_fact`."""
+    """Decode a node. Raises `MalformedObject`."""
     try:
         return msgspec.json.decode(raw, type=NodeObject).fact()
     except UNREADABLE as error:
@@ -223,12 +218,12 @@ def node_fact(raw: bytes) -> NodeFact:
 
 
 def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
-    """Return what the scheduler counts: the request of the pod, or of its containers, and the
+    """Return the request that the scheduler counts: of the pod, or of its containers, plus the
     overhead.
 
     A request of the pod as a whole (`spec.resources`) replaces what its containers request of the
-    same resource. While a pod or a container is being resized, the larger of what it asks for and
-    what it still has counts.
+    same resource. While a pod or a container is being resized, the larger of request and allocation
+    counts.
     """
     of_containers = container_requests(spec, status)
     whole = (spec.resources.requests if spec.resources else None) or {}

@@ -1,17 +1,13 @@
-"""Keys and signed claims as nats-server knows them: nkeys and JWTs. Pure: chance and time are
-arguments.
+"""NATS users and credentials: an operator, two accounts, and the users of each.
 
-A claim is `header.claims.signature`, each in base64 without padding; the signature is ed25519 over
-the first two.
-
-Who is believed on the bus: an operator, two accounts, and the users of each. Pure: chance and
-time are arguments.
-
-nats-server believes what the operator's key has signed: the accounts (`server_config`), and through
+nats-server trusts what the operator's key has signed: the accounts (`server_config`), and through
 them their users. The launcher has a key of its own, bound to a template: a user that it signs has
-the permissions of the trainers of the job that is named in it, whatever else it claims. (The server
-takes a pattern for a name, too, which `job` does not: so who has that key may speak as every job's
-trainers, which he might name one by one as well, and as nobody else.)
+the permissions of the trainers of one job, whatever else it claims. (The server accepts a pattern
+as a job's name, which `job_credentials` refuses: so the owner of that key can act as the trainers of
+every job, which he could also name one by one, and as nobody else.)
+
+Keys are nkeys. A claim is a JWT, `header.claims.signature`, each part in base64 without padding; the
+signature is ed25519 over the first two. Random bytes and times are arguments.
 """
 
 from __future__ import annotations
@@ -57,12 +53,12 @@ class BadCredentials(ValueError):
 
 
 def create_seed(kind: Kind, chance: bytes) -> str:
-    """The secret half of a key; `chance`: 32 random bytes."""
+    """Return the secret half of a key; `chance`: 32 random bytes."""
     return bytes(nkeys.encode_seed(chance, PREFIXES[kind])).decode()
 
 
 def public_key(secret: str) -> str:
-    """The public half."""
+    """Return the public half of a key."""
     return bytes(nkeys.from_seed(bytearray(secret.encode())).public_key).decode()
 
 
@@ -85,13 +81,13 @@ def _base64(data: bytes) -> str:
 
 
 def format_credentials(token: str, secret: str) -> str:
-    """What a NATS client takes as a user's credentials."""
+    """Return a user's credentials as a NATS client reads them."""
     parts = ((JWT, token), (SEED, secret))
     return "".join(f"{BEGIN.format(name)}\n{text}\n{END.format(name)}\n\n" for name, text in parts)
 
 
 def user_name(text: str) -> str:
-    """The user's name in credentials; raises `BadCredentials`."""
+    """Return the user's name in credentials. Raises `BadCredentials`."""
     return _claims(text).name
 
 
@@ -130,11 +126,11 @@ takes about 24 KiB.
 """
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
 RandomBytes = Callable[[int], bytes]
-"""So many random bytes."""
+"""Returns a number of random bytes."""
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """The secrets from which all else is made; only who makes credentials needs them."""
+    """The secrets from which all credentials are made."""
 
     operator: str
     system: str
@@ -144,14 +140,14 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher has: the key that signs for jobs, and the account for which it does."""
+    """The launcher's key for credentials of jobs, and the account of these credentials."""
 
     seed: str
     account: str
 
 
 def create_keys(chance: RandomBytes) -> Keys:
-    """New ones."""
+    """Return new keys."""
 
     def account() -> str:
         return create_seed("account", chance(SEED_BYTES))
@@ -170,7 +166,7 @@ def job_signer(root: Keys) -> Signer:
 
 
 def server_config(root: Keys, issued_s: float) -> str:
-    """The part of nats-server's configuration that says whom it believes."""
+    """Return the part of nats-server's configuration with operator and accounts."""
     accounts = {
         root.system: _account(root, SYSTEM, root.system, {}, issued_s),
         root.inside: _account(root, INSIDE, root.inside, _inside_exports(), issued_s),
@@ -231,7 +227,7 @@ def _outside_imports(root: Keys) -> dict[str, Any]:
 
 
 def _numbered_subject(subject: str) -> str:
-    """What a subject inside is called outside; a wildcard by its number, as in the server's
+    """Return the subject outside of a subject inside, with numbered wildcards as in the server's
     mappings.
     """
     tokens, number = permissions.outside_subject(subject).split("."), itertools.count(1)
@@ -242,14 +238,14 @@ def _numbered_subject(subject: str) -> str:
 
 
 def user_credentials(root: Keys, name: str, chance: bytes, issued_s: float) -> str:
-    """Credentials of a user inside."""
+    """Return credentials of a user inside."""
     return _credentials(
         root.inside, name, _user_limits(permissions.user_permissions(name)), chance, issued_s
     )
 
 
 def submitter_credentials(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str:
-    """Credentials of who may ask for jobs in a namespace."""
+    """Return credentials of a submitter: they may request jobs in a namespace."""
     allowed = _user_limits(permissions.submitter_permissions(namespace), OUTSIDE_LIMITS)
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
@@ -264,12 +260,12 @@ def job_credentials(
     lasts_s: float = 0.0,
     reader_blocks: int = 1,
 ) -> str:
-    """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject
-    may have.
+    """Return credentials of one job's trainers. Raises `ValueError` for a name that is no word of
+    a subject.
 
-    `meta`: the last token of the subject on which the job's program is described. `lasts_s`: when
-    it has passed, the server lets nobody in with them, and puts out who is; 0: never.
-    `reader_blocks`: how many blocks of names its consumers may have (`permissions.reader_blocks`).
+    `meta`: the last token of the subject with the description of the job's program. `lasts_s`:
+    after this time the server closes their connections; 0: never. `reader_blocks`: the blocks of
+    names for its consumers (`permissions.reader_blocks`).
     """
     values = (namespace, name, meta)
     if odd := [value for value in values if not TOKEN.match(value)]:
@@ -296,7 +292,7 @@ def _credentials(
 
 NO_LIMITS = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
 OUTSIDE_LIMITS = {"subs": 256, "data": UNLIMITED, "payload": 512 * 1024}
-"""Subscriptions of a connection and bytes of a message, for credentials that are given away."""
+"""Subscriptions of a connection and bytes of a message, for credentials of users outside."""
 
 
 def _user_limits(given: Permissions, limits: dict[str, int] = NO_LIMITS) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Credentials as files, for one who runs a bus: made at random, readable by their owner alone.
-Edge.
+"""Credentials as files, for the operator of a bus: random, readable by their owner only.
 
-keys.json                    the secrets from which all else is made; a second run goes on with them
-auth.conf                    whom nats-server is to believe (`include` it, or give it with -c)
-monitor.creds, ...           one file a user: NATS credentials
+keys.json                    the secrets for all others; a second run uses them again
+auth.conf                    operator and accounts for nats-server (`include` it, or use -c)
+monitor.creds, ...           one file for each user: NATS credentials
 jobs.json                    the launcher's key for credentials of jobs
-submitter.<namespace>.creds  who may ask for jobs in that namespace
+submitter.<namespace>.creds  users who may request jobs in that namespace
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ def write_credentials(
     submitters: Sequence[str] = (),
     certificate: tuple[Path, Path] | None = None,
 ) -> list[Path]:
-    """Write them all; returns what was written. Raises `BadKeys`, `OSError`.
+    """Write all files; return their paths. Raises `BadKeys`, `OSError`.
 
-    `certificate`: the server's own and its key, files; with them it speaks over TLS only.
+    `certificate`: files of the server's certificate and key; with them it requires TLS.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     root = _load_keys(folder / KEYS)
@@ -83,7 +82,7 @@ def _load_keys(path: Path) -> Keys:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, that only its owner may read."""
+    """Write a file atomically; only its owner may read it."""
     handle, beside = tempfile.mkstemp(dir=path.parent)  # its mode is 0600
     with os.fdopen(handle, "w") as file:
         file.write(text)

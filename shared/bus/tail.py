@@ -1,4 +1,4 @@
-"""Watching: one stream's subjects, for those who only look. Edge."""
+"""Ephemeral consumers: watching the subjects of one stream, for clients that only look."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ NAME_BYTES = 16  # of a consumer that nobody else is to find
 
 
 def consumer_filter(client: ResilientClient, filters: list[str]) -> dict[str, Any]:
-    """How a consumer is to be asked for these: outside by one filter that covers them, for that a
-    server can hold against what we may hear. What has come must be held against `filters` again.
+    """Return the filter options of a consumer. Outside there is one filter that covers all, because
+    the server checks one filter against the permissions. Compare each message with `filters` again.
     """
     if client.api == API:
         return {"filter_subjects": filters}
@@ -55,8 +55,8 @@ async def tail_messages(
     asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
     on_set_back: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[StoredMessage]:
-    """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once
-    (`Bus.asked`).
+    """See `Bus.tail`. `asked` creates the first consumer, with retries or without
+    (`Bus.retry_until_answered`).
     """
     config = ConsumerConfig(
         deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
@@ -86,13 +86,11 @@ async def tail_messages(
 
 
 ADMITTED_S = 30.0
-"""Longest wait until what an intake took has passed on to its stream."""
+"""Longest wait until an intake has passed a message on to its stream."""
 
 
 class NotAdmitted(NatsError):
-    """An intake is full, or has not passed a message on in time: it passes on so many bytes a
-    second of a namespace.
-    """
+    """An intake is full, or has not passed a message on in time: its rate is limited."""
 
 
 def intake_full_error(subject: str, why: str) -> NotAdmitted:
@@ -134,13 +132,11 @@ async def admitted_sequence(
 
 
 SLOT_IDLE_S = 5.0
-"""A submitter's consumer is removed when nobody has read from it for so long: its name is one of
-few.
-"""
+"""A submitter's consumer is removed after so long without a reader, because its names are few."""
 READER_IDLE_S = 15.0
-"""The same of a trainer's."""
+"""The same for a trainer's consumer."""
 READER_TRIES, READER_PAUSE_S = 8, (0.5, 1.5)
-"""Names that a trainer tries at once, and how long it pauses then."""
+"""Names that a trainer tries, and the pause after them."""
 NAME_TAKEN = (10148, 10105, 10013)
 """A consumer of this name exists, with another configuration."""
 
@@ -148,8 +144,8 @@ NAME_TAKEN = (10148, 10105, 10013)
 async def add_consumer(
     client: ResilientClient, js: JetStreamContext, stream: str, config: ConsumerConfig
 ) -> ConsumerInfo:
-    """Create a consumer that is ours alone: of one of our names that is free or, where we may use
-    any, a random one.
+    """Create a consumer that nobody else uses, with a free name of this user's; or a random one if
+    any name is allowed.
     """
     if not client.consumer_names:
         return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
@@ -176,7 +172,7 @@ async def add_consumer(
 
 
 def _start_after(config: ConsumerConfig, seen: Position) -> ConsumerConfig:
-    """Return the configuration of a consumer that begins behind a place."""
+    """Return the configuration of a consumer that begins after a position."""
     return replace(
         config,
         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -186,7 +182,7 @@ def _start_after(config: ConsumerConfig, seen: Position) -> ConsumerConfig:
 
 
 def _start_since(config: ConsumerConfig, seen: Position) -> ConsumerConfig:
-    """Return the configuration of a consumer that begins with what was stored after a message."""
+    """Return the configuration of a consumer of messages that were stored after a position's."""
     after = datetime.fromtimestamp(seen.stored_s, UTC) + MICROSECOND
     return replace(
         config, deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_seq=None, opt_start_time=after
@@ -201,11 +197,11 @@ def _is_submitter(client: ResilientClient) -> bool:
 
 
 class TooManyReaders(PermanentError):
-    """All names of consumers that the submitters of a namespace may use are taken."""
+    """All names of consumers for the submitters of a namespace are in use."""
 
 
 class EphemeralConsumers:
-    """Makes consumers from which nobody else may pull."""
+    """Creates the consumers of one watch, one after the other."""
 
     def __init__(
         self, client: ResilientClient, js: JetStreamContext, stream: str, config: ConsumerConfig
@@ -218,16 +214,16 @@ class EphemeralConsumers:
         self._warning = RateLimitedWarning()
 
     async def create(self, config: ConsumerConfig) -> tuple[PullConsumer, int]:
-        """A consumer, and the sequence behind which it begins."""
+        """Create a consumer; return it, and the sequence after which it begins."""
         info = await add_consumer(self.client, self.js, self.stream, config)
         begins = int(info.delivered.stream_seq) if info.delivered else 0
         return PullConsumer(self.client, self.stream, info.name), begins
 
     async def recreate(self, seen: Position) -> PullConsumer:
-        """Ours is gone, or has lost something: another, behind what was seen last.
+        """Create another consumer after the last message that was read.
 
-        A stream that was set back holds less than we have seen, or other messages. So we ask for
-        what was stored later; where that begins at or before our place, the stream was set back,
+        A stream that was set back has fewer messages, or other ones. So the consumer begins with
+        what was stored later; if that begins at or before the position, the stream was set back,
         and all of it is new.
         """
         if not seen.stored_s:
@@ -249,7 +245,7 @@ class EphemeralConsumers:
     async def _create_patiently(
         self, config: ConsumerConfig, seen: Position
     ) -> tuple[PullConsumer, int]:
-        """Do as `begin`, however long the server is away."""
+        """Create a consumer, however long the server is away."""
         while True:
             try:
                 return await self.create(config)

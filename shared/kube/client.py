@@ -1,9 +1,8 @@
-"""One HTTP request to a Kubernetes API server, with the official client's configuration and
-credentials. Edge.
+"""HTTP requests to a Kubernetes API server, with the official client's configuration and credentials.
 
-Bodies go in and out as plain dicts, pages and lines as bytes: no models, because an object is read
-into a small fact at once. Every request goes through the gate and is counted. A server's account
-tells it who asks; for its audit log we give our name besides.
+Bodies are plain dicts, pages and lines are bytes: there are no models, because an object is read into
+a small fact at once. Every request passes the rate limiter and is counted. The user agent is the
+program's name, for the server's audit log.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ PROBES = {
 }
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 READ_ERRORS = (*CONNECTION_ERRORS, ValueError, RecursionError, msgspec.DecodeError)
-"""The wire's, not the server's: no answer, or one that cannot be read."""
+"""Errors of the connection and not of the server: no answer, or an unreadable one."""
 
 
 class ApiError(Exception):
-    """The server's refusal: its HTTP status, reason and message."""
+    """A refusal of the server: HTTP status, reason and message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -58,7 +57,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request. `verb` is Kubernetes' word for it."""
+    """One request. `verb`: its name in Kubernetes."""
 
     verb: str
     method: str
@@ -69,8 +68,8 @@ class ApiRequest:
 
 
 async def connect_api(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
-    """Connect by URL (and token file), else by kubeconfig, else by the default one, else as the pod
-    that we are.
+    """Connect by URL (and token file), else by kubeconfig, else by the default kubeconfig, else with
+    the pod's service account.
     """
     chosen = client.Configuration()
     chosen.connection_pool_maxsize = (
@@ -112,11 +111,11 @@ class Api:
         self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
 
     def report_to(self, troubles: Incidents) -> None:
-        """That nothing can be read begins as a trouble, and ends with the next answer."""
+        """Record an incident while nothing can be read; it ends with the next answer."""
         self.on_away = lambda cause: troubles.begin("kubernetes away", cause)
         self.on_back = lambda: troubles.end("kubernetes away")
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ requests
 
     async def call(
         self,
@@ -126,22 +125,22 @@ class Api:
         query: Query | None = None,
         patch: bool = False,
     ) -> Body:
-        """Raises `ApiError` for a refusal, one of `TROUBLES` where there is no proper answer."""
+        """Send a request. Raises `ApiError` for a refusal, one of `READ_ERRORS` without a proper
+        answer.
+        """
         ask = ApiRequest(VERBS[method], method, path, query or {}, body, MERGE if patch else JSON)
         async with self._response(ask, self.settings.kube_timeout_s) as response:
             return msgspec.json.decode(await response.read(), type=Body)
 
     async def list_page(self, path: str, query: Query) -> bytes:
-        """One page of a list; raises as `call`."""
+        """Return one page of a list. Raises as `call`."""
         async with self._response(
             ApiRequest("list", "GET", path, query), self.settings.kube_timeout_s
         ) as response:
             return await response.read()
 
     async def watch_lines(self, path: str, query: Query, seconds: int) -> AsyncGenerator[bytes]:
-        """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted
-        too long.
-        """
+        """Yield the lines of a watch, until the server ends it or it has lasted too long."""
         longest_s = seconds + self.settings.kube_timeout_s
         async with self._response(ApiRequest("watch", "GET", path, query), longest_s) as response:
             if response.connection and response.connection.transport:
@@ -153,7 +152,7 @@ class Api:
     async def _response(
         self, ask: ApiRequest, longest_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, once it begins; raises `ApiError` where it is a refusal."""
+        """Return the answer once it begins. Raises `ApiError` for a refusal."""
         begun_s = asyncio.get_running_loop().time()
         async with self.gate.request_slot():
             if ask.method != "GET":
@@ -198,7 +197,7 @@ class Api:
         return response
 
     def _refusal_error(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
-        """What the server wants of all of us, it is given: silence, as long as it says."""
+        """Return the error of a refusal. If the server wants a pause, pause all requests."""
         headers = response.headers
         if seconds := limiter.retry_after_s(response.status, headers.get("Retry-After")):
             self.gate.pause(seconds)
@@ -214,17 +213,17 @@ class Api:
             )
         return api_error(response.status, answer)
 
-    # ------------------------------------------------------------ living
+    # ------------------------------------------------------------ reporting, closing
 
     def backoff_s(self, troubles: int) -> float:
-        """How long to wait after so many troubles in a row."""
+        """Return the backoff after a number of failures in a row."""
         rules = self.settings
         return limiter.backoff_s(
             troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance()
         )
 
     async def log_requests(self) -> None:
-        """Log, now and then, what was asked since the last time."""
+        """Log the requests since the last time, at intervals."""
         while True:
             before = self.requests
             await asyncio.sleep(self.settings.kube_report_s)
@@ -239,7 +238,7 @@ class Api:
 
 
 def api_error(status: int, answer: bytes) -> ApiError:
-    """Of a Status object, or of whatever stands in its place."""
+    """Return the error of a Status object, or of another body."""
     try:
         said = msgspec.json.decode(answer, type=Status)
     except (msgspec.DecodeError, RecursionError):
@@ -248,9 +247,7 @@ def api_error(status: int, answer: bytes) -> ApiError:
 
 
 def enable_keepalive(connection: socket.socket | None) -> None:
-    """Let the kernel ask a silent connection whether the other side is still there: one that is
-    not, breaks.
-    """
+    """Enable TCP keepalive, so that the connection breaks if the other side is gone."""
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -259,9 +256,7 @@ def enable_keepalive(connection: socket.socket | None) -> None:
 
 
 async def whole_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A line that is cut off is none. Raises `ValueError` for one that is longer than any object
-    can be.
-    """
+    """Yield complete lines. Raises `ValueError` for a line that is longer than any object."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -46,7 +46,7 @@ def _imported_policy(name: str) -> Policy:
     module, colon, function = name.partition(":")
     if not colon:
         known = ", ".join(sorted(POLICIES))
-        raise _Unusable(f"there are {known}; one of your own is called `module:function`")
+        raise _Unusable(f"known policies are {known}; a custom one is `module:function`")
     _look_in_current_folder()
     try:
         imported = importlib.import_module(module)

@@ -186,7 +186,7 @@ def _is_amount(amount: float) -> bool:
     return math.isfinite(amount) and amount >= 0
 
 
-REMEDY = "it is told with WEIR_ALLOCATOR_POLICIES={}, from the folder of its module"
+REMEDY = "set WEIR_ALLOCATOR_POLICIES={}, and start in the folder of its module"
 
 
 def unknown_policies(state: State, otherwise: str) -> str:

@@ -128,7 +128,7 @@ def _strange(notes: Mapping[str, Any]) -> Iterator[Remark]:
         if name not in (*WISHES, "program"):
             known = ", ".join((*WISHES, "program"))
             yield Remark(
-                "wrong", "", f"annotation {ANNOTATION}{name}: there is none; there are {known}"
+                "wrong", "", f"annotation {ANNOTATION}{name}: there is not known; there are {known}"
             )
 
 

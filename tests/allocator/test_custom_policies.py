@@ -101,7 +101,9 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
 
     told = str(wrong.value).splitlines()
     assert len(told) == len(names)
-    assert told[0].startswith("policy 'best': there are ") and "`module:function`" in told[0]
+    assert (
+        told[0].startswith("policy 'best': known policies are ") and "`module:function`" in told[0]
+    )
     assert (
         told[1]
         == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named 'nowhere'"

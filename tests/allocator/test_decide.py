@@ -101,7 +101,7 @@ def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_fa
 def test_a_job_is_not_grown_for_less_than_its_pause():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10))
     assert story.hear(node("n2", cpu=2)).decide() == ()
-    assert "do not pay: saves 5.00 s for a pause of 5.00 s" in story.why()
+    assert "is not worth the pause: saves 5.00 s for a pause of 5.00 s" in story.why()
     story.hear(progress(1, done=901, total=2000, speed=10, step=2))
     assert size(story.decided()) == (2, 2)
 
@@ -118,7 +118,7 @@ def test_a_job_that_was_changed_says_how_fast_it_is_before_it_is_changed_again()
     assert size(grown) == (2, 2)
     new = own("mnist", *(task for task in grown.tasks if task.node == "n2"))
     story.hear(node("n2", cpu=2, free=0, own=new), resumed(2), node("n3", cpu=1))
-    assert story.decide() == () and story.why() == "waits for its speed at the size that it has"
+    assert story.decide() == () and story.why() == "waits for a speed report at its present size"
     assert size(story.hear(progress(2, done=200, total=100_000, speed=20)).decided()) == (2, 3)
 
 

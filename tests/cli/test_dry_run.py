@@ -110,7 +110,7 @@ async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
 ) -> None:
     for policy, told in (
         ("best", f"there are {', '.join(sorted(POLICIES))}\n"),
-        ("mine:fair", f"{ENROL} is set\n"),
+        ("mine:fair", f"{ENROL}\n"),
     ):
         file = written(job.parent, f"{GOOD}policy: '{policy}'\n")
 
@@ -119,7 +119,7 @@ async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
         assert (
             said.code in (1, 2)
             and said.out == ""
-            and f"  - policy: '{policy}' is none; there are " in said.err
+            and f"  - policy: '{policy}' is not known; there are " in said.err
         )
         assert told in said.err
 
@@ -136,7 +136,7 @@ async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_ask
     assert said.code == 0 and said.out.splitlines()[-2:] == [
         "  policy: static",
         "  not sure: policy mine:fair (of default/other) cannot be asked here, so config-manager is asked in its place "
-        f"and may answer otherwise; it is told with {ENROL}, from the folder of its module",
+        f"and may answer otherwise; set {ENROL}, and start in the folder of its module",
     ]
 
 

@@ -77,7 +77,9 @@ async def test_a_past_moment_is_told_as_it_was(bus: Bus, nats_url: str, prompt: 
 
     was, is_ = (json.loads(said.out) for said in (before, after))
     assert was["why"] == "no node has room for another ps" and was["at_s"] < is_["at_s"]
-    assert is_["why"].startswith("will have 2 ps and 4 workers, if still so and there is room: ")
+    assert is_["why"].startswith(
+        "will have 2 ps and 4 workers, if still wanted and there is room: "
+    )
     assert is_["until_s"] > is_["at_s"]
     assert [means["changes"][0]["what"] for means in is_["means"]] == ["waits"]
 

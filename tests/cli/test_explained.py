@@ -91,7 +91,9 @@ def test_time_is_told_as_time() -> None:
     story = running(Story(replace(AT_ONCE, cooldown_s=10.0))).hear(node("n2", cpu=2))
     story.decide()
     said = lines(why(story))
-    assert said[5].endswith("if still so and there is room: free resources exist (until 00:16:54)")
+    assert said[5].endswith(
+        "if still wanted and there is room: free resources exist (until 00:16:54)"
+    )
     assert said[6].startswith(
         "  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers"
     )

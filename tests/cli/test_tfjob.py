@@ -160,7 +160,7 @@ def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
         (
             "metadata.annotations",
             {"weir.dev/epoch": "3"},
-            "annotation weir.dev/epoch: there is none; there are epochs,",
+            "annotation weir.dev/epoch: there is not known; there are epochs,",
         ),
         ("spec.tfReplicaSpecs", {}, "spec.tfReplicaSpecs: has no Worker and no Chief"),
         (

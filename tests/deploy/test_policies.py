@@ -116,9 +116,9 @@ async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: 
         and decided.reason == "its first size"
         and size(decided) == (1, 1)
     )
-    one_of_ones_own = "one of your own is known where WEIR_ALLOCATOR_POLICIES=os:system is set"
+    one_of_ones_own = "a custom policy needs WEIR_ALLOCATOR_POLICIES=os:system"
     assert refused.reasons == (
-        f"policy: 'os:system' is none; there are {', '.join(sorted({*POLICIES}))}; {one_of_ones_own}",
+        f"policy: 'os:system' is not known; there are {', '.join(sorted({*POLICIES}))}; {one_of_ones_own}",
     )
 
 

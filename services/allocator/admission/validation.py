@@ -389,9 +389,9 @@ def _policy_reasons(name: str | None) -> Iterator[str]:
     if name is None or name in POLICIES:
         return
     names = ", ".join(sorted(POLICIES))
-    reason = f"policy: {name!r} is none; there are {names}"
+    reason = f"policy: {name!r} is not known; there are {names}"
     if ":" in name:
-        reason += f"; one of your own is known where WEIR_ALLOCATOR_POLICIES={name} is set"
+        reason += f"; a custom policy needs WEIR_ALLOCATOR_POLICIES={name}"
     yield reason
 
 

@@ -59,7 +59,7 @@ def _replace_tasks(
     trial = _trial(situation, newest, lost, may_shrink=is_settled)
     if isinstance(trial, Shortage):
         if not is_settled:
-            return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
+            return Verdict(why=f"{names}; waits for its room to become free", wake_s=settled_s)
         roles = [task.role for task in lost]
         return Verdict(why=f"{names}; {trial.describe_for(roles, 'to replace it')}")
 

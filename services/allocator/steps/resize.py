@@ -97,7 +97,7 @@ def start_or_resize(situation: Situation) -> Verdict:
     if current.batch == target.batch and situation.size == target.size:
         return _keep_size(situation, current, target)
     if job.is_trained:
-        return Verdict(why="every example is applied: it ends as it is")
+        return Verdict(why="all examples are applied: the job is about to finish")
     return _resize(situation, current, target)
 
 
@@ -196,7 +196,7 @@ def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Wan
     # A small difference does not restart the window, because the change costs no pause.
     due = held.first_s + situation.settings.window_s
     if now < due:
-        why = f"will have other cores or memory, if still so: {target.reason}"
+        why = f"will have other cores or memory, if still wanted: {target.reason}"
         return Verdict(why=why, wake_s=due, pending_change=held)
 
     trial = _try_target(situation, current, target, place_resized)
@@ -235,20 +235,20 @@ def _resize(situation: Situation, current: AllocationDecided, target: Want) -> V
 
     # 1. Does it pay, and soon enough?
     if _grows(situation.size, target) and not gain.pays:
-        return Verdict(why=f"{new_size} do not pay: {gain.describe()}")
+        return Verdict(why=f"{new_size} is not worth the pause: {gain.describe()}")
     if gain.left_s <= _handover_s(job, current, gain):
-        ends = f"it ends in {gain.left_s:.1f} s as it is"
+        ends = f"the job ends in {gain.left_s:.1f} s as it is"
         return Verdict(why=f"{new_size} would come too late: {ends}")
 
     # 2. Has it been wanted for long enough?
     held = _pending_change(situation, target)
     if _lacks_speed_report(situation):
-        return Verdict(why="waits for its speed at the size that it has", pending_change=held)
+        return Verdict(why="waits for a speed report at its present size", pending_change=held)
     due = change_due_s(held, job.resumed_s, situation.settings)
     if situation.now < due:
         # There need not be room for it before that.
         room_too = "" if _shrinks(situation.size, target) else " and there is room"
-        why = f"will have {new_size}, if still so{room_too}: {target.reason}"
+        why = f"will have {new_size}, if still wanted{room_too}: {target.reason}"
         return Verdict(why=why, wake_s=due, pending_change=held)
 
     # 3. Is there room for it?

@@ -243,7 +243,7 @@ def reasons_against(job: str, fields: Fields) -> Iterator[str]:
     policy = said.get("policy")
     if isinstance(policy, str) and policy not in POLICIES:
         names = ", ".join(sorted(POLICIES))
-        yield f"policy: {policy!r} is none; there are {names}"
+        yield f"policy: {policy!r} is not known; there are {names}"
 
 
 def _against_span(name: str, span: Any) -> Iterator[str]:

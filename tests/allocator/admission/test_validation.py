@@ -62,7 +62,7 @@ def test_every_reason_comes_at_once():
         "workers.start: Expected `int`, got '1'",
         "checkpoint.keep: Expected `int` >= 1, got 0",
         "ps: min 1 <= start 3 <= max 2 does not hold",
-        f"policy: 'guess' is none; there are {', '.join(sorted(POLICIES))}",
+        f"policy: 'guess' is not known; there are {', '.join(sorted(POLICIES))}",
         "volumes[0]: needs either claim or host_path",
     )
 

@@ -311,5 +311,5 @@ def test_a_job_that_ends_before_a_change_could_come_is_left_as_it_is(told: Told)
     story.hear(node(cpu=8, free=8 - len(first.tasks), own=own("mnist", *first.tasks)), resumed(1))
     told.workers = 1
     assert story.hear(progress(1, done=51, total=100, speed=10)).decide() == ()
-    assert story.why() == "1 ps and 1 worker would come too late: it ends in 4.9 s as it is"
+    assert story.why() == "1 ps and 1 worker would come too late: the job ends in 4.9 s as it is"
     assert size(story.hear(progress(1, done=49, total=100, speed=10, step=2)).decided()) == (1, 1)

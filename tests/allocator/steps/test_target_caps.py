@@ -126,7 +126,7 @@ def test_a_job_that_has_no_example_left_changes_no_more():
     story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
     story.rules = limited("weir", cpu=4)
     assert story.hear(progress(1, 1000, 1000, 50.0)).decide() == ()
-    assert story.why() == "every example is applied: it ends as it is"
+    assert story.why() == "all examples are applied: the job is about to finish"
 
 
 def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():

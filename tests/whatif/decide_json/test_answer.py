@@ -142,7 +142,8 @@ def test_growth_must_pay_by_what_was_observed() -> None:
         at, 60, nodes, job(current=current(first), observed=speeds, progress=nearly, pause_s=30.0)
     )
     assert (
-        shape(still) == (1, 1) and "do not pay: saves 0.50 s for a pause of 30.0 s" in still.reason
+        shape(still) == (1, 1)
+        and "is not worth the pause: saves 0.50 s for a pause of 30.0 s" in still.reason
     )
 
 
@@ -241,7 +242,7 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         "jobs[0].request.workers.max: Expected `int` >= 1, got 0",
         "jobs[0].request.workers: 1 <= min 0 <= start 0 <= max 0 does not hold",
         "jobs[1].request.epocs: no such field; did you mean 'epochs'?",
-        f"jobs[1].request.policy: 'best' is none; there are {', '.join(sorted(POLICIES))}",
+        f"jobs[1].request.policy: 'best' is not known; there are {', '.join(sorted(POLICIES))}",
     ]
     (grown,) = ask(at, 60, [node(), node("n2")], job(current=current(first)))
     assert shape(grown) == (2, 2)

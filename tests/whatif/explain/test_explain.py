@@ -120,14 +120,16 @@ def test_what_is_held_back_says_until_when():
     assert found.until_s == resumed_s + 10 and found.why == story.why()
     assert (
         found.why
-        == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
+        == "will have 2 ps and 2 workers, if still wanted and there is room: free resources exist"
     )
 
 
 def test_growth_that_does_not_pay_may_pay_with_more_room():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10), node("n2", cpu=2))
     found = why(story)
-    assert found.why == "2 ps and 2 workers do not pay: saves 5.00 s for a pause of 5.00 s"
+    assert (
+        found.why == "2 ps and 2 workers is not worth the pause: saves 5.00 s for a pause of 5.00 s"
+    )
     assert kinds(found) == [["adds"]]
     assert (
         size(story.hear(node("n3", cpu=2)).decided())
@@ -142,7 +144,7 @@ def test_where_nothing_would_help_the_reason_is_told_with_all_that_could_be_wish
     assert found.means == () and found.nothing.startswith(
         "no node has room for another ps; with more room and"
     )
-    assert "do not pay: saves 0." in found.nothing
+    assert "is not worth the pause: saves 0." in found.nothing
 
 
 def test_what_a_policy_never_changes_nothing_would_change():

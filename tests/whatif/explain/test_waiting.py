@@ -64,7 +64,7 @@ def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
     story.hear(node("n2", cpu=4, free=2, own=own("second", *others)), after_s=9.0).decide()
     assert (
         story.why()
-        == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
+        == "will have 2 ps and 2 workers, if still wanted and there is room: free resources exist"
     )
     assert ["waits"] not in kinds(why(story))
     assert story.decided(after_s=1.0).job == "second"
@@ -113,7 +113,7 @@ def test_a_report_that_is_missing_is_what_it_waits_for():
     story.hear(node("n2", cpu=2, free=0, own=new), resumed(2), node("n3", cpu=1))
     story.decide()
     found = why(story)
-    assert found.why == "waits for its speed at the size that it has" and kinds(found) == [
+    assert found.why == "waits for a speed report at its present size" and kinds(found) == [
         ["reports"]
     ]
     (change,) = found.means[0].changes

@@ -329,6 +329,6 @@ def test_a_change_of_nothing_but_the_batch_is_a_generation_of_the_same_tasks():
     assert (size(first), first.batch) == ((1, 1), 32)
     story.hear(node(cpu=3, free=0, own=own("mnist", *first.tasks)), resumed(1))
     assert story.hear(progress(1, done=100, total=100_000, speed=10)).decide() == ()
-    assert story.why().startswith("will have 1 ps and 1 worker with batch 64, if still so: ")
+    assert story.why().startswith("will have 1 ps and 1 worker with batch 64, if still wanted: ")
     changed = story.decided(after_s=3.0)
     assert (changed.tasks, changed.batch, changed.generation) == (first.tasks, 64, 2)

@@ -14,6 +14,9 @@ limit.
 Every reason why a file is no good is told, not only the first.
 """
 
+import difflib
+import re
+import reprlib
 from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Annotated, Any
@@ -22,11 +25,13 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from services.allocator.admission.validation import field_reasons, quota_reasons
-from services.allocator.policies.contract import Quotas
 from services.local.objects.admission import SUBDOMAIN
 from shared import documents
+from shared.messages import DNS_LABEL, Cores, Namespace, NotNegative
 
+ERROR_TYPE = re.compile(r", got `\w+`$")
+"""The end of a decoder's error, which names a type."""
+NAMESPACE_RULE = "Expected lower-case letters, digits and hyphens, beginning with a letter, at most 63 characters"
 AboveZero = Annotated[float, Meta(gt=0)]
 
 
@@ -56,6 +61,19 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     to_s: float | None = None  # None: for ever
 
 
+class NamespaceQuota(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The most that the jobs of a namespace may hold; None: no limit."""
+
+    cpu: Cores | None = None
+    memory_gib: Cores | None = None
+    gpu: NotNegative | None = None
+
+
+Quotas = dict[Namespace, NamespaceQuota]
+
+
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeSpec, ...]
     tenants: tuple[TenantSpec, ...] = ()
@@ -83,7 +101,7 @@ def parse(text: str) -> ClusterSpec:
     ]
     nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
-    quotas = limits(document.get("quotas") or {}, reasons)
+    quotas = read_quotas(document.get("quotas") or {}, reasons)
     spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()), quotas=quotas)
     whole = not any(reason.startswith("nodes") for reason in reasons)
     reasons += wrong_nodes(nodes) + wrong_tenants(tenants, spec.named() if whole else None)
@@ -94,11 +112,70 @@ def parse(text: str) -> ClusterSpec:
     return spec
 
 
-def limits(said: Any, reasons: list[str]) -> Quotas:
-    """None, where they cannot be read."""
-    wrong = quota_reasons(said, "quotas")
+def read_quotas(raw: Any, reasons: list[str]) -> Quotas:
+    """Return the quotas. Return none if one of them is wrong; `reasons` then says why."""
+    wrong = quota_reasons(raw)
     reasons += wrong
-    return {} if wrong else msgspec.convert(said, Quotas)
+    if wrong:
+        return {}
+    return msgspec.convert(raw, Quotas)
+
+
+def quota_reasons(raw: Any) -> list[str]:
+    """Return the reasons against the quotas, each with the place of the fault."""
+    if not isinstance(raw, dict):
+        return [f"quotas: {conversion_error(Quotas, raw)}"]
+    reasons = []
+    for namespace, quota in raw.items():
+        where = f"quotas.{namespace}"
+        if not (isinstance(namespace, str) and is_namespace(namespace)):
+            reasons.append(f"quotas: {NAMESPACE_RULE}, got {namespace!r}")
+        elif isinstance(quota, dict):
+            reasons += field_reasons(NamespaceQuota, quota, f"{where}.")
+        else:
+            reasons.append(f"{where}: must be a mapping")
+    return reasons
+
+
+def is_namespace(name: str) -> bool:
+    return len(name) <= 63 and re.match(DNS_LABEL, name) is not None
+
+
+def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
+    """Return the reasons against the fields of a mapping. `path`: the text before a field's name."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    reasons = []
+    for name in raw:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            reasons.append(f"{path}{name}: no such field{hint}")
+    for name, field in fields.items():
+        if name in raw:
+            error = conversion_error(field.type, raw[name])
+            if error:
+                reasons.append(f"{path}{name}: {error}")
+        elif field.required:
+            reasons.append(f"{path}{name}: is required")
+    return reasons
+
+
+def conversion_error(kind: Any, value: object) -> str:
+    """Return the decoder's error about a value, with the value that was found; empty: no error."""
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        return f"{ERROR_TYPE.sub('', str(error))}, got {written_value(value)}"
+    return ""
+
+
+def written_value(value: object) -> str:
+    """Return a value as YAML has it, shortened."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return reprlib.repr(value)
 
 
 def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:

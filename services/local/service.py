@@ -13,10 +13,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.allocator.policies.contract import Quotas
 from services.local.api.server import Metrics, Server
 from services.local.api.watch import BOOKMARK_S
-from services.local.cluster_spec import ClusterSpec, NodeSpec, TenantSpec
+from services.local.cluster_spec import ClusterSpec, NodeSpec, Quotas, TenantSpec
 from services.local.controllers import (
     Controllers,
     ControllerSettings,

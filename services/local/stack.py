@@ -1,34 +1,22 @@
-"""Everything on one machine: nats-server, the cluster stand-in and the services, each a process of
-its own.
+"""Weir on one machine: nats-server, the cluster stand-in and the services, each in its own process.
 
-A service that dies is started again at once; the stack itself dies as a whole, whatever ends it
-(`lifeline`).
+A service that ends is started again at once. All processes end with the stack, also after a crash.
 
     async with Stack(folder, cluster_file) as stack:
         stack.nats_url, stack.kube_url
 
-Several nats-servers on this machine that form one cluster, so that the bus survives the loss of
-one. Edge.
+The bus may be a cluster of several nats-servers. It then survives the loss of one.
 
-Who may use the API of the cluster stand-in: holders of a token that only its owner's files
-contain. Edge.
-
-The API runs commands as its owner for anybody who may create pods, and every local user reaches its
-port. So each request carries a bearer token, random for each folder and kept for the next start.
-
-What a cluster that was killed could not say at its end, the next one says before anybody
-decides. Edge.
-
-One that is stopped in order says last that its nodes take nothing any more. After a `kill -9` of
-everything the newest word of each node is of a moment when it was there, with pods that died with
-it; and it may have been another machine. So each is told to be not ready, and the monitor tells of
-those that there are, as they are, once it has seen them.
+Access to the API stand-in: the API runs commands as its owner for every client that may create pods,
+and every local user can reach its port. So each request carries a bearer token. The token is random
+for each folder, and only files of the owner contain it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -39,18 +27,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 from nats.errors import Error as NatsError
 
-from services.monitor.capacity import capacity_digest
-from services.monitor.service import read_last_facts
 from shared.auth import keyring
 from shared.auth.keyring import write_private
 from shared.auth.permissions import MONITOR, OPERATOR, SETUP
-from shared.bus import bus
+from shared.bus import bus, subjects
 from shared.bus.bus import Bus
+from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
+from shared.bus.subjects import CAPACITY, FACTS
 from shared.messages import CapacityChanged
 from shared.runtime import process
 from shared.runtime.process import free_port
@@ -451,19 +440,41 @@ def write_kubeconfig(credentials: Path, url: str) -> Path:
     return path
 
 
-AT_ONCE = 100
-"""Facts that are asked for together."""
+PARALLEL_READS = 100
 
 
 async def close_nodes(bus: Bus, now: float) -> None:
-    """In the monitor's name, as long as there is none; a newer word than ours stands."""
-    for heard in await read_last_facts(bus, AT_ONCE):
-        if isinstance(heard.message, CapacityChanged) and heard.message.ready:
+    """Publish that no node is ready, in the monitor's name, while no monitor runs.
+
+    A cluster that was killed could not publish its end. The last fact of each node still shows
+    free resources, and pods that no longer run. The monitor publishes the nodes of this cluster as
+    soon as it has seen them. A fact that is newer than the one read here is not replaced.
+    """
+    for stored in await read_last_capacity(bus):
+        fact = stored.message
+        if isinstance(fact, CapacityChanged) and fact.ready:
             with contextlib.suppress(Stale):
-                await bus.publish(closed(heard.message, now), expect_last=heard.sequence)
+                await bus.publish(unready_node(fact, now), expect_last=stored.sequence)
 
 
-def closed(told: CapacityChanged, now: float) -> CapacityChanged:
-    """Without pods: whatever ended the cluster ended them."""
-    shut = replace(told, ready=False, free=told.allocatable, own=(), observed_s=now)
-    return replace(shut, seen=capacity_digest(shut, told.seen))
+async def read_last_capacity(bus: Bus) -> list[StoredMessage]:
+    """Return the last capacity fact of each node; a fact that cannot be read is left out."""
+    info = await bus.retry_until_answered(
+        lambda: bus.js.stream_info(FACTS, subjects_filter=CAPACITY)
+    )
+    prefix = subjects.pattern(CapacityChanged, "")
+    nodes = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
+    facts = []
+    for start in range(0, len(nodes), PARALLEL_READS):
+        batch = nodes[start : start + PARALLEL_READS]
+        reads = [bus.last_message(CapacityChanged, node) for node in batch]
+        facts += [fact for fact in await asyncio.gather(*reads) if fact is not None]
+    return facts
+
+
+def unready_node(fact: CapacityChanged, now: float) -> CapacityChanged:
+    """Return the fact of a node that is not ready and has no pods."""
+    closed = replace(fact, ready=False, free=fact.allocatable, own=(), observed_s=now)
+    content = msgspec.json.encode(replace(closed, seen="", observed_s=0.0))
+    digest = hashlib.sha256(fact.seen.encode() + content).hexdigest()[:16]
+    return replace(closed, seen=digest)

@@ -187,7 +187,7 @@ def test_the_control_plane_knows_nothing_of_tensorflow() -> None:
 
 
 def test_no_service_knows_the_inside_of_another() -> None:
-    """They meet on the bus. What a person types, and the one-machine cluster, may know them all."""
+    """They meet on the bus. The commands of a person may know them all."""
     services = [name.removeprefix("services.") for name in EDGES]
     crossing = {
         f"{module} -> {name}"
@@ -198,6 +198,17 @@ def test_no_service_knows_the_inside_of_another() -> None:
     }
 
     assert crossing == set()
+
+
+def test_the_one_machine_cluster_imports_no_services_modules() -> None:
+    found = {
+        f"{module} -> {name}"
+        for module in modules("services/local")
+        for name in first_party(module)
+        if name.startswith("services.") and name.split(".")[1] != "local"
+    }
+
+    assert found == set()
 
 
 @pytest.mark.parametrize("module", PURE, ids=str)

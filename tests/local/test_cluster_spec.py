@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from services.allocator.policies.contract import Quota
 from services.allocator.settings import Rules
 from services.cli.up import limits
-from services.local.cluster_spec import BadCluster, parse
+from services.local.cluster_spec import BadCluster, NamespaceQuota, parse
 from services.local.controllers import due
 from services.local.tenant import shares
 from shared.runtime import config
@@ -63,9 +63,10 @@ def test_a_tenant_takes_a_process_a_core():
 
 def test_quotas_go_to_the_allocator_with_every_reason_against_them():
     spec = parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
-    assert spec.quotas == {"team-a": Quota(cpu=2)}
+    assert spec.quotas == {"team-a": NamespaceQuota(cpu=2)}
     rules = config.load_settings(Rules, "allocator", limits(spec))
-    assert (rules.quotas, rules.job_namespaces) == (spec.quotas, ("default", "team-a"))
+    assert msgspec.to_builtins(rules.quotas) == msgspec.to_builtins(spec.quotas)
+    assert rules.job_namespaces == ("default", "team-a")
     assert limits(parse("nodes: [{name: a}]")) == {"WEIR_JOB_NAMESPACES": "default"}
     with pytest.raises(BadCluster) as caught:
         parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: -2, gpus: 1}, B: 3}")

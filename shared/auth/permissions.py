@@ -1,20 +1,19 @@
-"""Who may say and hear what on the bus: the table of messages, and the permissions that follow from
-it. Pure.
+"""Permissions on the bus: the table of messages with their publishers and receivers, and the rights
+that follow from it.
 
-Law: what a user may say is derived from the table, and nobody hears another's answers, for each has
-inboxes of its own.
+Law: the subjects to which a user may publish are derived from the table. Nobody can read the answers
+to another user, because each user has inboxes of its own.
 
-Two accounts. In INSIDE are the streams, the services and the operator (a person who may see all).
-In OUTSIDE are those who are not trusted: a job's trainers, who run a stranger's program, and
-submitters, who ask for jobs in one namespace. A wall is needed, because nats-server checks on which
-subject a request is made and not where its answer is to go: one who may read a message of his own
-could have it answered onto a subject of somebody else's, and so speak for him. From OUTSIDE such an
-answer comes back to OUTSIDE, where no stream listens; and all is pulled, to inboxes that cannot be
-guessed. (A consumer may be made to push onto a subject inside: then a stream that listens there
-keeps the message, if at all, under its own subject, and nobody's acknowledgement is forged; a test
-measures it.)
+Two accounts. INSIDE has the streams, the services and the operator (a person who may see all). OUTSIDE
+has the users that are not trusted: a job's trainers, which run a stranger's program, and submitters,
+which request jobs in one namespace. Two accounts are needed because nats-server checks the subject of
+a request and not the subject of its answer: a user could have a message of its own answered onto a
+subject of another user. From OUTSIDE such an answer comes back to OUTSIDE, where no stream listens;
+and all messages are pulled, to inboxes that cannot be guessed. (A consumer can be created that pushes
+onto a subject inside. A stream that listens there stores the message, if at all, under the message's
+own subject, and no acknowledgement is forged; a test measures it.)
 
-As narrow as it goes, and where that is wider than the table:
+Rights are as narrow as NATS allows. They are wider than the table in these places:
 
 - A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
   one; it covers facts about their own job that trainers need not hear.

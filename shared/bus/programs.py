@@ -1,11 +1,11 @@
-"""Programs in the object store: one bucket per namespace, each program under its digest. Edge.
+"""Programs in the object store: one bucket for each namespace, each program under its digest.
 
-Promise: `keep` returns once the program is stored whole under its digest; whatever else was there
-is replaced.
+Promise: `store_program` returns once the whole program is stored under its digest, in place of
+whatever was there.
 
-The bucket is read by one message's subject and one consumer's filter. The library's own object
-store reads what it finds by requests that name the stream alone, which would let a job read all
-descriptions, and with a consumer that pushes.
+A program is read by one subject and one consumer with a filter. The library's own object store sends
+requests that name the stream only, which would let a job read all descriptions, and uses a consumer
+that pushes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The streams and buckets: what each of them keeps, and how they are made. Edge."""
+"""The streams and buckets: their configuration, and how they are created and updated."""
 
 from __future__ import annotations
 

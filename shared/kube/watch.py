@@ -1,14 +1,13 @@
-"""List, then watch, for ever: how what Kubernetes shows comes in. Edge.
+"""List, then watch, for ever: how the monitor and the launcher follow objects of Kubernetes.
 
-Promise. `follow` yields all there is as `Listed`, then each change as `Seen` or `Missed`, in the
-server's order. It goes on behind the last whole line that was read, or begins with a new `Listed`;
-never in between.
+Promise. `follow` yields all objects as `Listed`, then each change as `Changed` or `Deleted`, in the
+server's order. It continues after the last complete line that was read, or begins with a new `Listed`.
 
-    the watch ends in peace, or is cut; no connection; 429, 500, 502, 503   on from the last revision (or page)
-    410 Expired (a status, or an ERROR event inside a stream)               lists again; between two pages: in one piece
-    any other refusal, a line that is no event, many of these in a row      lists again
+    the watch ends or breaks; no connection; 429, 500, 502, 503            continue from the last revision or page
+    410 Expired (a status, or an ERROR event in a stream)                  list again; between two pages: in one piece
+    any other refusal, a line that is no event, many of these in a row     list again
 
-An object that cannot be read is logged and left out, as if nothing had been said of it.
+A malformed object is logged and left out.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ log = structlog.get_logger()
 
 Fact = TypeVar("Fact")
 EXPIRED, FOR_NOW = 410, (429, 500, 502, 503)
-AWAY = 3  # troubles in a row, from which on the server counts as away
-GOES_ON = 5  # troubles in a row; after more, what was read before is trusted no longer
-SHORT_S = 1.0  # a watch that ends sooner, and says nothing, is trouble
+AWAY = 3  # failures in a row after which the server counts as away
+GOES_ON = 5  # failures in a row; after more, the objects are listed again
+SHORT_S = 1.0  # a watch that ends sooner, without an event, is a failure
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,12 @@ Event = Listed[Fact] | Changed[Fact] | Deleted[Fact]
 
 
 class WatchTooShort(OSError):
-    """A watch ended as soon as it had begun."""
+    """A watch ended at once."""
 
 
 class ListWatch(Generic[Fact]):
-    """Follows what lies at one path. `read` gives None for what is not ours, and raises
-    `Strange`.
+    """Follows the objects at one path. `read` returns None for an object that does not count, and
+    raises `MalformedObject`.
     """
 
     def __init__(
@@ -84,9 +83,7 @@ class ListWatch(Generic[Fact]):
         self.failures = 0  # in a row
 
     async def follow(self) -> AsyncIterator[Event[Fact]]:
-        """1 list where nothing is known, 2 watch from there, 3 after trouble wait, and go on or
-        begin again.
-        """
+        """1 list, 2 watch from there, 3 after a failure wait, then continue or list again."""
         while True:
             try:
                 if self.revision is None:
@@ -122,8 +119,8 @@ class ListWatch(Generic[Fact]):
     # ------------------------------------------------------------ watching
 
     async def _watch(self) -> AsyncIterator[Event[Fact]]:
-        """Every change, until the server ends the watch. One line, or a while without, ends a row
-        of troubles.
+        """Yield changes until the server ends the watch. A line, or a long watch without a failure,
+        resets the count of failures.
         """
         loop = asyncio.get_running_loop()
         begun_s, quiet = loop.time(), True
@@ -148,8 +145,8 @@ class ListWatch(Generic[Fact]):
         return {**self.query, **begin, "watch": "true", "allowWatchBookmarks": "true"}
 
     def _parse_line(self, line: WatchLine) -> Event[Fact] | None:
-        """What a line says. What is gone must be forgotten: where we cannot read what it was, a new
-        list tells.
+        """Return the event of a line. A malformed deleted object needs a new list, to know what is
+        left.
         """
         if line.type == "ERROR":
             raise api_error(0, bytes(line.object))
@@ -177,7 +174,7 @@ class ListWatch(Generic[Fact]):
                 raise
             return None
 
-    # ------------------------------------------------------------ after trouble
+    # ------------------------------------------------------------ failures
 
     async def _recover(self, error: Exception) -> None:
         self.failures += 1
@@ -205,7 +202,7 @@ class ListWatch(Generic[Fact]):
 
 
 def is_resumable(error: Any) -> bool:
-    """May we go on where we were?"""
+    """Return True if reading can continue where it was."""
     return (
         error.status in FOR_NOW
         if isinstance(error, ApiError)

@@ -1,7 +1,7 @@
-"""A service's life: configure, connect, start, wait for a signal, drain.
+"""The life of a service: read settings, connect, start, wait for a signal, drain.
 
 if __name__ == "__main__":
-    app.run("monitor", Settings, start)
+    run_service("monitor", Settings, start)
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
 SET_BACK = 4
-"""Exit code where a stream was set back: who starts again reads what is there now."""
+"""Exit code after a stream was set back: the restarted service reads the streams anew."""
 
 
 class ServiceExit(Exception):
-    """Raised by a service that is done: drain, then end with this code."""
+    """Raised by a service that is done: drain, then exit with this code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -51,11 +51,11 @@ def run_service(
     credentials: str = "",
     cut_off: int = CANNOT_GO_ON,
 ) -> None:
-    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits
-    non-zero).
+    """Run until SIGTERM or SIGINT (exit code `stopped`), or until an error (logged, exit code not
+    0).
 
-    `credentials`: their text, where they are in no file that the settings name. `cut_off`: the exit
-    code where the bus is the cause, and not the service.
+    `credentials`: their text, if they are not in a file that the settings name. `cut_off`: the exit
+    code if the bus is the cause, and not the service.
     """
     try:
         chosen = config.load_settings(settings, service, os.environ)
@@ -70,7 +70,7 @@ def run_service(
 async def _run_until_exit(
     service: str, chosen: C, start: Start[C], credentials: str, cut_off: int
 ) -> int | None:
-    """The exit code; None where somebody stopped us."""
+    """Run the service; return its exit code, or None after a signal."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
     stop, vitals = _stop_signal(), Health()
@@ -91,7 +91,7 @@ async def _run_until_exit(
 
 @asynccontextmanager
 async def _serve_health(vitals: Health, port: int) -> AsyncIterator[None]:
-    """Answers how we are, also while we wait for the bus; by no port, nobody asks."""
+    """Serve health and metrics, also while waiting for the bus. Port 0: do not."""
     if not port:
         yield
         return
@@ -107,7 +107,7 @@ async def _serve_health(vitals: Health, port: int) -> AsyncIterator[None]:
 async def _connect_or_stop(
     service: str, chosen: config.Common, credentials: str, vitals: Health, stop: asyncio.Event
 ) -> Bus | None:
-    """The bus, with its streams; None where somebody stops us while we wait for it."""
+    """Return the bus once it has its streams; None if a signal comes first."""
     connecting = asyncio.ensure_future(_connect_to_streams(service, chosen, credentials, vitals))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -129,9 +129,7 @@ async def _connect_to_streams(
 
 
 async def _until_streams_exist(connection: Bus) -> None:
-    """Wait for the streams: on a new cluster a service starts before they are made. One service
-    makes them.
-    """
+    """Wait for the streams, which the set-up creates: on a new cluster a service may start first."""
     if connection.name == SETUP:
         return
     exist, warning = asyncio.Event(), RateLimitedWarning()
@@ -165,7 +163,7 @@ async def _until_stopped(
 
 
 async def _close(connection: Bus, within_s: float) -> None:
-    """Close in time; a bus that does not answer changes nothing about how the service ends."""
+    """Close within a time limit. A bus that does not answer does not change the exit code."""
     try:
         await asyncio.wait_for(connection.close(), within_s)
     except TimeoutError:
@@ -183,7 +181,7 @@ async def _prepare_stop(connection: Bus, stopping: asyncio.Future[Literal[True]]
 
 
 def _exit_code(ended: asyncio.Future[None]) -> int | None:
-    """The exit code that a service asked for, None where it was stopped; raises what broke it."""
+    """Return the exit code of the service, None after a signal. Raises its error."""
     try:
         ended.result()
     except ServiceExit as leave:

@@ -1,25 +1,25 @@
-"""Leadership: of several replicas of a service one acts, the others stand by.
+"""Leadership: one of several replicas of a service acts, the others stand by.
 
-The lease is an entry of the bucket `weir-state`, written by compare-and-set: who writes on top of
-the revision that he saw has it, anybody else is refused. A leader writes it anew every third of the
-lease. No wall clock is compared:
+The lease is an entry of the bucket `weir-state`, written by compare-and-set: a replica that writes on
+top of the revision that it has read gets the lease; all others are refused. A leader renews it every
+third of the lease. No wall clocks are compared:
 
-- A leader counts from the moment *before* it sent the last write that the server took, and stops acting when HOLDS of
-  the lease has passed since, whatever it has heard. It then ends, and is begun again as a stand-by.
-- A stand-by counts from the moment *after* it first saw a revision, and writes on top of it when the whole lease has
-  passed and the revision is still the same.
+- A leader counts from the moment *before* it sent the last write that the server accepted. It stops
+  acting after HOLDS of the lease, then exits, and is restarted as a stand-by.
+- A stand-by counts from the moment *after* it first saw a revision. It writes on top of it when the
+  whole lease has passed and the revision is still the same.
 
-The server took the write between these two moments; so nobody takes over from one who still acts,
-as long as the rates of the two clocks differ by less than 1 / HOLDS, however far apart what they
-show. The clock must go on while the process or the machine sleeps. A leader that stops cleanly
-writes an entry without a holder: then nobody need wait.
+The server accepted the write between these two moments. So nobody takes over from a leader that still
+acts, as long as the rates of the two clocks differ by less than 1 / HOLDS. The clock must go on while
+the process or the machine sleeps. A leader that stops cleanly writes an entry without a holder, so
+that nobody has to wait.
 
-A stand-by is ready as soon as it stands by: were it not, a rolling update that waits for it would
-wait for the very one that it is to replace.
+A stand-by is ready: otherwise a rolling update would wait for it while it waits for the replica that
+the update is to replace.
 
-One who is frozen between his last look at the clock and his act acts late for all that. So what is
-said carries what its sender saw last (`Bus.publish`, `expect_last`), and the server refuses it if
-another has spoken since.
+A leader that is frozen between its check of the clock and its act acts late. So a message carries the
+last sequence that its sender has read (`Bus.publish`, `expect_last`), and the server refuses it if
+there is a later one.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from shared.runtime.metrics import Family, Measure
 log = structlog.get_logger()
 
 DEPOSED = 3
-"""Exit code of one that has lost its lease."""
+"""Exit code of a replica that has lost its lease."""
 HOLDS = 0.75
-"""Part of the lease for which a leader acts without having renewed it."""
+"""Part of the lease for which a leader acts without a renewal."""
 RENEWALS, LOOKS = 3, 20
-"""In one lease: how often a leader renews it, and how often a stand-by looks."""
+"""Renewals by a leader, and reads by a stand-by, in one lease."""
 HOLDER_BYTES = 6
 LEADER = Family(
     name="weir_leader", kind="gauge", help="1 while this replica leads, 0 while it stands by."
@@ -60,7 +60,7 @@ C = TypeVar("C", bound=Common)
 
 
 class Deposed(ServiceExit):
-    """We may act no longer: the lease was not renewed in time, or somebody else has it."""
+    """The lease was not renewed in time, or another replica has it: this one must not act."""
 
     def __init__(self, service: str, why: str) -> None:
         super().__init__(DEPOSED)
@@ -68,8 +68,8 @@ class Deposed(ServiceExit):
 
 
 class LeaseEntry(msgspec.Struct, frozen=True):
-    """What the entry says. `holder`: empty for one that was given back. `term`: how often it has
-    changed hands.
+    """The content of the entry. `holder`: empty after a release. `term`: the number of holders so
+    far.
     """
 
     holder: str = ""
@@ -78,15 +78,15 @@ class LeaseEntry(msgspec.Struct, frozen=True):
 
 
 class SeenEntry(msgspec.Struct, frozen=True):
-    """An entry, and since when (s, own clock) it has been this one; revision 0: there is none."""
+    """An entry, and the time (s, own clock) since it has this revision; revision 0: there is none."""
 
     revision: int
     held: LeaseEntry
     since_s: float
 
     def open_to(self, holder: str, lease_s: float, now_s: float) -> bool:
-        """Whether one who has watched since then may take it; what its holder thinks is the lease
-        counts, too.
+        """Return True if a replica that has watched since then may take the lease. The longer of its
+        own lease and the holder's counts.
         """
         return self.held.holder in ("", holder) or now_s - self.since_s >= max(
             lease_s, self.held.lease_s
@@ -94,7 +94,7 @@ class SeenEntry(msgspec.Struct, frozen=True):
 
 
 def boot_time_s() -> float:
-    """Seconds since this machine began, those included in which it slept."""
+    """Return seconds since the machine started, including sleep."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")
@@ -123,7 +123,7 @@ class Lease:
     # ------------------------------------------------------------ standing by
 
     async def acquire(self) -> None:
-        """Wait until it is ours."""
+        """Wait for the lease."""
         seen: SeenEntry | None = None
         while True:
             try:
@@ -156,14 +156,14 @@ class Lease:
         return self.left_s > 0
 
     def must_lead(self) -> None:
-        """Raises `Deposed` once we may act no longer; costs a look at the clock."""
+        """Raise `Deposed` if this replica must not act. Costs one read of the clock."""
         if not self.leads:
             raise Deposed(
                 self.service, f"term {self.term}: not renewed for {HOLDS} of {self.lease_s:g} s"
             )
 
     async def renew_forever(self) -> None:
-        """Renew it for ever; raises `Deposed` at once when it is lost, also while the bus is
+        """Renew the lease for ever. Raises `Deposed` at once when it is lost, also while the bus is
         away.
         """
         while True:
@@ -185,8 +185,8 @@ class Lease:
             await self._find_ours()
 
     async def _find_ours(self) -> None:
-        """A write of ours whose answer got lost moved the revision; it counts for nothing else.
-        Raises `Deposed`.
+        """Read the revision again: a write of this replica whose answer was lost may have changed
+        it. Raises `Deposed`.
         """
         found = await self._read_entry()
         if found.held.holder != self.holder:
@@ -199,7 +199,7 @@ class Lease:
         raise NatsError("the revision had moved")
 
     async def release(self) -> None:
-        """At a clean stop, when nothing acts any more."""
+        """Release the lease at a clean stop, when nothing acts any more."""
         if not self.leads:
             return
         try:
@@ -214,7 +214,7 @@ class Lease:
     # ------------------------------------------------------------ the entry
 
     async def _read_entry(self) -> SeenEntry:
-        """A server that lags behind may answer: then what is written on top of it is refused."""
+        """Read the entry. A replica that lags may answer; a write on top of an old revision is refused."""
         try:
             raw = await self.bus.js.get_msg(stream_of(STATE), subject=self.subject, direct=True)
         except NotFoundError:
@@ -226,7 +226,7 @@ class Lease:
         return SeenEntry(int(raw.seq or 0), held, self.clock())
 
     async def _write_entry(self, held: LeaseEntry, on_top_of: int) -> None:
-        """Raises `Stale` where the entry is another; any other error: it may have been written."""
+        """Write the entry. Raises `Stale` for another revision; after any other error it may be written."""
         sent_s = self.clock()
         body = msgspec.json.encode(held)
         self.revision = await self.bus.replace_entry(
@@ -241,8 +241,8 @@ Start = Callable[[Bus, C], Awaitable[None]]
 
 
 def with_leadership(service: str, start: Start[C]) -> Start[C]:
-    """`start`, as soon as this replica leads; the bus then says nothing that it has not the lease
-    for.
+    """Return a `start` that waits until this replica leads. The bus then publishes only with the
+    lease.
     """
 
     async def when_leading(bus: Bus, settings: C) -> None:
@@ -258,7 +258,7 @@ def with_leadership(service: str, start: Start[C]) -> Start[C]:
 
 
 async def lead_service(bus: Bus, lease: Lease) -> None:
-    """Wait for it, ready meanwhile; then keep it until the bus closes."""
+    """Wait for the lease, ready meanwhile; then renew it until the bus closes."""
     log.info("StandsBy", service=lease.service, holder=lease.holder, lease_s=lease.lease_s)
     bus.on_closed(lease.release)
     bus.health.require(STARTED, lambda: not lease.leads)

@@ -3,7 +3,7 @@
     weir simulate --policies static,deploy.policies.fewest_first:fewest_first --jobs ...
     WEIR_ALLOCATOR_POLICY=deploy.policies.fewest_first:fewest_first weir up
 
-A pure function: nodes, jobs and the time (seconds since 1970) in, a `Want` for each job out. Types:
+A pure function: nodes, jobs and the time (seconds since 1970) in, a `Target` for each job out. Types:
 `services/allocator/policies/contract.py`. The allocator decides when a change is worth it.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.allocator.placement.room import Room
-from services.allocator.policies.contract import JobSeen, Node, Want, at_start
+from services.allocator.policies.contract import JobSnapshot, Node, Target, start_target
 
 
-def fewest_first(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def fewest_first(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     room = Room(cluster)  # to try things on: what is put there is taken nowhere else
     starting = [job for job in jobs if job.size is None]
     workers = {job.key: job.size.workers for job in jobs if job.size is not None and not job.busy}
@@ -26,10 +26,10 @@ def fewest_first(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -
             running.remove(poorest)  # no node has room for another worker of this job
         else:
             workers[poorest.key] += 1
-    wants = [at_start(job, "its first size") for job in starting]
+    wants = [start_target(job, "its first size") for job in starting]
     for job in jobs:
         if job.size is not None and not job.busy:
             more, reason = workers[job.key], "the job with the fewest workers gets the next"
             size = {"ps": job.size.ps, "workers": more, "batch": job.batch}
-            wants.append(Want(job=job.key, reason=reason, **size))
+            wants.append(Target(job=job.key, reason=reason, **size))
     return wants

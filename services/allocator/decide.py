@@ -26,7 +26,7 @@ from services.allocator.placement.free_capacity import (
     with_cluster_quotas,
 )
 from services.allocator.placement.room import Room
-from services.allocator.policies.contract import Want
+from services.allocator.policies.contract import Target
 from services.allocator.policy_calls import desired_sizes, jobs_by_policy
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
@@ -197,7 +197,7 @@ class _Pass:
         self.reach = ReachableNodes(self.state, self.rules)
         self.reserve = ReservationPlan(self.state, self.room, self.now, self.rules)
         self.releasing = NOTHING_RELEASING
-        self.targets: Mapping[str, Want] = {}
+        self.targets: Mapping[str, Target] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.seen_jobs = tables_of(self.state).jobs
         self.set_aside: dict[str, Verdict] = {}  # of the jobs that a policy fails with

@@ -16,7 +16,7 @@ from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
 from services.allocator.placement.room import ROLES
-from services.allocator.policies.contract import JobList, JobSeen, Node, Want
+from services.allocator.policies.contract import JobList, JobSnapshot, Node, Target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, tables_of
@@ -24,17 +24,17 @@ from shared.messages import Alternative, Span
 
 
 def desired_sizes(
-    by_policy: Mapping[str, Sequence[JobSeen]],
+    by_policy: Mapping[str, Sequence[JobSnapshot]],
     cluster: Sequence[Node],
     now: float,
     search: FaultSearch,
     raise_all: bool,
-) -> tuple[dict[str, Want], dict[str, str]]:
+) -> tuple[dict[str, Target], dict[str, str]]:
     """Return each policy's wants by job, and the jobs that were not tried, with their policies.
 
     The search knows the jobs that a policy fails with.
     """
-    wants: dict[str, Want] = {}
+    wants: dict[str, Target] = {}
     untried: dict[str, str] = {}
     for name, jobs in by_policy.items():
         try:
@@ -51,17 +51,17 @@ def desired_sizes(
 
 
 def call_policy(
-    name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float
-) -> dict[str, Want]:
+    name: str, cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float
+) -> dict[str, Target]:
     """Return the wants of one policy, by job.
 
     Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want.
     """
     asked = {job.key: job for job in jobs}
-    found: dict[str, Want] = {}
+    found: dict[str, Target] = {}
     for want in POLICIES[name](cluster, jobs, now):
-        if type(want) is not Want:
-            raise TypeError(f"it answers with {want!r}, which is no Want")
+        if type(want) is not Target:
+            raise TypeError(f"it answers with {want!r}, which is no Target")
         key = want.job
         error = _error(want, asked.get(key))
         if error is not None:
@@ -91,21 +91,21 @@ def jobs_by_policy(state: State, jobs: Mapping[str, Job]) -> dict[str, JobList]:
 def _without_faulty(
     name: str,
     cluster: Sequence[Node],
-    jobs: Sequence[JobSeen],
+    jobs: Sequence[JobSnapshot],
     now: float,
     error: Exception,
     search: FaultSearch,
-) -> Isolated[dict[str, Want]]:
+) -> Isolated[dict[str, Target]]:
     """Call a policy that failed again, without the jobs that it fails with."""
     by_key = {job.key: job for job in jobs}
 
-    def compute(keys: Sequence[str]) -> dict[str, Want]:
+    def compute(keys: Sequence[str]) -> dict[str, Target]:
         return call_policy(name, cluster, [by_key[key] for key in keys], now)
 
     return isolate(compute, [*by_key], error, search, name)
 
 
-def _error(want: Want, job: JobSeen | None) -> Exception | None:
+def _error(want: Target, job: JobSnapshot | None) -> Exception | None:
     """Return why a want cannot hold; None where it can. It is asked for each job in each pass."""
     if not _is_text(want.reason):
         return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
@@ -131,7 +131,7 @@ def _is_alternative(value: Any) -> bool:
     return all(type(n) is int and n >= 0 for n in (value.ps, value.workers, value.batch))
 
 
-def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
+def _bound_error(want: Target, job: JobSnapshot) -> ValueError | None:
     """Return which number of a want is no `int` (no message can have another type), or exceeds the
     bounds of the job. What the job has, it may keep.
     """
@@ -162,15 +162,15 @@ def _outside(span: Span, number: Any, what: str) -> ValueError:
     return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
 
 
-def _number_error(want: Want) -> ValueError | None:
+def _number_error(want: Target) -> ValueError | None:
     """Return which of a want's factors, or of its tasks' sizes, is not a possible number."""
     # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
-    if want.faster is not None and not want.faster >= 0:
-        return ValueError(f"its `faster` for {want.job} is {want.faster!r}")
+    if want.speedup is not None and not want.speedup >= 0:
+        return ValueError(f"its `speedup` for {want.job} is {want.speedup!r}")
     if want.speed_now is not None and not want.speed_now >= 0:
         return ValueError(f"its `speed_now` for {want.job} is {want.speed_now!r}")
-    if want.apart is not None and not want.apart >= 0:
-        return ValueError(f"its `apart` for {want.job} is {want.apart!r}")
+    if want.speedup_if_spread is not None and not want.speedup_if_spread >= 0:
+        return ValueError(f"its `speedup_if_spread` for {want.job} is {want.speedup_if_spread!r}")
 
     if want.sizes is None:
         return None

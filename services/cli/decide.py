@@ -22,7 +22,7 @@ from services.cli import file_formats
 from services.cli.parsing import apart, at_least_zero
 from services.cli.policy_names import policy
 from services.cli.trouble import DONE
-from services.whatif.decide_json.answer import Answer, Desk, Refusal
+from services.whatif.decide_json.answer import Answer, DocumentSession, Refusal
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 
@@ -52,7 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    desk = Desk(Rules(policy=args.policy, reserve_after_s=args.reserve_after), time.perf_counter)
+    desk = DocumentSession(
+        Rules(policy=args.policy, reserve_after_s=args.reserve_after), time.perf_counter
+    )
     encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         if document := line.strip():
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _answered(desk: Desk, line: bytes) -> Answer | Refusal:
+def _answered(desk: DocumentSession, line: bytes) -> Answer | Refusal:
     """A fault of a policy or of ours does not end the process either: whoever drives it is told,
     and goes on.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.messages import DeadLetter, Message
 
 
@@ -17,13 +17,13 @@ class Entry:
     stored_s: float
 
     @property
-    def told(self) -> Told | None:
+    def told(self) -> LogEntry | None:
         """As folds hear it; None: a dead letter, which nobody could read."""
         said = self.said
         return (
             None
             if isinstance(said, DeadLetter)
-            else Told(self.stored_s, self.stream, self.sequence, said)
+            else LogEntry(self.stored_s, self.stream, self.sequence, said)
         )
 
     @property

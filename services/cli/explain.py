@@ -22,7 +22,7 @@ from services.cli.moments import SAID, allow_ages, moment
 from services.cli.past import past, with_event
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.cli.unexplained import unexplained
-from services.whatif.explain.explain import explained
+from services.whatif.explain.explain import explain_job
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted
 
@@ -56,7 +56,7 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await past(bus, key, at_s, rules)
-    found = explained(there, key, rules)
+    found = explain_job(there, key, rules)
     if found is None:
         later = await bus.last_message(JobAccepted, key)
         raise Trouble(

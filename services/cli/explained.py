@@ -11,8 +11,14 @@ from services.allocator.job_views import ENDED, TRAINS
 from services.allocator.policies.contract import Size
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
-from services.whatif.event_log import Told
-from services.whatif.explain.explanation import Explanation, Ground, Holding, Means, Prospect
+from services.whatif.event_log import LogEntry
+from services.whatif.explain.explanation import (
+    DecisionRecord,
+    Explanation,
+    Holding,
+    Means,
+    Prospect,
+)
 from services.whatif.proposal import Effect
 from shared.bus.subjects import tag_of
 from shared.text import (
@@ -108,7 +114,7 @@ class _Words:
             return ""
         return f" {format_duration(silent_s)} ago"
 
-    def because(self, ground: Ground) -> Iterator[str]:
+    def because(self, ground: DecisionRecord) -> Iterator[str]:
         gain = f"; {format_payback(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
@@ -116,7 +122,7 @@ class _Words:
         elif ground.cause != "-":
             yield f"after {ground.cause}, which is not among the facts that were read"
 
-    def event(self, event: Told) -> str:
+    def event(self, event: LogEntry) -> str:
         message = event.message
         whose = message.key().replace(".", "/")
         return f"{tag_of(type(message))} at {self.when(event.at_s)}: {whose} {sentence(message)}"

@@ -19,8 +19,8 @@ from services.allocator.state.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
-from services.whatif.event_log import History, Moment, Told, is_cause
-from services.whatif.explain.explanation import Ground
+from services.whatif.event_log import History, LogEntry, Moment, is_cause
+from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus
 from shared.bus.node_facts import read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
@@ -65,7 +65,7 @@ async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: fl
     return state
 
 
-async def with_event(bus: Bus, ground: Ground | None) -> Ground | None:
+async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord | None:
     """With the fact that led to the decision, if it was too long ago to have been read."""
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
@@ -77,7 +77,7 @@ async def with_event(bus: Bus, ground: Ground | None) -> Ground | None:
     return ground
 
 
-async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerator[Told, None]:
+async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerator[LogEntry, None]:
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:

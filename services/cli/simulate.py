@@ -30,9 +30,9 @@ from services.console.top.figures_table import differing, table
 from services.whatif import event_log
 from services.whatif.simulator import csv_files, recorded_run
 from services.whatif.simulator import scenario as scenario_module
-from services.whatif.simulator.outcome import Run, figures, timeline
+from services.whatif.simulator.outcome import Run, run_figures, timeline
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Bad, Cluster, Scenario, Surface, Work
+from services.whatif.simulator.scenario import Cluster, InvalidFile, Scenario, Surface, Work
 from shared.text import format_count
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
@@ -166,7 +166,7 @@ def simulations(
 
 def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
     """By policy."""
-    told: dict[str, dict[str, Any]] = {done.policy: dict(figures(done)) for done in runs}
+    told: dict[str, dict[str, Any]] = {done.policy: dict(run_figures(done)) for done in runs}
     for done in runs if with_timeline else ():
         told[done.policy]["timeline"] = timeline(done)
     return told
@@ -182,10 +182,10 @@ def scenario(args: argparse.Namespace) -> Scenario:
     ]:
         raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
     reasons: list[str] = []
-    surfaces = _read(args.surfaces, csv_files.surfaces, reasons)
-    losses = _read(args.loss, csv_files.losses, reasons) if args.loss else {}
+    surfaces = _read(args.surfaces, csv_files.read_surfaces, reasons)
+    losses = _read(args.loss, csv_files.read_losses, reasons) if args.loss else {}
     jobs = _read(args.jobs, _jobs_with(surfaces), reasons)
-    cluster = _read(args.cluster, scenario_module.cluster, reasons)
+    cluster = _read(args.cluster, scenario_module.read_cluster, reasons)
     if surfaces is None or losses is None or jobs is None or cluster is None:
         raise _unusable(reasons)
     return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
@@ -198,10 +198,10 @@ def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     ]:
         raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
     reasons: list[str] = []
-    log = _read(args.from_log, event_log.told, reasons)
+    log = _read(args.from_log, event_log.read_log, reasons)
     if log is None:
         raise _unusable(reasons)
-    found = recorded_run.past(log)
+    found = recorded_run.read_recorded_run(log)
     if found.left_out:
         print(
             f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr
@@ -225,13 +225,13 @@ def _unusable(reasons: Sequence[str]) -> Trouble:
 
 
 def _jobs_with(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:
-    return lambda text: csv_files.jobs(text, surfaces)
+    return lambda text: csv_files.read_jobs(text, surfaces)
 
 
 def _read(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None:
     try:
         return parse(path.read_text("utf-8"))
-    except Bad as bad:
+    except InvalidFile as bad:
         reasons += [f"  {path}: {line}" for line in str(bad).splitlines()]
     except OSError as error:
         reasons.append(f"  {path}: {error.strerror}")

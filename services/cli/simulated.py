@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.whatif.simulator.outcome import Record, Run, completion_s, shares
+from services.whatif.simulator.outcome import JobRecord, Run, completion_s, held_and_offered
 
 HOURS_FROM_S = 7200.0
 PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")
@@ -96,7 +96,7 @@ def _shade(share: float) -> tuple[float, float, float, float]:
     return (0.1, 0.3, 0.6, 0.2 + 0.8 * share) if share else (0.85, 0.85, 0.85, 0.6)
 
 
-def _spans(record: Record, ended_s: float) -> list[tuple[float, float, int]]:
+def _spans(record: JobRecord, ended_s: float) -> list[tuple[float, float, int]]:
     """(from, to, tasks) from submission to the end."""
     end_s = ended_s if record.finished_s is None else record.finished_s
     starts = [(record.work.submitted_s, 0), *((size[0], _tasks(size)) for size in record.sizes)]
@@ -107,7 +107,10 @@ def _spans(record: Record, ended_s: float) -> list[tuple[float, float, int]]:
 
 
 def _utilisation(axes: Any, run: Run, unit_s: float) -> None:
-    steps = [(start, held / offered if offered else 0.0) for start, _, held, offered in shares(run)]
+    steps = [
+        (start, held / offered if offered else 0.0)
+        for start, _, held, offered in held_and_offered(run)
+    ]
     axes.step(
         [start / unit_s for start, _ in steps],
         [share for _, share in steps],

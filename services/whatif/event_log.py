@@ -23,12 +23,12 @@ from services.allocator.decide import decide
 from services.allocator.settings import Rules
 from services.allocator.state.state import CONSUMED, State, apply
 from services.allocator.steps.stabilisation import PendingChange
-from services.whatif.simulator.scenario import Bad, Reason
+from services.whatif.simulator.scenario import FileError, InvalidFile
 from shared.bus.subjects import UnreadableMessage, decode_message, kind_of
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """The fields of a line that are needed."""
 
     time: datetime
@@ -38,7 +38,7 @@ class Line(msgspec.Struct, frozen=True):
     message: msgspec.Raw
 
 
-class Told(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """A message, with the place and the time (seconds since 1970) at which the server stored it."""
 
     at_s: float
@@ -47,36 +47,36 @@ class Told(msgspec.Struct, frozen=True):
     message: Message
 
 
-def told(text: str) -> list[Told]:
+def read_log(text: str) -> list[LogEntry]:
     """Return every message of a known kind, by time; raise `Bad`. Dead letters are passed over."""
-    reasons: list[Reason] = []
-    entries: list[Told] = []
+    reasons: list[FileError] = []
+    entries: list[LogEntry] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             entry = _entry(line)
         except (msgspec.DecodeError, UnreadableMessage, RecursionError) as error:
-            reasons.append(Reason(number, f": {error}"))
+            reasons.append(FileError(number, f": {error}"))
             continue
         if entry is not None:
             entries.append(entry)
 
     if not entries and not reasons:
-        reasons.append(Reason(1, ": the log is empty"))
+        reasons.append(FileError(1, ": the log is empty"))
     if reasons:
-        raise Bad(reasons)
+        raise InvalidFile(reasons)
     entries.sort(key=lambda entry: (entry.at_s, entry.stream, entry.sequence))
     return entries
 
 
-def _entry(line: str) -> Told | None:
+def _entry(line: str) -> LogEntry | None:
     """Return the message of a line; None for an empty line, or a kind that is not known."""
     if not line.strip():
         return None
-    said = msgspec.json.decode(line, type=Line)
+    said = msgspec.json.decode(line, type=LogLine)
     if not _is_known(said.subject):
         return None
     message = decode_message(said.subject, bytes(said.message))
-    return Told(said.time.timestamp(), said.stream, said.sequence, message)
+    return LogEntry(said.time.timestamp(), said.stream, said.sequence, message)
 
 
 def _is_known(subject: str) -> bool:
@@ -96,11 +96,11 @@ LOOKS_MOST = 200
 """Decisions that are taken again, at most."""
 
 
-class Decided(msgspec.Struct, frozen=True):
+class LoggedDecision(msgspec.Struct, frozen=True):
     """A decision, and the event that led to it, where that is still known."""
 
     decision: AllocationDecided
-    event: Told | None
+    event: LogEntry | None
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Moment(msgspec.Struct, frozen=True):
     state: State
     at_s: float
     wishes: dict[str, PendingChange]
-    decided: dict[int, Decided]
+    decided: dict[int, LoggedDecision]
     rejected: JobRejected | None
 
 
@@ -129,21 +129,21 @@ class History:
         self.rules = rules
         self.horizon_s = max(rules.window_s, rules.max_delay_s)
         self.before = before or State()
-        self.recent = deque[Told]()
-        self.events: dict[str, Told] = {}
-        self.decided: dict[int, Decided] = {}
+        self.recent = deque[LogEntry]()
+        self.events: dict[str, LogEntry] = {}
+        self.decided: dict[int, LoggedDecision] = {}
         self.rejected: JobRejected | None = None
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: LogEntry) -> None:
         """Take one message; fold those that are older than the horizon by now."""
         if type(told.message) not in CONSUMED:
             return
         self.recent.append(told)
         while self.recent[0].at_s < told.at_s - self.horizon_s:
-            self.before = _after(self.before, self.recent.popleft())
+            self.before = _entries_after(self.before, self.recent.popleft())
         self._note(told)
 
-    def _note(self, told: Told) -> None:
+    def _note(self, told: LogEntry) -> None:
         """Keep a message of the job, and every message as an event."""
         said = told.message
         if isinstance(said, AllocationDecided | JobAccepted | JobRejected):
@@ -159,7 +159,7 @@ class History:
             return
         if isinstance(said, AllocationDecided):
             event = self.events.get(said.cause)
-            self.decided[said.revision] = Decided(said, event)
+            self.decided[said.revision] = LoggedDecision(said, event)
             _forget_oldest(self.decided, DECISIONS_KEPT)
         elif isinstance(said, JobRejected):
             self.rejected = said
@@ -174,14 +174,14 @@ class History:
         looked_s = newest_s - self.horizon_s
         wishes = self._wishes(state, looked_s, {})
         for told, next_s in self._recent_and_next_s():
-            state = _after(state, told)
+            state = _entries_after(state, told)
             # A message is decided on only if the next one comes some time later.
             if next_s - looked_s >= self.horizon_s / LOOKS_MOST:
                 wishes = self._wishes(state, told.at_s, wishes)
                 looked_s = told.at_s
         return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
 
-    def _recent_and_next_s(self) -> Iterator[tuple[Told, float]]:
+    def _recent_and_next_s(self) -> Iterator[tuple[LogEntry, float]]:
         """Yield each recent message, and the time of the next one."""
         times = [told.at_s for told in self.recent]
         times.append(math.inf)
@@ -202,7 +202,7 @@ def is_cause(message: Message, cause: str) -> bool:
     return cause in (message.id(), pod)
 
 
-def _after(state: State, told: Told) -> State:
+def _entries_after(state: State, told: LogEntry) -> State:
     return apply(state, told.message, told.stream, told.sequence, told.at_s)
 
 

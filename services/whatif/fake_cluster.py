@@ -45,7 +45,7 @@ Held = tuple[float, Amount, Amount]
 """A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
 
 
-class Machines:
+class SimulatedCluster:
     """The nodes, and the pods and tenants on them."""
 
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
@@ -62,35 +62,35 @@ class Machines:
 
     # ------------------------------------------------------------ events
 
-    def put(self, node: str, pod: OwnPod) -> None:
+    def put_pod(self, node: str, pod: OwnPod) -> None:
         """Put a pod on a node; one that stands there may have other resources now."""
         pods = self.pods[node]
         name = (pod.namespace, pod.pod)
         if pods.get(name) != pod:
             pods[name] = pod
-            self._touch(node)
+            self._note_change(node)
 
-    def remove(self, node: str, namespace: str, pod: str) -> None:
+    def remove_pod(self, node: str, namespace: str, pod: str) -> None:
         """Take a pod off a node, if it is there."""
         if self.pods[node].pop((namespace, pod), None) is not None:
-            self._touch(node)
+            self._note_change(node)
 
-    def tenant(self, node: str, cpu: float) -> list[OwnPod]:
+    def change_tenant(self, node: str, cpu: float) -> list[OwnPod]:
         """Give so much more cpu (less, if negative) to tenants; return the pods that must go."""
         self.tenants[node] += cpu
         gone = []
-        self._touch(node)
+        self._note_change(node)
         pods = self.pods[node]
         while pods and self._is_overcommitted(node):
             _, newest = pods.popitem()
             gone.append(newest)
-            self._touch(node)
+            self._note_change(node)
         return gone
 
     def _is_overcommitted(self, node: str) -> bool:
-        return self.free(node).cpu < -ROUNDING
+        return self.free_resources(node).cpu < -ROUNDING
 
-    def _touch(self, node: str) -> None:
+    def _note_change(self, node: str) -> None:
         """Note that a node changed."""
         self.touched.add(node)
         pods = self.pods[node].values()
@@ -98,22 +98,22 @@ class Machines:
 
     # ------------------------------------------------------------ the monitor's view
 
-    def free(self, node: str) -> Resources:
+    def free_resources(self, node: str) -> Resources:
         """Return the free resources of a node. They may be below zero while pods move."""
         has = self.nodes[node]
         held = self._held[node]
         return Resources(
-            cpu=has.cpu - self._taken(node) - held.cpu,
+            cpu=has.cpu - self._tenant_cores(node) - held.cpu,
             memory_gib=has.memory_gib - held.memory_gib,
             gpu=has.gpu - held.gpu,
         )
 
-    def _taken(self, node: str) -> float:
+    def _tenant_cores(self, node: str) -> float:
         """Return the cores of tenants. They share the node if they want more than there is."""
         wanted = max(0.0, self.tenants[node])
         return min(self.nodes[node].cpu, wanted)
 
-    def facts(self, now: float) -> Iterator[CapacityChanged]:
+    def capacity_facts(self, now: float) -> Iterator[CapacityChanged]:
         """Yield each node that was touched since the last look; raise `Overcommitted`."""
         touched = sorted(self.touched)
         self.touched = set()
@@ -124,20 +124,20 @@ class Machines:
                 node_uid=name,
                 seen=str(self.looks),
                 allocatable=self.nodes[name],
-                free=_not_negative(name, self.free(name)),
+                free=_without_float_errors(name, self.free_resources(name)),
                 own=tuple(self.pods[name].values()),
                 observed_s=now,
             )
 
-    def used(self) -> Amount:
+    def held_amount(self) -> Amount:
         """Return the cores and devices that our pods hold."""
         held = _sum(self._held.values())
         return Amount(held.cpu, held.gpu)
 
-    def offered(self) -> Amount:
+    def offered_amount(self) -> Amount:
         """Return the cores and devices that tenants leave to us."""
         everything = _sum(self.nodes.values())
-        taken = sum(map(self._taken, self.nodes))
+        taken = sum(map(self._tenant_cores, self.nodes))
         return Amount(everything.cpu - taken, everything.gpu)
 
 
@@ -153,7 +153,7 @@ def _sum(resources: Iterable[Resources]) -> Resources:
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
 
 
-def _not_negative(name: str, free: Resources) -> Resources:
+def _without_float_errors(name: str, free: Resources) -> Resources:
     """Return the amount without rounding errors below 0."""
     if min(free.cpu, free.memory_gib, free.gpu) < -SLACK:
         raise Overcommitted(f"{name} is given more than it has: {free} is left")
@@ -169,7 +169,7 @@ Level = tuple[float, float]
 """A time, and the cores that others have of a node from then on."""
 
 
-class Grounds:
+class RecordedCluster:
     """The nodes of a log, and the amounts over time."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Grounds:
         self.held: list[Held] = []
         """An entry for each change, as in a run."""
 
-    def see(self, seen: CapacityChanged, now: float) -> None:
+    def observe(self, seen: CapacityChanged, now: float) -> None:
         """Take a node as the monitor saw it."""
         node = seen.node
         if node not in self.has and now > 0:
@@ -201,12 +201,12 @@ class Grounds:
 
         self._note_best(seen, ours)
         self._note_level(seen, now)
-        self.held.append((now, self._used(), self._offered()))
+        self.held.append((now, self._held_amount(), self._offered_amount()))
 
     def _note_level(self, seen: CapacityChanged, now: float) -> None:
         """Note the cores of a node that others have from now on."""
         levels = self.levels.setdefault(seen.node, [])
-        levels.append((now, self._others(seen)))
+        levels.append((now, self._foreign_cores(seen)))
 
     def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
         """Keep the most memory and devices of a node that were ever left to us."""
@@ -218,7 +218,7 @@ class Grounds:
             gpu=max(best.gpu, gpu),
         )
 
-    def _others(self, seen: CapacityChanged) -> float:
+    def _foreign_cores(self, seen: CapacityChanged) -> float:
         """Return the cores of a node that others have."""
         if seen.gone:
             return self.has[seen.node].cpu
@@ -228,12 +228,12 @@ class Grounds:
         ours = self.ours[seen.node].cpu
         return max(0.0, seen.allocatable.cpu - left - ours)
 
-    def _used(self) -> Amount:
+    def _held_amount(self) -> Amount:
         """Return what our pods hold."""
         held = _total(self.ours.values())
         return Amount(held.cpu, held.gpu)
 
-    def _offered(self) -> Amount:
+    def _offered_amount(self) -> Amount:
         """Return everything but the cores of others."""
         others = sum(levels[-1][1] for levels in self.levels.values())
         everything = _total(self.has.values())
@@ -256,7 +256,7 @@ class Grounds:
     def _tenants(self) -> Iterator[Tenant]:
         """Yield a tenant for each time in which others held the same."""
         for node, levels in self.levels.items():
-            changes = [*_changes(levels), (inf, 0.0)]
+            changes = [*_level_changes(levels), (inf, 0.0)]
             for (from_s, cpu), (until_s, _) in pairwise(changes):
                 if cpu <= LEAST or from_s >= until_s:
                     continue
@@ -274,7 +274,7 @@ def _total(parts: Iterable[Resources]) -> Resources:
     )
 
 
-def _changes(levels: Iterable[Level]) -> Iterator[Level]:
+def _level_changes(levels: Iterable[Level]) -> Iterator[Level]:
     """Yield the levels that differ from the one before."""
     before = None
     for at_s, cpu in levels:

@@ -122,7 +122,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     [
         ("raise KeyError('size')", "'size'"),
         ("return None", "'NoneType' object is not iterable"),
-        ("return ['more']", "it answers with 'more', which is no Want"),
+        ("return ['more']", "it answers with 'more', which is no Target"),
         (
             want("job=default.other"),
             "it wants something for default.other, of which it was not asked",
@@ -136,7 +136,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
         (
             want().replace("reason=", "faster=float('nan'), reason="),
-            "its `faster` for default.mnist is nan",
+            "its `speedup` for default.mnist is nan",
         ),
         (
             "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.allocator import decide, failures
 from services.allocator.failures import Failure, FaultSearch, isolate
-from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.policies.contract import JobSnapshot, Target, start_target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.steps import resize
 from services.allocator.steps.verdict import Situation
@@ -31,11 +31,11 @@ def fragile(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> Callab
     def made(*together: str, error: type[Exception] = OverflowError) -> Calls:
         calls: Calls = []
 
-        def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+        def policy(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
             calls.append([job.request.job for job in jobs])
             if set(together) <= set(calls[-1]):
                 raise error("(34, 'Numerical result out of range')")
-            return [at_start(job, "starts") for job in jobs]
+            return [start_target(job, "starts") for job in jobs]
 
         monkeypatch.setitem(POLICIES, "fragile", policy)
         return calls
@@ -50,11 +50,11 @@ def faulty(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> tuple[s
     """
     bad, calls = set[str](), Calls()
 
-    def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    def policy(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
         calls.append([job.request.job for job in jobs])
         if bad.intersection(calls[-1]):
             raise OverflowError(f"because of {min(bad.intersection(calls[-1]))}")
-        return [at_start(job, "starts") for job in jobs]
+        return [start_target(job, "starts") for job in jobs]
 
     monkeypatch.setitem(POLICIES, "fragile", policy)
     return bad, calls
@@ -124,11 +124,11 @@ def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(
 def test_a_policy_that_fails_without_jobs_is_never_called_without_any(
     monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
 ) -> None:
-    def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    def policy(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
         share = 100 // len(jobs)
         if any(job.request.job == "j07" for job in jobs):
             raise OverflowError("by design")
-        return [at_start(job, f"starts with {share} %") for job in jobs]
+        return [start_target(job, f"starts with {share} %") for job in jobs]
 
     monkeypatch.setitem(POLICIES, "fragile", policy)
     told = story(*JOBS)
@@ -141,10 +141,12 @@ def test_a_policy_that_fails_without_jobs_is_never_called_without_any(
 def test_the_traceback_of_a_want_that_stays_wrong_does_not_grow(
     monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
 ) -> None:
-    wants: dict[str, Want] = {}
+    wants: dict[str, Target] = {}
 
-    def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
-        return [wants.setdefault(job.key, replace(at_start(job, "starts"), ps=99)) for job in jobs]
+    def policy(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
+        return [
+            wants.setdefault(job.key, replace(start_target(job, "starts"), ps=99)) for job in jobs
+        ]
 
     monkeypatch.setitem(POLICIES, "fragile", policy)
     told = story("j00", "j01", "j02")

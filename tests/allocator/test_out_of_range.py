@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.policies.contract import JobSnapshot, Target, start_target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
@@ -170,10 +170,10 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
     failures_set_aside: None,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def fragile(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    def fragile(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
         if any(job.key == OFFENDER for job in jobs):
             raise OverflowError("by design")
-        return [at_start(job, "starts") for job in jobs]
+        return [start_target(job, "starts") for job in jobs]
 
     monkeypatch.setitem(POLICIES, "fragile", fragile)
     settings = replace(WEIR, policy="fragile")

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from services.allocator.placement.amounts import fits, subtract
 from services.allocator.placement.room import Room, place, place_most
-from services.allocator.policies.contract import JobSeen, Node, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Size, Target
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 from tests.bench.dlrover_job import COMPUTING, PAUSE_S, TICK_S, Running
 
@@ -47,7 +47,7 @@ class Cloud:
         for task in tasks:
             self.free[task.node] = subtract(self.free[task.node], task.resources)
 
-    def started(self, job: Running, want: Want, now: float) -> None:
+    def started(self, job: Running, want: Target, now: float) -> None:
         """As large as there is room for, down to the job's minimum; else it goes on waiting."""
         job.sizes = want.sizes or job.sizes
         least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
@@ -59,7 +59,7 @@ class Cloud:
             job.first_s = now if job.first_s is None else job.first_s
             job.interrupted(now, REPLACE_S, back=False, fault=False)
 
-    def changed(self, job: Running, want: Want, now: float) -> None:
+    def changed(self, job: Running, want: Target, now: float) -> None:
         """The whole of what is wanted, if it fits; else memory alone, in place."""
         before = job.tasks
         self.release(before)
@@ -159,7 +159,7 @@ def _memory_only(job: Running, sizes: RoleResources) -> RoleResources:
 # ---------------------------------------------------------------- the run
 
 
-Decide = Callable[[list[Node], list[JobSeen], float], list[Want]]
+Decide = Callable[[list[Node], list[JobSnapshot], float], list[Target]]
 DECIDE_TICKS = 4
 
 
@@ -191,7 +191,7 @@ def _decided(cloud: Cloud, live: Sequence[Running], decide: Decide, now: float) 
             cloud.started(job, want, now)
 
 
-def _extra(job: Running, want: Want) -> float:
+def _extra(job: Running, want: Target) -> float:
     if not job.tasks:
         return 1.0
     sizes = want.sizes or RoleResources(

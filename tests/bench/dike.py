@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from services.allocator.models.search import searched
+from services.allocator.models.search import search_sizes
 from services.allocator.policies.contract import Size
 from tests.bench.report import finish, percentile, say
 
@@ -94,7 +94,7 @@ def _once(surface: Surface, chance: np.random.Generator, probes: int) -> float:
     def measure(size: Size) -> float:
         return surface.speeds[size] * max(0.01, 1.0 + NOISE * float(chance.standard_normal()))
 
-    found = searched(surface.sizes, surface.batch, measure, probes)
+    found = search_sizes(surface.sizes, surface.batch, measure, probes)
     assert len(found.observed) <= probes
     return surface.share(found.size)
 

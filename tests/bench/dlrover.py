@@ -31,8 +31,16 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.policies.contract import JobSeen, Kin, Node, Past, Plan, Want, at_start
-from services.allocator.policies.dlrover.model import Guess, warm_start
+from services.allocator.policies.contract import (
+    FinishedJob,
+    JobSnapshot,
+    Node,
+    Plan,
+    ProgramHistory,
+    Target,
+    start_target,
+)
+from services.allocator.policies.dlrover.model import WarmStart, warm_start
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, dlrover
 from tests.bench.cloud import play
 from tests.bench.dlrover_fit import recovery
@@ -56,7 +64,7 @@ class Played(msgspec.Struct, frozen=True):
     """One arm on one trace, and what each job that had history was thought to need."""
 
     jobs: list[Running]
-    guesses: dict[str, Guess]
+    guesses: dict[str, WarmStart]
 
     @property
     def completion_s(self) -> dict[str, float]:
@@ -68,20 +76,20 @@ class Played(msgspec.Struct, frozen=True):
 def played(arm: str, asked: str, load: float, seed: int) -> Played:
     jobs, past, guesses = (
         trace(JOBS, load, asked, seed, by_hand=arm == "manual"),
-        list[Past](),
-        dict[str, Guess](),
+        list[FinishedJob](),
+        dict[str, WarmStart](),
     )
 
-    def decide(cluster: Sequence[Node], seen: Sequence[JobSeen], now: float) -> list[Want]:
+    def decide(cluster: Sequence[Node], seen: Sequence[JobSnapshot], now: float) -> list[Target]:
         waiting = [job for job in seen if job.size is None]
         if arm == "manual":
-            return [at_start(job, "as asked") for job in waiting]
+            return [start_target(job, "as asked") for job in waiting]
         guessed = {
             job.key: warm_start(job.request, past) for job in waiting if job.progress is None
         }
         guesses.update({key: guess for key, guess in guessed.items() if guess})
-        kin = Kin(past=tuple(past))
-        return dlrover(cluster, [replace(job, kin=kin) for job in seen], now, AS_PUBLISHED)
+        kin = ProgramHistory(past=tuple(past))
+        return dlrover(cluster, [replace(job, history=kin) for job in seen], now, AS_PUBLISHED)
 
     def ended(job: Running) -> None:
         if arm == "warm":
@@ -145,7 +153,7 @@ def nearly_best_s(job: Running) -> float:
     return next(at for at, speed in job.speeds if speed >= NEARLY * last) - (job.first_s or 0.0)
 
 
-def _agreement(guess: Guess, job: Running) -> float:
+def _agreement(guess: WarmStart, job: Running) -> float:
     guessed, final = _cores(guess.plan), _cores(job.plan)
     return min(guessed, final) / max(guessed, final)
 

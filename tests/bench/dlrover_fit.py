@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.allocator.policies.contract import Plan, Timed
+from services.allocator.policies.contract import Plan, TimedPlan
 from services.allocator.policies.dlrover.iteration import (
     Array,
     Model,
-    columns,
-    fitted,
-    grid,
+    fit_throughput,
     iteration_s,
+    plan_grid,
+    term_columns,
 )
 from tests.bench.dlrover_job import SPEED_NOISE
 from tests.bench.dlrover_truth import between, family, model
@@ -52,12 +52,12 @@ def recovered(seen: int, seed: int, bounded: bool) -> tuple[list[float], Array]:
     rng = random.Random(f"{seed}")
     of = family(seed, rng)
     truth = model(of.coefficients, of.useful if bounded else (np.inf, np.inf))
-    shown, hidden = plans(seen, rng), grid(plans(UNSEEN, rng))
-    step_s = iteration_s(grid(shown), of.batch, truth)
-    found = fitted(
+    shown, hidden = plans(seen, rng), plan_grid(plans(UNSEEN, rng))
+    step_s = iteration_s(plan_grid(shown), of.batch, truth)
+    found = fit_throughput(
         [_read(p, of.batch, s, rng) for p, s in zip(shown, step_s.tolist(), strict=True)]
     )
-    terms = columns(np.minimum(hidden, truth.bounds), of.batch) * truth.coefficients
+    terms = term_columns(np.minimum(hidden, truth.bounds), of.batch) * truth.coefficients
     telling = terms.mean(axis=0) >= TELLING * terms.sum(axis=1).mean()
     errors = np.abs(found.coefficients / truth.coefficients - 1)[telling]
     return errors.tolist(), predicted_apart(found, truth, hidden, of.batch)
@@ -68,8 +68,8 @@ def predicted_apart(found: Model, truth: Model, on: Array, batch: int) -> Array:
     return apart
 
 
-def _read(plan: Plan, batch: int, step_s: float, rng: random.Random) -> Timed:
-    return Timed(plan, batch, step_s * (1 + rng.gauss(0, SPEED_NOISE)))
+def _read(plan: Plan, batch: int, step_s: float, rng: random.Random) -> TimedPlan:
+    return TimedPlan(plan, batch, step_s * (1 + rng.gauss(0, SPEED_NOISE)))
 
 
 def recovery() -> dict[str, float]:

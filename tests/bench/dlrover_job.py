@@ -15,7 +15,15 @@ from collections import deque
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import EARLY, JobSeen, Observed, Past, Plan, Reading, Size
+from services.allocator.policies.contract import (
+    BEGINNING_SHARE,
+    FinishedJob,
+    JobSnapshot,
+    Observed,
+    Plan,
+    Reading,
+    Size,
+)
 from services.allocator.policies.dlrover.model import timed_of
 from services.allocator.state.observations import TRIED_KEPT
 from shared.messages import (
@@ -71,8 +79,8 @@ class Running:
         ps, workers = self.of("ps"), self.of("worker")
         return Plan(len(ps), len(workers), ps[0].resources.cpu, workers[0].resources.cpu)
 
-    def seen(self) -> JobSeen:
-        return JobSeen(
+    def seen(self) -> JobSnapshot:
+        return JobSnapshot(
             key=self.name,
             request=self.request,
             sizes=self.sizes,
@@ -87,9 +95,9 @@ class Running:
             pause_s=PAUSE_S,
         )
 
-    def past(self) -> Past:
+    def past(self) -> FinishedJob:
         """What is remembered of it when it has finished."""
-        return Past(
+        return FinishedJob(
             request=self.request,
             plan=self.plan,
             ps_gib=self.early_gib,
@@ -130,7 +138,7 @@ class Running:
         self.had += np.array([had.cpu, had.memory_gib]) * TICK_S
         read = {role: fullest[role] * (1 + self.rng.gauss(0, MEMORY_NOISE)) for role in COMPUTING}
         self.most = {role: max(self.most[role], read[role]) for role in COMPUTING}
-        if self.done <= EARLY * self.truth.samples:
+        if self.done <= BEGINNING_SHARE * self.truth.samples:
             self.early_gib = max(self.early_gib, read["ps"] * plan.ps)
         if training < TICK_S:
             return

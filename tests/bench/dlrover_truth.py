@@ -23,7 +23,12 @@ import numpy as np
 
 from services.allocator.policies.contract import Plan
 from services.allocator.policies.dlrover.candidates import PRICE_CPU, PRICE_GIB
-from services.allocator.policies.dlrover.iteration import Model, grid, iteration_s, throughput
+from services.allocator.policies.dlrover.iteration import (
+    Model,
+    iteration_s,
+    plan_grid,
+    plan_throughput,
+)
 from shared.messages import Role
 
 HOUR = 3600.0
@@ -55,7 +60,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
     def step_s(self, plan: Plan, slow_ps: bool = False) -> float:
         a = np.array(self.coefficients) * (np.array([1, 2, 1, 2, 1]) if slow_ps else 1)
-        return float(iteration_s(grid([plan]), self.batch, model(a, self.useful))[0])
+        return float(iteration_s(plan_grid([plan]), self.batch, model(a, self.useful))[0])
 
     def cores(self, plan: Plan, step_s: float) -> dict[Role, float]:
         """Cores used by all ps, and by all workers."""
@@ -90,7 +95,7 @@ def needed(of: Family, coefficients: Sequence[float], gib: tuple[float, float]) 
     cost = PRICE_CPU * cpu + PRICE_GIB * (gib[0] + plans[:, 1] * gib[1])
     holds = gib[0] <= PS_GIB_MOST * plans[:, 0]
     allowed = holds & (cpu <= max(of.budget, float(cpu[holds].min())))
-    value = throughput(plans, of.batch, model(coefficients, of.useful)) ** 2 / cost * allowed
+    value = plan_throughput(plans, of.batch, model(coefficients, of.useful)) ** 2 / cost * allowed
     ps, workers, ps_cpu, worker_cpu = plans[int(value.argmax())].tolist()
     return Plan(int(ps), int(workers), ps_cpu, worker_cpu)
 
@@ -120,7 +125,7 @@ def drawn(of: Family, rng: random.Random) -> Truth:
     )
     need = needed(of, a, (end, worker_gib))
     seconds = min(max(rng.lognormvariate(math.log(2400), 0.8), 600), 4 * HOUR)
-    speed = float(throughput(grid([need]), of.batch, model(a, of.useful))[0])
+    speed = float(plan_throughput(plan_grid([need]), of.batch, model(a, of.useful))[0])
     return Truth(
         family=of.name,
         coefficients=a,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from services.allocator.policies.contract import JobSeen, Node, Observed, Size
-from services.allocator.policies.elastic_batch.policy import autoscale, fit_jobs
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Size
+from services.allocator.policies.elastic_batch.policy import autoscale, fit_scale_models
 from services.allocator.policies.elastic_batch.scalability import (
     Limits,
     Table,
@@ -107,12 +107,15 @@ def policy_ms() -> tuple[list[float], list[float]]:
             for i in range(8)
         ]
         fresh.append(_timed(partial(POLICIES["elastic-batch"], nodes, jobs, 0.0))[0])
-        known = [replace(job, model=model) for job, model in zip(jobs, fit_jobs(jobs), strict=True)]
+        known = [
+            replace(job, model=model)
+            for job, model in zip(jobs, fit_scale_models(jobs), strict=True)
+        ]
         again.append(_timed(partial(POLICIES["elastic-batch"], nodes, known, 0.0))[0])
     return fresh, again
 
 
-def _seen(chance: random.Random, number: int) -> JobSeen:
+def _seen(chance: random.Random, number: int) -> JobSnapshot:
     cap, name = chance.randint(16, 128), f"j{number}"
     request = JobRequested(
         job=name,
@@ -123,7 +126,7 @@ def _seen(chance: random.Random, number: int) -> JobSeen:
         workers=Span(start=1, min=1, max=EACH),
         device_batch_max=cap,
     )
-    job = JobSeen(key=f"default.{name}", request=request, sizes=GPU, submitted_s=float(number))
+    job = JobSnapshot(key=f"default.{name}", request=request, sizes=GPU, submitted_s=float(number))
     if number % 2:
         return job
     tasks = (

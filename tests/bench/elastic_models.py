@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.allocator.policies.elastic_batch.scalability import Rate, Speed, Timing, fitted
+from services.allocator.policies.elastic_batch.scalability import Rate, Speed, Timing, fit_timing
 from tests.bench.elastic_world import Job, Model, table_of
 
 BY_FORMULA = {
@@ -98,7 +98,7 @@ def analysed(points: Points) -> tuple[Timing, list[float]]:
     """
     shown = set(sorted({k for _, k in points})[::2])
     speeds = [(Speed(batch / k, k, rate), k in shown) for (batch, k), rate in points.items()]
-    timing = fitted(
+    timing = fit_timing(
         [speed for speed, is_shown in speeds if is_shown], reference=_batches(points)[-1]
     )
     hidden = [speed for speed, is_shown in speeds if not is_shown]

@@ -22,7 +22,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from services.allocator import settings
-from services.allocator.policies.contract import JobSeen, Node, Policy, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Policy, Target
 from services.allocator.policies.flowcon.growth import Rules
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.registry import POLICIES
@@ -47,7 +47,7 @@ STATIC = "static"
 ONE, NONE = Span(start=1, min=1, max=1), Span(start=0, min=0, max=0)
 
 
-def equal(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def equal(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     return flowcon(cluster, [replace(job, since_s=now) for job in jobs], now)
 
 

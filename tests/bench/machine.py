@@ -23,9 +23,9 @@ from services.allocator.policies.flowcon.growth import (
     Sample,
     Timing,
     after_pass,
-    growth,
-    heard,
-    pass_,
+    growth_efficiency,
+    run_pass,
+    timing_after_change,
 )
 
 CORES = 8.0
@@ -133,10 +133,10 @@ def run(jobs: Sequence[tuple[int, Image]], arm: Arm, seed: int, noise: float) ->
 def _judged(running: Sequence[Running], timing: Timing, now: int, arm: Arm) -> tuple[Timing, bool]:
     """Listen, and pass where a pass is due."""
     if now % int(arm.rules.listen_s) == 0:
-        timing = heard(timing, frozenset(c.name for c in running), now, arm.rules)
+        timing = timing_after_change(timing, frozenset(c.name for c in running), now, arm.rules)
     if now < timing.due_s or not running:
         return timing, False
-    judged = pass_([_measured(c, now, arm.rules.interval_s) for c in running], CORES, arm.rules)
+    judged = run_pass([_measured(c, now, arm.rules.interval_s) for c in running], CORES, arm.rules)
     timing = after_pass(timing, judged if arm.backoff else (), now, arm.rules)
     for container, state in zip(running, judged, strict=True):
         container.state = state if arm.update else msgspec.structs.replace(state, limit=CORES)
@@ -145,5 +145,5 @@ def _judged(running: Sequence[Running], timing: Timing, now: int, arm: Arm) -> t
 
 def _measured(container: Running, now: float, interval_s: float) -> Container:
     return msgspec.structs.replace(
-        container.state, growth=growth(container.samples, now, interval_s)
+        container.state, growth=growth_efficiency(container.samples, now, interval_s)
     )

@@ -35,7 +35,7 @@ from rich.table import Table
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.whatif.simulator import csv_files
-from services.whatif.simulator.outcome import figures
+from services.whatif.simulator.outcome import run_figures
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Measured, Surface
 from tests.bench.policy_worlds import Trace, scenario
@@ -95,7 +95,7 @@ def _points(a: float, b: float, c: float, d: float) -> Iterator[Measured]:
 def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
     found: dict[str, Surface] = {}
     for path in paths:
-        found |= csv_files.surfaces(Path(path).read_text())
+        found |= csv_files.read_surfaces(Path(path).read_text())
     return found or by_formula()
 
 
@@ -104,7 +104,7 @@ def run(cell: Cell, paths: Sequence[str]) -> tuple[Cell, Mapping[str, Any]]:
     done = simulate(
         scenario(cell.trace, surfaces(paths), cell.seed), rules, cell.seed, time.perf_counter
     )
-    return cell, figures(done)
+    return cell, run_figures(done)
 
 
 def all_of(cells: Sequence[Cell], paths: Sequence[str]) -> Iterator[tuple[Cell, Mapping[str, Any]]]:

@@ -15,7 +15,12 @@ import pytest
 
 from services.__main__ import weir
 from services.cli import file_formats
-from services.whatif.decide_json.document import Said, Wrong, document, reasons_against
+from services.whatif.decide_json.document import (
+    InvalidDocument,
+    Said,
+    read_document,
+    reasons_against,
+)
 from services.whatif.simulator.csv_files import JOBS, SPEEDS
 
 EXAMPLES = {
@@ -91,7 +96,7 @@ def test_what_must_be_there_is_what_help_says() -> None:
         "nodes": [{"name": "n1"}],
         "jobs": [{"job": "a", "request": {}}],
     }
-    assert document(json.dumps(least).encode()).now == 0
+    assert read_document(json.dumps(least).encode()).now == 0
     assert list(reasons_against("a", {})) == []
 
     lacking = [
@@ -101,8 +106,8 @@ def test_what_must_be_there_is_what_help_says() -> None:
         {},
     ]
     for without in lacking:
-        with pytest.raises(Wrong):
-            document(json.dumps(without).encode())
+        with pytest.raises(InvalidDocument):
+            read_document(json.dumps(without).encode())
 
 
 def test_a_file_that_cannot_be_used_is_answered_with_what_it_should_have(

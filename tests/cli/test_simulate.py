@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from services.__main__ import weir
 from services.cli import simulated
-from services.whatif.simulator.outcome import Record, Run
+from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, JobFinished, Message, Span, TaskPlan
 from tests.allocator.builders import EVEN, ONE_CORE, accepted, node, progress, request, resumed
@@ -176,10 +176,10 @@ def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> Non
         for name in ("digits", "waves")
     ]
     records = tuple(
-        Record(work=work, finished_s=200.0, outcome="succeeded", sizes=sizes) for work in works
+        JobRecord(work=work, finished_s=200.0, outcome="succeeded", sizes=sizes) for work in works
     )
     many = tuple(
-        Record(work=replace(works[0], job=f"job-{number}"), sizes=sizes) for number in range(100)
+        JobRecord(work=replace(works[0], job=f"job-{number}"), sizes=sizes) for number in range(100)
     )
     runs = [
         Run(policy="weir", records=each, held=(), decision_ms=(), ended_s=200.0)

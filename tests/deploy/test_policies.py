@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.custom_policies import register_policies
-from services.allocator.policies.contract import JobSeen, Node, Size
+from services.allocator.policies.contract import JobSnapshot, Node, Size
 from services.allocator.policies.registry import POLICIES
 from shared.bus.bus import Bus
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Resources
@@ -43,16 +43,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sizes(cores: float, *jobs: JobSeen) -> dict[str, int]:
+def sizes(cores: float, *jobs: JobSnapshot) -> dict[str, int]:
     register_policies([NAME])
     free = Resources(cpu=cores, memory_gib=64)
     return {want.job: want.workers for want in POLICIES[NAME]([Node("n1", free, free)], jobs, 0.0)}
 
 
-def job(name: str, workers: int, most: int = 9, **fields: Any) -> JobSeen:
+def job(name: str, workers: int, most: int = 9, **fields: Any) -> JobSnapshot:
     asked = request(name, workers=span(1, most=most))
     running: dict[str, Any] = {"size": Size(1, workers), "batch": 32} if workers else {}
-    return JobSeen(key=name, request=asked, sizes=EVEN, submitted_s=0.0, **(running | fields))
+    return JobSnapshot(key=name, request=asked, sizes=EVEN, submitted_s=0.0, **(running | fields))
 
 
 def test_it_is_short_enough_to_be_read_at_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.state.state import State
-from services.whatif.event_log import EVENTS_KEPT, History, Told
+from services.whatif.event_log import EVENTS_KEPT, History, LogEntry
 from shared.messages import JobRejected, ProgressReported, TaskReady
 from tests.allocator.builders import (
     AT_ONCE,
@@ -71,9 +71,9 @@ def test_a_replaced_task_is_the_cause_of_its_replacement() -> None:
 def test_a_new_job_of_the_name_begins_anew() -> None:
     history = History(KEY, AT_ONCE)
     no = JobRejected(job="mnist", uid=1, reasons=("no",))
-    history.hear(Told(1.0, "weir", 1, no))
+    history.hear(LogEntry(1.0, "weir", 1, no))
     assert history.moment(2.0).rejected == no
-    history.hear(Told(2.0, "weir", 2, accepted(uid=2)))
+    history.hear(LogEntry(2.0, "weir", 2, accepted(uid=2)))
     assert history.moment(2.0).rejected is None
 
 
@@ -98,7 +98,7 @@ def test_a_stored_state_stands_in_for_a_beginning_that_is_gone() -> None:
     story = Story().hear(node(), accepted(request(priority=7)))
     history = History(KEY, AT_ONCE, story.state)
     late = node("n2")
-    history.hear(Told(story.now + 1.0, "weir", 3, late))
+    history.hear(LogEntry(story.now + 1.0, "weir", 3, late))
     there = history.moment(story.now + 1.0).state
     assert there.jobs[KEY].request.priority == 7 and set(there.nodes) == {"n1", "n2"}
 
@@ -108,5 +108,5 @@ def test_events_are_kept_within_bounds() -> None:
     report = progress(1, done=1, total=2, speed=1)
     for step in range(EVENTS_KEPT + 10):
         said: ProgressReported = replace(report, step=step)
-        history._note(Told(1.0, "weir", step + 1, said))
+        history._note(LogEntry(1.0, "weir", step + 1, said))
     assert len(history.events) == EVENTS_KEPT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.whatif.fake_cluster import Amount, Machines, Overcommitted
+from services.whatif.fake_cluster import Amount, Overcommitted, SimulatedCluster
 from shared.messages import OwnPod, Resources
 
 
@@ -12,75 +12,78 @@ def pod(name: str = "one-worker-1", cpu: float = 2.0) -> OwnPod:
     return OwnPod(namespace="default", job="one", pod=name, resources=Resources(cpu=cpu))
 
 
-def machines(*cpu: float) -> Machines:
-    made = Machines(
+def machines(*cpu: float) -> SimulatedCluster:
+    made = SimulatedCluster(
         {f"n{number}": Resources(cpu=each, gpu=1) for number, each in enumerate(cpu, start=1)}
     )
-    list(made.facts(0.0))
+    list(made.capacity_facts(0.0))
     return made
 
 
 def test_every_node_is_told_of_once_and_then_only_what_changed() -> None:
-    made = Machines({"n1": Resources(cpu=4), "n2": Resources(cpu=2)})
-    assert [(fact.node, fact.free.cpu) for fact in made.facts(0.0)] == [("n1", 4), ("n2", 2)]
-    assert list(made.facts(1.0)) == []
-    made.put("n2", pod(cpu=1.5))
-    (fact,) = made.facts(2.0)
+    made = SimulatedCluster({"n1": Resources(cpu=4), "n2": Resources(cpu=2)})
+    assert [(fact.node, fact.free.cpu) for fact in made.capacity_facts(0.0)] == [
+        ("n1", 4),
+        ("n2", 2),
+    ]
+    assert list(made.capacity_facts(1.0)) == []
+    made.put_pod("n2", pod(cpu=1.5))
+    (fact,) = made.capacity_facts(2.0)
     assert (fact.node, fact.free.cpu, fact.own) == ("n2", 0.5, (pod(cpu=1.5),))
-    made.put("n2", pod(cpu=1.5))
-    assert list(made.facts(3.0)) == []
+    made.put_pod("n2", pod(cpu=1.5))
+    assert list(made.capacity_facts(3.0)) == []
 
 
 def test_two_looks_at_one_node_have_different_ids() -> None:
     made = machines(4)
-    made.put("n1", pod())
-    (first,) = made.facts(1.0)
-    made.remove("n1", "default", "one-worker-1")
-    (second,) = made.facts(2.0)
+    made.put_pod("n1", pod())
+    (first,) = made.capacity_facts(1.0)
+    made.remove_pod("n1", "default", "one-worker-1")
+    (second,) = made.capacity_facts(2.0)
     assert first.id() != second.id() and second.free.cpu == 4
 
 
 def test_who_gives_more_than_there_is_is_found_out() -> None:
     made = machines(4)
-    made.put("n1", pod("a", 3))
-    made.put("n1", pod("b", 2))
+    made.put_pod("n1", pod("a", 3))
+    made.put_pod("n1", pod("b", 2))
     with pytest.raises(Overcommitted, match="n1 is given more than it has"):
-        list(made.facts(1.0))
+        list(made.capacity_facts(1.0))
 
 
 def test_pods_may_cross_while_one_grows_and_another_shrinks() -> None:
     made = machines(4)
-    made.put("n1", pod("a", 3))
-    made.put("n1", pod("b", 3))
-    made.put("n1", pod("a", 1))
-    (fact,) = made.facts(1.0)
+    made.put_pod("n1", pod("a", 3))
+    made.put_pod("n1", pod("b", 3))
+    made.put_pod("n1", pod("a", 1))
+    (fact,) = made.capacity_facts(1.0)
     assert fact.free.cpu == 0
 
 
 def test_a_tenant_has_the_right_of_way_and_the_newest_pods_make_room() -> None:
     made = machines(6)
     for name in ("a", "b", "c"):
-        made.put("n1", pod(name))
-    assert [gone.pod for gone in made.tenant("n1", 3.0)] == ["c", "b"]
-    (fact,) = made.facts(1.0)
+        made.put_pod("n1", pod(name))
+    assert [gone.pod for gone in made.change_tenant("n1", 3.0)] == ["c", "b"]
+    (fact,) = made.capacity_facts(1.0)
     assert fact.free.cpu == 1.0 and fact.allocatable.cpu == 6.0
-    assert made.tenant("n1", -3.0) == [] and made.free("n1").cpu == 4.0
+    assert made.change_tenant("n1", -3.0) == [] and made.free_resources("n1").cpu == 4.0
 
 
 def test_what_is_held_and_what_is_offered() -> None:
     made = machines(4, 2)
-    made.put(
+    made.put_pod(
         "n1", OwnPod(namespace="default", job="one", pod="a", resources=Resources(cpu=1, gpu=1))
     )
-    made.tenant("n2", 1.5)
-    assert made.used() == Amount(1.0, 1) and made.offered() == Amount(4.5, 2)
+    made.change_tenant("n2", 1.5)
+    assert made.held_amount() == Amount(1.0, 1) and made.offered_amount() == Amount(4.5, 2)
 
 
 def test_tenants_that_want_more_than_a_node_has_share_it() -> None:
     made = machines(4)
-    made.tenant("n1", 3.0)
-    made.tenant("n1", 3.0)
-    (fact,) = made.facts(1.0)
-    assert fact.free.cpu == 0.0 and made.offered().cpu == 0.0
-    made.tenant("n1", -3.0)
-    assert made.free("n1").cpu == 1.0
+    made.change_tenant("n1", 3.0)
+    made.change_tenant("n1", 3.0)
+    (fact,) = made.capacity_facts(1.0)
+    assert fact.free.cpu == 0.0 and made.offered_amount().cpu == 0.0
+    made.change_tenant("n1", -3.0)
+    assert made.free_resources("n1").cpu == 1.0

@@ -152,7 +152,7 @@ def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
     why = excess_of_quota(request, rules)
     if why:
         least = Size(request.ps.min, request.workers.min)
-        yield f"{why} (a chief, {least.told()})"
+        yield f"{why} (a chief, {least.describe()})"
 
 
 def excess_of_quota(request: JobRequested, rules: Rules) -> str:

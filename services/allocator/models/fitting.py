@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from services.allocator.models.nnls import nnls
 from services.allocator.models.speed import (
-    LEFT_OVER,
     NOISE,
+    RESIDUAL_VARIANCE,
     SHARES,
     SMALLEST,
     Array,
@@ -37,7 +37,7 @@ from services.allocator.models.speed import (
     Forms,
     Points,
     Usual,
-    leaning,
+    sensitivities,
 )
 from services.allocator.policies.contract import Observed
 
@@ -52,7 +52,7 @@ LEAST_SHARE = 0.015
 """What is added to each share before it is doubted, so that no term is ruled out."""
 OUTLIER = 4.0
 """An error of so many standard deviations halves an observation's weight."""
-REWEIGHTED = 2
+REWEIGHTINGS = 2
 SHORTEST = 8
 """Models with up to so many observations are fitted side by side; so are those with up to twice as
 many, and so on.
@@ -65,7 +65,7 @@ CORES = (1e-3, 1e4)
 """Cores of a task that may be true."""
 
 
-class Measured(Observed, frozen=True):
+class UsableObservation(Observed, frozen=True):
     """An observed speed of which is known how it was placed: the share of traffic that left its
     node.
     """
@@ -73,7 +73,7 @@ class Measured(Observed, frozen=True):
     remote: float = 1.0
 
 
-class Evidence(NamedTuple):
+class ObservationRows(NamedTuple):
     """The observed speeds of one job, as arrays."""
 
     rows: Array
@@ -86,9 +86,9 @@ class Evidence(NamedTuple):
     """
 
 
-def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
+def observation_rows(observed: Sequence[Observed], batch: int) -> ObservationRows:
     """Return the observations that are `believable`. `batch`: the usual one if none is."""
-    seen = [point for point in observed if believable(point)]
+    seen = [point for point in observed if is_believable(point)]
     ps_cpu, worker_cpu = _last_cores(seen)
     rows = np.empty((len(seen), 6))
     speeds = np.empty(len(seen))
@@ -102,7 +102,7 @@ def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
         last_batch = float(batches[-1])
         last_remote = float(rows[-1, 5])
         usual = (last_batch, ps_cpu, worker_cpu, last_remote)
-    return Evidence(rows, batches / speeds, usual)
+    return ObservationRows(rows, batches / speeds, usual)
 
 
 def _last_cores(seen: Sequence[Observed]) -> tuple[float, float]:
@@ -110,22 +110,22 @@ def _last_cores(seen: Sequence[Observed]) -> tuple[float, float]:
     ps_cpu = 1.0
     worker_cpu = 1.0
     for point in seen:
-        ps_cpu = _known(point.ps_cpu) or ps_cpu
-        worker_cpu = _known(point.worker_cpu) or worker_cpu
+        ps_cpu = _usable_cores(point.ps_cpu) or ps_cpu
+        worker_cpu = _usable_cores(point.worker_cpu) or worker_cpu
     return ps_cpu, worker_cpu
 
 
 def _point_row(point: Observed, ps_cpu: float, worker_cpu: float) -> tuple[float, ...]:
     """Return an observed size as a row; the given cores stand in where its own are not known."""
-    ps_cpu = _known(point.ps_cpu) or ps_cpu
-    worker_cpu = _known(point.worker_cpu) or worker_cpu
-    share = remote(point.nodes)
-    if isinstance(point, Measured):
+    ps_cpu = _usable_cores(point.ps_cpu) or ps_cpu
+    worker_cpu = _usable_cores(point.worker_cpu) or worker_cpu
+    share = remote_share(point.nodes)
+    if isinstance(point, UsableObservation):
         share = point.remote
     return (point.ps, point.workers, max(1, point.batch), ps_cpu, worker_cpu, share)
 
 
-def believable(seen: Observed) -> bool:
+def is_believable(seen: Observed) -> bool:
     """Return true if it tells of training, at a speed that may be true."""
     if seen.workers <= 0:
         return False
@@ -133,7 +133,7 @@ def believable(seen: Observed) -> bool:
     return least <= seen.samples_per_second <= most
 
 
-def remote(nodes: int | None) -> float:
+def remote_share(nodes: int | None) -> float:
     """Return the share of a job's traffic that leaves its node; all of it if nobody knows how many
     nodes it stands on.
     """
@@ -142,7 +142,7 @@ def remote(nodes: int | None) -> float:
     return 1.0
 
 
-def _known(cores: float | None) -> float | None:
+def _usable_cores(cores: float | None) -> float | None:
     """Return the cores of a task if they may be true."""
     least, most = CORES
     if cores is not None and least <= cores <= most:
@@ -165,28 +165,28 @@ class Prior(msgspec.Struct, frozen=True):
 
 
 Case = tuple[Sequence[Observed], Prior]
-Known = tuple[Evidence, Prior]
+Known = tuple[ObservationRows, Prior]
 
 
-def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
+def fit_model(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
     """Return the model of one job, from any number of observations.
 
     An observation that is not `believable` is left out.
     """
-    return fits([(observed, prior or Prior())])[0]
+    return fit_models([(observed, prior or Prior())])[0]
 
 
-def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
+def fit_closest_form(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
     """Return the model of each case by the prior that explains its observations best.
 
     That is the most probable one; of equal ones the first. A case's priors are of one batch.
     """
     pairs = []
     for observed, priors in cases:
-        known = evidence(observed, priors[0].batch or 1)
+        known = observation_rows(observed, priors[0].batch or 1)
         for prior in priors:
             pairs.append((known, prior))
-    fitted = _fits(pairs)
+    fitted = _fit_cases(pairs)
 
     found = []
     start = 0
@@ -203,25 +203,25 @@ def _misfit_of(fitted: Fit) -> float:
     return fitted.misfit
 
 
-def fits(cases: Sequence[Case]) -> list[Fit]:
+def fit_models(cases: Sequence[Case]) -> list[Fit]:
     """Return the model of each case, in their order."""
     pairs = []
     for observed, prior in cases:
         batch = prior.batch or 1
-        pairs.append((evidence(observed, batch), prior))
-    return _fits(pairs)
+        pairs.append((observation_rows(observed, batch), prior))
+    return _fit_cases(pairs)
 
 
-def _fits(cases: Sequence[Known]) -> list[Fit]:
+def _fit_cases(cases: Sequence[Known]) -> list[Fit]:
     """Return the model of each case, in their order."""
     found: dict[int, Fit] = {}
-    for lot in _lots(cases):
+    for lot in _case_batches(cases):
         models = _fit_lot([cases[at] for at in lot])
         found.update(zip(lot, models, strict=True))
     return [found[at] for at in range(len(cases))]
 
 
-def _lots(cases: Sequence[Known]) -> Iterator[list[int]]:
+def _case_batches(cases: Sequence[Known]) -> Iterator[list[int]]:
     """Yield which models are fitted side by side: those with about as many observations."""
     alike: dict[int, list[int]] = {}
     for at, (known, _) in enumerate(cases):
@@ -233,7 +233,7 @@ def _lots(cases: Sequence[Known]) -> Iterator[list[int]]:
             yield together[start : start + each]
 
 
-def _lot_length(known: Evidence) -> int:
+def _lot_length(known: ObservationRows) -> int:
     """Return the most observations of a model that is fitted beside this one."""
     power = 1 << (len(known.times) - 1).bit_length()
     return max(SHORTEST, power)
@@ -249,9 +249,9 @@ class Stack(NamedTuple):
     """Seconds for a point's batch [models, observations]."""
     there: NDArray[np.bool_]
     """False where an observation is missing [models, observations]."""
-    believed: Array
+    prior_mean: Array
     """Coefficients by the prior [models, terms]."""
-    doubts: Array
+    prior_std: Array
     """Standard deviation of these [models, terms]."""
     least: Array
     """The least that a coefficient may be [models, terms]."""
@@ -269,20 +269,20 @@ def _stack_cases(cases: Sequence[Known]) -> Stack:
     # The level of each model: so many times the shares of its prior are its times.
     one = _of_one(cases, form, device)
     expected = _formula_seconds(basis / one[:, None], shares)
-    levels = _levels(times / expected, cases)
+    levels = _time_levels(times / expected, cases)
     unit = levels[:, None] / one
     return Stack(
         points=points,
         basis=basis,
         times=times,
         there=there,
-        believed=unit * shares,
-        doubts=unit * DOUBT * (shares + LEAST_SHARE),
+        prior_mean=unit * shares,
+        prior_std=unit * DOUBT * (shares + LEAST_SHARE),
         least=unit * SMALLEST,
     )
 
 
-def _pad_evidence(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _pad_evidence(known: Sequence[ObservationRows]) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return sizes [models, observations, 6], times [models, observations] and `Stack.there`."""
     counts = np.array([len(one.times) for one in known])
     most = max(1, int(counts.max()))
@@ -313,7 +313,7 @@ def _of_one(cases: Sequence[Known], form: Forms, device: Array) -> Array:
     return one
 
 
-def _levels(slower: Array, cases: Sequence[Known]) -> Array:
+def _time_levels(slower: Array, cases: Sequence[Known]) -> Array:
     """Return the seconds of a step of one ps and one worker, for each model.
 
     `slower`: times, relative to those of the prior [models, observations].
@@ -347,7 +347,7 @@ class Solution(NamedTuple):
     """In seconds [models, terms]."""
     errors: Array
     """Those of log T that are left [models, observations]."""
-    spread: Array
+    covariance: Array
     """Covariance of the errors [models, observations, observations]."""
 
 
@@ -355,10 +355,10 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
     """Return the models of some cases, fitted side by side."""
     stack = _stack_cases(cases)
     solution = _robust_solution(stack)
-    solved = np.linalg.solve(solution.spread, solution.errors[..., None])
+    solved = np.linalg.solve(solution.covariance, solution.errors[..., None])
     pull = np.asarray(solved[..., 0])
     factor = _covariance_factor(stack, solution)
-    misfits = _misfits(stack, solution, pull)
+    misfits = _improbabilities(stack, solution, pull)
 
     found = []
     for at, (known, prior) in enumerate(cases):
@@ -366,9 +366,9 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
         arrays = FitArrays(
             device=np.array([prior.device]),
             coefficients=solution.coefficients[at],
-            doubts=stack.doubts[at],
+            prior_std=stack.prior_std[at],
             rows=known.rows,
-            pull=pull[at, :count],
+            gp_weights=pull[at, :count],
             factor=factor[at, :count, :count],
         )
         misfit = float(misfits[at])
@@ -384,14 +384,14 @@ def _robust_solution(stack: Stack) -> Solution:
     log_times = np.log(stack.times)
 
     errors = np.zeros(there.shape)
-    for _ in range(1 + REWEIGHTED):
-        noise = np.where(there, _noise(errors), 1.0)
-        spread = alike + diagonal * noise[..., None]
-        free = _coefficients(stack, spread)
-        coefficients = np.maximum(free * stack.doubts, stack.least)
+    for _ in range(1 + REWEIGHTINGS):
+        noise = np.where(there, _noise_variance(errors), 1.0)
+        covariance = alike + diagonal * noise[..., None]
+        free = _solve_coefficients(stack, covariance)
+        coefficients = np.maximum(free * stack.prior_std, stack.least)
         foreseen = _formula_seconds(stack.basis, coefficients)
         errors = np.where(there, log_times - np.log(foreseen), 0.0)
-    return Solution(coefficients, errors, spread)
+    return Solution(coefficients, errors, covariance)
 
 
 def _alike_observations(stack: Stack) -> Array:
@@ -400,7 +400,7 @@ def _alike_observations(stack: Stack) -> Array:
     """
     there = stack.there
     pairs = there[:, :, None] & there[:, None, :]
-    alike = stack.points.alike(stack.points)
+    alike = stack.points.gp_covariance(stack.points)
     return np.where(pairs, alike, 0.0)
 
 
@@ -410,31 +410,31 @@ def _formula_seconds(basis: Array, coefficients: Array) -> Array:
     return seconds
 
 
-def _coefficients(stack: Stack, spread: Array) -> Array:
+def _solve_coefficients(stack: Stack, covariance: Array) -> Array:
     """Return the coefficients in units of their doubts, none of them negative [models, terms].
 
-    Least squares of relative errors that go together by `spread`, drawn to what is believed.
+    Least squares of relative errors that go together by `covariance`, drawn to what is believed.
     """
-    white = _independent_equations(stack, spread)
+    white = _independent_equations(stack, covariance)
     # Below them the prior: a row for each term.
-    models, terms = stack.doubts.shape
+    models, terms = stack.prior_std.shape
     prior = np.broadcast_to(np.eye(terms), (models, terms, terms))
-    prior_goals = stack.believed / stack.doubts
+    prior_goals = stack.prior_mean / stack.prior_std
     rows = np.concatenate([white[..., :-1], prior], axis=1)
     wanted = np.concatenate([white[..., -1], prior_goals], axis=1)
     return nnls(rows, wanted)
 
 
-def _independent_equations(stack: Stack, spread: Array) -> Array:
+def _independent_equations(stack: Stack, covariance: Array) -> Array:
     """Return an equation for each observation, its goal last [models, observations, terms + 1].
 
-    Their errors go together by `spread`; they are made independent of each other.
+    Their errors go together by `covariance`; they are made independent of each other.
     """
-    relative = stack.basis / stack.times[..., None] * stack.doubts[:, None]
+    relative = stack.basis / stack.times[..., None] * stack.prior_std[:, None]
     relative = np.where(stack.there[..., None], relative, 0.0)
     goals = stack.there.astype(float)
     equations = np.concatenate([relative, goals[..., None]], axis=2)
-    factor = np.linalg.cholesky(spread)
+    factor = np.linalg.cholesky(covariance)
     return np.asarray(np.linalg.solve(factor, equations))
 
 
@@ -442,25 +442,25 @@ def _covariance_factor(stack: Stack, solution: Solution) -> Array:
     """Return the Cholesky factor of the covariance of what was observed [models, observations,
     observations]. It includes the covariance of the coefficients.
     """
-    lean = leaning(stack.basis, solution.coefficients, stack.doubts)
+    lean = sensitivities(stack.basis, solution.coefficients, stack.prior_std)
     lean = np.where(stack.there[..., None], lean, 0.0)
-    covariance = solution.spread + lean @ np.swapaxes(lean, 1, 2)
+    covariance = solution.covariance + lean @ np.swapaxes(lean, 1, 2)
     return np.asarray(np.linalg.cholesky(covariance))
 
 
-def _misfits(stack: Stack, solution: Solution, pull: Array) -> Array:
+def _improbabilities(stack: Stack, solution: Solution, pull: Array) -> Array:
     """Return how improbable the observations are by each model [models]."""
-    drift = (solution.coefficients - stack.believed) / stack.doubts
+    drift = (solution.coefficients - stack.prior_mean) / stack.prior_std
     drift_cost = (drift**2).sum(axis=1)
     error_cost = (solution.errors * pull).sum(axis=1)
-    _, log_determinant = np.linalg.slogdet(solution.spread)
+    _, log_determinant = np.linalg.slogdet(solution.covariance)
     return np.asarray(error_cost + drift_cost + log_determinant)
 
 
-def _noise(errors: Array) -> Array:
+def _noise_variance(errors: Array) -> Array:
     """Return the variance of each observation. What lies far off counts as noisier: its weight is
     1 / (1 + (error / scale)^2).
     """
-    usual = LEFT_OVER + NOISE**2
+    usual = RESIDUAL_VARIANCE + NOISE**2
     heavier = 1.0 + errors**2 / (OUTLIER**2 * usual)
-    return np.asarray(usual * heavier - LEFT_OVER)
+    return np.asarray(usual * heavier - RESIDUAL_VARIANCE)

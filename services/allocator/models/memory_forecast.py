@@ -27,7 +27,7 @@ SCATTER = 2.0
 MOST_GIB = 2.0**20  # no task has more; what is beyond was not measured rightly
 
 
-def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
+def forecast_use(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
     """Return the GiB needed `ahead` examples from now; None where nothing was measured.
 
     `points`: (examples, GiB).
@@ -42,11 +42,11 @@ def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | Non
     x, y = np.array(known, dtype=np.float64).T
     growth = 0.0
     if math.isfinite(ahead):
-        growth = rate(x, y) * max(ahead, 0.0)
+        growth = growth_rate(x, y) * max(ahead, 0.0)
     return float(min(MOST_GIB, y.max() + growth))
 
 
-def rate(x: np.ndarray, y: np.ndarray) -> float:
+def growth_rate(x: np.ndarray, y: np.ndarray) -> float:
     """Return GiB an example; 0 where memory does not clearly grow. `x`, `y`: examples and GiB
     [points].
     """

@@ -89,14 +89,14 @@ def kind_of(compute: float, transfer: float) -> Kind:
     return "balanced"
 
 
-def told(profile: ModelProfile) -> Profile:
+def profile_of(profile: ModelProfile) -> Profile:
     """Return the profile that the trainer told. Weir spreads variables evenly, the largest first:
     none binds while there are several.
     """
     return Profile(float(profile.bytes), PER_PARAMETER * profile.parameters)
 
 
-def parts(profile: Profile, size: Size, each: float, rates: Rates | None = None) -> Parts:
+def step_parts(profile: Profile, size: Size, each: float, rates: Rates | None = None) -> Parts:
     """Return the parts of a step. `each`: samples of one worker's step."""
     rates = rates or Rates()
     ps = max(1, size.ps)
@@ -123,7 +123,7 @@ def prior_of(
     plain = Prior(form=form, batch=batch, device=device)
     if profile is None or batch <= 0:
         return plain
-    one = parts(profile, Size(1, 1), float(batch), rates)
+    one = step_parts(profile, Size(1, 1), float(batch), rates)
     if not one.step_s > 0.0:
         return plain
     return Prior(

@@ -16,8 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from services.allocator.models.fitting import believable
-from services.allocator.policies.contract import EARLY, Kin, Observed, Past, Plan, Timed
+from services.allocator.models.fitting import is_believable
+from services.allocator.policies.contract import (
+    BEGINNING_SHARE,
+    FinishedJob,
+    Observed,
+    Plan,
+    ProgramHistory,
+    TimedPlan,
+)
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
 from shared.messages import AllocationDecided, JobRequested, Resources, Role
@@ -30,37 +37,37 @@ def epoch_samples(request: JobRequested, total_samples: int) -> float | None:
     return total_samples / request.epochs
 
 
-def kin_of(kins: Mapping[str, Kin], request: JobRequested) -> Kin | None:
+def history_of(kins: Mapping[str, ProgramHistory], request: JobRequested) -> ProgramHistory | None:
     """Return the history of a request's program; if it never ran, of another version of it."""
     if not kins:
         return None
     same_version = kins.get(request.program.digest)
-    return same_version or kins.get(_named(request))
+    return same_version or kins.get(_versions_key(request))
 
 
-def _named(request: JobRequested) -> str:
+def _versions_key(request: JobRequested) -> str:
     """Return the key of all versions of a program."""
     return f"name {request.program.name}"
 
 
-def by_program(
-    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[Past, ...]] | None = None
-) -> dict[str, Kin]:
+def histories_by_program(
+    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[FinishedJob, ...]] | None = None
+) -> dict[str, ProgramHistory]:
     """Return what jobs that are over have shown, by their program's digest and by its name.
 
     `known`: `past_of` of each closed job, if the caller has it.
     """
     if known is None:
-        known = {key: tuple(past_of(end)) for key, end in closed.items()}
+        known = {key: tuple(finished_job(end)) for key, end in closed.items()}
     past = _past_by_name(closed, known)
 
     kins = {}
     for digest, jobs in _jobs_by_digest(closed).items():
         newest = jobs[-1].request
-        kins[digest] = _kin(jobs, past[_named(newest)])
+        kins[digest] = _program_history(jobs, past[_versions_key(newest)])
     for name, versions in past.items():
         if versions:
-            kins[name] = Kin(past=tuple(versions))
+            kins[name] = ProgramHistory(past=tuple(versions))
     return kins
 
 
@@ -74,17 +81,17 @@ def _jobs_by_digest(closed: Mapping[str, ClosedJob]) -> dict[str, list[Job]]:
 
 
 def _past_by_name(
-    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[Past, ...]]
-) -> dict[str, list[Past]]:
+    closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[FinishedJob, ...]]
+) -> dict[str, list[FinishedJob]]:
     """Return the records of all versions of each program, the oldest first."""
-    found: dict[str, list[Past]] = {}
+    found: dict[str, list[FinishedJob]] = {}
     for key, end in closed.items():
-        of_name = found.setdefault(_named(end.job.request), [])
+        of_name = found.setdefault(_versions_key(end.job.request), [])
         of_name.extend(known[key])
     return found
 
 
-def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
+def _program_history(jobs: Sequence[Job], past: Sequence[FinishedJob]) -> ProgramHistory:
     """Return the history of one program. `jobs`: those of this version, the oldest first."""
     observed: list[Observed] = []
     pauses: list[float] = []
@@ -101,7 +108,7 @@ def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
         if samples:
             newest_epoch = samples
 
-    return Kin(
+    return ProgramHistory(
         observed=tuple(observed),
         epoch_samples=newest_epoch,
         pause_s=_mean_pause(pauses),
@@ -120,7 +127,7 @@ def _mean_pause(pauses: Sequence[float]) -> float | None:
 TIMED_KEPT = 12
 
 
-def past_of(end: ClosedJob) -> Iterator[Past]:
+def finished_job(end: ClosedJob) -> Iterator[FinishedJob]:
     """Yield the record; nothing of a job that did not succeed, or that had no ps."""
     job = end.job
     runs = job.active_decision
@@ -130,17 +137,17 @@ def past_of(end: ClosedJob) -> Iterator[Past]:
     worker_tasks = _tasks_of(runs, "worker")
     if not ps_tasks or not worker_tasks:
         return
-    ps = max(ps_tasks, key=_extent)
-    worker = max(worker_tasks, key=_extent)
+    ps = max(ps_tasks, key=_size_order)
+    worker = max(worker_tasks, key=_size_order)
     if min(ps.cpu, worker.cpu) <= 0:
         return
 
-    yield Past(
+    yield FinishedJob(
         request=job.request,
         plan=Plan(len(ps_tasks), len(worker_tasks), ps.cpu, worker.cpu),
         ps_gib=_early_gib(job) or ps.memory_gib * len(ps_tasks),
         worker_gib=_worker_gib(job) or worker.memory_gib,
-        timed=_timed(job)[-TIMED_KEPT:],
+        timed=_timed_plans(job)[-TIMED_KEPT:],
         finished_s=end.finished.finished_s,
     )
 
@@ -150,7 +157,7 @@ def _tasks_of(runs: AllocationDecided, role: Role) -> list[Resources]:
     return [task.resources for task in runs.tasks if task.role == role]
 
 
-def _extent(has: Resources) -> tuple[float, float]:
+def _size_order(has: Resources) -> tuple[float, float]:
     """Return the order of tasks: by their cores, then by their memory."""
     return has.cpu, has.memory_gib
 
@@ -163,7 +170,7 @@ def _early_gib(job: Job) -> float:
     for reading in job.recent:
         if _is_measured(reading.ps_gib):
             known.append(reading)
-            if reading.samples <= EARLY * total:
+            if reading.samples <= BEGINNING_SHARE * total:
                 early.append(reading)
 
     most = 0.0
@@ -189,19 +196,19 @@ def _is_measured(gib: float | None) -> bool:
     return math.isfinite(gib) and gib > 0
 
 
-def _timed(job: Job) -> tuple[Timed, ...]:
+def _timed_plans(job: Job) -> tuple[TimedPlan, ...]:
     """Return the observed speeds that can be timed."""
     found = []
     for seen in job.tried:
-        if seen.ps_cpu and seen.worker_cpu and believable(seen):
-            found.append(timed(seen))
+        if seen.ps_cpu and seen.worker_cpu and is_believable(seen):
+            found.append(timed_plan(seen))
     return tuple(found)
 
 
-def timed(seen: Observed) -> Timed:
+def timed_plan(seen: Observed) -> TimedPlan:
     """Return a speed as seconds an iteration."""
     ps_cpu = seen.ps_cpu or 0.0
     worker_cpu = seen.worker_cpu or 0.0
     plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
     iteration_s = seen.workers * seen.batch / seen.samples_per_second
-    return Timed(plan, seen.batch, iteration_s)
+    return TimedPlan(plan, seen.batch, iteration_s)

@@ -13,19 +13,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from services.allocator.failures import compute_each
-from services.allocator.models.fitting import Prior, closest
-from services.allocator.models.model_profile import prior_of, told
+from services.allocator.models.fitting import Prior, fit_closest_form
+from services.allocator.models.model_profile import prior_of, profile_of
 from services.allocator.models.speed import Fit, Form
-from services.allocator.policies.contract import JobSeen, Observed
+from services.allocator.policies.contract import JobSnapshot, Observed
 from shared.messages import ModelProfile
 
 POINTS_MOST = 48
 """Of a program: the most recent ones."""
 
-Program = str
+ProgramKey = str
 
 
-def program(job: JobSeen) -> Program:
+def program_key(job: JobSnapshot) -> ProgramKey:
     """Return the name under which jobs are expected to be equally fast at a size and batch."""
     ps, worker = job.sizes.ps, job.sizes.worker
     return f"{job.request.program.digest} {ps.cpu} {worker.cpu} {worker.gpu}"
@@ -50,46 +50,48 @@ class Programs(msgspec.Struct, frozen=True):
     that. A program that cannot be fitted has no model.
     """
 
-    of_job: dict[str, Program] = {}
-    evidence: dict[Program, Evidence] = {}
-    fits: dict[Program, Fit] = {}
+    of_job: dict[str, ProgramKey] = {}
+    evidence: dict[ProgramKey, Evidence] = {}
+    fits: dict[ProgramKey, Fit] = {}
 
 
-def models(jobs: Sequence[JobSeen]) -> dict[Program, Fit]:
+def program_fits(jobs: Sequence[JobSnapshot]) -> dict[ProgramKey, Fit]:
     """Fit each program's model to what all its jobs have shown."""
-    together: dict[Program, list[JobSeen]] = {}
+    together: dict[ProgramKey, list[JobSnapshot]] = {}
     for job in jobs:
-        together.setdefault(program(job), []).append(job)
+        together.setdefault(program_key(job), []).append(job)
     fits = fit_programs([evidence_of(alike) for alike in together.values()])
     return dict(zip(together, fits, strict=True))
 
 
-def evidence_of(jobs: Sequence[JobSeen]) -> Evidence:
+def evidence_of(jobs: Sequence[JobSnapshot]) -> Evidence:
     """Return what jobs of one program have shown, those that are over among them."""
     one = jobs[0]
-    shown = [one.kin.observed] if one.kin else []
+    shown = [one.history.observed] if one.history else []
     profile = None
     for job in jobs:
         shown.append(job.observed)
         if profile is None and job.progress:
             profile = job.progress.profile
     device = one.request.device_batch_max or math.inf
-    return Evidence(pooled(shown), profile, one.request.batch.start, device, one.most.ps > 0)
+    return Evidence(
+        pool_observations(shown), profile, one.request.batch.start, device, one.most.ps > 0
+    )
 
 
 def fit_programs(evidence: Sequence[Evidence]) -> list[Fit]:
     """Fit a model to each program's evidence, all in one pass."""
-    return closest([(one.seen, _priors(one)) for one in evidence])
+    return fit_closest_form([(one.seen, _form_priors(one)) for one in evidence])
 
 
 def update_programs(
     programs: Programs,
-    jobs: Mapping[str, JobSeen],
+    jobs: Mapping[str, JobSnapshot],
     order: Iterable[str],
     changed: Collection[str],
     gone: Collection[str],
     is_first: bool,
-) -> tuple[Programs, set[Program]]:
+) -> tuple[Programs, set[ProgramKey]]:
     """Return the programs after some of their jobs came, changed or went, and which were fitted
     again: those of which the evidence changed.
 
@@ -102,7 +104,7 @@ def update_programs(
     for key in changed:
         if key in of_job:
             stale.add(of_job[key])
-        of_job[key] = program(jobs[key])
+        of_job[key] = program_key(jobs[key])
         stale.add(of_job[key])
     if is_first:
         stale.update(of_job.values())
@@ -129,13 +131,13 @@ def update_programs(
 
 
 def _jobs_of_programs(
-    names: Iterable[Program],
-    of_job: Mapping[str, Program],
-    jobs: Mapping[str, JobSeen],
+    names: Iterable[ProgramKey],
+    of_job: Mapping[str, ProgramKey],
+    jobs: Mapping[str, JobSnapshot],
     order: Iterable[str],
-) -> dict[Program, list[JobSeen]]:
+) -> dict[ProgramKey, list[JobSnapshot]]:
     """Return the jobs of each of these programs, in the given order of their keys."""
-    found: dict[Program, list[JobSeen]] = {name: [] for name in names}
+    found: dict[ProgramKey, list[JobSnapshot]] = {name: [] for name in names}
     for key in order:
         name = of_job.get(key)
         if name in found:
@@ -143,7 +145,7 @@ def _jobs_of_programs(
     return found
 
 
-def pooled(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
+def pool_observations(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
     """Return one observation a size, batch and number of nodes: the mean speed of the jobs that
     had it.
     """
@@ -158,23 +160,23 @@ def pooled(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
 
     # Only the sizes that came last are kept.
     recent = sorted([*speeds.items()][-POINTS_MOST:])
-    return tuple(_mean(points) for _, points in recent)
+    return tuple(_mean_observation(points) for _, points in recent)
 
 
 def _is_usable(point: Observed) -> bool:
     return 0.0 < point.samples_per_second < math.inf and point.workers > 0
 
 
-def _mean(points: Sequence[Observed]) -> Observed:
+def _mean_observation(points: Sequence[Observed]) -> Observed:
     """Return the last of these observations of one size, with the mean of all their speeds."""
     last = points[-1]
     mean = sum(point.samples_per_second for point in points) / len(points)
     return msgspec.structs.replace(last, samples_per_second=mean)
 
 
-def _priors(evidence: Evidence) -> list[Prior]:
+def _form_priors(evidence: Evidence) -> list[Prior]:
     """Return a prior for each meaning of the batch, each worker's or everybody's: speeds tell."""
-    known = told(evidence.profile) if evidence.profile else None
+    known = profile_of(evidence.profile) if evidence.profile else None
     forms: tuple[Form, ...] = ("synchronous",)
     if evidence.served:
         forms = ("asynchronous", "synchronous")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from services.allocator.models.fitting import Prior, fit
+from services.allocator.models.fitting import Prior, fit_model
 from services.allocator.models.speed import Array, Fit, Points
 from services.allocator.policies.contract import Observed, Size
 
@@ -35,7 +35,7 @@ class Probe(msgspec.Struct, frozen=True):
     """Expected, relative to the best size that was tried."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """The size that a search chose, and everything that it measured, in order."""
 
     size: Size
@@ -71,12 +71,12 @@ def next_probe(
 
     `tried` need not be among `sizes`.
     """
-    new = _untried(sizes, tried)
+    new = _untried_sizes(sizes, tried)
     if not new:
         return None
 
-    mean, spread = predicted(fitted, new, batch)
-    known = means(fitted, tried, batch) if tried else mean
+    mean, spread = predict_log_speeds(fitted, new, batch)
+    known = mean_log_speeds(fitted, tried, batch) if tried else mean
     best = float(known.max())
     gains = expected_gain(mean, spread, best)
     top = int(gains.argmax())
@@ -87,16 +87,16 @@ def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """Return the size with the highest mean; of equal ones the first."""
     if len(sizes) == 1:
         return sizes[0]
-    top = int(means(fitted, sizes, batch).argmax())
+    top = int(mean_log_speeds(fitted, sizes, batch).argmax())
     return sizes[top]
 
 
-def means(fitted: Fit, sizes: Sequence[Size], batch: int) -> Array:
+def mean_log_speeds(fitted: Fit, sizes: Sequence[Size], batch: int) -> Array:
     """Return the means of log speed [sizes]."""
     return fitted.mean(_points_of(fitted, sizes, batch))
 
 
-def predicted(fitted: Fit, sizes: Sequence[Size], batch: int) -> tuple[Array, Array]:
+def predict_log_speeds(fitted: Fit, sizes: Sequence[Size], batch: int) -> tuple[Array, Array]:
     """Return mean and standard deviation of log speed [sizes]."""
     return fitted.predict(_points_of(fitted, sizes, batch))
 
@@ -107,13 +107,13 @@ def _points_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Points:
     return fitted.points(pairs, batch)
 
 
-def searched(
+def search_sizes(
     sizes: Sequence[Size],
     batch: int,
     measure: Callable[[Size], float],
     probes: int,
     prior: Prior | None = None,
-) -> Found:
+) -> SearchResult:
     """Measure at most so many sizes, each once, and choose among them. `measure`: samples a second.
 
     Without a prior one is believed whose shares are those of a step of a single sample. Until
@@ -124,12 +124,12 @@ def searched(
     observed: list[Observed] = []
     tried: list[Size] = []
     while True:
-        fitted = fit(observed, prior)
+        fitted = fit_model(observed, prior)
         probe = None
         if len(tried) < probes:
             probe = next_probe(fitted, sizes, tried, batch)
         if probe is None:
-            return Found(best_of(fitted, tried, batch), tuple(observed))
+            return SearchResult(best_of(fitted, tried, batch), tuple(observed))
 
         size = probe.size
         speed = measure(size)
@@ -137,7 +137,7 @@ def searched(
         observed.append(Observed(size.ps, size.workers, batch, speed))
 
 
-def _untried(sizes: Sequence[Size], tried: Sequence[Size]) -> list[Size]:
+def _untried_sizes(sizes: Sequence[Size], tried: Sequence[Size]) -> list[Size]:
     """Return the sizes that were not tried, in their order."""
     known = set(tried)
     return [size for size in sizes if size not in known]

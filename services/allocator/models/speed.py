@@ -76,7 +76,7 @@ QUIRK = 0.10
 """Of a number of ps, at any number of workers; and the other way round."""
 ROUGH = 0.03
 """Of one size alone."""
-REACH = 0.8
+LENGTH_SCALE = 0.8
 """How far apart sizes are alike, in natural logarithms of ps, workers, batch and cores."""
 SAME = 1e-12
 """Squares of such differences below this are none."""
@@ -127,10 +127,10 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         columns /= steps[..., None]
         return columns
 
-    def alike(self, others: Points) -> Array:
+    def gp_covariance(self, others: Points) -> Array:
         """Return the covariance of what the formula leaves over of log T [..., sizes, others]."""
-        mine = logs(self.rows)
-        theirs = logs(others.rows)
+        mine = log_sizes(self.rows)
+        theirs = log_sizes(others.rows)
         apart = []
         same = []
         for n in range(5):
@@ -157,17 +157,17 @@ def _separate_numbers(rows: Array) -> tuple[Array, Array, Array, Array, Array, A
     return ps, workers, batch, ps_cpu, worker_cpu, remote
 
 
-def logs(numbers: Array) -> Array:
+def log_sizes(numbers: Array) -> Array:
     """Return the logarithms by which sizes are near to each other."""
     return np.asarray(np.log(np.maximum(numbers, 0.5)))
 
 
 def _nearness(squares: Sequence[Array]) -> Array:
     """Return how near sizes are to each other, by the squares of their differences; 1: the same."""
-    return np.asarray(np.exp(-0.5 * sum(squares) / REACH**2))
+    return np.asarray(np.exp(-0.5 * sum(squares) / LENGTH_SCALE**2))
 
 
-LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
+RESIDUAL_VARIANCE = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 """The variance of it, anywhere."""
 
 
@@ -181,9 +181,9 @@ class FitArrays(NamedTuple):
 
     device: Array
     coefficients: Array
-    doubts: Array
+    prior_std: Array
     rows: Array
-    pull: Array
+    gp_weights: Array
     factor: Array
 
 
@@ -214,7 +214,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         for part in arrays:
             contiguous = np.ascontiguousarray(part, dtype=np.float64)
             numbers += contiguous.tobytes()
-        return cls(form, usual, misfit, len(arrays.pull), numbers)
+        return cls(form, usual, misfit, len(arrays.gp_weights), numbers)
 
     @property
     def device(self) -> float:
@@ -227,7 +227,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return np.frombuffer(self.numbers, count=TERM_COUNT, offset=8)
 
     @property
-    def doubts(self) -> Array:
+    def prior_std(self) -> Array:
         """Standard deviation of each coefficient's prior [terms]."""
         return np.frombuffer(self.numbers, count=TERM_COUNT, offset=8 + 8 * TERM_COUNT)
 
@@ -243,7 +243,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return Points(self.rows, self.device)
 
     @property
-    def pull(self) -> Array:
+    def gp_weights(self) -> Array:
         """Weight of each observation in what the formula leaves over [observations]."""
         start = ROWS_START + 48 * self.count
         return np.frombuffer(self.numbers, count=self.count, offset=start)
@@ -263,7 +263,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         log_speeds = self.mean(points)
         return float(np.exp(log_speeds[0]))
 
-    def spread(self, ps: int, workers: int, batch: int | None = None) -> float:
+    def speed_std(self, ps: int, workers: int, batch: int | None = None) -> float:
         """Return the standard deviation of the speed, relative.
 
         It is that of the job's true speed at the size, without the noise of observing it.
@@ -290,34 +290,34 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     def mean(self, points: Points) -> Array:
         """Return the mean of log speed [sizes]."""
         columns = points.columns(self.form)
-        alike = points.alike(self.observed)
+        alike = points.gp_covariance(self.observed)
         return self._mean(points, columns, alike)
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
         """Return the mean of log speed [sizes]; `alike` to what was observed."""
         batches = points.rows[:, 2]
         seconds = columns @ self.coefficients
-        left_over = alike @ self.pull
+        left_over = alike @ self.gp_weights
         return np.asarray(np.log(batches) - np.log(seconds) - left_over)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
         """Return the mean of log speed, and its standard deviation [sizes]."""
         observed = self.observed
         columns = points.columns(self.form)
-        alike = points.alike(observed)
-        mine = leaning(columns, self.coefficients, self.doubts)
-        theirs = leaning(observed.columns(self.form), self.coefficients, self.doubts)
+        alike = points.gp_covariance(observed)
+        mine = sensitivities(columns, self.coefficients, self.prior_std)
+        theirs = sensitivities(observed.columns(self.form), self.coefficients, self.prior_std)
 
         covariance = alike + mine @ theirs.T
         known = np.linalg.solve(self.factor, covariance.T)
         doubted = (mine**2).sum(axis=1)
         explained = (known**2).sum(axis=0)
-        variance = LEFT_OVER + doubted - explained
+        variance = RESIDUAL_VARIANCE + doubted - explained
         spread = np.sqrt(np.maximum(variance, 1e-12))
         return self._mean(points, columns, alike), spread
 
 
-def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:
+def sensitivities(columns: Array, coefficients: Array, doubts: Array) -> Array:
     """Return how far each coefficient may move log T, as a standard deviation [..., sizes, terms].
 
     No further than by the term's absence, because no time is saved beyond a term's own. So a term
@@ -350,7 +350,7 @@ class Grid(NamedTuple):
         return found.reshape(jobs, -1, 3)
 
 
-def filled(rows: Sequence[tuple[int, ...]]) -> Array:
+def pad_rows(rows: Sequence[tuple[int, ...]]) -> Array:
     """Side by side; a shorter row is filled up with its last number, for the same size twice
     changes nothing.
     """
@@ -366,23 +366,25 @@ def filled(rows: Sequence[tuple[int, ...]]) -> Array:
     return np.array(full, dtype=np.float64)[places]
 
 
-def log_speeds(fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence[int]) -> Array:
+def grid_log_speeds(
+    fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence[int]
+) -> Array:
     """Of a model a job, with its usual cores and traffic, at `sizes` [jobs, sizes].
 
     `sizes`: those of the grid, [jobs, sizes, 3], with batches that may be near the grid's (what the
     formula leaves over is taken on it); `together`: how many of a job's workers one node holds;
     more of them leave it, where there are no ps.
     """
-    there = points(fits, sizes, together)
+    there = usual_points(fits, sizes, together)
     # Seconds by the formula [jobs, sizes], and how far it is off there, in logarithms.
     columns = there.columns(np.array([fitted.form for fitted in fits]))
     coefficients = np.array([fitted.coefficients for fitted in fits])
     formula = (columns @ coefficients[..., None])[..., 0]
-    off = _left_over(fits, grid, there.rows[:, 0, 3:5])
+    off = _grid_residuals(fits, grid, there.rows[:, 0, 3:5])
     return np.asarray(np.log(sizes[..., 2] / formula) - off)
 
 
-def points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> Points:
+def usual_points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> Points:
     """Sizes [jobs, sizes, 3] with each model's usual cores and traffic; `together` as above."""
     usual = np.array([fitted.usual[1:] for fitted in fits])
     apart = sizes[..., 1] > np.array(together)[:, None]
@@ -393,25 +395,30 @@ def points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> Points
     return Points(rows, np.array([fitted.device for fitted in fits]))
 
 
-def _left_over(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
+def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
     """Of log T [jobs, sizes]. `cores`: a ps, a worker [jobs, 2]."""
-    pull, seen = _observed(fits)
+    pull, seen = _padded_observations(fits)
     # Squares of the distances to each observation, along one axis [jobs, numbers, observations].
-    ps = (logs(grid.ps)[..., None] - seen[..., 0]) ** 2
-    workers = (logs(grid.workers)[..., None] - seen[..., 1]) ** 2
-    batch = (logs(grid.batches)[..., None] - seen[..., 2]) ** 2
-    rest = (logs(cores)[:, None, None] - seen[..., 3:5]) ** 2
-    beside = pull * _near(batch + rest.sum(axis=-1))
-    here = pull * _same(np.maximum(batch, rest.max(axis=-1)))
+    ps = (log_sizes(grid.ps)[..., None] - seen[..., 0]) ** 2
+    workers = (log_sizes(grid.workers)[..., None] - seen[..., 1]) ** 2
+    batch = (log_sizes(grid.batches)[..., None] - seen[..., 2]) ** 2
+    rest = (log_sizes(cores)[:, None, None] - seen[..., 3:5]) ** 2
+    beside = pull * _smooth_kernel(batch + rest.sum(axis=-1))
+    here = pull * _equality_kernel(np.maximum(batch, rest.max(axis=-1)))
     # The factors of the four terms, side by side [jobs, numbers, 4 observations].
-    by_ps = _joined(
-        SMOOTH**2 * _near(ps),
-        QUIRK**2 * _same(ps),
+    by_ps = _side_by_side(
+        SMOOTH**2 * _smooth_kernel(ps),
+        QUIRK**2 * _equality_kernel(ps),
         np.full_like(ps, QUIRK**2),
-        ROUGH**2 * _same(ps),
+        ROUGH**2 * _equality_kernel(ps),
     )
-    by_workers = _joined(_near(workers), np.ones_like(workers), _same(workers), _same(workers))
-    by_batch = _joined(beside, beside, beside, here)
+    by_workers = _side_by_side(
+        _smooth_kernel(workers),
+        np.ones_like(workers),
+        _equality_kernel(workers),
+        _equality_kernel(workers),
+    )
+    by_batch = _side_by_side(beside, beside, beside, here)
     # Their products, summed over observations [jobs, n m b].
     by_both = by_workers[:, :, None] * by_batch[:, None]
     flat = by_both.reshape(len(fits), -1, by_both.shape[-1])
@@ -419,7 +426,7 @@ def _left_over(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
     return np.asarray(found.reshape(len(fits), -1))
 
 
-def _observed(fits: Sequence[Fit]) -> tuple[Array, Array]:
+def _padded_observations(fits: Sequence[Fit]) -> tuple[Array, Array]:
     """Return what each observation pulls [jobs, 1, observations], and logarithms of where it was; a
     missing one pulls not.
     """
@@ -429,18 +436,18 @@ def _observed(fits: Sequence[Fit]) -> tuple[Array, Array]:
     pull = np.zeros((len(fits), 1, most))
     seen = np.ones((len(fits), 1, most, 6))
     for at, fitted in enumerate(fits):
-        pull[at, 0, : fitted.count] = fitted.pull
+        pull[at, 0, : fitted.count] = fitted.gp_weights
         seen[at, 0, : fitted.count] = fitted.rows
-    return pull, logs(seen)
+    return pull, log_sizes(seen)
 
 
-def _near(apart: Array) -> Array:
-    return np.asarray(np.exp(-0.5 * apart / REACH**2))
+def _smooth_kernel(apart: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * apart / LENGTH_SCALE**2))
 
 
-def _same(apart: Array) -> Array:
+def _equality_kernel(apart: Array) -> Array:
     return (apart < SAME).astype(np.float64)
 
 
-def _joined(*parts: Array) -> Array:
+def _side_by_side(*parts: Array) -> Array:
     return np.concatenate(parts, axis=2)

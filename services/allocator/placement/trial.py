@@ -148,7 +148,7 @@ class Shortage(msgspec.Struct, frozen=True):
         if question is not None and question in self.room.waits:
             return self.room.waits[question]
         roles = roles_of(self.size)
-        reason = self.describe_for(roles, f"for a chief, {self.size.told()}")
+        reason = self.describe_for(roles, f"for a chief, {self.size.describe()}")
         if question is not None:
             self.room.waits[question] = reason
         return reason

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.allocator.policies.contract import JobSeen, Policy, Want
+from services.allocator.policies.contract import JobSeen, JobSnapshot, Policy, Target, Want
 
-__all__ = ["POLICIES", "JobSeen", "Policy", "Want"]
+__all__ = ["POLICIES", "JobSeen", "JobSnapshot", "Policy", "Target", "Want"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.allocator.placement.room import Room, place_most
-from services.allocator.policies.contract import JobSeen, Node, Size, Want, at_start
+from services.allocator.policies.contract import JobSnapshot, Node, Size, Target, start_target
 from shared.messages import Alternative
 
 
-def config_manager(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def config_manager(
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float
+) -> list[Target]:
     """Return the desired size of each job, except those with a pending decision. Waiting jobs get
     their first size; running ones grow one after the other, as far as nodes have room.
     """
@@ -34,14 +36,14 @@ def config_manager(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float)
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
-            wants.append(at_start(job, "the first size"))
+            wants.append(start_target(job, "the first size"))
     for job in jobs:
         if job.size is not None and not job.busy:
             wants.append(_grown_as_far_as_fits(job, job.size, room))
     return wants
 
 
-def _grown_as_far_as_fits(job: JobSeen, size: Size, room: Room) -> Want:
+def _grown_as_far_as_fits(job: JobSnapshot, size: Size, room: Room) -> Target:
     """Add step after step, as long as each fits."""
     while True:
         step = _next_step(job, size)
@@ -49,7 +51,7 @@ def _grown_as_far_as_fits(job: JobSeen, size: Size, room: Room) -> Want:
         if obstacle:
             break
         size = step
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
@@ -61,7 +63,7 @@ def _grown_as_far_as_fits(job: JobSeen, size: Size, room: Room) -> Want:
     )
 
 
-def _next_step(job: JobSeen, size: Size) -> Size:
+def _next_step(job: JobSnapshot, size: Size) -> Size:
     """Return one worker more, and one ps more where the ratio asks for it; none where there are
     none.
     """
@@ -72,7 +74,7 @@ def _next_step(job: JobSeen, size: Size) -> Size:
     return Size(size.ps, workers)
 
 
-def _take_step(job: JobSeen, size: Size, step: Size, room: Room) -> str:
+def _take_step(job: JobSnapshot, size: Size, step: Size, room: Room) -> str:
     """Take a step's tasks from the room; return the obstacle if that is not possible."""
     if step.workers > job.most.workers:
         return f"workers.max is {job.most.workers}"
@@ -85,6 +87,6 @@ def _take_step(job: JobSeen, size: Size, step: Size, room: Room) -> str:
     return ""
 
 
-def static(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def static(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Start the jobs that wait at the size that was asked for, and leave the others alone."""
-    return [at_start(job, "the size that was asked for") for job in jobs if job.size is None]
+    return [start_target(job, "the size that was asked for") for job in jobs if job.size is None]

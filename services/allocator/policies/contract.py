@@ -1,6 +1,6 @@
 """The contract of policies: every type that a policy is given, and that it returns.
 
-`policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should
+`policy(cluster, jobs, now) -> list of Target`: for every job it has an opinion on, the size it should
 have. A policy sees only the facts that a live allocator sees. It may shrink a job as well as grow
 it, and may ask for more than fits now: the grown one then waits until the shrunk one's pods are
 gone. A job without a want stays as it is.
@@ -47,7 +47,7 @@ from shared.text import format_count
 
 PAUSE_S = 5.0
 """The pause (s) that a resize is taken to cost until a job's own was measured."""
-EARLY = 0.25
+BEGINNING_SHARE = 0.25
 """The share of a job's examples that are its beginning, for `Past.ps_gib`."""
 
 
@@ -68,7 +68,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
             return self.workers
         return 1
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return f"{format_count(self.ps, 'ps')} and {format_count(self.workers, 'worker')}"
 
 
@@ -189,7 +189,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """As in `Observed`."""
 
 
-class Learned(msgspec.Struct, frozen=True, gc=False):
+class LossPoint(msgspec.Struct, frozen=True, gc=False):
     """A point of the loss curve."""
 
     samples: int
@@ -207,7 +207,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     worker_cpu: float
 
 
-class Timed(msgspec.Struct, frozen=True, gc=False):
+class TimedPlan(msgspec.Struct, frozen=True, gc=False):
     """A plan that ran: one worker's examples an update, and seconds an iteration."""
 
     plan: Plan
@@ -215,7 +215,7 @@ class Timed(msgspec.Struct, frozen=True, gc=False):
     step_s: float
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A finished job: its request, the plan at which it ended, the memory it used, the plans that
     were timed.
     """
@@ -228,11 +228,11 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """
     worker_gib: float
     """Of the worker that used most."""
-    timed: tuple[Timed, ...] = ()
+    timed: tuple[TimedPlan, ...] = ()
     finished_s: float = 0.0
 
 
-class Kin(msgspec.Struct, frozen=True):
+class ProgramHistory(msgspec.Struct, frozen=True):
     """The history of one program. `epoch_samples`: None if no job of it ever reported; `pause_s`:
     None without a pause.
     """
@@ -242,11 +242,11 @@ class Kin(msgspec.Struct, frozen=True):
     pause_s: float | None = None
     ended: tuple[tuple[float, float], ...] = ()
     """Of each job: the time (s) at which it was asked for, and the samples that it trained on."""
-    past: tuple[Past, ...] = ()
+    past: tuple[FinishedJob, ...] = ()
     """Of those that succeeded, older versions of the program among them."""
 
 
-def efficiency(batch: float, start: float, noise: float | None = None) -> float:
+def sample_efficiency(batch: float, start: float, noise: float | None = None) -> float:
     """Return the progress by a sample of this batch, relative to one of the first batch. `noise`:
     phi, in samples.
     """
@@ -257,19 +257,19 @@ def efficiency(batch: float, start: float, noise: float | None = None) -> float:
     return (noise + start) / (noise + batch)
 
 
-def worth(batch: float, start: float, noise: float | None) -> float:
+def sample_worth(batch: float, start: float, noise: float | None) -> float:
     """Return `efficiency`; 1 until the trainer measures the noise: within bounds that a person gave
     all are worth the same.
     """
     if noise is None:
         return 1.0
-    return efficiency(batch, start, noise)
+    return sample_efficiency(batch, start, noise)
 
 
 # ---------------------------------------------------------------- the question and the answer
 
 
-class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job. `size`: absent before its first decision; `busy`: a decision is in flight, wait for
     it.
     """
@@ -288,13 +288,13 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tried: tuple[Observed, ...] = ()
     """As `observed`, but one for each number of cores a task, too."""
     recent: tuple[Reading, ...] = ()
-    curve: tuple[Learned, ...] = ()
+    curve: tuple[LossPoint, ...] = ()
     pause_s: float | None = None
     quota: Quota | None = None
     """Of its namespace: the capacity that all jobs of the policy in it may hold together, which is
     what the jobs of other policies leave of it.
     """
-    kin: Kin | None = None
+    history: ProgramHistory | None = None
     """The history of its program, of jobs that are over."""
 
     model: Any = None
@@ -303,13 +303,18 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     @property
+    def kin(self) -> ProgramHistory | None:
+        """Return `history`, by its older name."""
+        return self.history
+
+    @property
     def noise(self) -> float | None:
         """Return the gradient noise scale, in samples; None: not measured."""
         return self.progress.gradient_noise if self.progress else None
 
     def worth(self, batch: int) -> float:
         """Return the progress by a sample of such a batch, relative to one of the first batch."""
-        return worth(batch, self.request.batch.start, self.noise)
+        return sample_worth(batch, self.request.batch.start, self.noise)
 
     @property
     def pauses_s(self) -> float:
@@ -337,7 +342,7 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Size(self.request.ps.max, self.request.workers.max)
 
 
-class JobList(list[JobSeen]):
+class JobList(list[JobSnapshot]):
     """The jobs of one policy, in the order of priority and submission."""
 
     arrays: Any = None
@@ -350,7 +355,9 @@ M = TypeVar("M")
 
 
 def models_of(
-    jobs: Sequence[JobSeen], kind: type[M], fit_jobs: Callable[[Sequence[JobSeen]], Sequence[M]]
+    jobs: Sequence[JobSnapshot],
+    kind: type[M],
+    fit_jobs: Callable[[Sequence[JobSnapshot]], Sequence[M]],
 ) -> list[M]:
     """Return the models that jobs carry; those of the other jobs are fitted together."""
     fitted = iter(fit_jobs([job for job in jobs if not isinstance(job.model, kind)]))
@@ -360,15 +367,15 @@ def models_of(
     return models
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The desired size of one job, the reason, and the alternatives. No ps and no workers: the job
     is to wait; one that runs keeps its tasks. `sizes`: of its tasks; absent: they stay as they are.
 
-    `faster`: its learning speed there, relative to now; absent: computed from observed speeds.
-    `speed_now`: its speed now to which that is relative, each example counted with its worth;
-    absent: as it was observed. `apart`: as `faster`, if its devices stand on more nodes than they
-    need. `lesser`: gives the want for a smaller size and batch, for which there is room if there is
-    none for this one; absent: the same words.
+    `speedup`: its learning speed there, relative to now; absent: computed from observed speeds.
+    `speed_now`: the present speed to which `speedup` is relative, each example counted with its
+    worth; absent: the observed speed. `speedup_if_spread`: the same, if its devices stand on more
+    nodes than they need. `describe_partial`: returns the target for a smaller size and batch, if
+    there is no room for this one; absent: the reason stays the same.
     """
 
     job: str
@@ -378,10 +385,10 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     alternatives: tuple[Alternative, ...] = ()
     sizes: RoleResources | None = None
-    faster: float | None = None
+    speedup: float | None = None
     speed_now: float | None = None
-    apart: float | None = None
-    lesser: Callable[[Size, int], Want] | None = None
+    speedup_if_spread: float | None = None
+    describe_partial: Callable[[Size, int], Target] | None = None
 
     @property
     def size(self) -> Size:
@@ -392,30 +399,30 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return True if the job is to have nothing for now."""
         return not self.ps and not self.workers
 
-    def cut(self, size: Size, batch: int, why: str) -> Want:
-        """Return the want for no more than this size; its reason names the size that was wanted.
+    def shrunk_to(self, size: Size, batch: int, why: str) -> Target:
+        """Return the target for no more than this size; its reason names the size that was wanted.
         Its figures are those of the granted size, if they are known.
         """
-        granted = replace(self, faster=None, apart=None)
-        if self.lesser:
-            granted = self.lesser(size, batch)
+        granted = replace(self, speedup=None, speedup_if_spread=None)
+        if self.describe_partial:
+            granted = self.describe_partial(size, batch)
         return replace(
             granted,
             ps=size.ps,
             workers=size.workers,
             batch=batch,
-            reason=f"{granted.reason}, {why} (wanted: {self.size.told()})",
-            lesser=self.lesser,
+            reason=f"{granted.reason}, {why} (wanted: {self.size.describe()})",
+            describe_partial=self.describe_partial,
         )
 
 
-Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]
+Policy = Callable[[Sequence[Node], Sequence[JobSnapshot], float], list[Target]]
 
 
-def at_start(job: JobSeen, reason: str) -> Want:
-    """Return the want for the size that the user asked for at first."""
+def start_target(job: JobSnapshot, reason: str) -> Target:
+    """Return the target for the size that the user asked for at first."""
     size = job.start
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
@@ -424,7 +431,7 @@ def at_start(job: JobSeen, reason: str) -> Want:
     )
 
 
-def left_open(request: JobRequested) -> bool:
+def has_open_sizes(request: JobRequested) -> bool:
     """Return True if the person left the sizes of tasks to Weir. An answered request has Weir's own
     then.
     """
@@ -442,3 +449,30 @@ def priority_weight(priority: int) -> float:
     if priority > 0:
         return float(2.0**within * beyond)
     return float(2.0**within / beyond)
+
+
+# ---------------------------------------------------------------- older names
+# Policies of one's own, written for version 0.3, import them.
+
+JobSeen = JobSnapshot
+Kin = ProgramHistory
+Past = FinishedJob
+Timed = TimedPlan
+Learned = LossPoint
+efficiency = sample_efficiency
+worth = sample_worth
+at_start = start_target
+left_open = has_open_sizes
+RENAMED_KEYWORDS = {
+    "faster": "speedup",
+    "apart": "speedup_if_spread",
+    "lesser": "describe_partial",
+}
+
+
+class Want:
+    """The older name of `Target`, with the older keywords. It makes a `Target`."""
+
+    def __new__(cls, **fields: Any) -> Target:  # type: ignore[misc]
+        renamed = {RENAMED_KEYWORDS.get(name, name): value for name, value in fields.items()}
+        return Target(**renamed)

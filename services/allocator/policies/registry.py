@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.allocator.policies.config_manager import config_manager, static
-from services.allocator.policies.contract import JobSeen, Policy
+from services.allocator.policies.contract import JobSnapshot, Policy
 from services.allocator.policies.dike.policy import DikeModel, dike
-from services.allocator.policies.dike.policy import fit_jobs as fit_dike
+from services.allocator.policies.dike.policy import fit_dike_jobs as fit_dike
 from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
 from services.allocator.policies.dlrover.model import DlroverModel
-from services.allocator.policies.dlrover.model import fit_jobs as fit_dlrover
+from services.allocator.policies.dlrover.model import fit_dlrover_jobs as fit_dlrover
 from services.allocator.policies.dlrover.policy import dlrover
 from services.allocator.policies.elastic_batch.policy import ScaleModel, elastic_batch
-from services.allocator.policies.elastic_batch.policy import fit_jobs as fit_elastic_batch
+from services.allocator.policies.elastic_batch.policy import fit_scale_models as fit_elastic_batch
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.optimus.fits import ProbeOrder
-from services.allocator.policies.optimus.fits import fit_jobs as fit_optimus
+from services.allocator.policies.optimus.fits import fit_probe_orders as fit_optimus
 from services.allocator.policies.optimus.policy import optimus
 from services.allocator.policies.weir.market import arrays_of
 from services.allocator.policies.weir.policy import weir
@@ -36,7 +36,7 @@ POLICIES: dict[str, Policy] = {
     "optimus": optimus,
 }
 
-Fitter = Callable[[Sequence[JobSeen]], list[Any]]
+Fitter = Callable[[Sequence[JobSnapshot]], list[Any]]
 """Fit models to jobs, all in one pass: one frozen struct for each job, a function of that job
 alone.
 """
@@ -57,7 +57,7 @@ MODELS: dict[str, type[Any]] = {
 }
 """By policy: the type of its models, so that they can be stored."""
 
-ARRAYS: dict[str, Callable[[Sequence[JobSeen]], Any]] = {"weir": arrays_of}
+ARRAYS: dict[str, Callable[[Sequence[JobSnapshot]], Any]] = {"weir": arrays_of}
 """By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them
 in its state, and makes them again when the facts of one of these jobs change. The policy finds them
 in the `JobList` that it is given.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.policies.contract import LossPoint, Observed, Reading
 from services.allocator.state import exits, observations
 from services.allocator.state.exits import Exit
 from services.allocator.state.observations import (
@@ -169,7 +169,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
-    curve: tuple[Learned, ...] = ()
+    curve: tuple[LossPoint, ...] = ()
     early: EarlyResumption | None = None
     cancelled: bool = False
     changed: bool = False

@@ -22,7 +22,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.policies.contract import LossPoint, Observed, Reading
 from shared.messages import AllocationDecided, ProgressReported, TaskPlan, TaskUsage
 
 RECENT_KEPT = 64
@@ -194,11 +194,11 @@ def _earlier_speed(known: tuple[Observed, ...], told: Reading, by_cores: bool) -
     return None
 
 
-def curve_of(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:
+def curve_of(known: tuple[LossPoint, ...], message: ProgressReported) -> tuple[LossPoint, ...]:
     """Return the loss curve with one more report; every other point is left out once it is long."""
     if message.loss is None or not math.isfinite(message.loss):
         return known
-    curve = (*known, Learned(message.samples, message.loss))
+    curve = (*known, LossPoint(message.samples, message.loss))
     if len(curve) <= CURVE_KEPT:
         return curve
     return (*curve[:-1:2], curve[-1])

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import larger
-from services.allocator.policies.contract import ClusterQuota, JobSeen, Kin, Quota, Size
+from services.allocator.policies.contract import (
+    ClusterQuota,
+    JobSnapshot,
+    ProgramHistory,
+    Quota,
+    Size,
+)
 from services.allocator.settings import Rules
 from services.allocator.state.exits import OUT_OF_MEMORY
 from services.allocator.state.job import Job
@@ -22,7 +28,7 @@ from shared.messages import (
 )
 
 
-def view_of_job(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
+def view_of_job(job: Job, rules: Rules, kin: ProgramHistory | None = None) -> JobSnapshot:
     """Return a job as a policy sees it."""
     request = job.request
     size = None
@@ -36,7 +42,7 @@ def view_of_job(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         if job.changed:
             request = _with_its_size(request, size)
 
-    return JobSeen(
+    return JobSnapshot(
         key=job.key,
         request=request,
         sizes=task_sizes(job, rules),
@@ -53,7 +59,7 @@ def view_of_job(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         curve=job.curve,
         quota=rules.quotas.get(request.namespace),
         pause_s=_mean_pause_s(job),
-        kin=kin,
+        history=kin,
     )
 
 

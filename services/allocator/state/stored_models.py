@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.allocator.models.programs import Programs
 from services.allocator.models.speed import Fit
-from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSnapshot
 from services.allocator.policies.registry import MODELS
 from services.allocator.policies.weir.job_rows import JobRow, Numbers
 from services.allocator.policies.weir.staircase import Config
@@ -86,7 +86,7 @@ def decode_models(stored: bytes) -> StoredModels | None:
     return found
 
 
-def stored_model(stored: StoredModels, policy: str, job: JobSeen) -> Any:
+def stored_model(stored: StoredModels, policy: str, job: JobSnapshot) -> Any:
     """Return the stored model of a job as its policy expects it; None without one, or if the job is
     no longer what the model was fitted to.
     """
@@ -110,7 +110,7 @@ def _stored_row(stored: StoredModels, row: JobRow) -> JobRow | None:
     return replace(row, fitted=fit)
 
 
-def _digest(job: JobSeen) -> bytes:
+def _digest(job: JobSnapshot) -> bytes:
     """Return a digest of all that a model may depend on: its job with the settings and the history
     that count for it.
     """

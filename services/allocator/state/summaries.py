@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import EARLY, Reading
+from services.allocator.policies.contract import BEGINNING_SHARE, Reading
 from services.allocator.state.job import Job
 from shared.messages import JobFinished
 from shared.text import cut_middle
@@ -66,7 +66,7 @@ def _informative_reports(reports: Sequence[Reading], total_samples: int) -> tupl
     """
     if not reports:
         return ()
-    ps = _with_most_ps_memory(reports, EARLY * total_samples)
+    ps = _with_most_ps_memory(reports, BEGINNING_SHARE * total_samples)
     worker = _with_most_worker_memory(reports)
     numbers = {ps, worker, len(reports) - 1}
     return tuple([report for number, report in enumerate(reports) if number in numbers])

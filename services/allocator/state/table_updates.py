@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from services.allocator import failures
 from services.allocator.failures import compute_each
-from services.allocator.models.program_history import by_program, kin_of, past_of
+from services.allocator.models.program_history import finished_job, histories_by_program, history_of
 from services.allocator.placement.amounts import amounts, difference, total_of
 from services.allocator.placement.best_fit_index import update_index
 from services.allocator.placement.free_capacity import node_view, promised_tasks, reserved_amounts
-from services.allocator.policies.contract import JobList, JobSeen, Node, Quota
+from services.allocator.policies.contract import JobList, JobSnapshot, Node, Quota
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
 from services.allocator.policies.weir.job_rows import update_rows
-from services.allocator.policies.weir.policy import largest, rounded
+from services.allocator.policies.weir.policy import largest_node, two_digits
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import view_of_job
@@ -118,7 +118,7 @@ def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
 
     biggest = tables.largest
     if any(_is_resized(tables.nodes.get(name), nodes.get(name)) for name in marks.nodes):
-        biggest = largest(list(nodes.values()))
+        biggest = largest_node(list(nodes.values()))
     index = update_index(tables.index, nodes, marks.nodes)
     return replace(tables, index=index, free=free, largest=biggest)
 
@@ -156,8 +156,8 @@ def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
     past = {}
     for key, end in state.closed.items():
         is_known = key in tables.past and key not in marks.jobs
-        past[key] = tables.past[key] if is_known else tuple(past_of(end))
-    return replace(tables, past=past, kins=by_program(state.closed, past))
+        past[key] = tables.past[key] if is_known else tuple(finished_job(end))
+    return replace(tables, past=past, kins=histories_by_program(state.closed, past))
 
 
 def _changed_jobs(
@@ -174,8 +174,8 @@ def _changed_jobs(
         if key in changed:
             continue
         space = job.request.namespace
-        kin = kin_of(tables.kins, job.request) if new_history else None
-        other_history = new_history and tables.jobs[key].kin != kin
+        kin = history_of(tables.kins, job.request) if new_history else None
+        other_history = new_history and tables.jobs[key].history != kin
         other_quota = new_quotas and tables.quotas.get(space) != rules.quotas.get(space)
         if other_history or other_quota:
             changed.add(key)
@@ -199,11 +199,11 @@ def _with_jobs(
     jobs = dict(tables.jobs)
     for key in gone:
         del jobs[key]
-    to_fit: dict[str, list[JobSeen]] = {}
+    to_fit: dict[str, list[JobSnapshot]] = {}
     for key in changed:
         job = state.jobs[key]
         policy = policy_of(job, rules)
-        view = view_of_job(job, rules, kin_of(tables.kins, job.request))
+        view = view_of_job(job, rules, history_of(tables.kins, job.request))
         model = stored_model(stored, policy, view) if stored else None
         jobs[key] = view if model is None else replace(view, model=model)
         if model is None and policy in FITTERS:
@@ -238,7 +238,7 @@ def _with_total(
             held[key] = _held_amount(key, tables, state)
         else:
             held.pop(key, None)
-    total = rounded(_sum_of([*tables.free.values(), *held.values()]))
+    total = two_digits(_sum_of([*tables.free.values(), *held.values()]))
     return replace(tables, held=held, total=total)
 
 

@@ -13,7 +13,14 @@ import msgspec
 
 from services.allocator.models.programs import Programs
 from services.allocator.placement.best_fit_index import NO_NODES, NodeIndex
-from services.allocator.policies.contract import JobList, JobSeen, Kin, Node, Past, Quota
+from services.allocator.policies.contract import (
+    FinishedJob,
+    JobList,
+    JobSnapshot,
+    Node,
+    ProgramHistory,
+    Quota,
+)
 from shared.messages import Resources, TaskPlan
 
 Amounts = tuple[float, float, float]
@@ -51,10 +58,10 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     free: dict[str, Amounts] = {}
     """By node that takes tasks: what is free on it."""
     promised: dict[str, tuple[TaskPlan, ...]] = {}
-    past: dict[str, tuple[Past, ...]] = {}
+    past: dict[str, tuple[FinishedJob, ...]] = {}
     """By job that is over."""
-    kins: dict[str, Kin] = {}
-    jobs: dict[str, JobSeen] = {}
+    kins: dict[str, ProgramHistory] = {}
+    jobs: dict[str, JobSnapshot] = {}
     """With the model of the job's policy."""
     ranks: dict[str, tuple[int, int]] = {}
     """By open job, in the order of passes: by falling priority, then by submission."""

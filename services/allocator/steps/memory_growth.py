@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from services.allocator.models.memory_forecast import AHEAD_S, foreseen, limit_due
+from services.allocator.models.memory_forecast import AHEAD_S, forecast_use, limit_due
 from services.allocator.placement.resizing import placer_with_memory
 from services.allocator.placement.trial import Shortage
 from services.allocator.policies.contract import Reading
@@ -101,8 +101,8 @@ def _memory_need(job: Job, role: Role) -> float | None:
     """Return the memory (GiB) that the role's tasks will use; None: nothing was measured."""
     points = _memory_points(job, role)
     ahead = _ahead(job) if len(points) >= FEWEST else 0.0
-    by_all = foreseen(points, ahead)
-    by_newer = foreseen(points[len(points) // 2 :], ahead)
+    by_all = forecast_use(points, ahead)
+    by_newer = forecast_use(points[len(points) // 2 :], ahead)
     if by_all is None:
         return by_newer
     if by_newer is None:

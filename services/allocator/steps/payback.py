@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.models.fitting import SPEEDS
-from services.allocator.policies.contract import JobSeen, Observed, Size
+from services.allocator.policies.contract import JobSnapshot, Observed, Size
 from services.allocator.settings import Rules
 from shared.text import format_payback
 
@@ -39,7 +39,7 @@ class Payback(msgspec.Struct, frozen=True):
 
 
 def payback_of(
-    job: JobSeen,
+    job: JobSnapshot,
     new: Size,
     batch: int,
     rules: Rules,
@@ -61,7 +61,7 @@ def payback_of(
 
 
 def _payback_of_speeds(
-    job: JobSeen, rules: Rules, now: float | None, then: float | None
+    job: JobSnapshot, rules: Rules, now: float | None, then: float | None
 ) -> Payback:
     """Return the payback from the samples a second now and at the new size; None: not known."""
     cost = cost_s(job, rules)
@@ -81,12 +81,12 @@ def _credible_speed(speed: float | None) -> float | None:
     return speed
 
 
-def cost_s(job: JobSeen, rules: Rules) -> float:
+def cost_s(job: JobSnapshot, rules: Rules) -> float:
     """Return what a pause of this job is taken to cost."""
     return rules.pause_default_s if job.pause_s is None else job.pause_s
 
 
-def _learning_speed(job: JobSeen, size: Size, batch: int) -> float | None:
+def _learning_speed(job: JobSnapshot, size: Size, batch: int) -> float | None:
     """Return the samples a second at a size, each counted with its worth."""
     found = observed_speed(job.observed, size, batch)
     if not found:

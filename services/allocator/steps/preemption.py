@@ -82,7 +82,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
             other = f"gives way to {self.claim.job}, which {describe_claim(self.claim)}"
         if not self.tasks:
             return f"{other}: saves, and goes on when there is room"
-        return f"{other}: shrinks to {counted_size(self.tasks).told()}"
+        return f"{other}: shrinks to {counted_size(self.tasks).describe()}"
 
 
 class Candidates:

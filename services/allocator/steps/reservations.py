@@ -46,7 +46,7 @@ from services.allocator.placement.projected_capacity import (
 )
 from services.allocator.placement.room import Room
 from services.allocator.placement.trial import Placed, PlacementRequest
-from services.allocator.policies.contract import Size, Want, at_start
+from services.allocator.policies.contract import Size, Target, start_target
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import view_of_job
@@ -252,7 +252,7 @@ class ReservationPlan:
 
     # ------------------------------------------------------------ who uses it
 
-    def start_target(self, situation: Situation) -> Want | None:
+    def start_target(self, situation: Situation) -> Target | None:
         """Return the job's target; one with a reservation starts as soon as it can, even against
         its policy.
         """
@@ -266,7 +266,9 @@ class ReservationPlan:
                 return target
             if not _fits(situation, situation.sizes()):
                 return target
-        return at_start(view_of_job(job, self.rules), f"starts first: it {describe_claim(claim)}")
+        return start_target(
+            view_of_job(job, self.rules), f"starts first: it {describe_claim(claim)}"
+        )
 
     def note(self, job: Job, *, wants_more: bool) -> str:
         """Return the reservation of a waiting job, or the one in its way; empty: neither exists."""

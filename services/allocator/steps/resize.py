@@ -22,7 +22,7 @@ from services.allocator.placement.colocation import (
 from services.allocator.placement.resizing import have_sizes, place_all_resized, place_resized
 from services.allocator.placement.room import Placer, place
 from services.allocator.placement.trial import Placed, Shortage
-from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import counted_size, shrink_floor
 from services.allocator.state.releases import bounded_wait, expected_room
@@ -48,7 +48,7 @@ def await_pending_decision(job: Job) -> Verdict | None:
     return Verdict(why=f"generation {pending.generation} is in flight: {pending.reason}")
 
 
-def is_settled(job: JobSeen, target: Want) -> bool:
+def is_settled(job: JobSnapshot, target: Target) -> bool:
     """Return whether a job has what its policy wants, whatever room and time there is.
 
     For jobs of which no generation is in flight or was abandoned, without a quota.
@@ -58,7 +58,7 @@ def is_settled(job: JobSeen, target: Want) -> bool:
     size = job.size
     if size is None or size.ps != target.ps or size.workers != target.workers:
         return False
-    return job.batch == target.batch and target.sizes is None and target.apart is None
+    return job.batch == target.batch and target.sizes is None and target.speedup_if_spread is None
 
 
 def start_or_resize(situation: Situation) -> Verdict:
@@ -116,7 +116,7 @@ def _left_alone(situation: Situation) -> str:
     return "the policy lets it wait"
 
 
-def _start(situation: Situation, target: Want) -> Verdict:
+def _start(situation: Situation, target: Target) -> Verdict:
     """Start a job at its target, or as large as there is room for; not below its gang floor."""
     size = target.size
     sizes = situation.sizes(target)
@@ -132,7 +132,7 @@ def _start(situation: Situation, target: Want) -> Verdict:
     return _start_smaller(situation, target, trial)
 
 
-def _start_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
+def _start_smaller(situation: Situation, target: Target, trial: Placed) -> Verdict:
     """Start a job at the size that there is room for; its target is an alternative that was
     lost.
     """
@@ -141,7 +141,7 @@ def _start_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict
     why = quota or f"not enough room{missing.missing_resources()}"
     as_far = "as far as its quota allows" if quota else "as far as there is room"
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    part = target.cut(counted_size(trial.tasks), target.batch, as_far)
+    part = target.shrunk_to(counted_size(trial.tasks), target.batch, as_far)
     return _grant(situation, trial.tasks, part, alternatives=[lost])
 
 
@@ -151,11 +151,11 @@ def _await_release(situation: Situation, held: PendingChange) -> Verdict:
     """
     if held.awaits_s is None:
         held = replace(held, awaits_s=situation.now)
-    why = f"waits for capacity that is being released, for {held.size.told()}"
+    why = f"waits for capacity that is being released, for {held.size.describe()}"
     return Verdict(why=why, pending_change=held)
 
 
-def _pending_change(situation: Situation, target: Want) -> PendingChange:
+def _pending_change(situation: Situation, target: Target) -> PendingChange:
     """Return the pending change for a target."""
     size = target.size
     batch = target.batch
@@ -168,9 +168,9 @@ def _pending_change(situation: Situation, target: Want) -> PendingChange:
 # ---------------------------------------------------------------- a job that keeps its size
 
 
-def _keep_size(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _keep_size(situation: Situation, current: AllocationDecided, target: Target) -> Verdict:
     """Keep tasks and batch; cores and memory of the tasks may change."""
-    if target.apart is not None and worker_node_count(current.tasks) > 1:
+    if target.speedup_if_spread is not None and worker_node_count(current.tasks) > 1:
         return _colocate(situation, current, target)
     if target.sizes is None:
         return Verdict(why=target.reason)
@@ -185,7 +185,7 @@ def _keep_size(situation: Situation, current: AllocationDecided, target: Want) -
     return _stretch_tasks(situation, current, target)
 
 
-def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Target) -> Verdict:
     """Change cores and memory of the tasks in place, once that was wanted for long enough."""
     now = situation.now
     sizes = situation.sizes(target)
@@ -208,7 +208,7 @@ def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Wan
     return _grant(situation, trial.tasks, target, cause=held.cause)
 
 
-def _colocate(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _colocate(situation: Situation, current: AllocationDecided, target: Target) -> Verdict:
     """Move devices that stand on several nodes onto one that can hold them all."""
     job, settings = situation.job, situation.settings
     gain = _gain(situation, target)
@@ -225,11 +225,11 @@ def _colocate(situation: Situation, current: AllocationDecided, target: Want) ->
 # ---------------------------------------------------------------- a job that gets another size
 
 
-def _resize(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _resize(situation: Situation, current: AllocationDecided, target: Target) -> Verdict:
     """Resize a job that runs, if that pays, and once it was wanted for long enough."""
     job = situation.job
     gain = _gain(situation, target)
-    new_size = target.size.told()
+    new_size = target.size.describe()
     if target.batch != current.batch:
         new_size = f"{new_size} with batch {target.batch}"
 
@@ -258,7 +258,7 @@ def _resize(situation: Situation, current: AllocationDecided, target: Want) -> V
 def _with_room(
     situation: Situation,
     current: AllocationDecided,
-    target: Want,
+    target: Target,
     held: PendingChange,
     gain: Payback,
 ) -> Verdict:
@@ -272,7 +272,7 @@ def _with_room(
 def _without_room(
     situation: Situation,
     current: AllocationDecided,
-    target: Want,
+    target: Target,
     held: PendingChange,
     shortage: Shortage,
 ) -> Verdict:
@@ -287,7 +287,7 @@ def _without_room(
 
     quota = shortage.quota_reason()
     lacks = "" if quota else shortage.missing_resources()
-    why = quota or f"waits for room{lacks} for {target.size.told()}"
+    why = quota or f"waits for room{lacks} for {target.size.describe()}"
     until_s = held.first_s + situation.settings.max_delay_s
     if situation.now < until_s:
         return Verdict(why=why, wake_s=until_s, pending_change=held)
@@ -295,7 +295,7 @@ def _without_room(
     part = shortage.place_part(size) if grows else None
     if part is not None:
         as_far = f"as far as there is room{lacks}"
-        less = target.cut(counted_size(part.tasks), current.batch, as_far)
+        less = target.shrunk_to(counted_size(part.tasks), current.batch, as_far)
         gain = _gain(situation, less)
         if gain.pays:
             return _decide_placed(situation, current, less, held, gain, part)
@@ -306,15 +306,19 @@ def _without_room(
 def _decide_placed(
     situation: Situation,
     current: AllocationDecided,
-    target: Want,
+    target: Target,
     held: PendingChange,
     gain: Payback,
     placed: Placed,
 ) -> Verdict:
     """Decide on a change that has a place, unless its devices would stand too far apart to pay."""
     size = situation.size
-    if target.apart is not None and _grows(size, target) and worker_node_count(placed.tasks) > 1:
-        gain = _gain(situation, replace(target, faster=target.apart))
+    if (
+        target.speedup_if_spread is not None
+        and _grows(size, target)
+        and worker_node_count(placed.tasks) > 1
+    ):
+        gain = _gain(situation, replace(target, speedup=target.speedup_if_spread))
         if not gain.pays:
             placed.undo()
             workers = format_count(target.workers, "worker")
@@ -327,13 +331,13 @@ def _decide_placed(
 
 
 def _try_target(
-    situation: Situation, current: AllocationDecided, target: Want, placer: Placer
+    situation: Situation, current: AllocationDecided, target: Target, placer: Placer
 ) -> Placed | Shortage:
     """Place the target of a job that runs, beside the tasks that it keeps."""
     return situation.trial(current.tasks, target.size, sizes=situation.sizes(target), placer=placer)
 
 
-def _placer(target: Want) -> Placer:
+def _placer(target: Target) -> Placer:
     """Return how the tasks of a job that is resized are placed."""
     if target.sizes is not None:
         return place_all_resized
@@ -343,7 +347,7 @@ def _placer(target: Want) -> Placer:
 # ---------------------------------------------------------------- what a change is worth
 
 
-def _gain(situation: Situation, target: Want) -> Payback:
+def _gain(situation: Situation, target: Target) -> Payback:
     """Return the seconds of training that a target size saves, against the pause that it costs. The
     policy's own speed estimates are used if there are any, else the observed speeds.
     """
@@ -352,7 +356,7 @@ def _gain(situation: Situation, target: Want) -> Payback:
         target.size,
         target.batch,
         situation.settings,
-        target.faster,
+        target.speedup,
         target.speed_now,
     )
 
@@ -374,12 +378,12 @@ def _handover_s(job: Job, current: AllocationDecided, gain: Payback) -> float:
     return max(gain.cost_s, job.resumed_s - current.decided_s if job.pauses else 0.0)
 
 
-def _grows(size: Size, target: Want) -> bool:
+def _grows(size: Size, target: Target) -> bool:
     """Return whether a target has no fewer tasks of either role."""
     return target.ps >= size.ps and target.workers >= size.workers
 
 
-def _shrinks(size: Size, target: Want) -> bool:
+def _shrinks(size: Size, target: Target) -> bool:
     """Return whether a target has no more tasks of either role."""
     return target.ps <= size.ps and target.workers <= size.workers
 
@@ -390,7 +394,7 @@ def _shrinks(size: Size, target: Want) -> bool:
 def _grant(
     situation: Situation,
     tasks: Sequence[TaskPlan],
-    target: Want,
+    target: Target,
     cause: str | None = None,
     alternatives: Sequence[Alternative] = (),
     gain: Payback | None = None,

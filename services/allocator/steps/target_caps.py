@@ -16,14 +16,14 @@ from services.allocator.placement.quota import gang_shortage
 from services.allocator.placement.resizing import place_all_resized
 from services.allocator.placement.room import place
 from services.allocator.placement.trial import quota_grant
-from services.allocator.policies.contract import Size, Want
+from services.allocator.policies.contract import Size, Target
 from services.allocator.state.policy_view import size_of
 from services.allocator.steps.verdict import Situation
 from shared.messages import AllocationDecided, Alternative
 from shared.text import format_count
 
 
-def quota_cap(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+def quota_cap(situation: Situation, current: AllocationDecided, target: Target) -> Target:
     """Return the target of a running job, or as much of its growth as the quota has room for."""
     now = situation.size
     if situation.job.request.namespace not in situation.room.remaining_quotas or not _grows(
@@ -55,17 +55,17 @@ def floor_shortage(situation: Situation) -> str:
     return gang_shortage(room, situation.job.key, floor, situation.sizes(), quota)
 
 
-def _cut_target(target: Want, size: Size, now: Size, batch: int, why: str) -> Want:
+def _cut_target(target: Target, size: Size, now: Size, batch: int, why: str) -> Target:
     """Return the target at a smaller size, with the running batch: the wanted one was for more
     workers.
     """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    cut = target.cut(size, batch, "as far as its quota allows")
+    cut = target.shrunk_to(size, batch, "as far as its quota allows")
     reason = why if size == now else cut.reason
     return replace(cut, reason=reason, alternatives=(lost,))
 
 
-def ps_cap(situation: Situation, current: AllocationDecided, target: Want) -> Want:
+def ps_cap(situation: Situation, current: AllocationDecided, target: Target) -> Target:
     """Return the target without ps that have no variable to serve."""
     job = situation.job
     profile = job.progress.profile if job.progress else None
@@ -79,19 +79,19 @@ def ps_cap(situation: Situation, current: AllocationDecided, target: Want) -> Wa
     return _with_ps(target, most, why, now)
 
 
-def _with_ps(target: Want, ps: int, why: str, now: Size) -> Want:
+def _with_ps(target: Target, ps: int, why: str, now: Size) -> Target:
     """Return the target with fewer ps. It keeps the speed of the whole target where that of the cut
     is not known.
     """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    cut = target.cut(Size(ps, target.workers), target.batch, f"for {why}")
+    cut = target.shrunk_to(Size(ps, target.workers), target.batch, f"for {why}")
     alternatives = (lost, *target.alternatives)
     reason = why if cut.size == now else cut.reason
-    told = cut if cut.faster else target
+    told = cut if cut.speedup else target
     return replace(
         cut,
         reason=reason,
-        faster=told.faster,
+        speedup=told.speedup,
         speed_now=told.speed_now,
         alternatives=alternatives,
     )

@@ -50,7 +50,7 @@ def fit_into_bounds(situation: Situation) -> Verdict | None:
     trial = situation.trial(current.tasks, wanted)
     if isinstance(trial, Shortage):
         return None
-    return decide_tasks(situation, trial.tasks, f"its bounds were changed: {wanted.told()}")
+    return decide_tasks(situation, trial.tasks, f"its bounds were changed: {wanted.describe()}")
 
 
 def _inside_bounds(size: Size, request: JobRequested) -> Size:

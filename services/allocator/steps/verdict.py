@@ -10,7 +10,7 @@ import msgspec
 from services.allocator.placement.resizing import wanted_sizes
 from services.allocator.placement.room import Placer, Room, place
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
-from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.releases import NOTHING_RELEASING, ReleasingCapacity
@@ -38,13 +38,13 @@ class Situation(msgspec.Struct, frozen=True):
     """
 
     job: Job
-    seen: JobSeen
+    seen: JobSnapshot
     room: Room
     now: float
     settings: Rules
     cause: str
     opened_s: float = 0.0
-    target: Want | None = None
+    target: Target | None = None
     pending_change: PendingChange | None = None
     releasing: ReleasingCapacity = NOTHING_RELEASING
 
@@ -63,7 +63,7 @@ class Situation(msgspec.Struct, frozen=True):
         """The newest decision: of the generation in flight, else of the one that runs."""
         return self.job.newest_decision
 
-    def sizes(self, target: Want | None = None) -> RoleResources:
+    def sizes(self, target: Target | None = None) -> RoleResources:
         """Return how large each task is to be: as a policy wants it, or else as it is."""
         return wanted_sizes(self.job, target.sizes if target else None, self.settings)
 

@@ -26,7 +26,7 @@ from services.console.board import series, story
 from services.console.board.beginning import shown
 from services.console.board.nodes import Node, Totals, node_of, rounded, summed
 from services.console.board.story import Decision, Story
-from services.whatif.event_log import Told, is_cause
+from services.whatif.event_log import LogEntry, is_cause
 from shared.bounds import add_early_fact
 from shared.messages import (
     AllocationDecided,
@@ -62,9 +62,9 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cluster: tuple[Totals, ...] = ()
     jobs: dict[str, Story] = {}
     decisions: tuple[Decision, ...] = ()
-    events: tuple[Told, ...] = ()
-    recent: tuple[Told, ...] = ()
-    early: tuple[Told, ...] = ()
+    events: tuple[LogEntry, ...] = ()
+    recent: tuple[LogEntry, ...] = ()
+    early: tuple[LogEntry, ...] = ()
     """What was said of jobs that we have not heard of, or not any more: facts and orders come in
     separate streams.
     """
@@ -93,7 +93,7 @@ def _begun(job: Job, view: JobView) -> Story:
     return Story(uid=job.uid, request=job.request, asked_s=job.asked_s, view=view, beginning=None)
 
 
-def apply(board: Board, told: Told) -> Board:
+def apply(board: Board, told: LogEntry) -> Board:
     """The board after one more message; the same board, if it has heard that one."""
     if told.sequence <= board.sequences.get(told.stream, 0):
         return board
@@ -124,11 +124,11 @@ SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged
 """Too many to be read one by one: they are seen as load and as curves."""
 
 
-def _newest(events: tuple[Told, ...], told: Told) -> tuple[Told, ...]:
+def _newest(events: tuple[LogEntry, ...], told: LogEntry) -> tuple[LogEntry, ...]:
     return series.newest(events, told, EVENTS_KEPT)
 
 
-def _event(board: Board, said: Message) -> Told | None:
+def _event(board: Board, said: Message) -> LogEntry | None:
     """What led to a decision."""
     if not isinstance(said, AllocationDecided) or said.cause == "-":
         return None
@@ -194,7 +194,7 @@ def _load(node: Node | None, key: str) -> Resources:
 # ---------------------------------------------------------------- jobs
 
 
-def _of_job(board: Board, told: Told, event: Told | None) -> Board:
+def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     said = told.message
     assert isinstance(said, JobMessage)
     key = said.key()

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from services.allocator.job_views import TRAINS, JobView
 from services.console.board import beginning, series
 from services.console.board.beginning import Beginning
-from services.whatif.event_log import Told
-from services.whatif.explain.explanation import Holding, holding
+from services.whatif.event_log import LogEntry
+from services.whatif.explain.explanation import Holding, tasks_held
 from shared.messages import (
     AllocationDecided,
     Alternative,
@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gain_s: float = 0.0
     cost_s: float = 0.0
     cause: str = "-"
-    event: Told | None = None
+    event: LogEntry | None = None
     abandoned: str = ""
 
     @property
@@ -131,7 +131,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stretches: tuple[Stretch, ...] = ()
     reports: tuple[Report, ...] = ()
     held: tuple[Held, ...] = ()
-    marks: tuple[Told, ...] = ()
+    marks: tuple[LogEntry, ...] = ()
     applied: int = 0
     core_s: float = 0.0
     used_core_s: float = 0.0
@@ -176,7 +176,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.held[-1].cpu if self.held else 0.0
 
 
-def heard(story: Story, told: Told, event: Told | None = None) -> Story:
+def heard(story: Story, told: LogEntry, event: LogEntry | None = None) -> Story:
     """The story after one more message of its job; the same, where that is an old one. `event`: a
     decision's cause.
     """
@@ -214,7 +214,7 @@ def holds(story: Story, held: Resources, at_s: float) -> Story:
 # ---------------------------------------------------------------- decided, and what came of it
 
 
-def _decided(story: Story, said: AllocationDecided, at_s: float, event: Told | None) -> Story:
+def _decided(story: Story, said: AllocationDecided, at_s: float, event: LogEntry | None) -> Story:
     if story.decisions and said.revision <= story.decisions[-1].revision:
         return story
     made = Decision(
@@ -223,7 +223,7 @@ def _decided(story: Story, said: AllocationDecided, at_s: float, event: Told | N
         namespace=said.namespace,
         uid=said.uid,
         revision=said.revision,
-        gives=holding(said),
+        gives=tasks_held(said),
         reason=said.reason,
         alternatives=said.alternatives,
         gain_s=said.gain_s,

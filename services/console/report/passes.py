@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 
@@ -43,7 +43,7 @@ class Passes(msgspec.Struct, frozen=True):
         return [later - earlier for earlier, later in pairwise([self.began_s, *ends])]
 
 
-def heard(passes: Passes, told: Told) -> Passes:
+def heard(passes: Passes, told: LogEntry) -> Passes:
     """With one more message of this job, or of a later one with its name."""
     said = told.message
     if isinstance(said, JobAccepted) and said.uid > passes.uid:

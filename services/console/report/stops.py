@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from services.allocator.state.exits import SHUT_DOWN
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 
 APART_S = 120.0
 """Longer than a stop gives pods to end."""
-Stop = tuple[Told, ...]
+Stop = tuple[LogEntry, ...]
 
 
-def folded(marks: Sequence[Told]) -> list[Stop]:
+def folded(marks: Sequence[LogEntry]) -> list[Stop]:
     """In order; what is of no stop stands by itself."""
     shut = {said.pod_uid for said in ends(marks)}
     found: list[Stop] = []
@@ -34,7 +34,7 @@ def folded(marks: Sequence[Told]) -> list[Stop]:
     return found
 
 
-def ends(told: Sequence[Told]) -> Iterator[TaskExited]:
+def ends(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
     """Of those that were shut down."""
     messages = (one.message for one in told)
     return (said for said in messages if isinstance(said, TaskExited) and said.reason in SHUT_DOWN)

@@ -10,7 +10,7 @@ from services.console.report.bars import PARTS
 from services.console.report.foresight import Came
 from services.console.report.stops import Stop, ends, folded
 from services.console.report.words import NOTHING, lasting, lines, number, percent, text, whole
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from services.whatif.explain.explanation import Holding
 from shared.messages import (
     Alternative,
@@ -165,7 +165,7 @@ def _cost(found: Outcome) -> str:
 # ---------------------------------------------------------------- what went wrong
 
 
-def marks(told: Sequence[Told], from_s: float) -> str:
+def marks(told: Sequence[LogEntry], from_s: float) -> str:
     rows = [
         row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one))) for one in folded(told)
     ]

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from services.console.top.fitting import fitting, longest, taken
-from services.whatif.simulator.outcome import Figures, Run, figures
+from services.whatif.simulator.outcome import Figures, Run, run_figures
 from shared.text import format_count
 
 POLICY = "POLICY"
@@ -35,7 +35,7 @@ out.
 
 def table(runs: Sequence[Run], width: int) -> Table:
     """Names that are too long for `width` are folded; headings and numbers never."""
-    told = [figures(done) for done in runs]
+    told = [run_figures(done) for done in runs]
     cells = {heading: [_cell(name, each) for each in told] for name, heading in SHOWN.items()}
     names = longest([POLICY, *(done.policy for done in runs)])
     wide = {heading: longest([heading, *column]) for heading, column in cells.items()}

@@ -24,15 +24,15 @@ from services.allocator.steps.stabilisation import PendingChange
 from services.whatif.decide_json.document import (
     Document,
     Free,
-    JobSaid,
-    NodeSaid,
-    Wrong,
-    document,
+    InvalidDocument,
+    JobDocument,
+    NodeDocument,
     names_against,
-    request,
+    read_document,
+    read_request,
     request_against,
 )
-from services.whatif.decide_json.job_state import learned, standing
+from services.whatif.decide_json.job_state import with_current_tasks, with_observations
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -46,7 +46,7 @@ from shared.messages import (
 STREAM = "documents"
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks that a job should have. Without ps and workers it waits, or stops.
 
     `gain` is the time that a change saves, `cost_s` the time that it takes, both in seconds.
@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     are not counted.
     """
 
-    decisions: tuple[Decided, ...]
+    decisions: tuple[JobDecision, ...]
     decision_ms: float
 
 
@@ -80,7 +80,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...]
 
 
-class Desk:
+class DocumentSession:
     """Answers line after line.
 
     The picture of a line is complete and settled, so no wish has to stand the test of time.
@@ -89,7 +89,7 @@ class Desk:
 
     def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
         self.rules = replace(rules, window_s=0.0, max_delay_s=0.0, repeat_max=0)
-        self.mirror = Mirror(self.rules)
+        self.mirror = DocumentState(self.rules)
         self.decisions = Decisions()
         self.clock = clock
         self.lines = 0
@@ -100,9 +100,9 @@ class Desk:
         """Return the decisions for one line, or the reasons why it cannot be used."""
         self.lines += 1
         try:
-            said = document(line)
+            said = read_document(line)
             self._check(said)
-        except Wrong as wrong:
+        except InvalidDocument as wrong:
             return Refusal(line=self.lines, errors=tuple(wrong.reasons))
         before = self.clock()
         self._decide(said)
@@ -110,13 +110,13 @@ class Desk:
         passed_s = self.clock() - before
         return Answer(decisions=decisions, decision_ms=passed_s * 1000.0)
 
-    def _decisions_of_jobs(self) -> tuple[Decided, ...]:
+    def _decisions_of_jobs(self) -> tuple[JobDecision, ...]:
         """Return the newest decision about each job of the last document."""
         found = []
         for key, said in self.mirror.said.items():
             job = self.mirror.state.jobs[key]
             why = self.decisions.why.get(key, "")
-            found.append(decided(said.job, job, why))
+            found.append(job_decision(said.job, job, why))
         return tuple(found)
 
     def _check(self, said: Document) -> None:
@@ -129,7 +129,7 @@ class Desk:
             if not self.mirror.has_request(one):
                 reasons += request_against(number, one.job, one.request)
         if reasons:
-            raise Wrong(reasons)
+            raise InvalidDocument(reasons)
 
     def _decide(self, said: Document) -> None:
         """Take the document for the state of the world, and fold the decisions about it."""
@@ -142,7 +142,7 @@ class Desk:
         if said.quotas != self.rules.quotas:
             self.rules = replace(self.rules, quotas=said.quotas)
 
-        self.mirror.look(said)
+        self.mirror.take_document(said)
         state = self.mirror.state
         self.decisions = decide(
             state,
@@ -164,15 +164,15 @@ class Desk:
         self.mirror.state = apply(self.mirror.state, action, STREAM, self.sequence, self.now)
 
 
-def decided(name: str, job: Job, why: str) -> Decided:
+def job_decision(name: str, job: Job, why: str) -> JobDecision:
     """Return the newest decision about a job, by the job's name in the document."""
     wanted = job.newest_decision
     if wanted is None:
-        return Decided(job=name, batch=job.request.batch.start, reason=why)
+        return JobDecision(job=name, batch=job.request.batch.start, reason=why)
 
     chiefs = _nodes_of(wanted, "chief")
     pending = job.pending_decision
-    return Decided(
+    return JobDecision(
         job=name,
         chief=chiefs[0] if chiefs else None,
         ps=_nodes_of(wanted, "ps"),
@@ -192,11 +192,11 @@ def _nodes_of(wanted: AllocationDecided, role: Role) -> tuple[str, ...]:
 PLENTY = 4096.0  # cores or GiB of a node that does not say
 MOST = 1e6  # cores, GiB or devices of any node
 Pods = tuple[OwnPod, ...]
-Request = tuple[JobSaid, JobRequested]
+Request = tuple[JobDocument, JobRequested]
 """One job of a document, and its request as it was read."""
 
 
-class Mirror:
+class DocumentState:
     """The allocator's state, as the service's would be, after document upon document.
 
     `said` and `nodes` are the newest words about each job and each node.
@@ -205,15 +205,15 @@ class Mirror:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.state = State()
-        self.said: dict[str, JobSaid] = {}
-        self.nodes: dict[str, NodeSaid] = {}
+        self.said: dict[str, JobDocument] = {}
+        self.nodes: dict[str, NodeDocument] = {}
         self.running: dict[str, AllocationDecided | None] = {}
         self.pods: dict[str, dict[str, Pods]] = {}
         """By node, then by job."""
         self.uids = 0
         self.looks = 0
 
-    def look(self, document: Document) -> None:
+    def take_document(self, document: Document) -> None:
         """Take a document for the newest picture of the world."""
         self.looks += 1
         now = document.now
@@ -238,11 +238,11 @@ class Mirror:
         """
         for key, job in self.state.jobs.items():
             if key not in newest:
-                self.state = close_job(self.state, _success(job, now))
+                self.state = close_job(self.state, _successful_end(job, now))
 
-    def has_request(self, said: JobSaid) -> bool:
+    def has_request(self, said: JobDocument) -> bool:
         """Tell if the last document had the same request of the job."""
-        before = self.said.get(_key(said))
+        before = self.said.get(_job_key(said))
         return before is not None and before.request == said.request
 
     def _requests_by_key(self, document: Document) -> dict[str, Request]:
@@ -253,11 +253,11 @@ class Mirror:
             newest[asked.key()] = (said, asked)
         return newest
 
-    def _request(self, said: JobSaid) -> JobRequested:
+    def _request(self, said: JobDocument) -> JobRequested:
         """Return the job's request; that of the last document, if it is the same."""
         if self.has_request(said):
-            return self.state.jobs[_key(said)].request
-        asked = request(said.job, said.request)
+            return self.state.jobs[_job_key(said)].request
+        asked = read_request(said.job, said.request)
         return with_defaults(asked, self.rules)
 
     def _add_new(self, newest: Mapping[str, Request], now: float) -> None:
@@ -283,7 +283,7 @@ class Mirror:
             jobs[key] = self._job(before, asked, said, now)
         return jobs
 
-    def _job(self, before: Job, asked: JobRequested, said: JobSaid, now: float) -> Job:
+    def _job(self, before: Job, asked: JobRequested, said: JobDocument, now: float) -> Job:
         """Return the job after the newest word; the very same one, if there is nothing new."""
         if before.pending_generation is None and self.said.get(before.key) == said:
             return before
@@ -291,15 +291,15 @@ class Mirror:
         if before.request != asked:
             job = replace(before, request=asked)
         progressed = self._has_progressed(before.key, said)
-        job = standing(job, said.current, progressed, now, self.rules)
-        return learned(job, said, now)
+        job = with_current_tasks(job, said.current, progressed, now, self.rules)
+        return with_observations(job, said, now)
 
-    def _has_progressed(self, key: str, said: JobSaid) -> bool:
+    def _has_progressed(self, key: str, said: JobDocument) -> bool:
         """Tell if the job has more samples than in the last document."""
         if said.progress is None:
             return False
         before = self.said.get(key)
-        return _samples(said) > _samples(before)
+        return _samples_done(said) > _samples_done(before)
 
     # ------------------------------------------------------------ nodes
 
@@ -341,7 +341,7 @@ class Mirror:
             nodes[said.name] = self._node(said, is_touched)
         return nodes
 
-    def _node(self, said: NodeSaid, touched: bool) -> CapacityChanged:
+    def _node(self, said: NodeDocument, touched: bool) -> CapacityChanged:
         """Return the node as the monitor would see it; the very same, if nothing changed."""
         if not touched and self.nodes.get(said.name) == said:
             return self.state.nodes[said.name]
@@ -349,7 +349,7 @@ class Mirror:
         own: list[OwnPod] = []
         for pods in self.pods.get(said.name, {}).values():
             own += pods
-        has = _resources(said)
+        has = _node_resources(said)
         return CapacityChanged(
             node=said.name,
             node_uid=said.name,
@@ -361,7 +361,7 @@ class Mirror:
         )
 
 
-def _success(job: Job, now: float) -> JobFinished:
+def _successful_end(job: Job, now: float) -> JobFinished:
     """Return the end of a job that has succeeded."""
     return JobFinished(
         job=job.request.job,
@@ -373,14 +373,14 @@ def _success(job: Job, now: float) -> JobFinished:
     )
 
 
-def _samples(said: JobSaid | None) -> float:
+def _samples_done(said: JobDocument | None) -> float:
     """Return the samples that a job is said to have; 0 if they are unknown."""
     if said is None or said.progress is None:
         return 0
     return said.progress.samples or 0
 
 
-def _key(said: JobSaid) -> str:
+def _job_key(said: JobDocument) -> str:
     """Return `<namespace>.<job>`."""
     namespace = said.request.get("namespace", "default")
     return f"{namespace}.{said.job}"
@@ -411,12 +411,12 @@ def _pods_on(node: str, runs: AllocationDecided | None) -> Pods:
     return tuple(pods)
 
 
-def _resources(said: NodeSaid) -> Resources:
+def _node_resources(said: NodeDocument) -> Resources:
     """Return the resources of a node as said, or else plenty of them, but no device."""
     return Resources(
-        cpu=_possible(said.cpu, PLENTY),
-        memory_gib=_possible(said.memory_gib, PLENTY),
-        gpu=int(_possible(said.gpu, 0)),
+        cpu=_clamped_or_default(said.cpu, PLENTY),
+        memory_gib=_clamped_or_default(said.memory_gib, PLENTY),
+        gpu=int(_clamped_or_default(said.gpu, 0)),
     )
 
 
@@ -427,13 +427,13 @@ def _free_resources(said: Free, has: Resources, own: Sequence[OwnPod]) -> Resour
     memory_gib = has.memory_gib - sum(amount.memory_gib for amount in ours)
     gpu = has.gpu - sum(amount.gpu for amount in ours)
     return Resources(
-        cpu=_possible(said.cpu, max(0.0, cpu)),
-        memory_gib=_possible(said.memory_gib, max(0.0, memory_gib)),
-        gpu=int(_possible(said.gpu, max(0, gpu))),
+        cpu=_clamped_or_default(said.cpu, max(0.0, cpu)),
+        memory_gib=_clamped_or_default(said.memory_gib, max(0.0, memory_gib)),
+        gpu=int(_clamped_or_default(said.gpu, max(0, gpu))),
     )
 
 
-def _possible(value: float | None, default: float) -> float:
+def _clamped_or_default(value: float | None, default: float) -> float:
     """Return the value if it is possible, within bounds, so that sums of it stay numbers."""
     if value is None or not value >= 0:
         return default

@@ -43,7 +43,7 @@ class Free(Said, frozen=True, kw_only=True):
     gpu: float | None = None
 
 
-class NodeSaid(Said, frozen=True, kw_only=True):
+class NodeDocument(Said, frozen=True, kw_only=True):
     """One node: its resources, and the free part of them (absent: the part that our tasks leave).
 
     An absent resource is more than enough cpu or memory, and no device.
@@ -99,7 +99,7 @@ class Progress(Said, frozen=True, kw_only=True):
     profile: Profile | None = None
 
 
-class JobSaid(Said, frozen=True, kw_only=True):
+class JobDocument(Said, frozen=True, kw_only=True):
     """One job. `current` null: nothing of it runs; absent: no news of it."""
 
     job: str
@@ -113,13 +113,13 @@ class JobSaid(Said, frozen=True, kw_only=True):
 
 class Document(Said, frozen=True, kw_only=True):
     now: float
-    nodes: tuple[NodeSaid, ...] = ()
-    jobs: tuple[JobSaid, ...] = ()
+    nodes: tuple[NodeDocument, ...] = ()
+    jobs: tuple[JobDocument, ...] = ()
     quotas: Quotas = {}
     """A namespace without one, and a resource that its quota does not name, has no limit."""
 
 
-class Wrong(ValueError):
+class InvalidDocument(ValueError):
     """Every reason against a document that cannot be used."""
 
     def __init__(self, reasons: list[str]) -> None:
@@ -132,7 +132,7 @@ NO_SUCH_FIELD = ": no such field"
 _decoder = msgspec.json.Decoder(Document)
 
 
-def document(line: bytes) -> Document:
+def read_document(line: bytes) -> Document:
     """Return the document of a line, or raise `Wrong`. `request.py` reads the requests in it."""
     try:
         return _decoder.decode(line)
@@ -156,14 +156,14 @@ def _document_of_python(line: bytes) -> Document:
             reasons.append(why)
     if reasons:
         reasons += _requests_against(raw.get("jobs"))
-        raise Wrong(reasons)
+        raise InvalidDocument(reasons)
 
     for path in unknown_fields:
         _drop_field(raw, path)
     try:
         return msgspec.convert(raw, Document)
     except msgspec.ValidationError as error:
-        raise Wrong([str(error)]) from error
+        raise InvalidDocument([str(error)]) from error
 
 
 def _json_object(line: bytes) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def _json_object(line: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Wrong([f"not JSON: {error}; {FORM}"]) from error
+        raise InvalidDocument([f"not JSON: {error}; {FORM}"]) from error
     if not isinstance(raw, dict):
-        raise Wrong([FORM])
+        raise InvalidDocument([FORM])
     return raw
 
 
@@ -226,18 +226,18 @@ SPANS = {"batch": 1, "ps": 0, "workers": 1}
 NO_CHIEF = {"cpu": 0.0, "memory_gib": 0.0, "gpu": 0}
 
 
-def request(job: str, fields: Fields) -> JobRequested:
+def read_request(job: str, fields: Fields) -> JobRequested:
     """Return the request, of fields against which there are no reasons."""
-    said = _completed(job, fields)
+    said = _with_defaults(job, fields)
     ps = Span(**said["ps"])
-    asked = msgspec.convert(_checkable(said), JobRequested)
+    asked = msgspec.convert(_valid_placeholder(said), JobRequested)
     return replace(asked, job=job, ps=ps)
 
 
 def reasons_against(job: str, fields: Fields) -> Iterator[str]:
     """Yield every reason against a request."""
-    said = _completed(job, fields)
-    yield from field_reasons(JobRequested, _checkable(said), "")
+    said = _with_defaults(job, fields)
+    yield from field_reasons(JobRequested, _valid_placeholder(said), "")
     for name in SPANS:
         yield from _against_span(name, said[name])
     policy = said.get("policy")
@@ -262,7 +262,7 @@ def _against_span(name: str, span: Any) -> Iterator[str]:
         yield f"{name}: {least} <= min {low} <= start {start} <= max {high} does not hold"
 
 
-def _completed(job: str, fields: Fields) -> dict[str, Any]:
+def _with_defaults(job: str, fields: Fields) -> dict[str, Any]:
     """Return the fields with spans in place of plain numbers, and with the defaults."""
     said: dict[str, Any] = {}
     for name, value in fields.items():
@@ -294,7 +294,7 @@ def _span_of(value: Any) -> Any:
     return value
 
 
-def _checkable(said: Fields) -> dict[str, Any]:
+def _valid_placeholder(said: Fields) -> dict[str, Any]:
     """Return the fields with a usual name and one ps.
 
     The live service would refuse other names, and 0 ps; a simulator may have them.

@@ -26,13 +26,13 @@ from statistics import fmean
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.policies.contract import LossPoint, Observed, Reading
 from services.allocator.settings import Rules
 from services.allocator.state.job import JOB_FOLDS, Job
 from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, role_count
 from services.allocator.state.policy_view import task_sizes
 from services.allocator.steps.verdict import Rationale, next_decision
-from services.whatif.decide_json.document import Current, JobSaid, Profile, Progress, Speed
+from services.whatif.decide_json.document import Current, JobDocument, Profile, Progress, Speed
 from shared.messages import (
     AllocationDecided,
     ModelProfile,
@@ -48,7 +48,7 @@ TaskCounts = Counter[tuple[Role, str]]
 """Tasks of each role on each node."""
 
 
-def standing(
+def with_current_tasks(
     job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
 ) -> Job:
     """Return the job as it stands by the newest word (see the table above)."""
@@ -57,7 +57,7 @@ def standing(
     # No news about the tasks.
     if isinstance(said, UnsetType):
         if pending and progressed:
-            return _resumed(job, pending, now)
+            return _with_resumed_generation(job, pending, now)
         return job
 
     # Nothing runs.
@@ -69,7 +69,7 @@ def standing(
     # The tasks of a known decision, or else tasks that somebody else changed.
     if pending and _has_same_tasks(pending, said):
         since_s = pending.decided_s if said.since_s is None else said.since_s
-        return _resumed(job, pending, since_s)
+        return _with_resumed_generation(job, pending, since_s)
     if job.active_decision and _has_same_tasks(job.active_decision, said):
         if pending is None:
             return job
@@ -82,10 +82,10 @@ def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job
     found = _decision_as_it_runs(job, said, rules)
     since_s = now if said.since_s is None else said.since_s
     changed = JOB_FOLDS[AllocationDecided](job, found, now)
-    return _resumed(changed, found, since_s)
+    return _with_resumed_generation(changed, found, since_s)
 
 
-def _resumed(job: Job, decided: AllocationDecided, since_s: float) -> Job:
+def _with_resumed_generation(job: Job, decided: AllocationDecided, since_s: float) -> Job:
     """Return the job as if its trainers had said that the decision runs since then."""
     asked = job.request
     resumed = TrainingResumed(
@@ -232,7 +232,7 @@ Size = tuple[int, int, int, int | None]
 """ps, workers, batch, and the number of nodes where devices stand side by side."""
 
 
-def learned(job: Job, said: JobSaid, now: float) -> Job:
+def with_observations(job: Job, said: JobDocument, now: float) -> Job:
     """Return the job with the speeds, the pause and the progress of the newest document."""
     pauses = job.pauses
     if said.pause_s is not None and _is_number(said.pause_s):
@@ -341,7 +341,7 @@ def _with_progress(job: Job, said: Progress, now: float) -> Job:
     job = replace(job, progress=report)
     if last and _says_same(last, report):
         return job
-    recent = (*job.recent, _reading(runs, report, now))
+    recent = (*job.recent, _progress_reading(runs, report, now))
     return replace(job, recent=recent[-RECENT_KEPT:])
 
 
@@ -374,7 +374,7 @@ def _progress_report(
         samples_per_second=_observed_speed(job, runs),
         loss=loss,
         gradient_noise=noise,
-        profile=_profile(said.profile),
+        profile=_model_profile(said.profile),
         reported_s=now,
     )
 
@@ -388,7 +388,7 @@ def _observed_speed(job: Job, runs: AllocationDecided) -> float:
     return 0.0
 
 
-def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> Reading:
+def _progress_reading(runs: AllocationDecided, report: ProgressReported, now: float) -> Reading:
     """Return a report with the size that runs. CPU and memory of the tasks are not known from
     outside.
     """
@@ -403,7 +403,7 @@ def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> R
     )
 
 
-def _loss_curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ...]:
+def _loss_curve(known: tuple[LossPoint, ...], said: Progress) -> tuple[LossPoint, ...]:
     """Return the known curve, replaced from the first new point on; thinned as in the fold."""
     points = _loss_points(said)
     if not points:
@@ -415,24 +415,24 @@ def _loss_curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ..
     return tuple(_thinned_curve(curve))
 
 
-def _thinned_curve(curve: list[Learned]) -> list[Learned]:
+def _thinned_curve(curve: list[LossPoint]) -> list[LossPoint]:
     """Leave out every second point, but not the last one, until the curve is short enough."""
     while len(curve) > CURVE_KEPT:
         curve = [*curve[:-1:2], curve[-1]]
     return curve
 
 
-def _loss_points(said: Progress) -> list[Learned]:
+def _loss_points(said: Progress) -> list[LossPoint]:
     """Return the points of the loss that are numbers."""
     points = []
     for at, loss in said.loss:
         if loss is not None and isfinite(loss + at):
-            point = Learned(round(at), loss)
+            point = LossPoint(round(at), loss)
             points.append(point)
     return points
 
 
-def _profile(said: Profile | None) -> ModelProfile | None:
+def _model_profile(said: Profile | None) -> ModelProfile | None:
     """Return the model's profile, or None if the number of parameters is unknown.
 
     An unknown parameter has 4 bytes. The number of variables is at most that of parameters.

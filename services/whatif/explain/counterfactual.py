@@ -123,18 +123,18 @@ def bounds_of(request: JobRequested) -> Widens:
 AnyChange = Waits | Settles | Trains | Reports | Frees | Adds | Opens | Raises | Widens
 
 
-def changed(state: State, key: str, changes: Iterable[AnyChange]) -> State:
+def apply_changes(state: State, key: str, changes: Iterable[AnyChange]) -> State:
     """Return the state after the changes that somebody has to make.
 
     A change that comes by itself does nothing here.
     """
     for change in changes:
-        apply_change = DONE[type(change)]
+        apply_change = APPLY_CHANGE[type(change)]
         state = apply_change(state, key, change)
     return state
 
 
-def asked_otherwise(state: State, key: str, **fields: Any) -> State:
+def with_request_fields(state: State, key: str, **fields: Any) -> State:
     """Return the state in which these fields of a job's request are different."""
     job = state.jobs[key]
     request: JobRequested = replace(job.request, **fields)
@@ -187,12 +187,12 @@ def _open_node(state: State, key: str, change: Opens) -> State:
 
 
 def _raise_priority(state: State, key: str, change: Raises) -> State:
-    return asked_otherwise(state, key, priority=change.priority)
+    return with_request_fields(state, key, priority=change.priority)
 
 
 def _widen_bounds(state: State, key: str, change: Widens) -> State:
     """Return the state in which the request has other bounds of ps, workers and batch."""
-    return asked_otherwise(
+    return with_request_fields(
         state,
         key,
         ps=change.ps,
@@ -209,7 +209,7 @@ def _with_node(state: State, node: CapacityChanged) -> State:
     return replace(without_tables(state), nodes=nodes)
 
 
-DONE: dict[type[Change], Callable[[State, str, Any], State]] = {
+APPLY_CHANGE: dict[type[Change], Callable[[State, str, Any], State]] = {
     Waits: _change_nothing,
     Settles: _change_nothing,
     Trains: _change_nothing,
@@ -242,7 +242,7 @@ class Outcome(msgspec.Struct, frozen=True):
     state: State
 
 
-def amount(tasks: Iterable[TaskPlan]) -> Amount:
+def amount_of_tasks(tasks: Iterable[TaskPlan]) -> Amount:
     """Return the devices, the cores and the number of tasks."""
     whole = tuple(tasks)
     gpu = sum(task.resources.gpu for task in whole)
@@ -250,24 +250,26 @@ def amount(tasks: Iterable[TaskPlan]) -> Amount:
     return gpu, round(cpu, DIGITS), len(whole)
 
 
-def held(job: Job) -> tuple[TaskPlan, ...]:
+def held_tasks(job: Job) -> tuple[TaskPlan, ...]:
     """Return the tasks that are decided and have not ended."""
     if job.newest_decision is None:
         return ()
     return tuple(task for task in job.newest_decision.tasks if job.exit_of(task) is None)
 
 
-def given_more(found: Decisions, job: Job) -> AllocationDecided | None:
+def larger_decision(found: Decisions, job: Job) -> AllocationDecided | None:
     """Return the decision about this job, if there is one and it gives more than the job holds."""
     for action in found.actions:
         if not isinstance(action, AllocationDecided) or action.key() != job.key:
             continue
-        if amount(action.tasks) > amount(held(job)):
+        if amount_of_tasks(action.tasks) > amount_of_tasks(held_tasks(job)):
             return action
     return None
 
 
-def outcome(state: State, key: str, now: float, rules: Rules, to_the_end: bool = False) -> Outcome:
+def find_outcome(
+    state: State, key: str, now: float, rules: Rules, to_the_end: bool = False
+) -> Outcome:
     """Decide round after round until the job is given more, or nothing moves.
 
     `to_the_end`: go on when the job was given more, to see the effects on the others.
@@ -279,20 +281,20 @@ def outcome(state: State, key: str, now: float, rules: Rules, to_the_end: bool =
     why: dict[str, str] = {}
     for _ in range(ROUNDS):
         found = decide(state, now, rules)
-        given = given or given_more(found, job)
+        given = given or larger_decision(found, job)
         why = found.why
         if not found.actions:
             break
         if given and not to_the_end:
             break
-        state = said(state, found.actions, now)
+        state = fold_actions(state, found.actions, now)
         state = landed_state(state, now)
     return Outcome(given, why, state)
 
 
 def landed_state(state: State, now: float) -> State:
     """Return the state once everything in flight has landed and no job has to rest."""
-    return rested(trained(state, now), now)
+    return without_recent_pauses(with_generations_landed(state, now), now)
 
 
 def without_timers(rules: Rules) -> Rules:
@@ -307,7 +309,9 @@ def without_timers(rules: Rules) -> Rules:
     )
 
 
-def said(state: State, actions: Iterable[AllocationDecided | JobFinished], now: float) -> State:
+def fold_actions(
+    state: State, actions: Iterable[AllocationDecided | JobFinished], now: float
+) -> State:
     """Fold the actions of a decision."""
     for action in actions:
         sequence = state.sequences.get(ORDERS, 0) + 1
@@ -315,7 +319,7 @@ def said(state: State, actions: Iterable[AllocationDecided | JobFinished], now: 
     return state
 
 
-def rested(state: State, now: float) -> State:
+def without_recent_pauses(state: State, now: float) -> State:
     """Set back the last pause of every job by a day, and forget its abandoned generations."""
     since_s = now - DAY_S
     jobs = {}
@@ -329,7 +333,7 @@ def rested(state: State, now: float) -> State:
 # ---------------------------------------------------------------- decisions come true
 
 
-def trained(state: State, now: float, keys: Collection[str] | None = None) -> State:
+def with_generations_landed(state: State, now: float, keys: Collection[str] | None = None) -> State:
     """Let the generations in flight of these jobs (None: of all) take over.
 
     The nodes list just the pods that are wanted there.
@@ -365,7 +369,7 @@ def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
     pods = _wanted_pods(state.jobs.values())
     nodes = {}
     for name, node in state.nodes.items():
-        nodes[name] = _listing(node, pods.get(name, ()))
+        nodes[name] = _node_with_pods(node, pods.get(name, ()))
     return nodes
 
 
@@ -373,7 +377,7 @@ def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
     """Return the pods that are wanted on each node."""
     wanted: dict[str, list[OwnPod]] = {}
     for job in jobs:
-        for task in held(job):
+        for task in held_tasks(job):
             pods = wanted.setdefault(task.node, [])
             pods.append(_own_pod(job, task))
     return wanted
@@ -389,22 +393,22 @@ def _own_pod(job: Job, task: TaskPlan) -> OwnPod:
     )
 
 
-def _listing(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
+def _node_with_pods(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
     """Return the node with these pods of ours, and with the room that they leave free."""
     pods = tuple(own)
     if pods == node.own:
         return node
-    ours = add(node.free, all_have(node.own))
-    free = subtract(ours, all_have(pods))
-    return replace(node, own=pods, free=rounded(free))
+    ours = add(node.free, total_of_pods(node.own))
+    free = subtract(ours, total_of_pods(pods))
+    return replace(node, own=pods, free=without_float_errors(free))
 
 
-def all_have(pods: Iterable[OwnPod]) -> Resources:
+def total_of_pods(pods: Iterable[OwnPod]) -> Resources:
     """Return the sum of the resources of pods."""
     return total_of(pod.resources for pod in pods)
 
 
-def rounded(amount: Resources) -> Resources:
+def without_float_errors(amount: Resources) -> Resources:
     """Return the amount without the errors of sums of decimal fractions."""
     cpu = round(amount.cpu, DIGITS)
     memory_gib = round(amount.memory_gib, DIGITS)

@@ -21,18 +21,24 @@ from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
 from services.allocator.steps.stabilisation import change_due_s, retry_s
-from services.whatif.event_log import Decided, Moment
+from services.whatif.event_log import LoggedDecision, Moment
 from services.whatif.explain.counterfactual import AnyChange, bounds_of
-from services.whatif.explain.explanation import Explanation, Ground, Means, holding, prospect
-from services.whatif.explain.remedies import hindrance, remedies
-from services.whatif.explain.waiting import by_waiting, grounds
+from services.whatif.explain.explanation import (
+    DecisionRecord,
+    Explanation,
+    Means,
+    speed_prospect,
+    tasks_held,
+)
+from services.whatif.explain.remedies import find_obstacle, find_remedies
+from services.whatif.explain.waiting import by_waiting, settled_states
 from shared.messages import AllocationDecided, JobFinished
 
 OVER = "it is over"
 LEFT_OUT = "what stands in the way of more is left out"
 
 
-def explained(moment: Moment, key: str, rules: Rules) -> Explanation | None:
+def explain_job(moment: Moment, key: str, rules: Rules) -> Explanation | None:
     """Explain the job `<namespace>.<job>`. Return None if there is none at the moment."""
     job = moment.state.jobs.get(key)
     if job is not None:
@@ -48,7 +54,7 @@ def _of_closed(moment: Moment, closed: ClosedJob, rules: Rules) -> Explanation:
     decision, and nothing would give it more.
     """
     view = closed_view(closed)
-    found = _as_it_is(moment, closed.job, rules)
+    found = _without_obstacle(moment, closed.job, rules)
     return replace(
         found,
         phase=view.phase,
@@ -67,8 +73,8 @@ def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
     more is left out if a policy is unknown here, because then the decision cannot be repeated.
     """
     state = moment.state
-    found = _as_it_is(moment, job, rules)
-    found = replace(found, prospect=prospect(state, job.key, rules))
+    found = _without_obstacle(moment, job, rules)
+    found = replace(found, prospect=speed_prospect(state, job.key, rules))
     unasked = unknown_policies(state, LEFT_OUT)
     if unasked:
         return replace(found, unasked=unasked)
@@ -79,9 +85,9 @@ def _with_obstacle(found: Explanation, moment: Moment, job: Job, rules: Rules) -
     """Return the explanation with the obstacle to more, and with the means against it."""
     decisions = decide(moment.state, moment.at_s, rules, moment.wishes)
     why = decisions.why.get(job.key, "")
-    if _ends(decisions, job.key):
+    if _is_finished(decisions, job.key):
         return replace(found, why=why, nothing=why)
-    means, nothing = _means(moment, job.key, rules)
+    means, nothing = _find_means(moment, job.key, rules)
     until_s = _until_s(decisions, job, moment.at_s, rules)
     return replace(
         found,
@@ -92,18 +98,18 @@ def _with_obstacle(found: Explanation, moment: Moment, job: Job, rules: Rules) -
     )
 
 
-def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:
+def _find_means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:
     """Return the means that help, or none and the reason why nothing does."""
     now = moment.at_s
     soon = by_waiting(moment.state, key, now, rules, moment.wishes)
     if soon is not None:
         return (soon,), ""
     nothing = ""
-    for changes, there in grounds(moment.state, key, now, rules):
-        found = remedies(there, key, now, rules)
+    for changes, there in settled_states(moment.state, key, now, rules):
+        found = find_remedies(there, key, now, rules)
         if found:
             return _with_changes_before(found, changes), ""
-        nothing = hindrance(there, key, now, rules)
+        nothing = find_obstacle(there, key, now, rules)
     return (), nothing
 
 
@@ -118,7 +124,7 @@ def _with_changes_before(
     return tuple(whole)
 
 
-def _ends(found: Decisions, key: str) -> bool:
+def _is_finished(found: Decisions, key: str) -> bool:
     """Tell if the job is finished by these decisions."""
     finished = [action.key() for action in found.actions if isinstance(action, JobFinished)]
     return key in finished
@@ -137,7 +143,7 @@ def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | No
 # ---------------------------------------------------------------- its tasks, and the last decision
 
 
-def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
+def _without_obstacle(moment: Moment, job: Job, rules: Rules) -> Explanation:
     """Return the explanation without the obstacle and the means against it: the job's tasks,
     progress and last decision, from the state and the log.
     """
@@ -157,13 +163,15 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
         total_samples=progress.total_samples if progress else 0,
         samples_per_second=speed_of(job),
         reported_s=job.recent[-1].at_s if job.recent else None,
-        runs=holding(job.active_decision) if job.active_decision else None,
-        comes=holding(job.pending_decision) if job.pending_decision else None,
-        ground=_ground(moment.decided, job.newest_decision),
+        runs=tasks_held(job.active_decision) if job.active_decision else None,
+        comes=tasks_held(job.pending_decision) if job.pending_decision else None,
+        ground=_decision_record(moment.decided, job.newest_decision),
     )
 
 
-def _ground(decided: Mapping[int, Decided], last: AllocationDecided | None) -> Ground | None:
+def _decision_record(
+    decided: Mapping[int, LoggedDecision], last: AllocationDecided | None
+) -> DecisionRecord | None:
     """Return the decision behind a job's tasks.
 
     Where the log's beginning is gone, the state alone knows it, and the event is unknown.
@@ -171,7 +179,7 @@ def _ground(decided: Mapping[int, Decided], last: AllocationDecided | None) -> G
     if last is None:
         return None
     known = decided.get(last.revision)
-    return Ground(
+    return DecisionRecord(
         decided_s=last.decided_s,
         generation=last.generation,
         revision=last.revision,

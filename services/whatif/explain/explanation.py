@@ -12,18 +12,18 @@ from collections.abc import Iterable
 import msgspec
 
 from services.allocator.job_views import Phase
-from services.allocator.models.fitting import believable
-from services.allocator.models.program_history import by_program
-from services.allocator.models.programs import models, program
+from services.allocator.models.fitting import is_believable
+from services.allocator.models.program_history import histories_by_program
+from services.allocator.models.programs import program_fits, program_key
 from services.allocator.models.speed import Fit
 from services.allocator.placement.room import ROLES
-from services.allocator.policies.contract import JobSeen, Size
-from services.allocator.policies.weir.job_rows import measured
+from services.allocator.policies.contract import JobSnapshot, Size
+from services.allocator.policies.weir.job_rows import measured_speed
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of, view_of_job
 from services.allocator.state.state import State
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from services.whatif.explain.counterfactual import AnyChange, Widens
 from services.whatif.proposal import Effect
 from shared.messages import AllocationDecided, Alternative, JobRequested, TaskPlan
@@ -42,7 +42,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, tuple[str, ...]]
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The decision that made it so, as it was told.
 
     `cause` is the id of the event that led to it, and `event` is that event, if it is known.
@@ -55,7 +55,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     gain_s: float
     cost_s: float
     cause: str
-    event: Told | None = None
+    event: LogEntry | None = None
     alternatives: tuple[Alternative, ...] = ()
 
 
@@ -117,7 +117,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reported_s: float | None = None
     runs: Holding | None = None
     comes: Holding | None = None
-    ground: Ground | None = None
+    ground: DecisionRecord | None = None
     why: str = ""
     until_s: float | None = None
     means: tuple[Means, ...] = ()
@@ -127,7 +127,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def holding(decision: AllocationDecided) -> Holding:
+def tasks_held(decision: AllocationDecided) -> Holding:
     """Return the holding of a job under a decision."""
     size = size_of(decision)
     amounts = [task.resources for task in decision.tasks]
@@ -161,7 +161,7 @@ FASTER = 0.05
 """The least share that counts as a gain: a fitted speed is not known better than that."""
 
 
-def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
+def speed_prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     """Return the speeds of a job at its size and at a larger one; None if no speed was seen."""
     job = state.jobs[key]
     wanted = job.newest_decision
@@ -169,13 +169,13 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     if wanted is None or not sizes_seen:
         return None
 
-    fitted = fitted_to(state, job, rules)
+    fitted = fit_program(state, job, rules)
     size = size_of(wanted)
-    reported = measured(view_of_job(job, rules), size)
-    expected = _speed(fitted, size, wanted)
+    reported = measured_speed(view_of_job(job, rules), size)
+    expected = _speed_at(fitted, size, wanted)
     current = reported or expected
     best = _fastest_larger_size(fitted, size, wanted)
-    fastest = _speed(fitted, best, wanted)
+    fastest = _speed_at(fitted, best, wanted)
 
     return Prospect(
         samples_per_second=current,
@@ -192,7 +192,7 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
 
 def _sizes_seen(job: Job) -> set[tuple[int, int, int]]:
     """Return ps, workers and batch of each size at which the job has shown a speed."""
-    return {(one.ps, one.workers, one.batch) for one in job.observed if believable(one)}
+    return {(one.ps, one.workers, one.batch) for one in job.observed if is_believable(one)}
 
 
 def _is_beyond_bounds(size: Size, request: JobRequested) -> bool:
@@ -204,31 +204,31 @@ def expected_speed(state: State, job: Job, rules: Rules) -> float:
     """Return the fitted speed of the running tasks in examples a second; 0 if none runs."""
     if job.active_decision is None:
         return 0.0
-    fitted = fitted_to(state, job, rules)
-    return _speed(fitted, size_of(job.active_decision), job.active_decision)
+    fitted = fit_program(state, job, rules)
+    return _speed_at(fitted, size_of(job.active_decision), job.active_decision)
 
 
-def fitted_to(state: State, job: Job, rules: Rules) -> Fit:
+def fit_program(state: State, job: Job, rules: Rules) -> Fit:
     """Return the model that is fitted to all jobs of the job's program."""
-    kin = by_program(state.closed)
+    kin = histories_by_program(state.closed)
 
-    def seen_with_kin(one: Job) -> JobSeen:
+    def seen_with_kin(one: Job) -> JobSnapshot:
         return view_of_job(one, rules, kin.get(one.request.program.digest))
 
     jobs = [seen_with_kin(one) for one in state.jobs.values()]
     mine = seen_with_kin(job)
     if mine not in jobs:
         jobs.append(mine)
-    return models(jobs)[program(mine)]
+    return program_fits(jobs)[program_key(mine)]
 
 
-def _speed(fitted: Fit, size: Size, decided: AllocationDecided) -> float:
+def _speed_at(fitted: Fit, size: Size, decided: AllocationDecided) -> float:
     return fitted.speed(size.ps, size.workers, decided.batch)
 
 
 def _fastest_larger_size(fitted: Fit, size: Size, decided: AllocationDecided) -> Size:
     """Return the next larger size with the highest fitted speed, at the batch of the decision."""
-    return max(_larger_sizes(size), key=lambda larger: _speed(fitted, larger, decided))
+    return max(_larger_sizes(size), key=lambda larger: _speed_at(fitted, larger, decided))
 
 
 def _larger_sizes(size: Size) -> list[Size]:

@@ -36,14 +36,14 @@ from services.whatif.explain.counterfactual import (
     Outcome,
     Raises,
     Widens,
-    all_have,
-    amount,
+    amount_of_tasks,
+    apply_changes,
     bounds_of,
-    changed,
-    held,
-    outcome,
+    find_outcome,
+    held_tasks,
+    total_of_pods,
 )
-from services.whatif.explain.explanation import Means, holding
+from services.whatif.explain.explanation import Means, tasks_held
 from services.whatif.proposal import Effect
 from shared.bounds import within_bounds
 from shared.messages import CapacityChanged, Resources, RoleResources, Span
@@ -55,7 +55,7 @@ OPENED_MOST = 8
 Bounds = Callable[[Job, int], Widens]
 
 
-class Bench:
+class Trial:
     """One job in one state, and the decisions about it when something is different."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Bench:
         given: tuple[AnyChange, ...] = (),
     ) -> None:
         self.before = state
-        self.state = changed(state, key, given)
+        self.state = apply_changes(state, key, given)
         self.key = key
         self.now = now
         self.rules = rules
@@ -81,8 +81,8 @@ class Bench:
         """Decide with these changes, beside the given ones, until the job gets more. `to_the_end`:
         go on then, to see the effects on other jobs.
         """
-        state = changed(self.state, self.key, changes)
-        return outcome(state, self.key, self.now, self.rules, to_the_end)
+        state = apply_changes(self.state, self.key, changes)
+        return find_outcome(state, self.key, self.now, self.rules, to_the_end)
 
     def reason(self, *changes: AnyChange) -> str:
         """Return the reason of the job after the changes."""
@@ -96,14 +96,14 @@ class Bench:
         found = self.outcome(*changes).given
         if found is None:
             return None
-        return Means(changes=(*self.given, *changes), gives=holding(found))
+        return Means(changes=(*self.given, *changes), gives=tasks_held(found))
 
 
-def remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, ...]:
+def find_remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, ...]:
     """Return the means that help alone; if there is none, other bounds with one other change."""
-    bench = Bench(state, key, now, rules)
+    bench = Trial(state, key, now, rules)
     found = list(_means_beside_bounds(bench))
-    bounds = _bounds(bench)
+    bounds = _wider_bounds(bench)
     if bounds is not None:
         found.append(bounds)
     if found:
@@ -112,16 +112,16 @@ def remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, .
     return () if together is None else (together,)
 
 
-def hindrance(state: State, key: str, now: float, rules: Rules) -> str:
+def find_obstacle(state: State, key: str, now: float, rules: Rules) -> str:
     """Return the reason why the job gets no more.
 
     It is followed by the reason that would be left with all the room and bounds that it could want,
     if that is another one.
     """
-    bench = Bench(state, key, now, rules)
+    bench = Trial(state, key, now, rules)
     wide = _more_of_both(bench.job, STEPS_MOST)
-    plenty = Bench(state, key, now, rules, (wide,))
-    room = Adds(nodes=1, shape=largest(plenty.job))
+    plenty = Trial(state, key, now, rules, (wide,))
+    room = Adds(nodes=1, shape=largest_request(plenty.job))
     reason = bench.reason()
     with_plenty = plenty.reason(room)
     if with_plenty == reason:
@@ -129,21 +129,21 @@ def hindrance(state: State, key: str, now: float, rules: Rules) -> str:
     return f"{reason}; with more room and larger bounds: {with_plenty}"
 
 
-def _means_beside_bounds(bench: Bench) -> Iterator[Means]:
+def _means_beside_bounds(bench: Trial) -> Iterator[Means]:
     """Yield the means other than bounds: room on a node, a closed node, more nodes, priority."""
-    for search in (freed, _opened_node, added):
+    for search in (least_freed_room, _opened_node, fewest_added_nodes):
         change = search(bench)
         if change is None:
             continue
         means = bench.means(change)
         if means is not None:
             yield means
-    means = _priority(bench)
+    means = _priority_change(bench)
     if means is not None:
         yield means
 
 
-def _bounds_with_another(bench: Bench) -> Means | None:
+def _bounds_with_another(bench: Trial) -> Means | None:
     """Return other bounds with the first of the other means that helps."""
     kinds = (
         (_more_workers, 1),
@@ -152,14 +152,14 @@ def _bounds_with_another(bench: Bench) -> Means | None:
     )
     for bounds, step in kinds:
         change = bounds(bench.job, step)
-        wide = Bench(bench.before, bench.key, bench.now, bench.rules, (change,))
+        wide = Trial(bench.before, bench.key, bench.now, bench.rules, (change,))
         found = next(_means_beside_bounds(wide), None)
         if found is not None:
             return found
     return None
 
 
-def _opened_node(bench: Bench) -> Opens | None:
+def _opened_node(bench: Trial) -> Opens | None:
     """Return the node with most free cores of those that take no tasks, if one is enough."""
     for node in _closed_nodes(bench.state)[:OPENED_MOST]:
         change = Opens(node=node.node)
@@ -179,7 +179,7 @@ def _closed_nodes(state: State) -> list[CapacityChanged]:
 # ---------------------------------------------------------------- priority
 
 
-def _priority(bench: Bench) -> Means | None:
+def _priority_change(bench: Trial) -> Means | None:
     """Return the lowest priority that helps, and the jobs that would have less by it."""
     change = _least_priority(bench)
     if change is None:
@@ -187,10 +187,10 @@ def _priority(bench: Bench) -> Means | None:
     means = bench.means(change)
     if means is None:
         return None
-    return replace(means, others=_losers(bench, change))
+    return replace(means, others=_shrunk_jobs(bench, change))
 
 
-def _least_priority(bench: Bench) -> Raises | None:
+def _least_priority(bench: Trial) -> Raises | None:
     """Return the lowest priority that helps."""
     own = bench.job.request.priority
     highest = max(job.request.priority for job in bench.state.jobs.values())
@@ -203,7 +203,7 @@ def _least_priority(bench: Bench) -> Raises | None:
     return raised_by(step) if step else None
 
 
-def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
+def _shrunk_jobs(bench: Trial, change: AnyChange) -> tuple[Effect, ...]:
     """Return the other jobs that have less in the end than without the change."""
     without = bench.outcome(to_the_end=True)
     beside = bench.outcome(change, to_the_end=True)
@@ -213,7 +213,7 @@ def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
         other = beside.state.jobs.get(key)
         if key == bench.key or other is None:
             continue
-        if amount(held(other)) < amount(held(job)):
+        if amount_of_tasks(held_tasks(other)) < amount_of_tasks(held_tasks(job)):
             effect = Effect(
                 job=key,
                 without=_wanted_size(job),
@@ -231,7 +231,7 @@ def _wanted_size(job: Job) -> Size | None:
 # ---------------------------------------------------------------- bounds
 
 
-def _bounds(bench: Bench) -> Means | None:
+def _wider_bounds(bench: Trial) -> Means | None:
     """Return the first kind of other bounds that helps, by its smallest step.
 
     A job that waits could also start smaller.
@@ -246,7 +246,7 @@ def _bounds(bench: Bench) -> Means | None:
     return None
 
 
-def _least_step(bench: Bench, bounds: Bounds) -> Means | None:
+def _least_step(bench: Trial, bounds: Bounds) -> Means | None:
     """Return the smallest step of the bounds that helps."""
     step = smallest_enough(
         STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step))
@@ -307,7 +307,7 @@ NODES_MOST = 64
 Room = Callable[[Resources], AnyChange]
 
 
-class Asked(Protocol):
+class JobTrial(Protocol):
     """One job in one state, and a test if a change helps it."""
 
     state: State
@@ -317,34 +317,34 @@ class Asked(Protocol):
     def helps(self, change: AnyChange) -> bool: ...
 
 
-def freed(bench: Asked) -> Frees | None:
+def least_freed_room(bench: JobTrial) -> Frees | None:
     """Return the least room on one node that helps, of that which pods of others have there now.
 
     Return None if not even all of it is enough.
     """
     found = []
-    for node in _candidates(bench):
+    for node in _candidate_nodes(bench):
         free_on_node = partial(_free_on, node.node)
-        everything = strangers(node)
+        everything = foreign_resources(node)
         if bench.helps(free_on_node(everything)):
-            least_room = _tight(bench, everything, free_on_node)
+            least_room = _tightest_room(bench, everything, free_on_node)
             found.append(free_on_node(least_room))
-    return min(found, key=lambda change: _size(change.more), default=None)
+    return min(found, key=lambda change: _room_order(change.more), default=None)
 
 
-def added(bench: Asked) -> Adds | None:
+def fewest_added_nodes(bench: JobTrial) -> Adds | None:
     """Return the fewest further nodes of a shape that exists; without any, one of a new shape."""
     found = []
-    for like in _shapes(bench.state):
-        change = _count(bench, like)
+    for like in _node_shapes(bench.state):
+        change = _node_count(bench, like)
         if change is not None:
             found.append(change)
     if found:
         return min(found, key=_cores_in_all)
-    large = largest(bench.job)
+    large = largest_request(bench.job)
     if not bench.helps(_one_of(large)):
         return None
-    least_shape = _tight(bench, large, _one_of)
+    least_shape = _tightest_room(bench, large, _one_of)
     return _one_of(least_shape)
 
 
@@ -353,10 +353,10 @@ def open_nodes(state: State) -> set[str]:
     return {node.name for node in free_nodes(state) if node.open}
 
 
-def strangers(node: CapacityChanged) -> Resources:
+def foreign_resources(node: CapacityChanged) -> Resources:
     """Return the resources that pods of others have on a node."""
     taken = subtract(node.allocatable, node.free)
-    return subtract(taken, all_have(node.own))
+    return subtract(taken, total_of_pods(node.own))
 
 
 def _free_on(node: str, more: Resources) -> Frees:
@@ -374,7 +374,7 @@ def _cores_in_all(change: Adds) -> tuple[float, int, str]:
     return change.nodes * change.shape.cpu, change.nodes, change.like
 
 
-def _candidates(bench: Asked) -> list[CapacityChanged]:
+def _candidate_nodes(bench: JobTrial) -> list[CapacityChanged]:
     """Return the nodes on which others have something, those with most free first.
 
     Of nodes that are alike there is one.
@@ -382,7 +382,7 @@ def _candidates(bench: Asked) -> list[CapacityChanged]:
     takes = open_nodes(bench.state)
     alike: dict[tuple[Resources, Resources, bool], CapacityChanged] = {}
     for node in sorted(bench.state.nodes.values(), key=_most_free_first):
-        taken = strangers(node)
+        taken = foreign_resources(node)
         if node.node not in takes or taken == Resources():
             continue
         beside = _has_pods_of(bench.job, node)
@@ -404,16 +404,16 @@ def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
     return -node.free.cpu, -node.free.memory_gib, node.node
 
 
-def _shapes(state: State) -> list[CapacityChanged]:
+def _node_shapes(state: State) -> list[CapacityChanged]:
     """Return a node of each shape, the first by name; of very many shapes the largest."""
     alike: dict[Resources, CapacityChanged] = {}
     for node in sorted(state.nodes.values(), key=lambda node: node.node):
         alike.setdefault(node.allocatable, node)
-    by_size = sorted(alike.values(), key=lambda node: _size(node.allocatable))
+    by_size = sorted(alike.values(), key=lambda node: _room_order(node.allocatable))
     return by_size[-SHAPES_LOOKED_AT:]
 
 
-def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
+def _node_count(bench: JobTrial, like: CapacityChanged) -> Adds | None:
     """Return the fewest further nodes of this shape that help."""
 
     def more(nodes: int) -> Adds:
@@ -423,7 +423,7 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
     return more(nodes) if nodes else None
 
 
-def largest(job: Job) -> Resources:
+def largest_request(job: Job) -> Resources:
     """Return the resources of the whole job at its largest, at most those that a node may have."""
     request = job.request
     sizes = request.resources or RoleResources()
@@ -432,14 +432,16 @@ def largest(job: Job) -> Resources:
     return within_bounds(total_of([sizes.chief, every_ps, every_worker]))
 
 
-def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:
+def _tightest_room(bench: JobTrial, enough: Resources, change: Room) -> Resources:
     """Return the least room that is still enough: of cores, then of GiB, then of devices."""
     enough = _least_of(bench, enough, "cpu", STEP, change)
     enough = _least_of(bench, enough, "memory_gib", STEP, change)
     return _least_of(bench, enough, "gpu", 1, change)
 
 
-def _least_of(bench: Asked, enough: Resources, name: str, step: float, change: Room) -> Resources:
+def _least_of(
+    bench: JobTrial, enough: Resources, name: str, step: float, change: Room
+) -> Resources:
     """Return the room with the least of one resource, to a step, that is still enough."""
     has = getattr(enough, name)
     steps = math.ceil(round(has / step, DIGITS))
@@ -452,5 +454,5 @@ def _least_of(bench: Asked, enough: Resources, name: str, step: float, change: R
     return enough if fewest is None else at(fewest)
 
 
-def _size(room: Resources) -> tuple[int, float, float]:
+def _room_order(room: Resources) -> tuple[int, float, float]:
     return room.gpu, room.cpu, room.memory_gib

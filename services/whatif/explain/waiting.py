@@ -28,14 +28,14 @@ from services.whatif.explain.counterfactual import (
     Settles,
     Trains,
     Waits,
-    given_more,
+    find_outcome,
+    fold_actions,
     landed_state,
-    outcome,
-    said,
-    trained,
+    larger_decision,
+    with_generations_landed,
     without_timers,
 )
-from services.whatif.explain.explanation import Means, expected_speed, holding
+from services.whatif.explain.explanation import Means, expected_speed, tasks_held
 from shared.messages import AllocationDecided, ProgressReported
 
 WAKES = 32
@@ -54,14 +54,14 @@ def by_waiting(
     state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> Means | None:
     """Return the first step of the ladder above by which the job gets more, and its time."""
-    for changes, there in _rungs(state, key, now, rules):
+    for changes, there in _waiting_steps(state, key, now, rules):
         found = _in_time(there, key, now, rules, wishes)
         if found is None:
             continue
         until_s, given = found
         if not changes or until_s > now:
             changes = (*changes, Waits(until_s=until_s))
-        return Means(changes=changes, gives=holding(given))
+        return Means(changes=changes, gives=tasks_held(given))
     return _by_settling(state, key, now, rules)
 
 
@@ -70,20 +70,20 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
 
     A report of the job comes first, if the job gets no more without it.
     """
-    there = trained(state, now)
+    there = with_generations_landed(state, now)
     report = _missing_report(there, key, rules)
     choices: list[tuple[Reports, ...]] = [()]
     if report is not None:
         choices.append((report,))
     for reports in choices:
-        heard_there = heard(there, key, now, *reports)
-        found = outcome(heard_there, key, now, rules)
+        heard_there = with_report(there, key, now, *reports)
+        found = find_outcome(heard_there, key, now, rules)
         if found.given is None:
             continue
         settles = Settles(jobs=_others_decided(key, state, found.state))
         return Means(
-            changes=(*_own_flight(state, key), settles, *reports),
-            gives=holding(found.given),
+            changes=(*_own_pending_generation(state, key), settles, *reports),
+            gives=tasks_held(found.given),
         )
     return None
 
@@ -99,7 +99,7 @@ def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
     return tuple(others)
 
 
-def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
+def settled_states(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     """Yield the states in which all of this has happened, to try other changes in.
 
     The changes that the job needs for it come first. A job that has never said anything may not
@@ -107,44 +107,44 @@ def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     """
     job = state.jobs[key]
     there = landed_state(state, now)
-    own = _own_flight(state, key)
+    own = _own_pending_generation(state, key)
     report = _missing_report(there, key, rules)
     if report is None or job.progress is None:
         yield own, there
     if report is not None:
-        yield (*own, report), heard(there, key, now, report)
+        yield (*own, report), with_report(there, key, now, report)
 
 
 # ---------------------------------------------------------------- one thing after the other
 
 
-def _rungs(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
+def _waiting_steps(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     """Yield the steps 1 to 3 of the ladder above: the changes, and the state after them."""
-    rungs = _rungs_without_report(state, key, now)
+    rungs = _steps_without_report(state, key, now)
     yield from rungs
     for changes, there in rungs:
         report = _missing_report(there, key, rules)
         if report is not None:
-            yield (*changes, report), heard(there, key, now, report)
+            yield (*changes, report), with_report(there, key, now, report)
 
 
-def _rungs_without_report(state: State, key: str, now: float) -> list[Rung]:
+def _steps_without_report(state: State, key: str, now: float) -> list[Rung]:
     """Return the steps 1 and 2: nothing, the job's own generation in flight, everybody's."""
-    own = _own_flight(state, key)
+    own = _own_pending_generation(state, key)
     everybody: list[Trains] = []
     for each in state.jobs:
-        everybody += _own_flight(state, each)
+        everybody += _own_pending_generation(state, each)
     rungs: list[Rung] = [((), state)]
     if own:
-        own_lands = trained(state, now, {key})
+        own_lands = with_generations_landed(state, now, {key})
         rungs.append((own, own_lands))
     if len(everybody) > len(own):
-        all_land = trained(state, now)
+        all_land = with_generations_landed(state, now)
         rungs.append((tuple(everybody), all_land))
     return rungs
 
 
-def _own_flight(state: State, key: str) -> tuple[Trains, ...]:
+def _own_pending_generation(state: State, key: str) -> tuple[Trains, ...]:
     """Return the generation in flight of a job, if there is one."""
     coming = state.jobs[key].pending_generation
     if coming is None:
@@ -163,7 +163,7 @@ def _in_time(
     found = _first_larger_decision(state, key, now, rules, wishes)
     if found is not None:
         return found
-    look_s = _wants_more_s(state, key, now, rules)
+    look_s = _wants_more_at_s(state, key, now, rules)
     if look_s is None:
         return None
     return _first_larger_decision(state, key, now, rules, wishes, look_s)
@@ -185,11 +185,11 @@ def _first_larger_decision(
     for _ in range(WAKES):
         found = decide(state, now, rules, wishes)
         wishes = found.pending_changes
-        given = given_more(found, job)
+        given = larger_decision(found, job)
         if given is not None:
             return now, given
         if found.actions:
-            state = said(state, found.actions, now)
+            state = fold_actions(state, found.actions, now)
             if key not in state.jobs:
                 return None
             continue
@@ -206,7 +206,7 @@ def _next_look_s(wake_s: float | None, look_s: float, now: float) -> float | Non
     return min(times, default=None)
 
 
-def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | None:
+def _wants_more_at_s(state: State, key: str, now: float, rules: Rules) -> float | None:
     """Return the time, to the second, at which a decision without timers gives the job more.
 
     It need not be given that then: the timers of the allocator count, too.
@@ -216,7 +216,7 @@ def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | N
 
     def wants_more(seconds: int) -> bool:
         found = decide(state, now + seconds, at_once)
-        return given_more(found, job) is not None
+        return larger_decision(found, job) is not None
 
     seconds = smallest_enough(LONGEST_S, wants_more)
     return None if seconds is None else now + seconds
@@ -245,7 +245,7 @@ def _is_known(job: Job, runs: AllocationDecided) -> bool:
     return (size.ps, size.workers, runs.batch) in sizes_seen
 
 
-def heard(state: State, key: str, now: float, *reports: Reports) -> State:
+def with_report(state: State, key: str, now: float, *reports: Reports) -> State:
     """Fold such reports. Each says the progress of the job's last real one."""
     for report in reports:
         job = state.jobs[key]

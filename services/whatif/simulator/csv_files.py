@@ -22,10 +22,18 @@ from typing import Any
 
 import msgspec
 
-from services.whatif.simulator.scenario import Bad, Curve, Measured, Point, Reason, Surface, Work
+from services.whatif.simulator.scenario import (
+    Curve,
+    FileError,
+    InvalidFile,
+    Measured,
+    Point,
+    Surface,
+    Work,
+)
 from shared.messages import DNS_LABEL, Span
 
-ALIKE = 0.7  # of an unknown column's name to a known one: a slip of the finger
+SIMILAR_NAME = 0.7  # of an unknown column's name to a known one: a slip of the finger
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -50,24 +58,24 @@ class Table(msgspec.Struct, frozen=True):
     """The rows that could be read, and the reasons against the others."""
 
     rows: list[Row]
-    reasons: list[Reason]
+    reasons: list[FileError]
     at: dict[str, int]
     """The number of each column, counted from one."""
 
-    def against(self, row: Row, column: str, why: str) -> Reason:
+    def against(self, row: Row, column: str, why: str) -> FileError:
         """Return a reason against a cell of a row that could be read."""
         number = self.at.get(column)
-        return _at(row.line, number, column, why)
+        return _error_at(row.line, number, column, why)
 
 
-def _at(line: int, number: int | None, column: str, why: str) -> Reason:
+def _error_at(line: int, number: int | None, column: str, why: str) -> FileError:
     """Return a reason against a cell; its column has a number if it is there."""
     if number:
-        return Reason(line, f", column {number} ({column}): {why}")
-    return Reason(line, f", column {column}: {why}")
+        return FileError(line, f", column {number} ({column}): {why}")
+    return FileError(line, f", column {column}: {why}")
 
 
-def table(text: str, columns: Sequence[Column]) -> Table:
+def read_table(text: str, columns: Sequence[Column]) -> Table:
     """Read a table. Lines without content are skipped.
 
     Columns that nobody knows are left alone, unless they look misspelt.
@@ -84,12 +92,12 @@ def table(text: str, columns: Sequence[Column]) -> Table:
 
     for line in lines:
         if _has_content(line):
-            _take(read, lines.line_num, line, columns)
+            _add_row(read, lines.line_num, line, columns)
 
     if not whole_header:
         return Table([], read.reasons, read.at)
     if not read.rows and not read.reasons:
-        read.reasons.append(Reason(lines.line_num, ": there are no rows"))
+        read.reasons.append(FileError(lines.line_num, ": there are no rows"))
     return read
 
 
@@ -98,59 +106,61 @@ def _has_content(line: Sequence[str]) -> bool:
     return "".join(line).strip() != ""
 
 
-def _no_header(columns: Sequence[Column]) -> Reason:
+def _no_header(columns: Sequence[Column]) -> FileError:
     """Return the reason against a file without a line."""
     wanted = ", ".join(column.name for column in columns if not column.optional)
-    return Reason(1, f": the file is empty; its first line names the columns {wanted}")
+    return FileError(1, f": the file is empty; its first line names the columns {wanted}")
 
 
-def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) -> Iterator[Reason]:
+def _against_header(
+    names: Sequence[str], columns: Sequence[Column], line: int
+) -> Iterator[FileError]:
     """Yield the columns that are lacking, that are there twice, and that look misspelt."""
     known = [column.name for column in columns]
     absent = [name for name in known if name not in names]
     for column in columns:
         if not column.optional and column.name in absent:
-            yield Reason(line, f": no column {column.name!r}")
+            yield FileError(line, f": no column {column.name!r}")
 
     for number, name in enumerate(names, start=1):
         if name in names[: number - 1]:
-            yield _at(line, number, name, "is there twice")
+            yield _error_at(line, number, name, "is there twice")
         elif name not in known:
             meant = _meant_column(name, absent)
             if meant:
-                yield _at(line, number, name, f"no such column; did you mean {meant!r}?")
+                yield _error_at(line, number, name, f"no such column; did you mean {meant!r}?")
 
 
 def _meant_column(name: str, absent: Sequence[str]) -> str:
     """Return the absent column that an unknown one is a misspelling of; empty if there is none."""
-    close = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+    close = difflib.get_close_matches(name, absent, n=1, cutoff=SIMILAR_NAME)
     if not close:
         return ""
     return close[0]
 
 
-def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
+def _add_row(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
     """Add one more row, or the reasons against it."""
     row = Row(line, {})
     reasons = []
     most = max(read.at.values())
     if len(cells) > most:
-        reasons.append(Reason(line, f": has {len(cells)} cells under {most} columns"))
+        reasons.append(FileError(line, f": has {len(cells)} cells under {most} columns"))
 
     # Read all cells, so that every reason is told at once.
     for column in columns:
         number = read.at.get(column.name, 0)
         try:
-            row.cells[column.name] = _value(column, cells, number)
+            row.cells[column.name] = _cell_value(column, cells, number)
         except ValueError as error:
-            reasons.append(_at(line, number, column.name, str(error)))
+            reasons.append(_error_at(line, number, column.name, str(error)))
 
     read.reasons.extend(reasons)
     if not reasons:
         read.rows.append(row)
 
 
-def _value(column: Column, cells: Sequence[str], number: int) -> Any:
+def _cell_value(column: Column, cells: Sequence[str], number: int) -> Any:
     """Return the value of a cell, or the default of an empty or absent one.
 
     `number`: that of the column, counted from one; 0: it is absent.
@@ -165,11 +175,11 @@ def _value(column: Column, cells: Sequence[str], number: int) -> Any:
     return column.default
 
 
-def number(least: float, above: bool = False) -> Callable[[str], float]:
+def number_cell(least: float, above: bool = False) -> Callable[[str], float]:
     """Return a reader of finite numbers that are at least (or above) `least`."""
 
     def read(text: str) -> float:
-        value = _float(text)
+        value = _read_float(text)
         if value < least or (above and value == least):
             relation = "not above" if above else "less than"
             raise ValueError(f"{text} is {relation} {least:g}")
@@ -178,11 +188,11 @@ def number(least: float, above: bool = False) -> Callable[[str], float]:
     return read
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole_number_cell(least: int) -> Callable[[str], int]:
     """Return a reader of whole numbers that are at least `least`."""
 
     def read(text: str) -> int:
-        value = number(least)(text)
+        value = number_cell(least)(text)
         if value != int(value):
             raise ValueError(f"{text} is not a whole number")
         return int(value)
@@ -190,20 +200,20 @@ def whole(least: int) -> Callable[[str], int]:
     return read
 
 
-def label(text: str) -> str:
+def label_cell(text: str) -> str:
     """Read a name as Kubernetes has it."""
     if not re.fullmatch(DNS_LABEL, text):
         raise ValueError(f"{text!r} is no name of small letters, digits and -")
     return text
 
 
-def amount(text: str) -> int:
+def amount_cell(text: str) -> int:
     """Read an amount of work, rounded up to whole samples."""
-    value = number(0.0, above=True)(text)
+    value = number_cell(0.0, above=True)(text)
     return ceil(value)
 
 
-def _float(text: str) -> float:
+def _read_float(text: str) -> float:
     """Read a finite number."""
     try:
         value = float(text)
@@ -214,26 +224,26 @@ def _float(text: str) -> float:
     return value
 
 
-SERVED = (Column("ps", whole(0)), Column("workers", whole(1)))
-ALONE = (Column("gpus", whole(1)),)
+SERVED = (Column("ps", whole_number_cell(0)), Column("workers", whole_number_cell(1)))
+ALONE = (Column("gpus", whole_number_cell(1)),)
 SPEEDS = (
     Column("model", str),
-    Column("global_batch", whole(1)),
-    Column("samples_per_second", number(0.0, above=True)),
+    Column("global_batch", whole_number_cell(1)),
+    Column("samples_per_second", number_cell(0.0, above=True)),
     Column("mode", str, optional=True),
 )
 LOSSES = (
     Column("model", str),
-    Column("samples", number(0.0)),
-    Column("loss", number(float("-inf"))),
+    Column("samples", number_cell(0.0)),
+    Column("loss", number_cell(float("-inf"))),
 )
-COUNT_0 = whole(0)
-COUNT_1 = whole(1)
+COUNT_0 = whole_number_cell(0)
+COUNT_1 = whole_number_cell(1)
 JOBS = (
     Column("job", str),
-    Column("submitted_s", number(0.0)),
+    Column("submitted_s", number_cell(0.0)),
     Column("model", str),
-    Column("samples", amount),
+    Column("samples", amount_cell),
     Column("global_batch", COUNT_1),
     Column("ps", COUNT_0, optional=True),
     Column("min_ps", COUNT_0, optional=True),
@@ -244,28 +254,28 @@ JOBS = (
     Column("batch_min", COUNT_1, optional=True),
     Column("batch_max", COUNT_1, optional=True),
     Column("device_batch_max", COUNT_1, optional=True),
-    Column("ps_cpu", number(0.0), optional=True),
-    Column("worker_cpu", number(0.0), optional=True),
+    Column("ps_cpu", number_cell(0.0), optional=True),
+    Column("worker_cpu", number_cell(0.0), optional=True),
     Column("worker_gpu", COUNT_0, optional=True),
-    Column("priority", whole(-1_000_000), optional=True, default=0),
-    Column("namespace", label, optional=True, default="default"),
+    Column("priority", whole_number_cell(-1_000_000), optional=True, default=0),
+    Column("namespace", label_cell, optional=True, default="default"),
 )
 Cells = Mapping[str, Any]
 Speeds = Mapping[str, Surface]
 
 
-def surfaces(text: str) -> dict[str, Surface]:
+def read_surfaces(text: str) -> dict[str, Surface]:
     """Return each model's true speeds; raise `Bad`."""
-    read = table(text, (*_form(text), *SPEEDS))
-    _raise(read, _two_modes(read))
+    read = read_table(text, (*_speed_columns(text), *SPEEDS))
+    _raise_errors(read, _mixed_mode_errors(read))
     points: dict[str, list[Measured]] = {}
     for row in read.rows:
         of_model = points.setdefault(row.cells["model"], [])
-        of_model.append(_measured(row.cells))
+        of_model.append(_measured_row(row.cells))
     return {model: Surface(known) for model, known in points.items()}
 
 
-def _form(text: str) -> tuple[Column, ...]:
+def _speed_columns(text: str) -> tuple[Column, ...]:
     """Return the columns of the size: with ps, or devices alone."""
     content = text.removeprefix("\ufeff").lstrip()
     first_line, _, _ = content.partition("\n")
@@ -275,7 +285,7 @@ def _form(text: str) -> tuple[Column, ...]:
     return SERVED
 
 
-def _measured(cells: Cells) -> Measured:
+def _measured_row(cells: Cells) -> Measured:
     """Return the measured speed of a row."""
     batch = cells["global_batch"]
     speed = cells["samples_per_second"]
@@ -284,7 +294,7 @@ def _measured(cells: Cells) -> Measured:
     return Measured(cells["ps"], cells["workers"], batch, speed)
 
 
-def _two_modes(read: Table) -> Iterator[Reason]:
+def _mixed_mode_errors(read: Table) -> Iterator[FileError]:
     """Yield a reason for each row whose model is there in another mode, too."""
     modes: dict[str, str | None] = {}
     for row in read.rows:
@@ -296,10 +306,10 @@ def _two_modes(read: Table) -> Iterator[Reason]:
             yield read.against(row, "mode", why)
 
 
-def losses(text: str) -> dict[str, Curve]:
+def read_losses(text: str) -> dict[str, Curve]:
     """Return each model's loss curve; raise `Bad`."""
-    read = table(text, LOSSES)
-    _raise(read, ())
+    read = read_table(text, LOSSES)
+    _raise_errors(read, ())
     points: dict[str, list[Point]] = {}
     for row in read.rows:
         cells = row.cells
@@ -308,22 +318,22 @@ def losses(text: str) -> dict[str, Curve]:
     return {model: Curve(known) for model, known in points.items()}
 
 
-def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
+def read_jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
     """Return the jobs in the order of their submission; raise `Bad`.
 
     `measured` is None if the speeds could not be read: then the models go unchecked.
     """
-    read = table(text, JOBS)
+    read = read_table(text, JOBS)
     surface_of = measured or {}
     works = []
-    reasons = list(_named_twice(read))
+    reasons = list(_duplicate_name_errors(read))
     for row in read.rows:
         surface = surface_of.get(row.cells["model"])
         work = _work(row.cells, surface)
-        reasons += _wrong(read, row, work, measured)
+        reasons += _row_errors(read, row, work, measured)
         works.append(work)
 
-    _raise(read, reasons)
+    _raise_errors(read, reasons)
     works.sort(key=lambda work: work.submitted_s)
     return tuple(works)
 
@@ -379,26 +389,26 @@ def _span(
     return Span(start=start, min=given.get(*least), max=given.get(*most))
 
 
-def _wrong(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterator[Reason]:
+def _row_errors(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterator[FileError]:
     """Yield the reasons against one job."""
-    yield from _wrong_span(read, row, "global_batch", work.batch)
-    yield from _wrong_span(read, row, "ps", work.ps)
-    yield from _wrong_span(read, row, "workers", work.workers)
+    yield from _span_errors(read, row, "global_batch", work.batch)
+    yield from _span_errors(read, row, "ps", work.ps)
+    yield from _span_errors(read, row, "workers", work.workers)
     if work.ps.min == 0 < work.ps.max:
         why = f"0 ps means none throughout, but up to {work.ps.max} are allowed"
         yield read.against(row, "ps", why)
     if measured is not None:
-        yield from _wrong_model(read, row, work, measured)
+        yield from _model_errors(read, row, work, measured)
 
 
-def _wrong_span(read: Table, row: Row, column: str, span: Span) -> Iterator[Reason]:
+def _span_errors(read: Table, row: Row, column: str, span: Span) -> Iterator[FileError]:
     """Yield a reason if a start is not between the least and the most."""
     if not span.min <= span.start <= span.max:
         why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
         yield read.against(row, column, why)
 
 
-def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterator[Reason]:
+def _model_errors(read: Table, row: Row, work: Work, measured: Speeds) -> Iterator[FileError]:
     """Yield a reason if the model was not measured, or not in this form."""
     surface = measured.get(work.model)
     if surface is None:
@@ -410,7 +420,7 @@ def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterato
         yield read.against(row, "ps", f"{work.model!r} was not measured {form} ps")
 
 
-def _named_twice(read: Table) -> Iterator[Reason]:
+def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
     """Yield a reason for each row of a job whose name is there in another row, too."""
     rows_of = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
@@ -420,8 +430,8 @@ def _named_twice(read: Table) -> Iterator[Reason]:
             yield read.against(row, "job", f"{job!r} is there {times} times")
 
 
-def _raise(read: Table, more: Iterable[Reason]) -> None:
+def _raise_errors(read: Table, more: Iterable[FileError]) -> None:
     """Raise `Bad` if there is any reason against the file."""
     reasons = [*read.reasons, *more]
     if reasons:
-        raise Bad(reasons)
+        raise InvalidFile(reasons)

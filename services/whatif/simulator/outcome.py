@@ -32,7 +32,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The events under one policy."""
 
     policy: str
-    records: tuple[Record, ...]
+    records: tuple[JobRecord, ...]
     held: tuple[Held, ...]
     """An entry for each change."""
     decision_ms: tuple[float, ...]
@@ -46,7 +46,7 @@ Share = tuple[float, float, float, float]
 """From one time to another: the amount that our pods hold, and the amount offered to us."""
 
 
-def figures(run: Run) -> Figures:
+def run_figures(run: Run) -> Figures:
     """Return the figures by the names under which they are handed out.
 
     Figures of completed jobs are None if there is none.
@@ -55,17 +55,17 @@ def figures(run: Run) -> Figures:
     mean_s = float(np.mean(times)) if times else None
     paused_s = sum(record.paused_s for record in run.records)
     return {
-        "jct_mean_s": _rounded(mean_s),
+        "jct_mean_s": _rounded_figure(mean_s),
         "jct_median_s": percentile(times, 50),
         "jct_p95_s": percentile(times, 95),
         "jct_p99_s": percentile(times, 99),
-        "wait_max_s": _rounded(wait_max_s(run)),
-        "makespan_s": _rounded(makespan_s(run)),
-        "utilisation": _rounded(utilisation(run)),
+        "wait_max_s": _rounded_figure(wait_max_s(run)),
+        "makespan_s": _rounded_figure(makespan_s(run)),
+        "utilisation": _rounded_figure(utilisation(run)),
         "completed": len(times),
         "submitted": len(run.records),
         "resizes": sum(record.resizes for record in run.records),
-        "paused_s": _rounded(paused_s),
+        "paused_s": _rounded_figure(paused_s),
         "decisions": len(run.decision_ms),
         "decision_ms_p50": percentile(run.decision_ms, 50),
         "decision_ms_p99": percentile(run.decision_ms, 99),
@@ -107,7 +107,7 @@ def utilisation(run: Run) -> float | None:
     last_s = first_s + (makespan_s(run) or 0.0)
     held = 0.0
     offered = 0.0
-    for from_s, to_s, used, free in shares(run):
+    for from_s, to_s, used, free in held_and_offered(run):
         seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
         held += used * seconds
         offered += free * seconds
@@ -117,7 +117,7 @@ def utilisation(run: Run) -> float | None:
     return None
 
 
-def shares(run: Run) -> list[Share]:
+def held_and_offered(run: Run) -> list[Share]:
     """Return (from, to, held, offered) between changes.
 
     The unit is devices if any job wants one, else cores.
@@ -146,7 +146,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     """Return a percentile (`share` in 0..100), rounded; None without values."""
     if not values:
         return None
-    return _rounded(float(np.percentile(values, share)))
+    return _rounded_figure(float(np.percentile(values, share)))
 
 
 def _first_s(run: Run) -> float:
@@ -154,7 +154,7 @@ def _first_s(run: Run) -> float:
     return min((record.work.submitted_s for record in run.records), default=0.0)
 
 
-def _rounded(value: float | None) -> float | None:
+def _rounded_figure(value: float | None) -> float | None:
     if value is None:
         return None
     return round(value, 6)
@@ -165,7 +165,7 @@ SizeChange = tuple[float, int, int, int]
 
 
 @dataclass
-class Record:
+class JobRecord:
     """The history of one job."""
 
     work: Work
@@ -178,7 +178,7 @@ class Record:
     sizes: list[SizeChange] = field(default_factory=list)
     """An entry for each change of the size, and for the end."""
 
-    def decided(self, decision: AllocationDecided, now: float) -> None:
+    def add_decision(self, decision: AllocationDecided, now: float) -> None:
         """Note the size of a decision, if it is another one."""
         ps = role_count(decision, "ps")
         workers = role_count(decision, "worker")
@@ -187,7 +187,7 @@ class Record:
             return
         self.sizes.append((now, *size))
 
-    def resumed(self, now: float, stopped_s: float) -> None:
+    def add_resumption(self, now: float, stopped_s: float) -> None:
         """Note that a generation trains: the first starts the job, a later one is a resize."""
         if self.started_s is None:
             self.started_s = now
@@ -202,14 +202,14 @@ class Record:
         self.sizes.append((now, 0, 0, 0))
 
     @property
-    def completed(self) -> bool:
+    def is_completed(self) -> bool:
         """True if the job succeeded."""
         return self.outcome == "succeeded"
 
     @property
     def completion_s(self) -> float | None:
         """Seconds from submission to the end, waiting included; None if it was not completed."""
-        if not self.completed or self.finished_s is None:
+        if not self.is_completed or self.finished_s is None:
             return None
         return self.finished_s - self.work.submitted_s
 

@@ -29,9 +29,9 @@ from msgspec.structs import replace
 from services.allocator.policies.contract import Reading
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply
-from services.whatif.event_log import Told
-from services.whatif.fake_cluster import Grounds
-from services.whatif.simulator.outcome import Record, Run
+from services.whatif.event_log import LogEntry
+from services.whatif.fake_cluster import RecordedCluster
+from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Curve, Measured, Point, Scenario, Surface, Work
 from shared.messages import (
     AllocationDecided,
@@ -52,7 +52,7 @@ REPORT_S = (1.0, 60.0)
 """The shortest and the longest time between two reports that is simulated."""
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded log."""
 
     scenario: Scenario
@@ -67,7 +67,7 @@ class Known:
     """One job by the log."""
 
     accepted: JobAccepted
-    record: Record
+    record: JobRecord
     readings: list[Reading] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
     """Seconds that hand-overs took."""
@@ -77,12 +77,12 @@ class Known:
     """The time at which it lost a task that is not replaced yet."""
 
 
-def past(log: Sequence[Told]) -> Past:
+def read_recorded_run(log: Sequence[LogEntry]) -> RecordedRun:
     """Return the scenario and the run of a log of at least one message, by time."""
-    grounds = Grounds()
+    grounds = RecordedCluster()
     whole = []
     left_out = []
-    for known in _fold(log, grounds).values():
+    for known in _fold_log(log, grounds).values():
         record = known.record
         if known.total:
             record.work = replace(record.work, samples=known.total)
@@ -97,10 +97,10 @@ def past(log: Sequence[Told]) -> Past:
         decision_ms=(),
         ended_s=log[-1].at_s - log[0].at_s,
     )
-    return Past(scenario=_scenario(whole, grounds), run=run, left_out=tuple(left_out))
+    return RecordedRun(scenario=_scenario(whole, grounds), run=run, left_out=tuple(left_out))
 
 
-def _fold(log: Sequence[Told], grounds: Grounds) -> dict[int, Known]:
+def _fold_log(log: Sequence[LogEntry], grounds: RecordedCluster) -> dict[int, Known]:
     """Return the accepted jobs of a log by their uid; `grounds` sees the nodes."""
     jobs: dict[int, Known] = {}
     state = State()
@@ -111,13 +111,13 @@ def _fold(log: Sequence[Told], grounds: Grounds) -> dict[int, Known]:
         state = apply(state, message, told.stream, told.sequence, told.at_s)
         now = told.at_s - from_s
         if isinstance(message, CapacityChanged):
-            grounds.see(message, now)
+            grounds.observe(message, now)
         elif isinstance(message, JobAccepted):
-            _begin(jobs, message, state, from_s)
+            _begin_job(jobs, message, state, from_s)
         elif isinstance(message, JobMessage):
             known = _job_of(jobs, message)
             if known is not None:
-                _note(known, message, state, now)
+                _note_entry(known, message, state, now)
     return jobs
 
 
@@ -129,7 +129,7 @@ def _job_of(jobs: Mapping[int, Known], message: JobMessage) -> Known | None:
     return known
 
 
-def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
+def _begin_job(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
     """Add an accepted job, if it is the one that the state has."""
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
@@ -138,7 +138,7 @@ def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: 
     name = _unused_name(jobs, accepted)
     submitted_s = max(0.0, job.asked_s - from_s)
     work = _work_of(accepted.request, name, submitted_s)
-    jobs[accepted.uid] = Known(accepted, Record(work))
+    jobs[accepted.uid] = Known(accepted, JobRecord(work))
 
 
 def _unused_name(jobs: Mapping[int, Known], accepted: JobAccepted) -> str:
@@ -171,7 +171,7 @@ def _work_of(asked: JobRequested, name: str, submitted_s: float) -> Work:
     )
 
 
-def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
+def _note_entry(known: Known, message: JobMessage, state: State, now: float) -> None:
     """Note a message about a job that was accepted; `state` has it already."""
     job = state.jobs.get(message.key())
     record = known.record
@@ -180,7 +180,7 @@ def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
             known.total = message.total_samples
             known.readings.append(job.recent[-1])
     elif isinstance(message, AllocationDecided):
-        record.decided(message, now)
+        record.add_decision(message, now)
     elif isinstance(message, TrainingResumed):
         _note_resumed(known, message, now)
     elif isinstance(message, TaskExited):
@@ -197,7 +197,7 @@ def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
     stopped_s = known.lost_s
     if resumed.pause_s is not None:
         stopped_s = now - resumed.pause_s
-    known.record.resumed(now, stopped_s)
+    known.record.add_resumption(now, stopped_s)
     known.lost_s = inf
 
 
@@ -211,7 +211,7 @@ def _needs(job: Job, pod: str) -> bool:
 # ---------------------------------------------------------------- the scenario of a log
 
 
-def _scenario(jobs: Sequence[Known], grounds: Grounds) -> Scenario:
+def _scenario(jobs: Sequence[Known], grounds: RecordedCluster) -> Scenario:
     """Return the scenario of the jobs whose amount of work is known."""
     works = []
     pauses: list[float] = []

@@ -35,8 +35,8 @@ from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
-from services.whatif.fake_cluster import Held, Machines
-from services.whatif.simulator.outcome import Record, Run
+from services.whatif.fake_cluster import Held, SimulatedCluster
+from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Scenario, Tenant, Work
 from services.whatif.simulator.training import Training
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, Message, OwnPod, TaskExited
@@ -64,7 +64,7 @@ def simulate(
     watch: Watch | None = None,
 ) -> Run:
     """Run one policy (that of `rules`, for jobs that name none) on one world."""
-    loop = Loop(scenario, rules, seed, clock)
+    loop = SimulationLoop(scenario, rules, seed, clock)
     world = loop.world
     last_s = patience_s(scenario)
     while (now := loop.next_s()) < last_s:
@@ -108,7 +108,7 @@ def _longest_training_s(scenario: Scenario, work: Work) -> float:
     return work.samples / slowest
 
 
-class Loop:
+class SimulationLoop:
     """The state of one run: the world, and the allocator's knowledge of it."""
 
     def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Clock) -> None:
@@ -137,7 +137,7 @@ class Loop:
     def step(self, now: float) -> None:
         """Hear the facts of a moment, and decide until nothing more is said."""
         self.now = now
-        self._hear(self.world.happen(now))
+        self._hear(self.world.run_events(now))
         self._answer()
         for _ in range(PASSES):
             if not self._decide():
@@ -151,7 +151,7 @@ class Loop:
             self._hear([action])
             self._enact(action)
 
-        self._hear(self.world.seen(self.now))
+        self._hear(self.world.changed_nodes(self.now))
         return bool(actions)
 
     def _next_decisions(self) -> Decisions:
@@ -172,7 +172,7 @@ class Loop:
     def _enact(self, action: AllocationDecided | JobFinished) -> None:
         """Let the world follow a decision."""
         if isinstance(action, JobFinished):
-            self.world.over(action, self.now)
+            self.world.close_job(action, self.now)
         else:
             self.world.enact(action, self.now)
 
@@ -189,7 +189,7 @@ class Loop:
                 accepted_s=self.now,
             )
             self._hear([accepted])
-            self.world.accepted(accepted)
+            self.world.prepare_training(accepted)
 
     def _hear(self, messages: Iterable[Message]) -> None:
         """Fold messages into the allocator's state."""
@@ -213,8 +213,8 @@ class World:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.machines = Machines(scenario.cluster.named())
-        self.records: dict[str, Record] = {}
+        self.machines = SimulatedCluster(scenario.cluster.resources_by_node())
+        self.records: dict[str, JobRecord] = {}
         self.trainings: dict[str, Training] = {}
         self.held: list[Held] = []
         """An entry for each change."""
@@ -226,12 +226,12 @@ class World:
 
         for work in scenario.jobs:
             request = work.request()
-            self.records[request.key()] = Record(work)
-            self._at(work.submitted_s, partial(self._arrives, work))
+            self.records[request.key()] = JobRecord(work)
+            self._plan_event(work.submitted_s, partial(self._submit_job, work))
         self.left = len(self.records)
         """Jobs that are not over."""
         for tenant in scenario.cluster.tenants:
-            self._at(tenant.from_s, partial(self._comes, tenant))
+            self._plan_event(tenant.from_s, partial(self._add_tenant, tenant))
 
     # ------------------------------------------------------------ time
 
@@ -244,7 +244,7 @@ class World:
             next_s = min(next_s, self.next_report_s)
         return next_s
 
-    def happen(self, now: float) -> Facts:
+    def run_events(self, now: float) -> Facts:
         """Let the events of this moment happen; return their facts."""
         reporting = now >= self.next_report_s
         self.next_report_s = _multiple_after(now, self.scenario.report_s)
@@ -255,47 +255,47 @@ class World:
             facts += happens(now)
 
         if reporting:
-            facts += self._reports(now)
-        facts += self.seen(now)
+            facts += self._progress_reports(now)
+        facts += self.changed_nodes(now)
         return facts
 
-    def seen(self, now: float) -> Facts:
+    def changed_nodes(self, now: float) -> Facts:
         """Return the nodes that changed."""
         machines = self.machines
-        facts: Facts = list(machines.facts(now))
+        facts: Facts = list(machines.capacity_facts(now))
         if facts:
-            self.held.append((now, machines.used(), machines.offered()))
+            self.held.append((now, machines.held_amount(), machines.offered_amount()))
         return facts
 
-    def _at(self, time_s: float, happens: Happens, first: bool = False) -> None:
+    def _plan_event(self, time_s: float, happens: Happens, first: bool = False) -> None:
         """Plan an event. `first`: before the others of its time."""
         heappush(self.events, (time_s, not first, next(self.ordinals), happens))
 
     # ------------------------------------------------------------ events from outside
 
-    def _arrives(self, work: Work, now: float) -> Facts:
+    def _submit_job(self, work: Work, now: float) -> Facts:
         """Let a job be submitted."""
         return [work.request()]
 
-    def accepted(self, message: JobAccepted) -> None:
+    def prepare_training(self, message: JobAccepted) -> None:
         """Prepare the training of an accepted job."""
         key = message.key()
         work = self.records[key].work
         self.trainings[key] = Training(work, message.uid, self.scenario, self.seed)
 
-    def _comes(self, tenant: Tenant, now: float) -> Facts:
+    def _add_tenant(self, tenant: Tenant, now: float) -> Facts:
         """Let a tenant come; pods of ours may have to go."""
         if tenant.to_s is not None:
-            self._at(tenant.to_s, partial(self._leaves, tenant), first=True)
-        evicted = self.machines.tenant(tenant.node, tenant.cpu)
-        return [self._loses(tenant.node, pod, now) for pod in evicted]
+            self._plan_event(tenant.to_s, partial(self._remove_tenant, tenant), first=True)
+        evicted = self.machines.change_tenant(tenant.node, tenant.cpu)
+        return [self._evict_task(tenant.node, pod, now) for pod in evicted]
 
-    def _leaves(self, tenant: Tenant, now: float) -> Facts:
+    def _remove_tenant(self, tenant: Tenant, now: float) -> Facts:
         """Let a tenant leave."""
-        self.machines.tenant(tenant.node, -tenant.cpu)
+        self.machines.change_tenant(tenant.node, -tenant.cpu)
         return []
 
-    def _loses(self, node: str, pod: OwnPod, now: float) -> TaskExited:
+    def _evict_task(self, node: str, pod: OwnPod, now: float) -> TaskExited:
         """Evict a task. A job that needs it stands still until the allocator has replaced it."""
         training = self.trainings[f"{pod.namespace}.{pod.job}"]
         task, generation, wanted = training.task_of(pod.pod)
@@ -321,11 +321,11 @@ class World:
         """Do the launcher's part for a decision."""
         key = decided.key()
         training = self.trainings[key]
-        self.records[key].decided(decided, now)
-        self._put(decided)
+        self.records[key].add_decision(decided, now)
+        self._put_pods(decided)
         if training.keeps_tasks(decided):
-            training.go(decided, now)
-            self._plan(key)
+            training.start_training(decided, now)
+            self._plan_end(key)
             return
 
         overtaken = training.comes
@@ -333,30 +333,30 @@ class World:
 
         # Of a decision that was overtaken remain the pods that run, or are wanted now.
         keep = _serials(decided) | _serials(training.runs)
-        self._remove(overtaken, keep)
+        self._remove_pods(overtaken, keep)
         if not decided.tasks:
-            self._remove(training.runs, set())
+            self._remove_pods(training.runs, set())
             training.runs = None
             training.comes = None
             return
 
-        resumes = partial(self._resumes, key, training.turn)
-        self._at(now + self.scenario.restart_s, resumes)
+        resumes = partial(self._resume_job, key, training.turn)
+        self._plan_event(now + self.scenario.restart_s, resumes)
 
-    def _resumes(self, key: str, turn: int, now: float) -> Facts:
+    def _resume_job(self, key: str, turn: int, now: float) -> Facts:
         """Let the decision in flight take over, if it is still the one of that turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn or training.comes is None:
             return []
 
         decided = training.comes
-        self.records[key].resumed(now, training.stopped_s)
-        self._remove(training.runs, _serials(decided))
-        fact = training.resumed(decided, now)
-        self._plan(key)
+        self.records[key].add_resumption(now, training.stopped_s)
+        self._remove_pods(training.runs, _serials(decided))
+        fact = training.resume_generation(decided, now)
+        self._plan_end(key)
         return [fact]
 
-    def _put(self, decided: AllocationDecided) -> None:
+    def _put_pods(self, decided: AllocationDecided) -> None:
         """Put the pods of a decision on their nodes."""
         for task in decided.tasks:
             pod = OwnPod(
@@ -365,54 +365,54 @@ class World:
                 pod=task.pod(decided.job),
                 resources=task.resources,
             )
-            self.machines.put(task.node, pod)
+            self.machines.put_pod(task.node, pod)
 
-    def _remove(self, decided: AllocationDecided | None, keep: AbstractSet[int]) -> None:
+    def _remove_pods(self, decided: AllocationDecided | None, keep: AbstractSet[int]) -> None:
         """Remove the pods of a decision, but those whose serials are to be kept."""
         if decided is None:
             return
         for task in decided.tasks:
             if task.serial not in keep:
                 pod = task.pod(decided.job)
-                self.machines.remove(task.node, decided.namespace, pod)
+                self.machines.remove_pod(task.node, decided.namespace, pod)
 
     # ------------------------------------------------------------ the course of training
 
-    def _plan(self, key: str) -> None:
+    def _plan_end(self, key: str) -> None:
         """Expect the job's end, if it comes before the next report changes its speed."""
         training = self.trainings[key]
         training.turn += 1
         ends_s = training.ends_s()
         if ends_s <= self.next_report_s:
-            self._at(ends_s, partial(self._ends, key, training.turn))
+            self._plan_event(ends_s, partial(self._finish_job, key, training.turn))
 
-    def _reports(self, now: float) -> Facts:
+    def _progress_reports(self, now: float) -> Facts:
         """Return the reports of the jobs that train."""
         facts: Facts = []
         for key, training in self.trainings.items():
             if training.speed > 0 and training.runs and now > training.told_s:
                 facts.append(training.report(training.runs, now))
-                self._plan(key)
+                self._plan_end(key)
         return facts
 
-    def _ends(self, key: str, turn: int, now: float) -> Facts:
+    def _finish_job(self, key: str, turn: int, now: float) -> Facts:
         """Let a job succeed, if this is still its turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn:
             return []
 
         finished = training.finish_work(now)
-        self.over(finished, now)
+        self.close_job(finished, now)
         return [finished]
 
-    def over(self, finished: JobFinished, now: float) -> None:
+    def close_job(self, finished: JobFinished, now: float) -> None:
         """Remove everything of a job that is over."""
         key = finished.key()
         training = self.trainings.pop(key)
         self.records[key].over(finished.outcome, now)
         self.left -= 1
-        self._remove(training.runs, set())
-        self._remove(training.comes, set())
+        self._remove_pods(training.runs, set())
+        self._remove_pods(training.comes, set())
 
 
 def _serials(decided: AllocationDecided | None) -> set[int]:

@@ -150,7 +150,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[Tenant, ...] = ()
     quotas: Quotas = {}
 
-    def named(self) -> dict[str, Resources]:
+    def resources_by_node(self) -> dict[str, Resources]:
         """Return the resources of each node."""
         found = {}
         for machine in self.nodes:
@@ -217,11 +217,11 @@ class Surface:
             self.most_ps = max(self.most_ps, point.ps)
             self.most_workers = max(self.most_workers, point.workers)
             if point.ps:
-                served.append(_row(point, point.batch, point.ps, point.workers))
+                served.append(_log_point(point, point.batch, point.ps, point.workers))
             else:
-                alone.append(_row(point, point.batch, point.workers))
-        self.served = _axis(served)
-        self.alone = _axis(alone)
+                alone.append(_log_point(point, point.batch, point.workers))
+        self.served = _make_axis(served)
+        self.alone = _make_axis(alone)
 
     def speed(self, ps: int, workers: int, batch: float) -> float:
         """Return the samples a second.
@@ -241,19 +241,19 @@ class Surface:
             at = (log(batch), log(workers))
         if axis is None:
             return 0.0
-        return exp(_read(axis, at))
+        return exp(_interpolate(axis, at))
 
 
 # ---------------------------------------------------------------- axes
 
 
-def _row(point: Measured, *at: int) -> Row:
+def _log_point(point: Measured, *at: int) -> Row:
     """Return a point of a surface; `at`: its coordinates."""
     place = tuple(map(log, at))
     return place, log(point.samples_per_second)
 
 
-def _axis(rows: Sequence[Row]) -> Axis | float | None:
+def _make_axis(rows: Sequence[Row]) -> Axis | float | None:
     """Return the first axis of the points, with the others below; log v, if there is no axis left.
 
     Return None without points.
@@ -268,7 +268,7 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
     numbers = sorted(grouped)
     thens = []
     for x in numbers:
-        then = _axis(grouped[x])
+        then = _make_axis(grouped[x])
         if then is not None:
             thens.append(then)
     return Axis(tuple(numbers), tuple(thens))
@@ -283,7 +283,7 @@ def _grouped_rows(rows: Sequence[Row]) -> dict[float, list[Row]]:
     return grouped
 
 
-def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
+def _interpolate(axis: Axis | float, at: tuple[float, ...]) -> float:
     """Return log v at a point."""
     if isinstance(axis, float):
         return axis
@@ -291,31 +291,31 @@ def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
     rest = at[1:]
     above = bisect_right(axis.at, x)
     if above == 0:
-        return _read(axis.then[0], rest) + x - axis.at[0]
+        return _interpolate(axis.then[0], rest) + x - axis.at[0]
     if above == len(axis.at):
-        return _beyond(axis, x, rest)
+        return _extrapolate(axis, x, rest)
 
     below = above - 1
-    from_value = _read(axis.then[below], rest)
-    slope = _slope(axis, above, rest)
+    from_value = _interpolate(axis.then[below], rest)
+    slope = _slope_between(axis, above, rest)
     return from_value + slope * (x - axis.at[below])
 
 
-def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
+def _extrapolate(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
     """Return log v above the largest number of an axis."""
     last = len(axis.at) - 1
     falling = 0.0
     if last:
-        falling = min(0.0, _slope(axis, last, rest))
-    largest = _read(axis.then[last], rest)
+        falling = min(0.0, _slope_between(axis, last, rest))
+    largest = _interpolate(axis.then[last], rest)
     return largest + falling * (x - axis.at[last])
 
 
-def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
+def _slope_between(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
     """Return d log v / d x between a measured number of an axis and the one before."""
     below = above - 1
-    to_value = _read(axis.then[above], rest)
-    from_value = _read(axis.then[below], rest)
+    to_value = _interpolate(axis.then[above], rest)
+    from_value = _interpolate(axis.then[below], rest)
     return (to_value - from_value) / (axis.at[above] - axis.at[below])
 
 
@@ -345,17 +345,17 @@ class Curve:
         return from_y + rise * (samples - from_x) / (to_x - from_x)
 
 
-class Reason(msgspec.Struct, frozen=True, order=True):
+class FileError(msgspec.Struct, frozen=True, order=True):
     """A reason against a file: the line, and the fault there."""
 
     line: int
     said: str
 
 
-class Bad(ValueError):
+class InvalidFile(ValueError):
     """A file that cannot be used; its text has a line for each reason."""
 
-    def __init__(self, reasons: Iterable[Reason]) -> None:
+    def __init__(self, reasons: Iterable[FileError]) -> None:
         self.reasons = tuple(sorted(reasons))
         texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
         super().__init__("\n".join(texts))
@@ -364,7 +364,7 @@ class Bad(ValueError):
 KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 
 
-def cluster(text: str) -> Cluster:
+def read_cluster(text: str) -> Cluster:
     """Return the cluster of a file; raise `Bad`."""
     document, tree = _read_cluster_file(text)
     quotas = document.get("quotas") or {}
@@ -373,12 +373,12 @@ def cluster(text: str) -> Cluster:
     for field, kind in KINDS.items():
         said += _against_entries(document, field, kind)
     if said:
-        raise _bad(tree, said)
+        raise _invalid_file(tree, said)
 
-    spec = _cluster(document)
+    spec = _cluster_of_document(document)
     said = [*_against_names(spec), *_against_tenants(spec)]
     if said:
-        raise _bad(tree, said)
+        raise _invalid_file(tree, said)
     return spec
 
 
@@ -388,16 +388,18 @@ def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
         document = documents.load_yaml(text)
         tree = documents.compose_yaml(text)
     except yaml.MarkedYAMLError as error:
-        raise Bad([_no_yaml(error)]) from error
+        raise InvalidFile([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
+        raise InvalidFile([FileError(1, f": this is no YAML: {error}")]) from error
 
     if not isinstance(document, dict) or tree is None:
-        raise Bad([Reason(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")])
+        raise InvalidFile(
+            [FileError(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")]
+        )
     return document, tree
 
 
-def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
+def _no_yaml(error: yaml.MarkedYAMLError) -> FileError:
     """Return the error at its place in the text; at the start, if it has none."""
     line = 1
     column = 1
@@ -405,22 +407,22 @@ def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
     if mark:
         line = mark.line + 1
         column = mark.column + 1
-    return Reason(line, f", column {column}: this is no YAML: {error.problem}")
+    return FileError(line, f", column {column}: this is no YAML: {error.problem}")
 
 
-def _cluster(document: dict[str, Any]) -> Cluster:
+def _cluster_of_document(document: dict[str, Any]) -> Cluster:
     """Return the cluster of a document without faults in its fields."""
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
     tenants = document.get("tenants") or []
     quotas = document.get("quotas") or {}
     return Cluster(
-        nodes=tuple(_named(nodes)),
+        nodes=tuple(_with_names(nodes)),
         tenants=msgspec.convert(tenants, tuple[Tenant, ...]),
         quotas=msgspec.convert(quotas, Quotas),
     )
 
 
-def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
+def _with_names(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
     """Yield the nodes, those without a name with `node`, or `node-a`, `node-b`, and so on."""
     for number, machine in enumerate(nodes):
         if machine.name:
@@ -478,7 +480,7 @@ def _against_names(spec: Cluster) -> Iterator[str]:
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
     """Yield the tenants that have no node, more than it has, or no time."""
-    has = spec.named()
+    has = spec.resources_by_node()
     for number, tenant in enumerate(spec.tenants):
         where = f"tenants[{number}]"
         node = has.get(tenant.node)
@@ -493,15 +495,15 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
 # ---------------------------------------------------------------- the place of a path in the text
 
 
-def _bad(tree: yaml.Node, reasons: Iterable[str]) -> Bad:
+def _invalid_file(tree: yaml.Node, reasons: Iterable[str]) -> InvalidFile:
     """Return the error with all reasons, each at its place in the text."""
     placed = []
     for why in reasons:
         where, _, _ = why.partition(":")
         path = re.findall(r"[\w-]+", where)
         line, column = _mark(tree, path)
-        placed.append(Reason(line, f", column {column}: {why}"))
-    return Bad(placed)
+        placed.append(FileError(line, f", column {column}: {why}"))
+    return InvalidFile(placed)
 
 
 def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:

@@ -76,7 +76,7 @@ class Training:
         self.samples = min(float(self.work.samples), samples)
         self.at_s = now
 
-    def stop(self, now: float) -> None:
+    def stop_training(self, now: float) -> None:
         """Stand still; a second stop changes nothing."""
         if self.speed > 0:
             self.advance(now)
@@ -85,13 +85,13 @@ class Training:
 
     def lose_task(self, task: TaskPlan, now: float) -> None:
         """Stand still until a task is replaced."""
-        self.stop(now)
+        self.stop_training(now)
         self.lost.add(task.serial)
         self.turn += 1
 
     def expect_tasks(self, decision: AllocationDecided, now: float) -> None:
         """Stand still until the tasks of a decision are there."""
-        self.stop(now)
+        self.stop_training(now)
         if self.runs is None:
             self.stopped_s = now
         self.comes = decision
@@ -103,7 +103,7 @@ class Training:
             return False
         return decision.generation == self.runs.generation
 
-    def go(self, decision: AllocationDecided, now: float) -> None:
+    def start_training(self, decision: AllocationDecided, now: float) -> None:
         """Train by a decision from now on."""
         self.advance(now)
         self.runs = decision
@@ -112,11 +112,11 @@ class Training:
         self.told_s = now
         self.told_samples = self.samples
 
-        self.usage = tuple(map(self._used, decision.tasks))
+        self.usage = tuple(map(self._cores_used, decision.tasks))
         self.mean_speed = self._speed_by(decision)
-        self._draw()
+        self._draw_noise()
 
-    def _draw(self) -> None:
+    def _draw_noise(self) -> None:
         """Draw the speed until the next report."""
         luck = 0.0
         if self.noise:
@@ -132,17 +132,17 @@ class Training:
         if most is not None:
             batch = min(batch, most * workers)
         speed = self.surface.speed(role_count(decision, "ps"), workers, batch)
-        share = min(map(self._share, decision.tasks), default=0.0)
+        share = min(map(self._speed_share, decision.tasks), default=0.0)
         return speed * min(1.0, share)
 
-    def _share(self, task: TaskPlan) -> float:
+    def _speed_share(self, task: TaskPlan) -> float:
         """Return the share of its requested cpu that a task has."""
         asked = self.asked[task.role].cpu
         if not asked:
             return 1.0
         return task.resources.cpu / asked
 
-    def _used(self, task: TaskPlan) -> TaskUsage:
+    def _cores_used(self, task: TaskPlan) -> TaskUsage:
         """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
         asked = self.asked[task.role]
         cpu = min(task.resources.cpu, asked.cpu)
@@ -172,7 +172,7 @@ class Training:
         left = self.work.samples - self.samples
         return self.at_s + left / self.speed
 
-    def resumed(self, decision: AllocationDecided, now: float) -> TrainingResumed:
+    def resume_generation(self, decision: AllocationDecided, now: float) -> TrainingResumed:
         """Train by a decision, and say so.
 
         The pause is told if generation followed generation, not if a task was lost.
@@ -184,7 +184,7 @@ class Training:
             if not self.lost:
                 pause_s = now - self.stopped_s
 
-        self.go(decision, now)
+        self.start_training(decision, now)
         return TrainingResumed(
             job=self.work.job,
             namespace=self.work.namespace,
@@ -206,7 +206,7 @@ class Training:
 
         self.told_s = now
         self.told_samples = self.samples
-        self._draw()
+        self._draw_noise()
 
         return ProgressReported(
             job=self.work.job,

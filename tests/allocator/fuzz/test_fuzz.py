@@ -61,7 +61,7 @@ def test_whatever_happens_every_decision_keeps_the_laws(
     with pytest.MonkeyPatch.context() as patch:
         if policy == EAGER:  # in worlds as small as these hardly anything repays a try
             patch.setattr(exploration, "GAIN", 0.0)
-            patch.setattr(exploration, "pays_from", lambda *_: 0.0)
+            patch.setattr(exploration, "least_repaying_speed", lambda *_: 0.0)
         _lives(World(rules, shape, EACH if policy == MIXED else ("",)), story)
 
 

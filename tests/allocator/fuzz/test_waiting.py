@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.whatif.simulator.outcome import Record, Run
+from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Tenant, Work
 from tests.whatif.simulator.worlds import scenario, span, work
@@ -90,15 +90,15 @@ def world(machines: list[float], shapes: list[Any], *guests: Tenant) -> Scenario
     )
 
 
-def start_s(record: Record) -> float | None:
+def start_s(record: JobRecord) -> float | None:
     return record.sizes[0][0] if record.sizes else None
 
 
-def end_s(done: Run, record: Record) -> float:
+def end_s(done: Run, record: JobRecord) -> float:
     return done.ended_s if record.finished_s is None else record.finished_s
 
 
-def is_before(one: Record, other: Record) -> bool:
+def is_before(one: JobRecord, other: JobRecord) -> bool:
     """Of two jobs, whether the first one is served first; the queue has the order of the
     submissions.
     """
@@ -110,7 +110,7 @@ def is_before(one: Record, other: Record) -> bool:
 
 
 def bound_s(
-    done: Run, record: Record, start: float | None, *guests: Tenant, since_s: float | None = None
+    done: Run, record: JobRecord, start: float | None, *guests: Tenant, since_s: float | None = None
 ) -> float:
     """`start`: when it started, or went on; `since_s`: when it lost tasks."""
     due_s = (record.work.submitted_s if since_s is None else since_s) + AFTER_S
@@ -123,7 +123,7 @@ def bound_s(
     return max([due_s, *(end_s(done, each) for each in running if each is not record)])
 
 
-def back_s(record: Record, *guests: Tenant) -> float | None:
+def back_s(record: JobRecord, *guests: Tenant) -> float | None:
     """When a job of a fixed size went on after it had been evicted, which is all that it ever stood
     still for.
     """
@@ -134,14 +134,14 @@ def back_s(record: Record, *guests: Tenant) -> float | None:
     )
 
 
-def is_fixed(record: Record) -> bool:
+def is_fixed(record: JobRecord) -> bool:
     return (
         record.work.ps.min == record.work.ps.max
         and record.work.workers.min == record.work.workers.max
     )
 
 
-def fits_alone(machines: list[float], record: Record) -> bool:
+def fits_alone(machines: list[float], record: JobRecord) -> bool:
     asked = record.work
     room = sorted(machines, reverse=True)
     for _ in range(asked.ps.min + asked.workers.min):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.fitting import Measured, Prior, fit, fits
+from services.allocator.models.fitting import Prior, UsableObservation, fit_model, fit_models
 from services.allocator.policies.contract import Observed
 
 SHARES = (0.6, 0.1, 0.0, 0.3, 0.0, 0.0, 0.0, 0.1)
 CORES = st.none() | st.sampled_from([0.5, 1.0, 4.0])
 SEEN = st.builds(
-    Measured,
+    UsableObservation,
     st.integers(0, 9),
     st.integers(0, 9),
     st.sampled_from([32, 64]),
@@ -34,24 +34,24 @@ PRIORS = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.lists(SEEN, max_size=20), PRIORS), max_size=5))
 def test_a_model_beside_others_is_the_one_that_it_is_alone(cases):
-    for together, (seen, prior) in zip(fits(cases), cases, strict=True):
-        alone = fit(seen, prior)
+    for together, (seen, prior) in zip(fit_models(cases), cases, strict=True):
+        alone = fit_model(seen, prior)
         assert (together.form, together.usual) == (alone.form, alone.usual)
         assert together.coefficients == pytest.approx(alone.coefficients, rel=1e-6, abs=1e-12)
-        assert together.pull == pytest.approx(alone.pull, rel=1e-5, abs=1e-6)
+        assert together.gp_weights == pytest.approx(alone.gp_weights, rel=1e-5, abs=1e-6)
         assert together.factor == pytest.approx(alone.factor, rel=1e-5, abs=1e-9)
         assert together.misfit == pytest.approx(alone.misfit, rel=1e-6, abs=1e-6)
-        assert (together.speed(2, 3), together.spread(2, 3)) == pytest.approx(
-            (alone.speed(2, 3), alone.spread(2, 3))
+        assert (together.speed(2, 3), together.speed_std(2, 3)) == pytest.approx(
+            (alone.speed(2, 3), alone.speed_std(2, 3))
         )
 
 
 def test_what_is_seen_as_expected_changes_no_coefficient():
     prior = Prior(shares=SHARES, step_s=2.0, batch=64)
-    seen, unseen = fits([([Observed(1, 1, 64, 32.0)], prior), ([], prior)])
+    seen, unseen = fit_models([([Observed(1, 1, 64, 32.0)], prior), ([], prior)])
     assert seen.coefficients == pytest.approx(unseen.coefficients)
-    assert np.abs(seen.pull).max() < 1e-6
+    assert np.abs(seen.gp_weights).max() < 1e-6
 
 
 def test_nothing_to_fit_is_no_error():
-    assert fits([]) == []
+    assert fit_models([]) == []

@@ -13,7 +13,7 @@ from services.allocator.models.memory_forecast import (
     MARGIN,
     STEP_GIB,
     WIDE,
-    foreseen,
+    forecast_use,
     limit_due,
     limit_for,
 )
@@ -28,24 +28,26 @@ def readings(
 
 
 def test_memory_that_grows_is_foreseen():
-    assert foreseen(readings(4.0, 0.1), ahead=10_000) == pytest.approx(4.0 + 0.1 * (19 + 10))
-    assert foreseen(readings(4.0, 0.1, noise=0.02), ahead=10_000) == pytest.approx(6.9, rel=0.08)
+    assert forecast_use(readings(4.0, 0.1), ahead=10_000) == pytest.approx(4.0 + 0.1 * (19 + 10))
+    assert forecast_use(readings(4.0, 0.1, noise=0.02), ahead=10_000) == pytest.approx(
+        6.9, rel=0.08
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
 def test_flat_memory_raises_no_alarm_however_noisy(noise):
     flat = readings(4.0, 0.0, noise=noise)
-    assert foreseen(flat, ahead=1e6) == max(gib for _, gib in flat)
+    assert forecast_use(flat, ahead=1e6) == max(gib for _, gib in flat)
 
 
 def test_memory_that_falls_is_not_expected_to_fall_on():
-    assert foreseen(readings(8.0, -0.1), ahead=10_000) == 8.0
+    assert forecast_use(readings(8.0, -0.1), ahead=10_000) == 8.0
 
 
 def test_two_readings_make_no_trend_and_none_no_answer():
-    assert foreseen([(0.0, 1.0), (1.0, 2.0)], ahead=100) == 2.0
-    assert foreseen([], ahead=100) is None
-    assert foreseen([(0.0, math.nan), (math.inf, 1.0), (1.0, 0.0)], ahead=100) is None
+    assert forecast_use([(0.0, 1.0), (1.0, 2.0)], ahead=100) == 2.0
+    assert forecast_use([], ahead=100) is None
+    assert forecast_use([(0.0, math.nan), (math.inf, 1.0), (1.0, 0.0)], ahead=100) is None
 
 
 def test_growth_is_caught_before_the_limit():
@@ -57,7 +59,7 @@ def test_growth_is_caught_before_the_limit():
     for seen in range(1, len(grows) + 1):
         assert grows[seen - 1][1] < limit
         if seen % 4 == 0:
-            limit = limit_due(limit, foreseen(grows[:seen], ahead=8000), may_shrink=True)
+            limit = limit_due(limit, forecast_use(grows[:seen], ahead=8000), may_shrink=True)
 
 
 def test_a_limit_is_kept_while_it_is_about_right():

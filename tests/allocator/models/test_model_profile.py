@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.models.fitting import fit
+from services.allocator.models.fitting import fit_model
 from services.allocator.models.model_profile import (
     Profile,
     Rates,
     fitted_kind,
-    parts,
     prior_of,
-    told,
+    profile_of,
+    step_parts,
 )
 from services.allocator.models.speed import SHARES
 from services.allocator.policies.contract import Observed, Size
@@ -31,21 +31,21 @@ BATCH = 32
 
 @pytest.mark.parametrize("model", [RESNET_50, INCEPTION_3])
 def test_deep_narrow_networks_compute(model):
-    assert parts(model, FOUR_EACH, BATCH, DEVICE).kind == "compute-bound"
+    assert step_parts(model, FOUR_EACH, BATCH, DEVICE).kind == "compute-bound"
     assert (
-        parts(model, FOUR_EACH, BATCH, replace(DEVICE, link=DEVICE.link / 10)).kind
+        step_parts(model, FOUR_EACH, BATCH, replace(DEVICE, link=DEVICE.link / 10)).kind
         == "communication-bound"
     )
 
 
 @pytest.mark.parametrize("model", [VGG_16, ALEXNET])
 def test_networks_with_large_dense_layers_communicate(model):
-    assert parts(model, FOUR_EACH, BATCH, DEVICE).kind == "communication-bound"
+    assert step_parts(model, FOUR_EACH, BATCH, DEVICE).kind == "communication-bound"
 
 
 def test_ten_times_the_bandwidth_makes_vgg_compute():
     assert (
-        parts(VGG_16, FOUR_EACH, BATCH, replace(DEVICE, link=10 * DEVICE.link)).kind
+        step_parts(VGG_16, FOUR_EACH, BATCH, replace(DEVICE, link=10 * DEVICE.link)).kind
         == "compute-bound"
     )
 
@@ -53,8 +53,8 @@ def test_ten_times_the_bandwidth_makes_vgg_compute():
 def test_a_variable_that_lies_on_one_ps_binds_however_many_there_are():
     split = replace(VGG_16, largest=0.0)
     assert (
-        parts(VGG_16, Size(8, 4), BATCH, DEVICE).transfer
-        > 5 * parts(split, Size(8, 4), BATCH, DEVICE).transfer
+        step_parts(VGG_16, Size(8, 4), BATCH, DEVICE).transfer
+        > 5 * step_parts(split, Size(8, 4), BATCH, DEVICE).transfer
     )
 
 
@@ -72,13 +72,15 @@ def test_who_knows_nothing_of_a_model_believes_the_same_of_all(profile, batch):
 
 
 def test_what_the_trainer_tells_counts_six_operations_a_parameter():
-    assert told(ModelProfile(parameters=1000, bytes=4000, variables=4)) == Profile(4000.0, 6000.0)
+    assert profile_of(ModelProfile(parameters=1000, bytes=4000, variables=4)) == Profile(
+        4000.0, 6000.0
+    )
 
 
 def test_observed_speeds_overrule_the_profile():
     """More workers on one ps make it slower, whatever the profile said."""
     prior = prior_of(RESNET_50, BATCH, rates=replace(DEVICE, link=10 * DEVICE.link))
-    before = fitted_kind(fit([Observed(1, 1, BATCH, 100.0)], prior), Size(1, 1), BATCH)
+    before = fitted_kind(fit_model([Observed(1, 1, BATCH, 100.0)], prior), Size(1, 1), BATCH)
     seen = [Observed(1, w, BATCH, v) for w, v in ((1, 100.0), (2, 55.0), (4, 28.0), (8, 14.0))]
     assert before == "compute-bound"
-    assert fitted_kind(fit(seen, prior), Size(1, 4), BATCH) == "communication-bound"
+    assert fitted_kind(fit_model(seen, prior), Size(1, 4), BATCH) == "communication-bound"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.models.program_history import by_program, kin_of
+from services.allocator.models.program_history import histories_by_program, history_of
 from services.allocator.policies.contract import Plan
 from shared.messages import JobFinished, Program, TaskUsage
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed, span
@@ -25,7 +25,7 @@ def ended(outcome: str = "succeeded", **fields: object) -> Story:
 
 
 def test_a_job_that_succeeded_leaves_its_plan_its_memory_and_its_times():
-    kin = kin_of(by_program(ended().state.closed), request())
+    kin = history_of(histories_by_program(ended().state.closed), request())
     assert kin is not None
     (past,) = kin.past
     assert past.plan == Plan(1, 2, 1.0, 1.0) and past.finished_s == 7.0
@@ -37,7 +37,7 @@ def test_a_job_that_succeeded_leaves_its_plan_its_memory_and_its_times():
 
 
 def test_a_job_that_failed_is_no_guide_but_has_been_seen():
-    kin = kin_of(by_program(ended("failed").state.closed), request())
+    kin = history_of(histories_by_program(ended("failed").state.closed), request())
     assert kin is not None and kin.past == () and kin.observed
 
 
@@ -45,7 +45,7 @@ def test_what_was_never_measured_counts_as_what_its_tasks_had():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
     story.hear(resumed(1), JobFinished(job="mnist", uid=1, outcome="succeeded"))
-    kin = kin_of(by_program(story.state.closed), request())
+    kin = history_of(histories_by_program(story.state.closed), request())
     assert kin is not None and (kin.past[0].ps_gib, kin.past[0].worker_gib, kin.past[0].timed) == (
         1.0,
         1.0,
@@ -56,7 +56,7 @@ def test_what_was_never_measured_counts_as_what_its_tasks_had():
 def test_another_version_of_a_program_is_a_guide_to_the_plan_and_to_nothing_else():
     closed = ended().state.closed
     newer = request(program=Program(name="train.py", digest="sha256-" + "1" * 64))
-    kin = kin_of(by_program(closed), newer)
+    kin = history_of(histories_by_program(closed), newer)
     assert kin is not None and kin.past and kin.observed == () and kin.epoch_samples is None
     other = request(program=Program(name="other.py", digest="sha256-" + "2" * 64))
-    assert kin_of(by_program(closed), other) is None
+    assert history_of(histories_by_program(closed), other) is None

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.fitting import Prior, fit
+from services.allocator.models.fitting import Prior, fit_model
 from services.allocator.models.search import (
     best_of,
     certain_gain,
     expected_gain,
-    means,
+    mean_log_speeds,
     next_probe,
-    predicted,
-    searched,
+    predict_log_speeds,
+    search_sizes,
 )
 from services.allocator.policies.contract import Observed, Size
 
@@ -58,7 +58,7 @@ def test_a_few_probes_come_near_to_the_best_of_many_sizes(probes, least):
     reached = []
     for seed in range(40):
         speeds = surface(seed)
-        reached.append(share(speeds, searched(ALL, BATCH, noisy(speeds, seed), probes).size))
+        reached.append(share(speeds, search_sizes(ALL, BATCH, noisy(speeds, seed), probes).size))
     assert np.mean(reached) > least
 
 
@@ -66,7 +66,7 @@ def test_probing_beats_every_fixed_size():
     worlds = [surface(seed) for seed in range(40)]
     fixed = max(np.mean([share(speeds, size) for speeds in worlds]) for size in ALL)
     found = np.mean(
-        [share(s, searched(ALL, BATCH, noisy(s, n), 8).size) for n, s in enumerate(worlds)]
+        [share(s, search_sizes(ALL, BATCH, noisy(s, n), 8).size) for n, s in enumerate(worlds)]
     )
     assert found > fixed + 0.05
 
@@ -77,7 +77,7 @@ def test_probing_beats_every_fixed_size():
 )
 def test_no_size_is_measured_twice_and_never_more_than_allowed(seed, probes, sizes):
     speeds = surface(seed)
-    found = searched(
+    found = search_sizes(
         sorted(sizes, key=lambda s: (s.ps, s.workers)), BATCH, noisy(speeds, seed), probes
     )
     tried = [Size(o.ps, o.workers) for o in found.observed]
@@ -97,7 +97,7 @@ def test_of_two_that_promise_the_same_the_less_known_gains_more():
 
 
 def test_there_is_no_next_where_all_were_tried():
-    fitted = fit([Observed(1, 1, BATCH, 10.0)])
+    fitted = fit_model([Observed(1, 1, BATCH, 10.0)])
     assert next_probe(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
 
 
@@ -109,18 +109,18 @@ def test_kept_is_the_best_mean_and_not_the_best_luck():
     speeds = {s: 100.0 * s.workers / (s.workers + 4) for s in sizes} | {Size(6, 6): 67.5}
     assert max(speeds, key=lambda s: speeds[s]) == Size(6, 6)
     seen = [Observed(s.ps, s.workers, BATCH, v) for s, v in speeds.items()]
-    assert best_of(fit(seen), sizes, BATCH).workers == 8
+    assert best_of(fit_model(seen), sizes, BATCH).workers == 8
 
 
 def test_a_size_is_certain_only_where_doubt_cannot_change_it():
     seen = [Observed(p, w, BATCH, BATCH * w / 8.0) for p, w in ((8, 1), (8, 2), (8, 4))]
     fitted, tried = (
-        fit(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.0))),
+        fit_model(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.0))),
         [Size(8, w) for w in (1, 2, 4)],
     )
-    best = float(means(fitted, tried, BATCH).max())
+    best = float(mean_log_speeds(fitted, tried, BATCH).max())
     larger, between = certain_gain(
-        *predicted(fitted, [Size(8, 8), Size(8, 3)], BATCH), best
+        *predict_log_speeds(fitted, [Size(8, 8), Size(8, 3)], BATCH), best
     ).tolist()
     assert math.isfinite(larger) and larger > 0.0
     assert between < 0.0

@@ -13,8 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.fitting import Measured, Prior, closest, fit
-from services.allocator.models.speed import TERMS, Fit, Form, Grid, Points, filled, log_speeds
+from services.allocator.models.fitting import Prior, UsableObservation, fit_closest_form, fit_model
+from services.allocator.models.speed import (
+    TERMS,
+    Fit,
+    Form,
+    Grid,
+    Points,
+    grid_log_speeds,
+    pad_rows,
+)
 from services.allocator.policies.contract import Observed
 
 BATCH = 64
@@ -66,21 +74,25 @@ def errors(fitted: Fit, shares: tuple[float, ...], form: Form = "synchronous") -
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
 def test_eight_sizes_tell_of_eighty(shares, form):
-    fitted = fit(observed(shares, SPREAD_OUT, form), Prior(form=form))
+    fitted = fit_model(observed(shares, SPREAD_OUT, form), Prior(form=form))
     assert np.median(errors(fitted, shares, form)) < 0.02
     assert errors(fitted, shares, form).max() < 0.1
 
 
 def test_noise_of_some_per_cent_does_little_harm():
     wrong = [
-        errors(fit(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER) for n in range(20)
+        errors(fit_model(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER)
+        for n in range(20)
     ]
     assert np.median(wrong) < 0.05
 
 
 def test_one_worker_more_helps_where_computing_binds_and_harms_where_transfer_does():
     """By the formula 6 ps with 8 workers compute 1.34 times as fast as with 4."""
-    quick, slow = fit(observed(COMPUTE, SPREAD_OUT)), fit(observed(TRANSFER, SPREAD_OUT))
+    quick, slow = (
+        fit_model(observed(COMPUTE, SPREAD_OUT)),
+        fit_model(observed(TRANSFER, SPREAD_OUT)),
+    )
     assert 1.15 < quick.speed(6, 8) / quick.speed(6, 4) < 1.45
     assert slow.speed(1, 8) < slow.speed(1, 2) < slow.speed(6, 2)
 
@@ -89,13 +101,13 @@ def test_devices_side_by_side_are_the_same_model_without_ps():
     seen = [
         Observed(0, w, BATCH, BATCH / (0.9 / w + 0.1 * (w - 1) / w + 0.05)) for w in (1, 2, 4, 8)
     ]
-    fitted = fit(seen)
+    fitted = fit_model(seen)
     assert fitted.speed(0, 6) == pytest.approx(BATCH / (0.9 / 6 + 0.1 * 5 / 6 + 0.05), rel=0.06)
     assert fitted.seconds(0, 6)["ps"] == fitted.seconds(0, 6)["update"] == 0.0
 
 
 def test_the_seconds_of_all_terms_make_the_step():
-    seconds = fit(observed(TRANSFER, SPREAD_OUT)).seconds(1, 1)
+    seconds = fit_model(observed(TRANSFER, SPREAD_OUT)).seconds(1, 1)
     assert tuple(seconds) == TERMS
     assert sum(seconds.values()) == pytest.approx(1.0, rel=0.1)
     assert max(seconds, key=lambda term: seconds[term]) == "link"
@@ -106,26 +118,26 @@ def test_the_seconds_of_all_terms_make_the_step():
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
 def test_without_an_observation_the_prior_speaks(form):
-    fitted = fit([], Prior(step_s=2.0, form=form, batch=BATCH))
+    fitted = fit_model([], Prior(step_s=2.0, form=form, batch=BATCH))
     assert fitted.speed(1, 1, BATCH) == pytest.approx(BATCH / 2.0)
     assert fitted.speed(4, 4, BATCH) > fitted.speed(1, 1, BATCH) > fitted.speed(1, 1, 1)
 
 
 def test_one_observation_sets_the_level():
-    fitted = fit([Observed(2, 2, BATCH, 500.0)])
+    fitted = fit_model([Observed(2, 2, BATCH, 500.0)])
     assert fitted.speed(2, 2) == pytest.approx(500.0, rel=1e-6)
     assert 400.0 < fitted.speed(4, 4) < 1000.0
 
 
 def test_a_prior_that_knows_the_model_predicts_better_from_one_observation():
     seen = observed(TRANSFER, [(1, 1)])
-    knowing, ignorant = fit(seen, Prior(shares=TRANSFER)), fit(seen)
+    knowing, ignorant = fit_model(seen, Prior(shares=TRANSFER)), fit_model(seen)
     assert errors(knowing, TRANSFER).mean() < errors(ignorant, TRANSFER).mean()
 
 
 def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
     seen = observed(TRANSFER, [(1, 1), (1, 4), (1, 8)])
-    assert [one.form for one in closest([(seen, PRIORS), (seen, PRIORS[::-1])])] == [
+    assert [one.form for one in fit_closest_form([(seen, PRIORS), (seen, PRIORS[::-1])])] == [
         "synchronous"
     ] * 2
 
@@ -134,21 +146,21 @@ def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
 @pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
 def test_where_both_forms_explain_the_speeds_it_matters_little_which_is_taken(shares, form):
     seen = observed(shares, SPREAD_OUT, form)
-    assert np.median(errors(*closest([(seen, PRIORS)]), shares, form)) < 0.06
+    assert np.median(errors(*fit_closest_form([(seen, PRIORS)]), shares, form)) < 0.06
 
 
 # ---------------------------------------------------------------- how far to trust it
 
 
 def test_a_size_that_was_seen_is_surer_than_one_nearby_and_that_one_surer_than_one_far_off():
-    fitted = fit(observed(TRANSFER, [(1, 1), (2, 2), (2, 4)]))
-    assert fitted.spread(2, 2) < fitted.spread(3, 3) < fitted.spread(12, 12)
-    assert fitted.spread(2, 2) < 0.05
+    fitted = fit_model(observed(TRANSFER, [(1, 1), (2, 2), (2, 4)]))
+    assert fitted.speed_std(2, 2) < fitted.speed_std(3, 3) < fitted.speed_std(12, 12)
+    assert fitted.speed_std(2, 2) < 0.05
 
 
 def test_every_observation_makes_it_surer():
     seen = observed(TRANSFER, SPREAD_OUT)
-    spreads = [fit(seen[:n]).spread(5, 5) for n in (1, 3, 5, 8)]
+    spreads = [fit_model(seen[:n]).speed_std(5, 5) for n in (1, 3, 5, 8)]
     assert spreads == sorted(spreads, reverse=True) and spreads[-1] < spreads[0] / 2
 
 
@@ -163,7 +175,7 @@ def test_two_spreads_hold_what_they_should():
             Observed(*SIZES[n], BATCH, float(real[n]))
             for n in chance.choice(len(SIZES), 6, replace=False)
         ]
-        mean, spread = (fitted := fit(seen)).predict(fitted.points(SIZES))
+        mean, spread = (fitted := fit_model(seen)).predict(fitted.points(SIZES))
         inside.append(np.mean(np.abs(np.log(real) - mean) < 2.0 * spread))
     assert 0.85 < np.mean(inside) < 1.0
 
@@ -173,7 +185,9 @@ def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
     knows of passes.
     """
     seen = [Observed(0, 1, 64, 64 / 0.6)]
-    knows, not_told = (fit(seen, Prior(batch=64, device=device)) for device in (64.0, math.inf))
+    knows, not_told = (
+        fit_model(seen, Prior(batch=64, device=device)) for device in (64.0, math.inf)
+    )
     assert knows.speed(0, 1, 6400) == pytest.approx(64 / 0.6, rel=0.02)
     assert not_told.speed(0, 1, 6400) > 1.5 * 64 / 0.6
 
@@ -186,7 +200,7 @@ def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_
         Observed(0, w, 64 * w, 64 * w / (1.0 + 2.0 * (n > 1)), nodes=n)
         for w, n in ((1, 1), (2, 2), (4, 1), (8, 2))
     ]
-    fitted = fit(seen, Prior(batch=64))
+    fitted = fit_model(seen, Prior(batch=64))
     rows = [(0.0, w, 64.0 * w, 1.0, 1.0, apart) for w, apart in ((2.0, 0.0), (4.0, 1.0))]
     together, apart = np.exp(fitted.predict(Points(np.array(rows)))[0]).tolist()
     assert together == pytest.approx(128.0, rel=0.2) and apart == pytest.approx(256 / 3, rel=0.2)
@@ -194,15 +208,15 @@ def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_
 
 def test_shares_are_of_the_first_batch_and_not_of_the_last_that_ran():
     """At the first batch of 32 an unknown half is fixed; so little of a step of 3,200 is."""
-    fitted = fit([Observed(0, 1, 3200, 100.0)], Prior(batch=32))
+    fitted = fit_model([Observed(0, 1, 3200, 100.0)], Prior(batch=32))
     assert 80.0 < fitted.speed(0, 1, 320) <= 100.0
-    assert fit([Observed(0, 1, 3200, 100.0)]).speed(0, 1, 320) < 40.0
+    assert fit_model([Observed(0, 1, 3200, 100.0)]).speed(0, 1, 320) < 40.0
 
 
 def test_an_outlier_loses_its_say():
     seen = observed(TRANSFER, SPREAD_OUT)
     wrong = [*seen[:3], Observed(4, 4, BATCH, seen[3].samples_per_second / 5), *seen[4:]]
-    assert np.median(errors(fit(wrong), TRANSFER)) < 0.1
+    assert np.median(errors(fit_model(wrong), TRANSFER)) < 0.1
 
 
 @settings(max_examples=150, deadline=None)
@@ -219,9 +233,11 @@ def test_an_outlier_loses_its_say():
     st.integers(1, 100),
 )
 def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, workers):
-    fitted = fit(seen, prior)
+    fitted = fit_model(seen, prior)
     assert math.isfinite(fitted.speed(ps, workers, 32)) and fitted.speed(ps, workers, 32) > 0.0
-    assert math.isfinite(fitted.spread(ps, workers, 32)) and fitted.spread(ps, workers, 32) > 0.0
+    assert (
+        math.isfinite(fitted.speed_std(ps, workers, 32)) and fitted.speed_std(ps, workers, 32) > 0.0
+    )
 
 
 # ---------------------------------------------------------------- cores, place, batch
@@ -229,7 +245,7 @@ def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, wor
 
 def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds():
     seen = [Observed(1, 1, BATCH, 10.0, 1.0, 1.0), Observed(1, 1, BATCH, 19.0, 1.0, 2.0)]
-    fitted = fit(seen, Prior(shares=COMPUTE))
+    fitted = fit_model(seen, Prior(shares=COMPUTE))
     one, four = (
         fitted.predict(Points(np.array([[1.0, 1.0, BATCH, 1.0, k, 1.0]])))[0][0] for k in (1.0, 4.0)
     )
@@ -237,14 +253,14 @@ def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds(
 
 
 def test_bytes_that_stay_on_their_node_cost_less():
-    apart = Measured(2, 4, BATCH, 100.0, remote=1.0)
-    fitted = fit([apart], Prior(shares=TRANSFER))
+    apart = UsableObservation(2, 4, BATCH, 100.0, remote=1.0)
+    fitted = fit_model([apart], Prior(shares=TRANSFER))
     together = Points(np.array([[2.0, 4.0, BATCH, 1.0, 1.0, 0.0]]))
     assert fitted.predict(together)[0][0] > math.log(110.0)
 
 
 def test_a_larger_batch_spreads_what_each_step_costs():
-    fitted = fit([Observed(1, 2, 32, 100.0), Observed(1, 2, 64, 150.0)])
+    fitted = fit_model([Observed(1, 2, 32, 100.0), Observed(1, 2, 64, 150.0)])
     assert 150.0 < fitted.speed(1, 2, 128) < 260.0
 
 
@@ -259,7 +275,7 @@ SEEN = st.builds(
     CORES,
 )
 FITS = st.builds(
-    lambda seen, form, device: fit(seen, Prior(form=form, device=device)),
+    lambda seen, form, device: fit_model(seen, Prior(form=form, device=device)),
     st.lists(SEEN, max_size=6),
     st.sampled_from(["synchronous", "asynchronous"]),
     st.sampled_from([8.0, float("inf")]),
@@ -283,12 +299,12 @@ def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
 @given(st.lists(st.tuples(FITS, PS, AXIS, BATCHES), min_size=1, max_size=4))
 def test_a_speed_on_a_grid_is_the_models_at_that_size(jobs):
     fits, *axes = zip(*jobs, strict=True)
-    grid = Grid(*map(filled, axes))
-    for n, found in enumerate(log_speeds(fits, grid, grid.sizes(), [TOGETHER] * len(fits))):
+    grid = Grid(*map(pad_rows, axes))
+    for n, found in enumerate(grid_log_speeds(fits, grid, grid.sizes(), [TOGETHER] * len(fits))):
         sizes = [tuple(map(int, size)) for size in product(*(axis[n].tolist() for axis in grid))]
         assert grid.sizes()[n].tolist() == [list(size) for size in sizes]
         assert found == pytest.approx(alone(fits[n], sizes), abs=1e-9)
 
 
 def test_a_short_row_is_filled_up_with_its_last_number():
-    assert filled([(1, 2, 3), (5,)]).tolist() == [[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]
+    assert pad_rows([(1, 2, 3), (5,)]).tolist() == [[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.placement.free_capacity import free_nodes
-from services.allocator.policies.contract import Want
+from services.allocator.policies.contract import Target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from shared.messages import AllocationDecided, Resources, RoleResources
@@ -52,9 +52,9 @@ class Told:
     def __init__(self) -> None:
         self.ps, self.workers, self.sizes = 1, 1, dict[str, RoleResources | None]()
 
-    def __call__(self, nodes: Any, jobs: Any, now: float) -> list[Want]:
+    def __call__(self, nodes: Any, jobs: Any, now: float) -> list[Target]:
         return [
-            Want(
+            Target(
                 job=job.key,
                 ps=self.ps,
                 workers=self.workers,
@@ -234,13 +234,13 @@ def whims(seed: int) -> Any:
     """A policy that wants anything within bounds, something else each time."""
     chance, turn = random.Random(seed), itertools.count()
 
-    def policy(nodes: Any, jobs: Any, now: float) -> list[Want]:
+    def policy(nodes: Any, jobs: Any, now: float) -> list[Target]:
         return [_whim(job, chance) for job in jobs if next(turn) % 3]
 
     return policy
 
 
-def _whim(job: Any, chance: random.Random) -> Want:
+def _whim(job: Any, chance: random.Random) -> Target:
     stays = job.size is not None and chance.random() < 0.7
     counts = (
         (job.size.ps, job.size.workers)
@@ -257,7 +257,7 @@ def _whim(job: Any, chance: random.Random) -> Want:
         if chance.random() < 0.8
         else None
     )
-    return Want(
+    return Target(
         job=job.key,
         ps=ps,
         workers=workers,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.placement.room import Room
-from services.allocator.policies.contract import Node, Quota, Size, at_start
+from services.allocator.policies.contract import Node, Quota, Size, start_target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.allocator.state.releases import (
@@ -326,7 +326,9 @@ def test_a_job_that_waits_to_grow_leaves_what_it_could_have_to_no_younger_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(
-        POLICIES, "whole", lambda cluster, jobs, now: [at_start(job, "all of it") for job in jobs]
+        POLICIES,
+        "whole",
+        lambda cluster, jobs, now: [start_target(job, "all of it") for job in jobs],
     )
     story = Story(replace(AT_ONCE, policy="whole"))
     older, younger = (

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from services.allocator import snapshot
 from services.allocator.job_views import closed_view
-from services.allocator.models.program_history import by_program
-from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.models.program_history import histories_by_program
+from services.allocator.policies.contract import LossPoint, Observed, Reading
 from services.allocator.state.job import Job
 from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
 from services.allocator.state.state import CLOSED_KEPT, ClosedJob, State, with_summaries
@@ -61,7 +61,7 @@ def long_job(tasks: int, seed: int = 0) -> Job:
         recent=tuple(recent),
         tried=tuple(tried),
         observed=tuple(tried[:8]),
-        curve=tuple(Learned(n, told.random()) for n in range(CURVE_KEPT)),
+        curve=tuple(LossPoint(n, told.random()) for n in range(CURVE_KEPT)),
     )
 
 
@@ -75,7 +75,9 @@ def test_a_summary_teaches_the_same_and_shows_the_same() -> None:
     whole = whole_end(long_job(tasks=8))
     short = ClosedJob(summary_of(whole.job), whole.finished)
 
-    assert by_program({"default.mnist": short}) == by_program({"default.mnist": whole})
+    assert histories_by_program({"default.mnist": short}) == histories_by_program(
+        {"default.mnist": whole}
+    )
     assert closed_view(short) == closed_view(whole)
     assert (short.job.serials, short.job.request) == (whole.job.serials, whole.job.request)
     assert summary_of(short.job) == short.job

@@ -13,7 +13,7 @@ from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Quota
 from services.allocator.steps.reservations import MOST, TRIES, ReservationPlan
 from services.whatif.event_log import Moment
-from services.whatif.explain.explain import explained
+from services.whatif.explain.explain import explain_job
 from shared.messages import JobFinished, JobRequested, Resources, RoleResources
 from tests.allocator.builders import (
     AT_ONCE,
@@ -282,7 +282,7 @@ def test_a_job_of_higher_priority_that_lost_tasks_looks_first_whether_their_room
 def test_explain_says_what_is_reserved() -> None:
     story = filled()
     story.decide(after_s=AFTER_S)
-    told = explained(Moment(story.state, story.now, {}, {}, None), "default.large", story.rules)
+    told = explain_job(Moment(story.state, story.now, {}, {}, None), "default.large", story.rules)
     assert (
         told is not None
         and "reserved for it, because it has waited for more than 900 s: 8 cpu" in told.why

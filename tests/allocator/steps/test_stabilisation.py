@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Observed, Size
+from services.allocator.policies.contract import JobSnapshot, Observed, Size
 from services.allocator.settings import Rules
 from services.allocator.steps.payback import observed_speed, payback_of
 from services.allocator.steps.stabilisation import (
@@ -15,7 +15,7 @@ from services.allocator.steps.stabilisation import (
 from tests.allocator.builders import EVEN, progress, request
 
 RULES = Rules(window_s=2, max_delay_s=5, cooldown_s=10, pause_default_s=5)
-JOB = JobSeen(
+JOB = JobSnapshot(
     key="default.mnist",
     request=request(),
     sizes=EVEN,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from services.console.board.board import Board, apply, begun
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
     AllocationDecided,
@@ -30,7 +30,7 @@ class Log:
 
     def __init__(self, board: Board | None = None) -> None:
         self.board, self.now_s = board or begun(), 0.0
-        self.told: list[Told] = []
+        self.told: list[LogEntry] = []
         self.last = {"weir-orders": 0, "weir-facts": 0}
 
     def say(self, *messages: Message, after_s: float = 1.0) -> Board:
@@ -38,12 +38,12 @@ class Log:
             self.now_s += after_s
             stream = stream_holding(pattern(type(message)))
             self.last[stream] += 1
-            self.told.append(Told(self.now_s, stream, self.last[stream], message))
+            self.told.append(LogEntry(self.now_s, stream, self.last[stream], message))
             self.board = apply(self.board, self.told[-1])
         return self.board
 
 
-def folded(told: Iterable[Told]) -> Board:
+def folded(told: Iterable[LogEntry]) -> Board:
     board = begun()
     for each in told:
         board = apply(board, each)

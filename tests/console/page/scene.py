@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, begun
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
     AllocationDecided,
@@ -90,7 +90,7 @@ STRANGERS = [
 LENGTH_S = 2400.0
 
 
-def told(ends_s: float) -> Iterator[Told]:
+def told(ends_s: float) -> Iterator[LogEntry]:
     """All messages in order; the newest was stored at `ends_s`."""
     said = sorted(_said(), key=lambda pair: pair[0])
     last = dict.fromkeys(("weir-orders", "weir-facts"), 0)
@@ -100,7 +100,7 @@ def told(ends_s: float) -> Iterator[Told]:
         stored_s = ends_s - LENGTH_S + at_s
         if isinstance(message, JobFinished):
             message = replace(message, finished_s=stored_s - SLOW_S)
-        yield Told(stored_s, stream, last[stream], message)
+        yield LogEntry(stored_s, stream, last[stream], message)
 
 
 def board(ends_s: float) -> Board:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from services.console.board.board import apply, begun
 from services.console.page.watch import Watch
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.runtime.process import cancel_tasks
 from shared.text import format_duration
 from tests.allocator.builders import accepted, request, resumed
@@ -174,7 +174,7 @@ async def test_the_table_and_the_timeline_say_the_same_of_a_job_in_every_frame(l
                 step=last.step + percent,
                 total_samples=story.view.total_samples,
             )
-            watch.show(apply(watch.board, Told(time.time(), "weir-facts", sequence, said)))
+            watch.show(apply(watch.board, LogEntry(time.time(), "weir-facts", sequence, said)))
             await until(
                 tab,
                 f"document.querySelector('{ROW} td:nth-of-type(4)').textContent === '{percent}\\u00a0%'",
@@ -212,7 +212,7 @@ async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> Non
 
 async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None:
     async with served(
-        Still(apply(begun(), Told(time.time() - 5, "weir-facts", 1, holding(pods=0))))
+        Still(apply(begun(), LogEntry(time.time() - 5, "weir-facts", 1, holding(pods=0))))
     ) as page:
         tab = await look(page.url)
         await tab.wait_for_selector(DRAWN)
@@ -358,7 +358,7 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
     asked = [accepted(request(f"job{number}"), uid=number + 1) for number in range(200)]
     for number, message in enumerate([*asked, *messages], start=1):
         stream = "weir-orders" if number <= 200 else "weir-facts"
-        board = apply(board, Told(now - 60 + number / 20, stream, number, message))
+        board = apply(board, LogEntry(now - 60 + number / 20, stream, number, message))
     async with served(Still(board)) as page:
         tab = await look(page.url, theme="dark")
         await until(tab, "document.querySelectorAll('.node').length === 1000")

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, why
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from tests.allocator.builders import accepted, request
 from tests.console.page import scene
 from tests.console.page.conftest import Look, Still, served
@@ -51,7 +51,7 @@ def waiting() -> Board:
     now = time.time()
     board = scene.board(now)
     asked = accepted(request("big", epochs=20), uid=60)
-    told = Told(
+    told = LogEntry(
         now - 30,
         "weir-orders",
         board.sequences["weir-orders"] + 1,

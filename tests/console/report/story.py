@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, begun
 from services.console.report.passes import Passes, heard
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
     AllocationDecided,
@@ -41,14 +41,14 @@ class Log:
     """Says things at their times, and folds them as the command does."""
 
     def __init__(self) -> None:
-        self.board, self.passes, self.told = begun(), Passes(), list[Told]()
+        self.board, self.passes, self.told = begun(), Passes(), list[LogEntry]()
         self.last = {"weir-orders": 0, "weir-facts": 0}
 
     def say(self, at_s: float, *messages: Message) -> Log:
         for message in messages:
             stream = stream_holding(pattern(type(message)))
             self.last[stream] += 1
-            told = Told(at_s, stream, self.last[stream], message)
+            told = LogEntry(at_s, stream, self.last[stream], message)
             self.board, self.passes = apply(self.board, told), heard(self.passes, told)
             self.told.append(told)
         return self

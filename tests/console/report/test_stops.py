@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.console.report.stops import folded
 from services.console.report.tables import marks
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 from tests.console.report.story import exited
 
@@ -32,9 +32,9 @@ def shut(role: str, serial: int = 0, reason: str = "Terminated") -> TaskExited:
     return TaskExited(**of(role, serial), node="n1", exit_code=143, reason=reason)  # type: ignore[arg-type]
 
 
-def told(*said: tuple[float, Message]) -> list[Told]:
+def told(*said: tuple[float, Message]) -> list[LogEntry]:
     return [
-        Told(at_s, "weir-facts", number, message)
+        LogEntry(at_s, "weir-facts", number, message)
         for number, (at_s, message) in enumerate(said, start=1)
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.cli.entry import Entry
 from services.console.board.board import Board, apply, begun, why
-from services.whatif.event_log import Told
+from services.whatif.event_log import LogEntry
 from shared.bus.subjects import stream_holding, subject_of
 from shared.messages import (
     AllocationDecided,
@@ -48,7 +48,7 @@ class Scenery:
         stream = stream_holding(subject)
         self._last[stream] = sequence = self._last.get(stream, 0) + 1
         self.told.append(Entry(message, subject, stream, sequence, self.now_s))
-        self.board = apply(self.board, Told(self.now_s, stream, sequence, message))
+        self.board = apply(self.board, LogEntry(self.now_s, stream, sequence, message))
         return sequence
 
     def asks(self, job: str, namespace: str = "default", workers: int = 8) -> dict[str, Any]:

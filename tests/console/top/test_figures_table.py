@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from services.allocator.settings import Rules
 from services.console.top.figures_table import SHOWN, UNLIKE, YIELDING, differing, table
-from services.whatif.simulator.csv_files import jobs, surfaces
+from services.whatif.simulator.csv_files import read_jobs, read_surfaces
 from services.whatif.simulator.outcome import Run
 from services.whatif.simulator.run import simulate
-from services.whatif.simulator.scenario import Scenario, cluster
+from services.whatif.simulator.scenario import Scenario, read_cluster
 from tests.cli.test_simulate import CLUSTER, JOBS, SURFACES
 from tests.console.top.drawn import shown
 
@@ -22,8 +22,8 @@ LONG = "mine_of_the_second_season:fewest_first"
 
 @pytest.fixture(scope="module")
 def done() -> Run:
-    known = surfaces(SURFACES)
-    world = Scenario(jobs=jobs(JOBS, known), cluster=cluster(CLUSTER), surfaces=known)
+    known = read_surfaces(SURFACES)
+    world = Scenario(jobs=read_jobs(JOBS, known), cluster=read_cluster(CLUSTER), surfaces=known)
     return simulate(world, Rules(policy="static"), 0, lambda: 0.0)
 
 

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from services.allocator.settings import Rules
-from services.whatif.decide_json.answer import Answer, Decided, Desk, Refusal
+from services.whatif.decide_json.answer import Answer, DocumentSession, JobDecision, Refusal
 
 CORE = {"cpu": 1.0, "memory_gib": 1.0}
 REQUEST: dict[str, Any] = {
@@ -36,26 +36,28 @@ def document(now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> 
     return json.dumps({"now": now, "nodes": nodes, "jobs": jobs}).encode()
 
 
-def desk(policy: str = "config-manager", **rules: Any) -> Desk:
+def desk(policy: str = "config-manager", **rules: Any) -> DocumentSession:
     ticks = count()
-    return Desk(
+    return DocumentSession(
         Rules(**({"policy": policy, "cooldown_s": 0.0} | rules)), lambda: next(ticks) / 1000.0
     )
 
 
-def ask(at: Desk, now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> list[Decided]:
+def ask(
+    at: DocumentSession, now: float, nodes: list[dict[str, Any]], *jobs: dict[str, Any]
+) -> list[JobDecision]:
     answer = at.answer(document(now, nodes, *jobs))
     assert isinstance(answer, Answer), answer
     return list(answer.decisions)
 
 
-def refused(at: Desk, line: bytes) -> list[str]:
+def refused(at: DocumentSession, line: bytes) -> list[str]:
     answer = at.answer(line)
     assert isinstance(answer, Refusal), answer
     return list(answer.errors)
 
 
-def current(decided: Decided, **fields: Any) -> dict[str, Any]:
+def current(decided: JobDecision, **fields: Any) -> dict[str, Any]:
     """What a driver says that has done as it was told."""
     return {
         "chief": decided.chief,
@@ -66,5 +68,5 @@ def current(decided: Decided, **fields: Any) -> dict[str, Any]:
     }
 
 
-def shape(decided: Decided) -> tuple[int, int]:
+def shape(decided: JobDecision) -> tuple[int, int]:
     return len(decided.ps), len(decided.workers)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.policies.contract import Want
+from services.allocator.policies.contract import Target
 from services.allocator.policies.registry import POLICIES
 from services.whatif.decide_json.answer import Answer
 from tests.whatif.decide_json.documents import (
@@ -212,7 +212,7 @@ def test_what_stayed_the_same_is_not_made_anew() -> None:
 def test_every_job_may_name_its_policy() -> None:
     seen: list[str] = []
 
-    def mine(nodes: Any, jobs: Any, now: float) -> list[Want]:
+    def mine(nodes: Any, jobs: Any, now: float) -> list[Target]:
         seen.extend(job.key for job in jobs)
         return []
 

@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from services.whatif.decide_json.document import reasons_against, request
+from services.whatif.decide_json.document import read_request, reasons_against
 from shared.messages import Resources, Span
 
 
 def test_almost_everything_may_be_left_open() -> None:
-    asked = request("job_1", {"workers": 3})
+    asked = read_request("job_1", {"workers": 3})
     assert (asked.job, asked.epochs) == ("job_1", 1)
     assert asked.ps == Span(start=0, min=0, max=0) and asked.workers == Span(start=3, min=3, max=3)
     assert asked.resources is not None and asked.resources.chief == Resources()
 
 
 def test_a_chief_costs_what_is_said_of_it() -> None:
-    asked = request("a", {"resources": {"chief": {"cpu": 1}, "worker": {"gpu": 1.0}}})
+    asked = read_request("a", {"resources": {"chief": {"cpu": 1}, "worker": {"gpu": 1.0}}})
     assert asked.resources is not None
     assert (asked.resources.chief.cpu, asked.resources.worker) == (1.0, Resources(gpu=1))
 
 
 def test_whole_floats_are_whole_numbers() -> None:
-    asked = request(
+    asked = read_request(
         "a", {"batch": {"start": 64.0, "min": 32.0, "max": 128.0}, "workers": 2.0, "ps": 1.0}
     )
     assert (
@@ -35,7 +35,7 @@ def test_whole_floats_are_whole_numbers() -> None:
 
 
 def test_jobs_of_an_unknown_program_are_not_taken_for_alike() -> None:
-    assert request("a", {}).program.digest != request("b", {}).program.digest
+    assert read_request("a", {}).program.digest != read_request("b", {}).program.digest
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.whatif.event_log import History, Moment, Told
-from services.whatif.explain.counterfactual import AnyChange, changed
-from services.whatif.explain.explain import explained
+from services.whatif.event_log import History, LogEntry, Moment
+from services.whatif.explain.counterfactual import AnyChange, apply_changes
+from services.whatif.explain.explain import explain_job
 from services.whatif.explain.explanation import Explanation, Means
 from shared.messages import AllocationDecided, Message
 from tests.allocator.builders import AT_ONCE, Story
@@ -19,12 +19,12 @@ def moment(story: Story, at_s: float | None = None, key: str = KEY) -> Moment:
     at_s, history = story.now if at_s is None else at_s, History(key, story.rules)
     for message, stream, sequence, stored_s in story.log:
         if stored_s <= at_s:
-            history.hear(Told(stored_s, stream, sequence, message))
+            history.hear(LogEntry(stored_s, stream, sequence, message))
     return history.moment(at_s)
 
 
 def why(story: Story, at_s: float | None = None, key: str = KEY) -> Explanation:
-    found = explained(moment(story, at_s, key), key, story.rules)
+    found = explain_job(moment(story, at_s, key), key, story.rules)
     assert found is not None
     return found
 
@@ -43,7 +43,7 @@ def only(e: Explanation, *tags: str) -> Means:
 def done(story: Story, changes: Sequence[AnyChange], key: str = KEY) -> tuple[Message, ...]:
     """What is decided at once where these are done, and all of the log lies back far enough."""
     other = Story(AT_ONCE)
-    other.state, other.now = changed(story.state, key, changes), story.now
+    other.state, other.now = apply_changes(story.state, key, changes), story.now
     return other.decide()
 
 

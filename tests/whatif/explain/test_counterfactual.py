@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.placement.free_capacity import free_nodes
-from services.whatif.explain.counterfactual import outcome, trained
+from services.whatif.explain.counterfactual import find_outcome, with_generations_landed
 from tests.allocator.builders import AT_ONCE, Story, abandoned, exited, node, tasks
 from tests.allocator.test_decide import running
 from tests.whatif.explain.asking import KEY
@@ -14,7 +14,7 @@ from tests.whatif.explain.asking import KEY
 def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
     story = running(Story())
     grown = story.hear(node("n2", cpu=3)).decided()
-    there = trained(story.state, story.now)
+    there = with_generations_landed(story.state, story.now)
     assert there.jobs[KEY].active_decision == grown and there.jobs[KEY].pending_generation is None
     assert {n.node: (n.free.cpu, len(n.own)) for n in there.nodes.values()} == {
         "n1": (0, 3),
@@ -26,13 +26,13 @@ def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
 def test_what_has_ended_gives_its_room_back() -> None:
     story = running(Story())
     worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
-    there = trained(story.hear(exited(worker)).state, story.now)
+    there = with_generations_landed(story.hear(exited(worker)).state, story.now)
     assert there.nodes["n1"].free.cpu == 1 and len(there.nodes["n1"].own) == 2
 
 
 def test_a_node_on_which_nothing_changes_stays_the_very_same() -> None:
     story = running(Story()).hear(node("n2"))
-    there = trained(story.state, story.now)
+    there = with_generations_landed(story.state, story.now)
     assert all(there.nodes[name] is story.state.nodes[name] for name in ("n1", "n2"))
 
 
@@ -41,7 +41,7 @@ def test_timers_do_not_count_and_the_state_itself_is_left_alone() -> None:
     story.hear(node("n2", cpu=2)).decided()
     story.hear(abandoned(2))
     before = story.state
-    assert outcome(story.state, KEY, story.now, AT_ONCE).given is not None
+    assert find_outcome(story.state, KEY, story.now, AT_ONCE).given is not None
     assert story.state is before and before.jobs[KEY].abandonments == 1
 
 
@@ -49,5 +49,5 @@ def test_a_job_that_ends_meanwhile_is_given_nothing() -> None:
     story = running(Story(replace(AT_ONCE, max_failures=1)), cpu=12)
     worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     story.hear(exited(worker, 1, "Error"))
-    found = outcome(story.state, KEY, story.now, story.rules)
+    found = find_outcome(story.state, KEY, story.now, story.rules)
     assert found.given is None and KEY not in found.state.jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.settings import Rules
-from services.whatif.explain.explain import OVER, explained
+from services.whatif.explain.explain import OVER, explain_job
 from shared.messages import (
     Alternative,
     CancelRequested,
@@ -109,7 +109,7 @@ def test_a_moment_of_the_past_is_told_as_it_was_then():
 
 def test_before_it_was_accepted_there_is_no_such_job():
     story = Story().hear(node()).hear(accepted())
-    assert explained(moment(story, story.now - 0.5), KEY, story.rules) is None
+    assert explain_job(moment(story, story.now - 0.5), KEY, story.rules) is None
 
 
 def test_what_is_held_back_says_until_when():

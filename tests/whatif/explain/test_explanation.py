@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import Observed
-from services.whatif.explain.explanation import prospect
+from services.whatif.explain.explanation import speed_prospect
 from tests.allocator.builders import (
     AT_ONCE,
     Story,
@@ -34,7 +34,7 @@ def grown(first: float, second: float) -> Story:
 
 def test_a_job_that_scales_would_gain_by_more() -> None:
     story = grown(100.0, 299.0)
-    found = prospect(story.state, KEY, story.rules)
+    found = speed_prospect(story.state, KEY, story.rules)
     assert (
         found and found.faster and found.larger_samples_per_second > 1.05 * found.samples_per_second
     )
@@ -48,7 +48,7 @@ def test_of_a_larger_size_is_told_whether_it_may_have_it(most, beyond) -> None:
     )
     story.decided()
     story.hear(resumed(1), progress(1, done=100, total=10**7, speed=100.0))
-    found = prospect(story.state, KEY, story.rules)
+    found = speed_prospect(story.state, KEY, story.rules)
     assert found and found.beyond == beyond
     assert (", more than was asked for at most: " in lines(why(story))[-1]) == beyond
 
@@ -57,7 +57,7 @@ def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
     story = grown(100.0, 100.0)
     flat = tuple(Observed(ps, workers, 32, 100.0) for ps in (1, 2, 3) for workers in (1, 2, 3, 4))
     job = replace(story.state.jobs[KEY], observed=flat)
-    found = prospect(replace(story.state, jobs={KEY: job}), KEY, story.rules)
+    found = speed_prospect(replace(story.state, jobs={KEY: job}), KEY, story.rules)
     assert (
         found
         and not found.faster
@@ -66,7 +66,7 @@ def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
 
 
 def test_of_a_job_whose_speed_nobody_saw_nothing_is_said() -> None:
-    assert prospect(running(Story()).state, KEY, Story().rules) is None
+    assert speed_prospect(running(Story()).state, KEY, Story().rules) is None
 
 
 def test_what_it_has_is_told_as_it_was_measured_whatever_the_model_expects_there() -> None:
@@ -76,6 +76,6 @@ def test_what_it_has_is_told_as_it_was_measured_whatever_the_model_expects_there
     fast = replace(
         job, request=replace(job.request, job="fast"), observed=(Observed(1, 1, 32, 351.0),)
     )
-    found = prospect(replace(story.state, jobs={KEY: job, fast.key: fast}), KEY, story.rules)
+    found = speed_prospect(replace(story.state, jobs={KEY: job, fast.key: fast}), KEY, story.rules)
     assert found and found.measured and found.samples_per_second == 110.0
     assert found.expected > 1.2 * 110.0

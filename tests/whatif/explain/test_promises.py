@@ -19,17 +19,17 @@ from services.whatif.explain.counterfactual import (
     Settles,
     Trains,
     Waits,
-    amount,
-    changed,
-    given_more,
-    held,
-    outcome,
-    said,
-    trained,
+    amount_of_tasks,
+    apply_changes,
+    find_outcome,
+    fold_actions,
+    held_tasks,
+    larger_decision,
+    with_generations_landed,
 )
-from services.whatif.explain.explain import explained
+from services.whatif.explain.explain import explain_job
 from services.whatif.explain.explanation import Explanation, Means
-from services.whatif.explain.waiting import LONGEST_S, grounds, heard
+from services.whatif.explain.waiting import LONGEST_S, settled_states, with_report
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.world import World
 
@@ -58,7 +58,7 @@ def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) ->
         world.step(what, whom)
     there = Moment(world.state, world.now, world.decided.pending_changes, {}, None)
     for key in there.state.jobs:
-        found = explained(there, key, world.rules)
+        found = explain_job(there, key, world.rules)
         assert found is not None and bool(found.means) != bool(found.nothing)
         assert all(helps(there, key, world.rules, means) for means in found.means), found.means
         assert (
@@ -73,22 +73,23 @@ def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
         there.at_s,
         [c for c in means.changes if not isinstance(c, BY_ITSELF)],
     )
-    assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
+    assert (means.gives.gpu, means.gives.cpu) >= amount_of_tasks(held_tasks(job))[:2]
     flies = job.pending_generation is not None and not isinstance(
         means.changes[0], Waits
     )  # a lost task is replaced at once
     assert not flies or Trains(job=key, generation=job.pending_generation or 0) in means.changes
     if by_hand:
         states = [
-            changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)
+            apply_changes(state, key, by_hand)
+            for _, state in settled_states(there.state, key, now, rules)
         ]
-        return any(outcome(state, key, now, rules).given for state in states)
+        return any(find_outcome(state, key, now, rules).given for state in states)
     state, until_s = (
         come_true(there, key, means),
         next((c.until_s for c in means.changes if isinstance(c, Waits)), now),
     )
     if any(isinstance(change, Settles) for change in means.changes):
-        return outcome(state, key, now, rules).given is not None
+        return find_outcome(state, key, now, rules).given is not None
     return grows_by(msgspec.structs.replace(there, state=state), key, rules, until_s)
 
 
@@ -97,11 +98,11 @@ def come_true(there: Moment, key: str, means: Means) -> State:
     settles = any(isinstance(change, Settles) for change in means.changes)
     flights = [change.job for change in means.changes if isinstance(change, Trains)]
     state = (
-        trained(there.state, there.at_s, None if settles else flights)
+        with_generations_landed(there.state, there.at_s, None if settles else flights)
         if settles or flights
         else there.state
     )
-    return heard(
+    return with_report(
         state, key, there.at_s, *(change for change in means.changes if isinstance(change, Reports))
     )
 
@@ -124,9 +125,9 @@ def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) 
     state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
     for _ in range(LOOKS):
         found = decide(state, now, rules, wishes)
-        if given_more(found, job):
+        if larger_decision(found, job):
             return True
-        state, wishes = said(state, found.actions, now), found.pending_changes
+        state, wishes = fold_actions(state, found.actions, now), found.pending_changes
         later = [s for s in (found.wake_s, look_s, until_s) if s is not None and now < s <= until_s]
         if not found.actions and not later:
             return False

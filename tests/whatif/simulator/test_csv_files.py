@@ -10,55 +10,57 @@ import pytest
 from services.whatif.simulator.csv_files import (
     Column,
     Table,
-    amount,
-    jobs,
-    losses,
-    number,
-    surfaces,
-    table,
-    whole,
+    amount_cell,
+    number_cell,
+    read_jobs,
+    read_losses,
+    read_surfaces,
+    read_table,
+    whole_number_cell,
 )
-from services.whatif.simulator.scenario import Bad
+from services.whatif.simulator.scenario import InvalidFile
 from shared.messages import Resources, Span
 
 SERVED = "model,mode,ps,workers,global_batch,samples_per_second\nnet,sync,1,1,64,100\nnet,sync,2,4,64,300\n"
 ALONE = "model,global_batch,gpus,samples_per_second\nring,64,1,50\nring,64,8,300\n"
 HEADER = "job,submitted_s,model,samples,global_batch,ps,workers,min_ps,max_ps,min_workers,max_workers,batch_min,"
 HEADER += "batch_max,device_batch_max,ps_cpu,worker_cpu,worker_gpu,priority\n"
-MEASURED = surfaces(SERVED) | surfaces(ALONE)
+MEASURED = read_surfaces(SERVED) | read_surfaces(ALONE)
 
 
 def refused(text: str) -> list[str]:
-    with pytest.raises(Bad) as bad:
-        jobs(text, MEASURED)
+    with pytest.raises(InvalidFile) as bad:
+        read_jobs(text, MEASURED)
     return str(bad.value).splitlines()
 
 
 def test_speeds_with_ps_and_speeds_of_devices() -> None:
     assert MEASURED["net"].speed(2, 4, 64) == pytest.approx(300.0)
     assert MEASURED["ring"].speed(0, 8, 64) == pytest.approx(300.0)
-    mixed = surfaces(
+    mixed = read_surfaces(
         "model,ps,workers,global_batch,samples_per_second\nnet,1,2,64,10\nnet,0,2,64,20\n"
     )["net"]
     assert (mixed.speed(1, 2, 64), mixed.speed(0, 2, 64)) == pytest.approx((10.0, 20.0))
 
 
 def test_two_modes_of_one_model_are_two_surfaces_and_refused() -> None:
-    with pytest.raises(Bad, match=r"line 4, column 2 \(mode\): net is there as 'sync' already"):
-        surfaces(SERVED + "net,async,1,1,64,130\n")
+    with pytest.raises(
+        InvalidFile, match=r"line 4, column 2 \(mode\): net is there as 'sync' already"
+    ):
+        read_surfaces(SERVED + "net,async,1,1,64,130\n")
 
 
 def test_a_speed_must_be_above_zero() -> None:
-    with pytest.raises(Bad, match="0 is not above 0"):
-        surfaces(SERVED.replace(",300", ",0"))
+    with pytest.raises(InvalidFile, match="0 is not above 0"):
+        read_surfaces(SERVED.replace(",300", ",0"))
 
 
 def test_loss_curves_by_model() -> None:
-    assert losses("model,samples,loss\nnet,0,2\nnet,100,1\n")["net"].at(50) == 1.5
+    assert read_losses("model,samples,loss\nnet,0,2\nnet,100,1\n")["net"].at(50) == 1.5
 
 
 def test_a_job_as_it_is_written() -> None:
-    (job,) = jobs(HEADER + "a,5,net,1000,64,2,3,1,4,2,8,32,256,128,0.5,2,1,7\n", MEASURED)
+    (job,) = read_jobs(HEADER + "a,5,net,1000,64,2,3,1,4,2,8,32,256,128,0.5,2,1,7\n", MEASURED)
     assert (job.job, job.submitted_s, job.samples, job.priority, job.device_batch_max) == (
         "a",
         5.0,
@@ -77,7 +79,7 @@ def test_a_job_as_it_is_written() -> None:
 
 
 def test_what_is_left_open_follows_from_the_measurements() -> None:
-    net, ring = jobs(
+    net, ring = read_jobs(
         "job,submitted_s,model,samples,global_batch\na,0,net,10,64\nb,1,ring,10,64\n", MEASURED
     )
     assert (net.ps, net.workers) == (Span(start=1, min=1, max=2), Span(start=1, min=1, max=4))
@@ -89,7 +91,7 @@ def test_what_is_left_open_follows_from_the_measurements() -> None:
 
 def test_jobs_are_in_the_order_of_submission_and_those_of_a_model_share_a_program() -> None:
     rows = "job,submitted_s,model,samples,global_batch\nlate,9,net,10,64\nearly,1,net,10,64\nother,5,ring,10,64\n"
-    read = jobs(rows, MEASURED)
+    read = read_jobs(rows, MEASURED)
     assert [job.job for job in read] == ["early", "other", "late"]
     digests = [job.request().program.digest for job in read]
     assert digests[0] == digests[2] != digests[1]
@@ -117,29 +119,31 @@ def test_every_reason_against_the_jobs_is_told_at_once() -> None:
 
 
 def test_jobs_can_be_checked_without_speeds() -> None:
-    assert len(jobs("job,submitted_s,model,samples,global_batch\na,0,unknown,10,64\n", None)) == 1
+    assert (
+        len(read_jobs("job,submitted_s,model,samples,global_batch\na,0,unknown,10,64\n", None)) == 1
+    )
 
 
 def test_a_job_may_name_its_namespace() -> None:
     text = "job,submitted_s,model,samples,global_batch,namespace\na,0,net,10,64,team-a\nb,1,net,10,64,\n"
-    one, other = jobs(text, MEASURED)
+    one, other = read_jobs(text, MEASURED)
     assert (one.request().key(), other.request().key()) == ("team-a.a", "default.b")
     assert "'Team A' is no name" in refused(text.replace("team-a", "Team A"))[0]
 
 
 COLUMNS = (
     Column("name", str),
-    Column("cores", whole(1)),
-    Column("share", number(0.0), optional=True, default=0.5),
+    Column("cores", whole_number_cell(1)),
+    Column("share", number_cell(0.0), optional=True, default=0.5),
 )
 
 
 def said(read: Table) -> list[str]:
-    return str(Bad(read.reasons)).splitlines()
+    return str(InvalidFile(read.reasons)).splitlines()
 
 
 def test_cells_are_typed_and_empty_ones_take_their_default() -> None:
-    read = table("\ufeffcores, name,share\n\n2,a,0.25\n 3 ,b,\n4.0,c\n", COLUMNS)
+    read = read_table("\ufeffcores, name,share\n\n2,a,0.25\n 3 ,b,\n4.0,c\n", COLUMNS)
     assert read.reasons == []
     assert [tuple(row.cells.values()) for row in read.rows] == [
         ("a", 2, 0.25),
@@ -150,7 +154,7 @@ def test_cells_are_typed_and_empty_ones_take_their_default() -> None:
 
 
 def test_every_reason_is_told_with_line_and_column() -> None:
-    read = table("name,cores,share\na,x,-1\n,1.5,nan\nb,0,1,7\n", COLUMNS)
+    read = read_table("name,cores,share\na,x,-1\n,1.5,nan\nb,0,1,7\n", COLUMNS)
     assert said(read) == [
         "line 2, column 2 (cores): 'x' is not a number",
         "line 2, column 3 (share): -1 is less than 0",
@@ -163,7 +167,7 @@ def test_every_reason_is_told_with_line_and_column() -> None:
 
 
 def test_a_header_that_lacks_a_column_says_so_once() -> None:
-    read = table("naem,cores,note,cores\na,1,x,2\nb,y,x,2\n", COLUMNS)
+    read = read_table("naem,cores,note,cores\na,1,x,2\nb,y,x,2\n", COLUMNS)
     assert said(read)[:3] == [
         "line 1, column 1 (naem): no such column; did you mean 'name'?",
         "line 1, column 4 (cores): is there twice",
@@ -179,10 +183,10 @@ EMPTY = "line 1: the file is empty; its first line names the columns"
     ("text", "why"), [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: there are no rows")]
 )
 def test_a_file_without_rows_is_refused(text: str, why: str) -> None:
-    assert said(table(text, COLUMNS)) == [why]
+    assert said(read_table(text, COLUMNS)) == [why]
 
 
 def test_an_amount_of_work_is_rounded_up() -> None:
-    assert amount("1e3") == 1000 and amount("12.2") == 13
+    assert amount_cell("1e3") == 1000 and amount_cell("12.2") == 13
     with pytest.raises(ValueError, match="not above 0"):
-        amount("0")
+        amount_cell("0")

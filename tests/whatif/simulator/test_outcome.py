@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from services.whatif.fake_cluster import Amount
-from services.whatif.simulator.outcome import Record, Run, figures, shares, timeline
+from services.whatif.simulator.outcome import (
+    JobRecord,
+    Run,
+    held_and_offered,
+    run_figures,
+    timeline,
+)
 from services.whatif.simulator.scenario import Work
 from shared.messages import Outcome
 from tests.whatif.simulator.worlds import work
@@ -29,12 +35,14 @@ NAMED = [
 
 def ended(
     job: Work, finished_s: float | None, outcome: Outcome | None = "succeeded", **fields: Any
-) -> Record:
-    return Record(job, started_s=job.submitted_s, finished_s=finished_s, outcome=outcome, **fields)
+) -> JobRecord:
+    return JobRecord(
+        job, started_s=job.submitted_s, finished_s=finished_s, outcome=outcome, **fields
+    )
 
 
 def done(
-    *records: Record, held: tuple[tuple[float, Amount, Amount], ...] = (), ended_s: float = 100.0
+    *records: JobRecord, held: tuple[tuple[float, Amount, Amount], ...] = (), ended_s: float = 100.0
 ) -> Run:
     return Run(
         policy="static", records=records, held=held, decision_ms=(1.0, 2.0, 3.0), ended_s=ended_s
@@ -42,7 +50,7 @@ def done(
 
 
 def test_completion_times_count_from_submission_and_only_of_what_was_completed() -> None:
-    told = figures(
+    told = run_figures(
         done(
             ended(work("a", submitted_s=10.0), 30.0, resizes=2, paused_s=5.0),
             ended(work("b", submitted_s=20.0), 60.0, resizes=1, paused_s=7.5),
@@ -67,21 +75,23 @@ def test_the_longest_wait_is_the_longest_time_without_tasks() -> None:
     late = ended(work("late", submitted_s=10.0), 90.0, sizes=[(25.0, 1, 1, 64), (90.0, 0, 0, 0)])
     stopped = [(10.0, 1, 1, 64), (30.0, 0, 0, 0), (70.0, 1, 2, 64), (90.0, 0, 0, 0)]
     never = ended(work("never", submitted_s=40.0), None, None)
-    waits = [figures(done(*records))["wait_max_s"] for records in ((late,), (late, never))]
+    waits = [run_figures(done(*records))["wait_max_s"] for records in ((late,), (late, never))]
     assert waits == [15.0, 60.0]
     assert (
-        figures(done(ended(work("suspended", submitted_s=5.0), 90.0, sizes=stopped)))["wait_max_s"]
+        run_figures(done(ended(work("suspended", submitted_s=5.0), 90.0, sizes=stopped)))[
+            "wait_max_s"
+        ]
         == 40.0
     )
-    assert figures(done())["wait_max_s"] == 0.0
+    assert run_figures(done())["wait_max_s"] == 0.0
 
 
 def test_every_figure_that_the_format_names_is_there() -> None:
-    assert set(NAMED) <= set(figures(done(ended(work(), 10.0))))
+    assert set(NAMED) <= set(run_figures(done(ended(work(), 10.0))))
 
 
 def test_where_nothing_was_completed_there_is_nothing_to_tell() -> None:
-    told = figures(done(ended(work(), None, None)))
+    told = run_figures(done(ended(work(), None, None)))
     assert told["jct_mean_s"] is None and told["makespan_s"] is None and told["completed"] == 0
 
 
@@ -92,14 +102,14 @@ def test_utilisation_is_what_our_pods_hold_of_what_tenants_leave_until_the_last_
         (30.0, Amount(2, 0), Amount(4, 0)),
         (50.0, Amount(0, 0), Amount(8, 0)),
     )
-    told = figures(done(ended(work(), 50.0), held=held))
+    told = run_figures(done(ended(work(), 50.0), held=held))
     assert told["utilisation"] == pytest.approx((4 * 20 + 2 * 20) / (8 * 30 + 4 * 20))
 
 
 def test_where_devices_are_wanted_they_are_what_is_counted() -> None:
     held = ((0.0, Amount(8, 1), Amount(8, 4)),)
     run = done(ended(work(worker_gpu=1), 100.0), held=held)
-    assert shares(run) == [(0.0, 100.0, 1, 4)] and figures(run)["utilisation"] == 0.25
+    assert held_and_offered(run) == [(0.0, 100.0, 1, 4)] and run_figures(run)["utilisation"] == 0.25
 
 
 def test_the_timeline_has_each_change_of_each_job() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from services.allocator.decide import Decisions
 from services.allocator.settings import Rules
-from services.whatif.event_log import Told, told
+from services.whatif.event_log import LogEntry, read_log
 from services.whatif.simulator import run as simulator
-from services.whatif.simulator.outcome import figures
-from services.whatif.simulator.recorded_run import Past, past
-from services.whatif.simulator.scenario import Bad, Scenario, Tenant
+from services.whatif.simulator.outcome import run_figures
+from services.whatif.simulator.recorded_run import RecordedRun, read_recorded_run
+from services.whatif.simulator.scenario import InvalidFile, Scenario, Tenant
 from shared.bus.subjects import FACTS, subject_of
 from shared.messages import AllocationDecided, Message
 from tests.allocator.builders import accepted, node, own, progress, request, resumed
@@ -44,12 +44,12 @@ def _moment(at_s: float) -> Any:
     return datetime.fromtimestamp(at_s, UTC)
 
 
-def log_of(world: Scenario, policy: str, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+def log_of(world: Scenario, policy: str, monkeypatch: pytest.MonkeyPatch) -> list[LogEntry]:
     """All that was said in a simulated run, as if it had been recorded."""
-    heard: list[Told] = []
+    heard: list[LogEntry] = []
 
     def apply(state: Any, message: Message, stream: str, sequence: int, stored_s: float) -> Any:
-        heard.append(Told(BEGAN_S + stored_s, stream, sequence, message))
+        heard.append(LogEntry(BEGAN_S + stored_s, stream, sequence, message))
         return fold(state, message, stream, sequence, stored_s)
 
     fold = simulator.apply
@@ -70,8 +70,8 @@ def test_replayed_under_the_same_policy_a_log_ends_as_it_did(
         Tenant(node="node-1", cpu=2.0, from_s=150.0),
     )
     world = scenario(*jobs, cluster=cluster(2, tenants=tenants))
-    found = past(log_of(world, "config-manager", monkeypatch))
-    was, again = figures(found.run), figures(run(found.scenario, "config-manager"))
+    found = read_recorded_run(log_of(world, "config-manager", monkeypatch))
+    was, again = run_figures(found.run), run_figures(run(found.scenario, "config-manager"))
     assert found.left_out == () and was["completed"] == again["completed"] == 4
     for name in ("jct_mean_s", "makespan_s", "utilisation", "resizes"):
         assert again[name] == pytest.approx(was[name], rel=0.001), name
@@ -81,21 +81,26 @@ def test_replayed_under_the_same_policy_a_log_ends_as_it_did(
 
 
 def test_another_policy_gives_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = past(log_of(scenario(growing(samples=50_000)), "config-manager", monkeypatch))
+    found = read_recorded_run(
+        log_of(scenario(growing(samples=50_000)), "config-manager", monkeypatch)
+    )
     still = run(found.scenario, "static")
-    assert figures(still)["resizes"] == 0 and figures(found.run)["resizes"] == 1
-    assert (figures(still)["makespan_s"] or 0) > (figures(found.run)["makespan_s"] or 0)
+    assert run_figures(still)["resizes"] == 0 and run_figures(found.run)["resizes"] == 1
+    assert (run_figures(still)["makespan_s"] or 0) > (run_figures(found.run)["makespan_s"] or 0)
 
 
 def test_what_never_ran_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = past(log_of(scenario(growing(samples=50_000)), "static", monkeypatch))
+    found = read_recorded_run(log_of(scenario(growing(samples=50_000)), "static", monkeypatch))
     (surface,) = found.scenario.surfaces.values()
     assert surface.speed(1, 1, 64) == surface.speed(2, 4, 64) == pytest.approx(100.0)
 
 
-def story(*messages: Message) -> Past:
-    return past(
-        [Told(BEGAN_S + 10.0 * n, FACTS, n, message) for n, message in enumerate(messages, start=1)]
+def story(*messages: Message) -> RecordedRun:
+    return read_recorded_run(
+        [
+            LogEntry(BEGAN_S + 10.0 * n, FACTS, n, message)
+            for n, message in enumerate(messages, start=1)
+        ]
     )
 
 
@@ -108,7 +113,7 @@ def test_machines_and_what_others_took_of_them() -> None:
         node("b", cpu=4, schedulable=False),
         node("a", cpu=8, free=8.0, gone=True),
     )
-    assert {name: has.cpu for name, has in found.scenario.cluster.named().items()} == {
+    assert {name: has.cpu for name, has in found.scenario.cluster.resources_by_node().items()} == {
         "a": 8,
         "b": 4,
     }
@@ -172,7 +177,7 @@ def _decided(asked: Any) -> AllocationDecided:
 
 def test_a_log_is_read_as_it_is_printed() -> None:
     lines = [line(accepted(), BEGAN_S + 1.5, 7), b"", line(node(), BEGAN_S, 3)]
-    read = told(b"\n".join(lines).decode())
+    read = read_log(b"\n".join(lines).decode())
     assert [(one.at_s, one.sequence, one.message) for one in read] == [
         (BEGAN_S, 3, node()),
         (BEGAN_S + 1.5, 7, accepted()),
@@ -181,8 +186,8 @@ def test_a_log_is_read_as_it_is_printed() -> None:
 
 def test_dead_letters_are_passed_over_and_all_that_is_wrong_is_told() -> None:
     dead = line(node(), BEGAN_S, 1).replace(b'"weir.capacity', b'"weir-dead.weir.capacity')
-    with pytest.raises(Bad) as bad:
-        told(
+    with pytest.raises(InvalidFile) as bad:
+        read_log(
             "\n".join(
                 [
                     dead.decode(),
@@ -199,5 +204,5 @@ def work_message() -> Message:
 
 
 def test_an_empty_log_is_refused() -> None:
-    with pytest.raises(Bad, match="the log is empty"):
-        told("\n")
+    with pytest.raises(InvalidFile, match="the log is empty"):
+        read_log("\n")

@@ -16,7 +16,7 @@ import pytest
 from services.allocator.policies.contract import Quota
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.whatif.simulator.outcome import Record, Run, figures
+from services.whatif.simulator.outcome import JobRecord, Run, run_figures
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Machine, Scenario, Work
 from shared.messages import Resources, RoleResources
@@ -69,7 +69,7 @@ def waited_s(done: Run, job: str = "large") -> float:
     return found.longest_wait_s(done.ended_s)
 
 
-def record(done: Run, job: str) -> Record:
+def record(done: Run, job: str) -> JobRecord:
     return next(record for record in done.records if record.work.job == job)
 
 
@@ -77,7 +77,7 @@ def record(done: Run, job: str) -> Record:
 def test_under_every_policy_a_large_job_starts_while_small_ones_keep_arriving(policy: str) -> None:
     done = played(stream(large(14.0)), policy)
     assert waited_s(done) <= BOUND_S
-    assert all(each.completed for each in done.records)
+    assert all(each.is_completed for each in done.records)
 
 
 @pytest.mark.parametrize("policy", ["weir", "config-manager", "static"])
@@ -87,14 +87,14 @@ def test_a_large_job_starts_whatever_its_size_and_priority(
 ) -> None:
     done = played(stream(large(cores, priority=priority)), policy)
     assert waited_s(done) <= BOUND_S
-    assert all(each.completed for each in done.records)
+    assert all(each.is_completed for each in done.records)
 
 
 @pytest.mark.parametrize("policy", ["weir", "config-manager", "static"])
 def test_without_the_rule_it_waits_until_no_more_arrive(policy: str) -> None:
     done = played(stream(large(14.0)), policy, after_s=0.0)
     assert waited_s(done) > (ARRIVALS - 10) * EVERY_S - 100.0
-    assert figures(done)["wait_max_s"] == pytest.approx(waited_s(done))
+    assert run_figures(done)["wait_max_s"] == pytest.approx(waited_s(done))
 
 
 # ---------------------------------------------------------------- what else may be short
@@ -219,7 +219,7 @@ def test_a_job_of_higher_priority_suspends_an_elastic_one_that_goes_on_later_whe
     assert (0.0, 0) in [
         (at - high_record.sizes[0][0], ps + workers) for at, ps, workers, _ in low_record.sizes
     ]
-    assert low_record.completed and high_record.completed
+    assert low_record.is_completed and high_record.is_completed
     trained_s = (low_record.finished_s or 0.0) - (high_record.finished_s or 0.0)
     assert trained_s < 200_000 / 360.0 - 100.0, "what it had done before was kept"
 

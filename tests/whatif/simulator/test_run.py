@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.policies.contract import Quota, Want
+from services.allocator.policies.contract import Quota, Target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.whatif.simulator import run as simulator
-from services.whatif.simulator.outcome import Record, Run, timeline
+from services.whatif.simulator.outcome import JobRecord, Run, timeline
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Curve, Scenario, Tenant
 from tests.whatif.simulator.worlds import cluster, growing, run, scenario, span, work
@@ -22,7 +22,7 @@ from tests.whatif.simulator.worlds import cluster, growing, run, scenario, span,
 ELASTIC = Rules(policy="config-manager")
 
 
-def record(done: Run, job: str = "one") -> Record:
+def record(done: Run, job: str = "one") -> JobRecord:
     return next(record for record in done.records if record.work.job == job)
 
 
@@ -55,7 +55,7 @@ def test_a_job_that_does_not_fit_waits_for_the_one_before() -> None:
 
 def test_a_job_that_can_never_fit_is_not_completed_and_the_run_ends() -> None:
     done = run(scenario(work("one"), work("vast", workers=span(99, least=99))))
-    assert record(done, "vast").outcome is None and record(done, "one").completed
+    assert record(done, "vast").outcome is None and record(done, "one").is_completed
 
 
 def test_the_elastic_policy_grows_when_a_tenant_leaves_and_pays_a_pause_for_it() -> None:
@@ -82,7 +82,7 @@ def test_a_tenant_that_comes_takes_tasks_away_and_they_are_replaced() -> None:
     tenant = Tenant(node="node-1", cpu=8.0, from_s=50.0, to_s=60.0)
     done = run(scenario(work(), cluster=cluster(2, tenants=(tenant,))))
     one = record(done)
-    assert one.completed and one.resizes == 1
+    assert one.is_completed and one.resizes == 1
     assert one.finished_s == pytest.approx(10.0 + 100.0 + one.paused_s)
     assert 10.0 <= one.paused_s <= 12.0
 
@@ -90,13 +90,13 @@ def test_a_tenant_that_comes_takes_tasks_away_and_they_are_replaced() -> None:
 def test_a_job_whose_lost_task_fits_nowhere_waits_until_the_tenant_has_left() -> None:
     tenant = Tenant(node="node", cpu=8.0, from_s=50.0, to_s=500.0)
     one = record(run(scenario(work(), cluster=cluster(1, tenants=(tenant,)))))
-    assert one.completed and one.paused_s == pytest.approx(460.0)
+    assert one.is_completed and one.paused_s == pytest.approx(460.0)
 
 
 def test_a_task_lost_while_a_generation_is_in_flight_is_overtaken() -> None:
     tenant = Tenant(node="node-1", cpu=8.0, from_s=5.0, to_s=6.0)
     one = record(run(scenario(work(), cluster=cluster(2, tenants=(tenant,)))))
-    assert one.completed and one.started_s is not None and 15.0 <= one.started_s <= 17.0
+    assert one.is_completed and one.started_s is not None and 15.0 <= one.started_s <= 17.0
 
 
 def test_the_more_urgent_job_goes_first() -> None:
@@ -128,13 +128,13 @@ def test_cores_move_to_the_job_that_learns_without_any_pause() -> None:
     worlds = scenario(*jobs, cluster=cluster(cpu=8), report_s=1.0, losses=losses)
     one, other = run(worlds, "flowcon"), run(worlds, "static")
     assert (record(one, "late").finished_s or 0) < (record(other, "late").finished_s or 0) / 2
-    assert [(r.resizes, r.paused_s, r.completed) for r in one.records] == [(0, 0.0, True)] * 2
+    assert [(r.resizes, r.paused_s, r.is_completed) for r in one.records] == [(0, 0.0, True)] * 2
 
 
 def test_nobody_reports_a_loss_without_a_curve_and_nothing_else_is_seen() -> None:
     seen: list[Any] = []
 
-    def watching(nodes: Any, jobs: Any, now: float) -> list[Want]:
+    def watching(nodes: Any, jobs: Any, now: float) -> list[Target]:
         seen.extend(jobs)
         return POLICIES["config-manager"](nodes, jobs, now)
 
@@ -217,7 +217,7 @@ def test_every_job_that_fits_is_completed_and_no_node_ever_holds_more_than_it_ha
     jobs = [work(f"job-{number}", **fields) for number, fields in enumerate(works)]
     grounds = cluster(3, cpu=6, tenants=tuple(tenants))
     done = run(scenario(*jobs, cluster=grounds, restart_s=restart_s, noise=0.1), policy)
-    assert all(record.completed for record in done.records)
+    assert all(record.is_completed for record in done.records)
     assert done.held[-1][1].cpu == 0.0, "nothing stays behind"
 
 
@@ -228,9 +228,9 @@ def test_every_job_that_fits_is_completed_and_no_node_ever_holds_more_than_it_ha
 def restless() -> Iterator[str]:
     """A policy that never lets a job be."""
 
-    def swinging(nodes: Any, jobs: Any, now: float) -> list[Want]:
+    def swinging(nodes: Any, jobs: Any, now: float) -> list[Target]:
         return [
-            Want(
+            Target(
                 job=j.key,
                 ps=1,
                 workers=1 + (j.size is not None and j.size.workers == 1),
@@ -290,11 +290,11 @@ def test_a_quota_holds_throughout_and_who_waits_for_it_comes_to_his_turn() -> No
         ours = [record(done, job) for job in ("one", "two")]
         times = sorted(at for one in ours for at, *_ in one.sizes)
         held = [sum(_size_at(one, at) for one in ours) for at in times]
-        assert max(held) <= 3 and all(one.completed for one in done.records), policy
+        assert max(held) <= 3 and all(one.is_completed for one in done.records), policy
         assert max(sum(size) for size in sizes(done, "free")) > 3
 
 
-def _size_at(one: Record, at: float) -> int:
+def _size_at(one: JobRecord, at: float) -> int:
     """Tasks of a core each."""
     sizes = [ps + workers for since, ps, workers, _ in one.sizes if since <= at]
     over = one.finished_s is not None and at >= one.finished_s

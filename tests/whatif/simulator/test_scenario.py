@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.allocator.policies.contract import Quota
-from services.whatif.simulator.scenario import Bad, Curve, Measured, Surface, cluster
+from services.whatif.simulator.scenario import Curve, InvalidFile, Measured, Surface, read_cluster
 from tests.whatif.simulator.worlds import DEVICES, SPEEDS, surfaces
 
 NET, RING = surfaces()["net"], surfaces()["ring"]
@@ -117,14 +117,14 @@ pods: []
 
 
 def refused(text: str) -> list[str]:
-    with pytest.raises(Bad) as bad:
-        cluster(text)
+    with pytest.raises(InvalidFile) as bad:
+        read_cluster(text)
     return str(bad.value).splitlines()
 
 
 def test_nodes_by_name_and_tenants() -> None:
-    read = cluster(GOOD)
-    assert {name: (has.cpu, has.gpu) for name, has in read.named().items()} == {
+    read = read_cluster(GOOD)
+    assert {name: (has.cpu, has.gpu) for name, has in read.resources_by_node().items()} == {
         "small-1": (4, 0),
         "small-2": (4, 0),
         "big": (16, 2),
@@ -134,8 +134,8 @@ def test_nodes_by_name_and_tenants() -> None:
 
 
 def test_nodes_need_no_names() -> None:
-    assert list(cluster("nodes: [{cpu: 4}]").named()) == ["node"]
-    assert list(cluster("nodes: [{cpu: 4}, {count: 2, cpu: 8}]").named()) == [
+    assert list(read_cluster("nodes: [{cpu: 4}]").resources_by_node()) == ["node"]
+    assert list(read_cluster("nodes: [{cpu: 4}, {count: 2, cpu: 8}]").resources_by_node()) == [
         "node-a",
         "node-b-1",
         "node-b-2",
@@ -183,7 +183,7 @@ def test_what_is_no_cluster_file_at_all(text: str, why: str) -> None:
 
 
 def test_quotas_are_read_and_every_reason_against_them_is_told() -> None:
-    read = cluster(GOOD + "quotas: {team-a: {cpu: 4, gpu: 1}, team-b: {}}\n")
+    read = read_cluster(GOOD + "quotas: {team-a: {cpu: 4, gpu: 1}, team-b: {}}\n")
     assert read.quotas == {"team-a": Quota(cpu=4, gpu=1), "team-b": Quota()}
     wrong = "quotas:\n  Team: {cpu: 1}\n  team-a: {cpu: many, memery_gib: 3}\n"
     told = refused(GOOD + wrong)

@@ -51,7 +51,7 @@ def decided(
 
 def test_it_goes_on_at_the_surface_s_speed() -> None:
     one = training()
-    one.go(decided(1, 2), 10.0)
+    one.start_training(decided(1, 2), 10.0)
     one.advance(20.0)
     assert one.samples == pytest.approx(1_800.0)
     assert one.ends_s() == pytest.approx(10.0 + 10_000 / 180.0)
@@ -59,9 +59,9 @@ def test_it_goes_on_at_the_surface_s_speed() -> None:
 
 def test_it_stands_still_once_it_is_stopped() -> None:
     one = training()
-    one.go(decided(), 0.0)
-    one.stop(10.0)
-    one.stop(15.0)
+    one.start_training(decided(), 0.0)
+    one.stop_training(10.0)
+    one.stop_training(15.0)
     one.advance(20.0)
     assert one.samples == pytest.approx(1_000.0)
     assert (one.stopped_s, one.ends_s()) == (10.0, float("inf"))
@@ -69,22 +69,22 @@ def test_it_stands_still_once_it_is_stopped() -> None:
 
 def test_a_pause_is_told_where_generation_follows_generation() -> None:
     one = training()
-    assert one.resumed(decided(), 10.0).pause_s is None
-    one.stop(20.0)
-    told = one.resumed(decided(1, 2, generation=2), 50.0)
+    assert one.resume_generation(decided(), 10.0).pause_s is None
+    one.stop_training(20.0)
+    told = one.resume_generation(decided(1, 2, generation=2), 50.0)
     assert (told.pause_s, told.previous, told.generation, told.samples) == (30.0, 1, 2, 1_000)
-    one.stop(60.0)
+    one.stop_training(60.0)
     one.lost.add(2)
-    assert one.resumed(decided(generation=3), 90.0).pause_s is None
+    assert one.resume_generation(decided(generation=3), 90.0).pause_s is None
 
 
 def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_gains_nothing() -> (
     None
 ):
     one = training()
-    one.go(decided(cpu=0.5), 0.0)
+    one.start_training(decided(cpu=0.5), 0.0)
     assert one.speed == pytest.approx(50.0)
-    one.go(decided(cpu=4.0), 0.0)
+    one.start_training(decided(cpu=4.0), 0.0)
     assert one.speed == pytest.approx(100.0)
     assert [usage.cpu for usage in one.usage] == [0.0, 1.0, 1.0]
 
@@ -98,15 +98,15 @@ def test_a_batch_that_the_devices_do_not_hold_gains_nothing() -> None:
         worker_cpu=0.0,
     )
     one = training(ring)
-    one.go(decided(0, 1, batch=128), 0.0)
+    one.start_training(decided(0, 1, batch=128), 0.0)
     assert one.speed == pytest.approx(50.0)
-    one.go(decided(0, 2, batch=128), 0.0)
+    one.start_training(decided(0, 2, batch=128), 0.0)
     assert one.speed == pytest.approx(1.5 * 95.0)
 
 
 def test_a_report_tells_the_mean_speed_since_the_last_one() -> None:
     one = training(curve=Curve([(0, 2.0), (10_000, 1.0)]))
-    one.go(decided(), 0.0)
+    one.start_training(decided(), 0.0)
     first = one.report(decided(), 10.0)
     assert (first.samples, first.total_samples) == (1_000, 10_000)
     assert (first.samples_per_second, first.loss) == pytest.approx((100.0, 1.9))
@@ -116,7 +116,7 @@ def test_a_report_tells_the_mean_speed_since_the_last_one() -> None:
 
 def test_noise_is_a_real_wavering_with_the_true_speed_as_its_mean() -> None:
     one = training(work(samples=10**9), noise=0.1)
-    one.go(decided(), 0.0)
+    one.start_training(decided(), 0.0)
     told = [one.report(decided(), float(second)).samples_per_second for second in range(1, 2_001)]
     assert fmean(told) == pytest.approx(100.0, rel=0.01)
     assert one.samples == pytest.approx(sum(told))
@@ -126,7 +126,7 @@ def test_noise_is_a_real_wavering_with_the_true_speed_as_its_mean() -> None:
 def test_the_noise_of_a_job_is_its_own_and_the_seed_s() -> None:
     def told(**fields: Any) -> list[float]:
         one = training(noise=0.1, **fields)
-        one.go(decided(), 0.0)
+        one.start_training(decided(), 0.0)
         return [one.report(decided(), float(second)).samples_per_second for second in range(1, 5)]
 
     assert told() == told()
@@ -135,7 +135,7 @@ def test_the_noise_of_a_job_is_its_own_and_the_seed_s() -> None:
 
 def test_a_pod_is_found_in_the_newest_generation_that_has_it() -> None:
     one = training()
-    one.go(decided(1, 1), 0.0)
+    one.start_training(decided(1, 1), 0.0)
     one.comes = decided(2, 0, generation=2)
     task, generation, wanted = one.task_of("one-ps-1")
     assert (task.serial, generation, wanted) == (1, 2, True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.placement.amounts import ROUNDING, amounts
-from services.allocator.policies.contract import JobSeen, Node, Size
+from services.allocator.policies.contract import JobSnapshot, Node, Size
 
 Array = NDArray[np.float64]
 Amounts = tuple[float, float, float]
@@ -51,7 +51,7 @@ class FreeNodes:
         for node in changed:
             self._free[:, self._column_of[node.name]] = _free_amounts(node)
 
-    def with_tasks_of(self, job: JobSeen) -> Array:
+    def with_tasks_of(self, job: JobSnapshot) -> Array:
         """Return cores, GiB and devices [3, nodes], as if the job's ps and workers held nothing."""
         free = self._free.copy()
         columns = []
@@ -65,7 +65,7 @@ class FreeNodes:
         return free
 
 
-def offered(nodes: FreeNodes, job: JobSeen) -> list[Size]:
+def offered_sizes(nodes: FreeNodes, job: JobSnapshot) -> list[Size]:
     """Return the sizes within the job's bounds that fit, small ones first."""
     free = nodes.with_tasks_of(job)
     if not job.tasks:
@@ -77,16 +77,16 @@ def offered(nodes: FreeNodes, job: JobSeen) -> list[Size]:
 
     least = job.least
     most = job.most
-    offered_ps = set(steps(least.ps, most.ps))
+    offered_ps = set(growing_steps(least.ps, most.ps))
     sizes: list[Size] = []
     for ps, room in enumerate(_worker_room(job, free)):
         if ps in offered_ps:
-            for workers in steps(least.workers, min(most.workers, room)):
+            for workers in growing_steps(least.workers, min(most.workers, room)):
                 sizes.append(Size(ps, workers))
     return sizes
 
 
-def _worker_room(job: JobSeen, free: Array) -> Iterator[int]:
+def _worker_room(job: JobSnapshot, free: Array) -> Iterator[int]:
     """Return how many workers there is room for beside no ps, one ps, and so on, up to the most
     that the job may have and that fit.
     """
@@ -113,17 +113,17 @@ def _worker_room(job: JobSeen, free: Array) -> Iterator[int]:
         yield total
 
 
-def all_sizes(job: JobSeen) -> list[Size]:
+def all_sizes(job: JobSnapshot) -> list[Size]:
     """Return the sizes within the job's bounds that are offered where there is room for all."""
-    all_workers = steps(job.least.workers, job.most.workers)
+    all_workers = growing_steps(job.least.workers, job.most.workers)
     sizes = []
-    for ps in steps(job.least.ps, job.most.ps):
+    for ps in growing_steps(job.least.ps, job.most.ps):
         for workers in all_workers:
             sizes.append(Size(ps, workers))
     return sizes
 
 
-def steps(least: int, most: int) -> list[int]:
+def growing_steps(least: int, most: int) -> list[int]:
     """Return numbers from `least` to `most`, both included, in growing steps; none where `most` is
     less.
     """

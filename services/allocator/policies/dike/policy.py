@@ -30,27 +30,27 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from services.allocator.models.fitting import Prior, believable, closest
-from services.allocator.models.model_profile import Kind, fitted_kind, prior_of, told
+from services.allocator.models.fitting import Prior, fit_closest_form, is_believable
+from services.allocator.models.model_profile import Kind, fitted_kind, prior_of, profile_of
 from services.allocator.models.search import (
     Probe,
     certain_gain,
     expected_gain,
-    means,
-    predicted,
+    mean_log_speeds,
+    predict_log_speeds,
 )
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placement.room import Room, place, place_most
 from services.allocator.policies.contract import (
-    JobSeen,
+    JobSnapshot,
     Node,
     Observed,
     Size,
-    Want,
-    at_start,
+    Target,
     models_of,
+    start_target,
 )
-from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered
+from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered_sizes
 from shared.messages import Alternative
 from shared.text import format_count
 
@@ -101,7 +101,7 @@ class DikeModel(msgspec.Struct, frozen=True):
         return math.exp(self.log_speeds[self.tried.index(size)])
 
 
-def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def dike(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Size the jobs that wait, then one by one those that run."""
     room = Room(cluster)
     wants = []
@@ -109,21 +109,21 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
-            wants.append(at_start(job, "the first probe is the size that was asked for"))
+            wants.append(start_target(job, "the first probe is the size that was asked for"))
         elif not job.busy:
             running.append(job)
 
     nodes = FreeNodes(room.nodes.values())
-    models = models_of(running, DikeModel, fit_jobs)
+    models = models_of(running, DikeModel, fit_dike_jobs)
     for job, model in zip(running, models, strict=True):
-        want = _running_want(job, model, nodes)
+        want = _running_target(job, model, nodes)
         if want.size != job.size:
             _place_resized(job, want.size, room, nodes)
         wants.append(want)
     return wants
 
 
-def _place_resized(job: JobSeen, size: Size, room: Room, nodes: FreeNodes) -> None:
+def _place_resized(job: JobSnapshot, size: Size, room: Room, nodes: FreeNodes) -> None:
     """Place a running job at another size, where it fits."""
     changed = []
     for task in place(room, job.key, job.tasks, size, job.sizes, serial=0) or ():
@@ -136,14 +136,14 @@ def _place_resized(job: JobSeen, size: Size, room: Room, nodes: FreeNodes) -> No
 # ---------------------------------------------------------------- a job's model
 
 
-def fit_jobs(jobs: Sequence[JobSeen]) -> list[DikeModel]:
+def fit_dike_jobs(jobs: Sequence[JobSnapshot]) -> list[DikeModel]:
     """Return the model of each job, all fitted in one pass."""
-    seen_speeds = [_believed(job) for job in jobs]
+    seen_speeds = [_believed_points(job) for job in jobs]
     cases = []
     for job, seen in zip(jobs, seen_speeds, strict=True):
         if seen:
-            cases.append((seen, _priors(job)))
-    fits = iter(closest(cases))
+            cases.append((seen, _dike_priors(job)))
+    fits = iter(fit_closest_form(cases))
 
     models = []
     for job, seen in zip(jobs, seen_speeds, strict=True):
@@ -154,12 +154,12 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[DikeModel]:
     return models
 
 
-def _model_at(job: JobSeen, seen: Sequence[Observed], fit: Fit) -> DikeModel:
+def _model_at(job: JobSnapshot, seen: Sequence[Observed], fit: Fit) -> DikeModel:
     """Return the model of a job by the fit to its speeds."""
     tried = [Size(one.ps, one.workers) for one in seen]
-    log_speeds = means(fit, tried, job.batch).tolist()
+    log_speeds = mean_log_speeds(fit, tried, job.batch).tolist()
     untried = [size for size in all_sizes(job) if size not in tried]
-    gains = _gains(fit, untried, len(tried), job.batch, max(log_speeds))
+    gains = _expected_gains(fit, untried, len(tried), job.batch, max(log_speeds))
     return DikeModel(
         fit=fit,
         tried=tuple(tried),
@@ -169,36 +169,38 @@ def _model_at(job: JobSeen, seen: Sequence[Observed], fit: Fit) -> DikeModel:
     )
 
 
-def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float) -> list[float]:
+def _expected_gains(
+    fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float
+) -> list[float]:
     """Return the gain of a probe at each size; after `PROBES` only what is certain counts.
 
     `best`: the largest mean of log speed among the sizes that were `tried`.
     """
     if not sizes:
         return []
-    mean, spread = predicted(fit, sizes, batch)
+    mean, spread = predict_log_speeds(fit, sizes, batch)
     gain = certain_gain if tried >= PROBES else expected_gain
     gains: list[float] = gain(mean, spread, best).tolist()
     return gains
 
 
-def _believed(job: JobSeen) -> list[Observed]:
+def _believed_points(job: JobSnapshot) -> list[Observed]:
     """Return the speeds at the job's batch that can be right."""
     believed = []
     for seen in job.observed:
-        if seen.batch == job.batch and believable(seen):
+        if seen.batch == job.batch and is_believable(seen):
             believed.append(seen)
     return believed
 
 
-def _priors(job: JobSeen) -> list[Prior]:
+def _dike_priors(job: JobSnapshot) -> list[Prior]:
     """Return a prior for each meaning of a batch: each worker's own, or one that they share.
 
     Speeds tell which is true; until they do it is each worker's own, as Weir trains.
     """
     known = None
     if job.progress and job.progress.profile:
-        known = told(job.progress.profile)
+        known = profile_of(job.progress.profile)
     forms: tuple[Form, ...] = ("synchronous",)
     if job.most.ps:
         forms = ("asynchronous", "synchronous")
@@ -208,14 +210,14 @@ def _priors(job: JobSeen) -> list[Prior]:
 # ---------------------------------------------------------------- its size
 
 
-def _running_want(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
+def _running_target(job: JobSnapshot, model: DikeModel, nodes: FreeNodes) -> Target:
     """Return the size that a running job should have, of those that there is room for."""
     size = job.size or job.start
     if model.fit is None or size not in model.tried:
-        return _want(job, size, "waits for its speed at this size")
-    sizes = list(dict.fromkeys([size, *offered(nodes, job)]))
+        return _dike_target(job, size, "waits for its speed at this size")
+    sizes = list(dict.fromkeys([size, *offered_sizes(nodes, job)]))
     if len(sizes) == 1:
-        return _want_unchanged(job, size, model)
+        return _unchanged_target(job, size, model)
 
     # A probe; or else the best size that was tried.
     best = model.best_of(set(sizes))
@@ -223,13 +225,13 @@ def _running_want(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
     if probe is not None and _is_worth_trying(job, probe, model.speed(best)):
         expected = f"expected to be {probe.gain:.0%} faster"
         reason = f"probe {len(model.tried) + 1}: {expected}"
-        return _want(job, probe.size, reason, 1.0 + probe.gain, best)
+        return _dike_target(job, probe.size, reason, 1.0 + probe.gain, best)
     if best == size:
-        return _want_unchanged(job, size, model)
-    return _want_at_best(job, size, best, model)
+        return _unchanged_target(job, size, model)
+    return _target_at_best(job, size, best, model)
 
 
-def _is_worth_trying(job: JobSeen, probe: Probe, speed: float) -> bool:
+def _is_worth_trying(job: JobSnapshot, probe: Probe, speed: float) -> bool:
     """Return whether a probe should save more seconds than it costs to go there and back. `speed`:
     at the best size that was tried.
     """
@@ -237,7 +239,7 @@ def _is_worth_trying(job: JobSeen, probe: Probe, speed: float) -> bool:
     return saves_s > THERE_AND_BACK * job.pauses_s
 
 
-def _want_at_best(job: JobSeen, size: Size, best: Size, model: DikeModel) -> Want:
+def _target_at_best(job: JobSnapshot, size: Size, best: Size, model: DikeModel) -> Target:
     """Return the best size that was tried, if it is faster than the present one beyond doubt and
     worth a pause.
     """
@@ -248,11 +250,13 @@ def _want_at_best(job: JobSeen, size: Size, best: Size, model: DikeModel) -> Wan
     if gain > least_gain and saves_s > job.pauses_s:
         tried = format_count(len(model.tried), "size")
         reason = f"the best of {tried} tried, {gain:.0%} faster"
-        return _want(job, best, reason, 1.0 + gain, size)
-    return _want_unchanged(job, size, model)
+        return _dike_target(job, best, reason, 1.0 + gain, size)
+    return _unchanged_target(job, size, model)
 
 
-def _next_probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> Probe | None:
+def _next_probe(
+    job: JobSnapshot, model: DikeModel, fit: Fit, sizes: Sequence[Size]
+) -> Probe | None:
     """Return the size to try next.
 
     The second follows the model's kind, where its profile is known; the others are chosen by
@@ -261,7 +265,7 @@ def _next_probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size])
     tried = model.tried
     if len(tried) == 1 and job.progress and job.progress.profile:
         kind = fitted_kind(fit, tried[0], job.batch)
-        named = by_kind(kind, fit, sizes, job.batch)
+        named = size_by_kind(kind, fit, sizes, job.batch)
         if named is not None and named not in tried:
             sizes = [named]
     untried = [size for size in sizes if size not in tried]
@@ -276,18 +280,18 @@ def _next_probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size])
 
 
 def _gain_by_size(
-    job: JobSeen, model: DikeModel, fit: Fit, untried: Sequence[Size]
+    job: JobSnapshot, model: DikeModel, fit: Fit, untried: Sequence[Size]
 ) -> dict[Size, float]:
     """Return the gain of a probe at each size; the model has those of the usual sizes."""
     gain_at = dict(zip(model.untried, model.gains, strict=True))
     others = [size for size in untried if size not in gain_at]
     best = max(model.log_speeds)
-    gains = _gains(fit, others, len(model.tried), job.batch, best)
+    gains = _expected_gains(fit, others, len(model.tried), job.batch, best)
     gain_at.update(zip(others, gains, strict=True))
     return gain_at
 
 
-def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
+def size_by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
     """Return the size that the rule names, of those on offer."""
     if kind == "compute-bound":
         return _most_workers(fitted, sizes, batch)
@@ -325,7 +329,7 @@ def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     return min(sizes, key=lambda size: (size.workers, -size.ps))
 
 
-def _was_just_tried(job: JobSeen, size: Size) -> bool:
+def _was_just_tried(job: JobSnapshot, size: Size) -> bool:
     """Return whether there are so few reports at a size that the job does not stay there yet."""
     reports = 0
     for seen in job.recent:
@@ -334,7 +338,7 @@ def _was_just_tried(job: JobSeen, size: Size) -> bool:
     return reports <= NEW
 
 
-def _saved_s(job: JobSeen, speed: float, gain: float) -> float:
+def _saved_s(job: JobSnapshot, speed: float, gain: float) -> float:
     """Return the seconds until the job's end that a gain saves, relative to a speed (samples/s).
 
     They are endless where the end is not known.
@@ -349,27 +353,27 @@ def _saved_s(job: JobSeen, speed: float, gain: float) -> float:
 # ---------------------------------------------------------------- the answer
 
 
-def _want_unchanged(job: JobSeen, size: Size, model: DikeModel) -> Want:
+def _unchanged_target(job: JobSnapshot, size: Size, model: DikeModel) -> Target:
     """Return the want for the present size."""
     tried = format_count(len(model.tried), "size")
     reason = f"the best of {tried} tried; no other is worth a probe"
-    return _want(job, size, reason)
+    return _dike_target(job, size, reason)
 
 
-def _want(
-    job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None
-) -> Want:
+def _dike_target(
+    job: JobSnapshot, size: Size, reason: str, faster: float | None = None, kept: Size | None = None
+) -> Target:
     """Return the answer for a job; `kept`: the size that it would have otherwise."""
     alternatives = []
     if kept is not None and kept != size:
         lost = Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST)
         alternatives.append(lost)
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
         batch=job.batch,
         reason=reason,
         alternatives=tuple(alternatives),
-        faster=faster,
+        speedup=faster,
     )

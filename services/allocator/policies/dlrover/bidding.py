@@ -36,7 +36,9 @@ Array = NDArray[np.float64]
 Step = tuple[float, str, int]
 """- weight x TG / RC, job, candidate."""
 
-REACH = 4  # a number of ps or workers is at most so many times the present one, or a part of it
+REACH_FACTOR = (
+    4  # a number of ps or workers is at most so many times the present one, or a part of it
+)
 COUNTS = 12  # numbers of ps, and of workers, that are tried
 CORES = (
     0.25,
@@ -89,7 +91,7 @@ class Bid(msgspec.Struct, frozen=True, kw_only=True):
         return cpu, gib
 
 
-class Reach(NamedTuple):
+class PlanSpace(NamedTuple):
     """The numbers that are tried, each array [numbers] rising; a plan in reach is any combination
     of them.
     """
@@ -117,7 +119,7 @@ class Reach(NamedTuple):
         rows: Array = np.stack(columns, axis=-1).reshape(-1, 4)
         return rows
 
-    def within(self, ps_cpu: float, worker_cpu: float) -> Reach:
+    def within(self, ps_cpu: float, worker_cpu: float) -> PlanSpace:
         """Leave out what has more cores than a ps, or a worker, can have."""
         possible_ps = self.ps_cores <= ps_cpu + ROUNDING
         possible_workers = self.worker_cores <= worker_cpu + ROUNDING
@@ -126,7 +128,7 @@ class Reach(NamedTuple):
             worker_cores=self.worker_cores[possible_workers],
         )
 
-    def on_nodes(self, node_cpu: float) -> Reach:
+    def on_nodes(self, node_cpu: float) -> PlanSpace:
         """Put the cores of a node in place of what is more than that."""
         most = _hundredths(max(node_cpu, CORES_LEAST))
         tried = max(self.ps_cores[-1], self.worker_cores[-1])
@@ -137,7 +139,7 @@ class Reach(NamedTuple):
         return self._replace(ps_cores=np.unique(ps_cores), worker_cores=np.unique(worker_cores))
 
 
-def in_reach(now: Plan, least: Size, most: Size, counts_only: bool = False) -> Reach:
+def plan_space(now: Plan, least: Size, most: Size, counts_only: bool = False) -> PlanSpace:
     """Return the plans near `now` in each of the four numbers, within the job's bounds.
 
     `counts_only`: tasks keep the cores that they have.
@@ -146,27 +148,27 @@ def in_reach(now: Plan, least: Size, most: Size, counts_only: bool = False) -> R
         ps_cores = np.array([now.ps_cpu])
         worker_cores = np.array([now.worker_cpu])
     else:
-        ps_cores = _cores(now.ps_cpu)
-        worker_cores = _cores(now.worker_cpu)
-    return Reach(
-        ps=_counts(now.ps, least.ps, most.ps),
-        workers=_counts(now.workers, least.workers, most.workers),
+        ps_cores = _core_counts(now.ps_cpu)
+        worker_cores = _core_counts(now.worker_cpu)
+    return PlanSpace(
+        ps=_task_counts(now.ps, least.ps, most.ps),
+        workers=_task_counts(now.workers, least.workers, most.workers),
         ps_cores=ps_cores,
         worker_cores=worker_cores,
     )
 
 
-def _counts(now: int, least: int, most: int) -> Array:
+def _task_counts(now: int, least: int, most: int) -> Array:
     """Return numbers of tasks [numbers] within the bounds, evenly spread in their logarithm."""
-    high = max(least, min(most, now * REACH))
-    low = max(least, math.ceil(now / REACH))
+    high = max(least, min(most, now * REACH_FACTOR))
+    low = max(least, math.ceil(now / REACH_FACTOR))
     low = min(low, high)
     spread = np.round(np.geomspace(low, high, COUNTS))
     present = min(max(now, low), high)
     return np.unique(np.append(spread, present))
 
 
-def _cores(now: float) -> Array:
+def _core_counts(now: float) -> Array:
     """Return cores of a task [numbers]."""
     steps = np.round(now * np.array(CORES) / CORES_STEP)
     tried = steps * CORES_STEP
@@ -179,7 +181,7 @@ def _hundredths(cores: Any) -> Any:
     return np.floor(cores * 100 + 1e-9) / 100
 
 
-def front(cost: Array, gain: Array) -> NDArray[np.intp]:
+def pareto_front(cost: Array, gain: Array) -> NDArray[np.intp]:
     """Return the indices of the plans that no other beats in both, by rising cost (exact)."""
     # Leave out what gains less than a plan that does not cost more; few plans remain.
     by_cost = np.argsort(cost)
@@ -196,7 +198,7 @@ def front(cost: Array, gain: Array) -> NDArray[np.intp]:
     return unbeaten
 
 
-def greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
+def weighted_greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
     """Return the index of the candidate that each job gets. `cpu`, `gib`: cores and GiB beyond the
     need of all first candidates.
     """
@@ -228,7 +230,7 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
     if first == len(bid.cost):
         return None
 
-    rates = _rates(bid, here)
+    rates = _gain_rates(bid, here)
     best = int(rates.argmax())
     more_cpu, more_gib = bid.additional(here, first + best)
     if more_cpu > cpu or more_gib > gib:
@@ -244,7 +246,7 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
     return -bid.weight * rate, key, first + best
 
 
-def _rates(bid: Bid, here: int) -> Array:
+def _gain_rates(bid: Bid, here: int) -> Array:
     """Return TG / RC of every later candidate, counted from the present one; 0: it does not pay."""
     later = slice(here + 1, None)
     gain = bid.speed[later] / bid.speed[here] - 1

@@ -23,21 +23,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.memory_forecast import AHEAD_S, MOST_GIB, rate
+from services.allocator.models.memory_forecast import AHEAD_S, MOST_GIB, growth_rate
 from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import (
-    JobSeen,
+    JobSnapshot,
     Node,
     Plan,
     Reading,
     priority_weight,
 )
-from services.allocator.policies.dlrover.bidding import Array, Bid, Reach, front
+from services.allocator.policies.dlrover.bidding import Array, Bid, PlanSpace, pareto_front
 from services.allocator.policies.dlrover.iteration import (
     Model,
-    grid,
+    plan_grid,
+    plan_throughput,
     step_s,
-    throughput,
 )
 from services.allocator.state.observations import usage_by_role
 from shared.messages import JobRequested, Resources, Role
@@ -95,13 +95,13 @@ class Tasks(msgspec.Struct, frozen=True):
         return self.worker_size.memory_gib
 
 
-def tasks_of(job: JobSeen) -> Tasks:
+def tasks_of(job: JobSnapshot) -> Tasks:
     """Return the tasks that the job has; while it waits, there are none of any size."""
     size = job.size or job.start
-    return Tasks(size.ps, size.workers, held(job, "ps"), held(job, "worker"))
+    return Tasks(size.ps, size.workers, role_resources(job, "ps"), role_resources(job, "worker"))
 
 
-def held(job: JobSeen, role: Role) -> Resources:
+def role_resources(job: JobSnapshot, role: Role) -> Resources:
     """Return the resources of a task of the role; of unlike ones, the largest."""
     largest = Resources()
     amounts = (-math.inf, -math.inf)
@@ -122,7 +122,7 @@ class Plans(NamedTuple):
 
     now: Array
     """The present plan [4]: ps, workers, cores a ps, cores a worker."""
-    reach: Reach
+    reach: PlanSpace
     psi: Array
     """Examples a second."""
     cores: Array
@@ -156,12 +156,12 @@ class Plans(NamedTuple):
         return np.asarray(PRICE_CPU * self.cores + PRICE_GIB * self.gib)
 
 
-def _plans(job: JobSeen, tasks: Tasks, model: Model, reach: Reach) -> Plans:
+def _plans(job: JobSnapshot, tasks: Tasks, model: Model, reach: PlanSpace) -> Plans:
     """Return the present plan and those in reach, with their throughput and amounts."""
     now = tasks.plan
     pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
-    present = grid([now])
-    present_psi = throughput(present, job.batch, model)
+    present = plan_grid([now])
+    present_psi = plan_throughput(present, job.batch, model)
 
     # The plans in reach [ps, workers, cores a ps, cores a worker], and [ps, workers] alone.
     ps, workers, ps_cpu, worker_cpu = reach.grid()
@@ -205,7 +205,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(
-    job: JobSeen, tasks: Tasks, model: Model, reach: Reach, bounds: Bounds = BOUNDLESS
+    job: JobSnapshot, tasks: Tasks, model: Model, reach: PlanSpace, bounds: Bounds = BOUNDLESS
 ) -> Candidates:
     """Return a running job's candidates within the bounds, from the cheapest in reach; its present
     plan is always in reach.
@@ -237,11 +237,11 @@ def candidates(
 def _front_among(plans: NDArray[np.intp] | None, cost: Array, speed: Array) -> NDArray[np.intp]:
     """Return the indices of those of the plans that no other of them beats; None: of all plans."""
     if plans is None:
-        return front(cost, speed)
-    return plans[front(cost[plans], speed[plans])]
+        return pareto_front(cost, speed)
+    return plans[pareto_front(cost[plans], speed[plans])]
 
 
-def _remaining_examples(job: JobSeen) -> float:
+def _remaining_examples(job: JobSnapshot) -> float:
     """Return the examples that remain, at least one."""
     if not job.progress:
         return 1.0
@@ -272,7 +272,7 @@ def _allowed_plans(plans: Plans, bounds: Bounds) -> Flags | None:
 
 
 def _busy_enough(
-    job: JobSeen, plans: Plans, allowed: Flags | None
+    job: JobSnapshot, plans: Plans, allowed: Flags | None
 ) -> tuple[NDArray[np.intp] | None, int]:
     """Return the indices of the plans that would use enough of their cores, and of the one that
     uses them best; None: all plans.
@@ -285,7 +285,7 @@ def _busy_enough(
 
     # Plans without a hot ps, if there are any.
     on_ps, in_all = core_seconds
-    on_hottest = on_ps * unevenness(job) * HOT
+    on_hottest = on_ps * ps_unevenness(job) * HOT
     cool = plans.psi * on_hottest <= plans.ps_cores
     if allowed is not None:
         cool &= allowed
@@ -300,7 +300,7 @@ def _busy_enough(
     return np.flatnonzero(used >= least), standard
 
 
-def _core_seconds(job: JobSeen) -> tuple[float, float] | None:
+def _core_seconds(job: JobSnapshot) -> tuple[float, float] | None:
     """Return the core-seconds that an example costs, on ps and in all; they are the same on every
     plan. None: not measured.
     """
@@ -312,7 +312,7 @@ def _core_seconds(job: JobSeen) -> tuple[float, float] | None:
     return on_ps, on_ps + on_workers
 
 
-def unevenness(job: JobSeen) -> float:
+def ps_unevenness(job: JobSnapshot) -> float:
     """Return the cores that the busiest ps used, as a multiple of the mean of all ps."""
     if not job.progress:
         return 1.0
@@ -323,7 +323,7 @@ def unevenness(job: JobSeen) -> float:
     return len(uses) * max(uses) / total
 
 
-def last_report(job: JobSeen) -> Reading | None:
+def last_report(job: JobSnapshot) -> Reading | None:
     """Return the last report of the job; None: there is none yet."""
     return job.recent[-1] if job.recent else None
 
@@ -337,7 +337,7 @@ class MemoryTrend(msgspec.Struct, frozen=True):
     gib_per_example: float
 
 
-def memory_trend(job: JobSeen, role: Role) -> MemoryTrend | None:
+def memory_trend(job: JobSnapshot, role: Role) -> MemoryTrend | None:
     """Return the trend of the reports; None if they tell of no memory."""
     samples = []
     used = []
@@ -350,7 +350,7 @@ def memory_trend(job: JobSeen, role: Role) -> MemoryTrend | None:
             used.append(gib)
     if not used:
         return None
-    growth = rate(np.array(samples), np.array(used))
+    growth = growth_rate(np.array(samples), np.array(used))
     return MemoryTrend(max(used), growth)
 
 
@@ -362,7 +362,7 @@ def _ps_gib(report: Reading) -> float | None:
 
 
 def memory_due(
-    job: JobSeen, trend: MemoryTrend | None, plan: Plan, role: Role, speed: float
+    job: JobSnapshot, trend: MemoryTrend | None, plan: Plan, role: Role, speed: float
 ) -> float | None:
     """Return the GiB that the largest task of the role will use soon on a plan, at a speed in
     examples/s.
@@ -379,10 +379,10 @@ def memory_due(
     need = min(MOST_GIB, grown)
     if role == "ps":
         need /= plan.ps
-    return generations(job.request) * need
+    return generations_at_once(job.request) * need
 
 
-def generations(request: JobRequested) -> int:
+def generations_at_once(request: JobRequested) -> int:
     """Return how many generations a task has to hold at once."""
     return 2 if request.handover == "make-before-break" else 1
 
@@ -392,8 +392,8 @@ Held = tuple[float, float]
 NOTHING: Held = (0.0, 0.0)
 
 
-def bounds(
-    cluster: Sequence[Node], jobs: Sequence[JobSeen], bidding: Sequence[JobSeen], move: bool
+def plan_bounds(
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], bidding: Sequence[JobSnapshot], move: bool
 ) -> dict[str, Bounds]:
     """Return the bounds of those that bid, by job; `jobs` are all. With `move`, a task that cannot
     grow on its node goes to another one.
@@ -417,7 +417,7 @@ def _free_cpu(cluster: Sequence[Node]) -> dict[str, float]:
     return free_cpu
 
 
-def _held_by_namespace(jobs: Sequence[JobSeen]) -> dict[str, Held]:
+def _held_by_namespace(jobs: Sequence[JobSnapshot]) -> dict[str, Held]:
     """Return what the jobs of each namespace with a quota hold together."""
     held: dict[str, Held] = {}
     for job in jobs:
@@ -429,7 +429,7 @@ def _held_by_namespace(jobs: Sequence[JobSeen]) -> dict[str, Held]:
     return held
 
 
-def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: Held) -> Bounds:
+def _job_bounds(job: JobSnapshot, free_cpu: Mapping[str, float], held: Held) -> Bounds:
     """Return the bounds of one job. `held`: by all jobs in its namespace, its own included."""
     ps_cpu, worker_cpu = _room_to_grow(job, free_cpu)
     if job.quota is None:
@@ -445,7 +445,7 @@ def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: Held) -> Boun
     )
 
 
-def _held_by_job(job: JobSeen, with_chief: bool) -> Held:
+def _held_by_job(job: JobSnapshot, with_chief: bool) -> Held:
     """Return cores and GiB of the job's tasks."""
     cpu = gib = 0.0
     for task in job.tasks:
@@ -455,7 +455,7 @@ def _held_by_job(job: JobSeen, with_chief: bool) -> Held:
     return cpu, gib
 
 
-def _room_to_grow(job: JobSeen, free_cpu: Mapping[str, float]) -> tuple[float, float]:
+def _room_to_grow(job: JobSnapshot, free_cpu: Mapping[str, float]) -> tuple[float, float]:
     """Return the cores that every ps, and every worker, could have on its node; the job's tasks on
     a node share what is free there.
     """

@@ -54,16 +54,16 @@ from msgspec.structs import replace
 from services.allocator.placement.amounts import total_of
 from services.allocator.placement.room import Room, place_most
 from services.allocator.policies.contract import (
-    JobSeen,
+    FinishedJob,
+    JobSnapshot,
     Node,
-    Past,
     Reading,
     Size,
-    Want,
-    at_start,
-    left_open,
+    Target,
+    has_open_sizes,
+    start_target,
 )
-from services.allocator.policies.dlrover.candidates import held, unevenness
+from services.allocator.policies.dlrover.candidates import ps_unevenness, role_resources
 from shared.messages import Resources, RoleResources
 
 FIRST_S = 180.0
@@ -74,20 +74,22 @@ WORTH = 0.1  # cores or memory change by at least so much
 SAMPLES = 5
 
 
-def dlrover_heuristic(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def dlrover_heuristic(
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float
+) -> list[Target]:
     """Size the jobs that wait, then those that run."""
     nodes = FreeNodes(cluster)
     wants = []
     for job in jobs:
         if job.size is None:
-            want = _first_want(job, nodes, now)
+            want = _first_target(job, nodes, now)
             nodes.take_first(job, want)
             wants.append(want)
     for job in jobs:
         if job.busy or not job.tasks:
             continue
         if job.size is not None and job.size.ps > 0:
-            wants.append(_tuned_want(job, job.size, nodes, now))
+            wants.append(_tuned_target(job, job.size, nodes, now))
     return wants
 
 
@@ -111,7 +113,7 @@ class FreeNodes:
         self.gib = all_free.memory_gib
         self.largest = Resources(cpu=largest_cpu, memory_gib=largest_gib)
 
-    def take_first(self, job: JobSeen, want: Want) -> None:
+    def take_first(self, job: JobSnapshot, want: Target) -> None:
         """Place a waiting job at its first size, or as much of it as fits."""
         sizes = want.sizes or job.sizes
         tasks = place_most(self.room, job.key, (), want.size, job.least, sizes, serial=0)
@@ -129,7 +131,7 @@ class FreeNodes:
 
     def fitting(self, size: Resources, has: Resources) -> Resources:
         """Return a size that is not larger than the largest node."""
-        most = _larger(self.largest, has)
+        most = _larger_task(self.largest, has)
         cpu = min(size.cpu, most.cpu)
         gib = min(size.memory_gib, most.memory_gib)
         return replace(has, cpu=cpu, memory_gib=gib)
@@ -138,13 +140,13 @@ class FreeNodes:
 # ---------------------------------------------------------------- a job that waits
 
 
-def _first_want(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
+def _first_target(job: JobSnapshot, nodes: FreeNodes, now: float) -> Target:
     """Return the first size of a job."""
-    if not left_open(job.request):
-        return at_start(job, "the first size: its tasks are as they were asked for")
-    past = job.kin.past if job.kin else ()
+    if not has_open_sizes(job.request):
+        return start_target(job, "the first size: its tasks are as they were asked for")
+    past = job.history.past if job.history else ()
     if past:
-        count, sizes = inherited(past)
+        count, sizes = inherited_plan(past)
         reason = f"as {len(past)} like it ended"
     else:
         count = 1
@@ -153,25 +155,25 @@ def _first_want(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
     ps = sizes.ps
     worker = sizes.worker
     if now - job.submitted_s > PENDING_S:
-        ps = halved(ps)
-        worker = halved(worker)
+        ps = halved_task(ps)
+        worker = halved_task(worker)
 
     asked = job.sizes
     ps = nodes.fitting(ps, asked.ps)
     worker = nodes.fitting(worker, asked.worker)
-    count = _within(count, job.least.ps, job.most.ps)
+    count = _within_bounds(count, job.least.ps, job.most.ps)
     workers = max(1, job.least.workers)
     sizes = RoleResources(chief=asked.chief, ps=ps, worker=worker)
-    return replace(at_start(job, reason), ps=count, workers=workers, sizes=sizes)
+    return replace(start_target(job, reason), ps=count, workers=workers, sizes=sizes)
 
 
-def _sizes_to_learn_from(job: JobSeen, nodes: FreeNodes) -> RoleResources:
+def _sizes_to_learn_from(job: JobSnapshot, nodes: FreeNodes) -> RoleResources:
     """Return the sizes of the first tasks of a job without history."""
     cpu = max(0.0, nodes.cpu)
     gib = max(0.0, nodes.gib)
-    first = created(Resources(cpu=cpu, memory_gib=gib))
-    ps = _larger(first, job.sizes.ps)
-    worker = _larger(first, job.sizes.worker)
+    first = created_plan(Resources(cpu=cpu, memory_gib=gib))
+    ps = _larger_task(first, job.sizes.ps)
+    worker = _larger_task(first, job.sizes.worker)
     return RoleResources(ps=ps, worker=worker)
 
 
@@ -183,7 +185,7 @@ class RunningJob(NamedTuple):
     that it may have in all.
     """
 
-    job: JobSeen
+    job: JobSnapshot
     size: Size
     ps: Resources
     worker: Resources
@@ -202,39 +204,39 @@ class RunningJob(NamedTuple):
     @property
     def relieved_ps_cpu(self) -> float:
         """Return the cores of a ps that would not be hot."""
-        return relieved(self.use, self.size.workers, self.limit_cpu, self.ps.cpu)
+        return relieved_ps_size(self.use, self.size.workers, self.limit_cpu, self.ps.cpu)
 
 
-def _tuned_want(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
+def _tuned_target(job: JobSnapshot, size: Size, nodes: FreeNodes, now: float) -> Target:
     """Return the running stage's size: the ps first, then the workers."""
-    use = used(job, size)
+    use = used_cores(job, size)
     if use is None or not _is_due(job, now):
-        return _want(job, size, "watches what its ps and workers use")
+        return _heuristic_target(job, size, "watches what its ps and workers use")
 
-    ps = held(job, "ps")
-    worker = held(job, "worker")
+    ps = role_resources(job, "ps")
+    worker = role_resources(job, "worker")
     free_cpu = max(0.0, nodes.cpu)
     limit_cpu = free_cpu + size.ps * ps.cpu + size.workers * worker.cpu
     running = RunningJob(job, size, ps, worker, use, limit_cpu)
 
     may_change_ps = _ps_changed_s(job, size) + PS_S <= now
     if may_change_ps:
-        want = _want_with_other_ps(running, nodes)
+        want = _target_with_other_ps(running, nodes)
         if want is not None:
             return want
-    return _want_with_other_workers(running, nodes)
+    return _target_with_other_workers(running, nodes)
 
 
-def _want_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Want | None:
+def _target_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Target | None:
     """Return a size with more ps, or with more cores for each of them; None: the ps are well."""
     job, size, ps, worker, _, _ = running
-    count = _within(_ps_wanted(running), size.ps, job.most.ps)
+    count = _within_bounds(_ps_wanted(running), size.ps, job.most.ps)
     missing = max(0, count - size.ps)
     more = nodes.take_more(job.key, ps, missing)
     if more > 0:
         grown = Size(size.ps + more, size.workers)
-        return _want(job, grown, running.reason)
-    if not left_open(job.request):
+        return _heuristic_target(job, grown, running.reason)
+    if not has_open_sizes(job.request):
         return None
 
     relieved_ps = replace(ps, cpu=running.relieved_ps_cpu)
@@ -242,13 +244,13 @@ def _want_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Want | None:
     if cpu <= (1 + WORTH) * ps.cpu:
         return None
     sizes = _changed_sizes(running, replace(ps, cpu=cpu), worker)
-    return _want(job, size, running.reason, sizes)
+    return _heuristic_target(job, size, running.reason, sizes)
 
 
-def _want_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Want:
+def _target_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Target:
     """Return a size with as many workers, and of the size, as the rules have it."""
     job, size, ps, worker, use, _ = running
-    gained = speed_ratio(_speeds(job, size), size.workers)
+    gained = speed_ratio(_observed_speeds(job, size), size.workers)
     wanted = more_workers(size.workers, running.utilisation, gained)
     wanted = min(wanted, job.most.workers)
     missing = max(0, wanted - size.workers)
@@ -256,10 +258,10 @@ def _want_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Want:
     grown = Size(size.ps, size.workers + more)
 
     sizes = None
-    if left_open(job.request):
+    if has_open_sizes(job.request):
         fitting = nodes.fitting(worker_size(use), worker)
         sizes = _changed_sizes(running, ps, _if_worth_it(fitting, worker))
-    return _want(job, grown, running.reason, sizes)
+    return _heuristic_target(job, grown, running.reason, sizes)
 
 
 def _ps_wanted(running: RunningJob) -> int:
@@ -270,13 +272,13 @@ def _ps_wanted(running: RunningJob) -> int:
     count = size.ps
     if _has_tried_workers(job, size):
         count = initial_ps(use, size.workers, limit_cpu, ps.cpu)
-    if not left_open(job.request):
+    if not has_open_sizes(job.request):
         times = running.relieved_ps_cpu / ps.cpu
         count = max(count, math.ceil(size.ps * times - 1e-9))
     return min(count, MOST_PS)
 
 
-def _has_tried_workers(job: JobSeen, size: Size) -> bool:
+def _has_tried_workers(job: JobSnapshot, size: Size) -> bool:
     """Return whether the job has had other workers, or has all it may have, and no other ps yet."""
     for seen in job.observed:
         if seen.ps != size.ps:
@@ -286,7 +288,7 @@ def _has_tried_workers(job: JobSeen, size: Size) -> bool:
     return len(job.observed) > 1
 
 
-def _speeds(job: JobSeen, size: Size) -> dict[int, float]:
+def _observed_speeds(job: JobSnapshot, size: Size) -> dict[int, float]:
     """Return examples/s by workers, with the ps that it has."""
     speeds = {}
     for seen in job.observed:
@@ -295,7 +297,7 @@ def _speeds(job: JobSeen, size: Size) -> dict[int, float]:
     return speeds
 
 
-def _ps_changed_s(job: JobSeen, size: Size) -> float:
+def _ps_changed_s(job: JobSnapshot, size: Size) -> float:
     """Return the time at which it was last seen with another number of ps."""
     changed_s = -math.inf
     for report in job.recent:
@@ -304,7 +306,7 @@ def _ps_changed_s(job: JobSeen, size: Size) -> float:
     return changed_s
 
 
-def _is_due(job: JobSeen, now: float) -> bool:
+def _is_due(job: JobSnapshot, now: float) -> bool:
     """Return whether it is time for another plan: the first comes sooner than the others."""
     interval_s = FIRST_S
     if len(job.observed) > 1:
@@ -315,17 +317,17 @@ def _is_due(job: JobSeen, now: float) -> bool:
 # ---------------------------------------------------------------- what a job uses
 
 
-def used(job: JobSeen, size: Size) -> Use | None:
+def used_cores(job: JobSnapshot, size: Size) -> Use | None:
     """Return the mean of its last reports with the tasks that it has; None where they do not tell
     the use of its ps.
     """
-    ps_has = held(job, "ps").cpu
-    worker_has = held(job, "worker").cpu
+    ps_has = role_resources(job, "ps").cpu
+    worker_has = role_resources(job, "worker").cpu
     has = (size.ps, size.workers, ps_has, worker_has)
     alike = _last_reports(job, has)
     if not alike or min(has) <= 0:
         return None
-    use = _mean_use(alike, size, unevenness(job))
+    use = _mean_use(alike, size, ps_unevenness(job))
     if not math.isfinite(use.hottest) or use.hottest <= 0:
         return None
     return use
@@ -349,7 +351,7 @@ def _mean_use(reports: Sequence[Reading], size: Size, uneven: float) -> Use:
     )
 
 
-def _last_reports(job: JobSeen, has: tuple[int, int, float, float]) -> list[Reading]:
+def _last_reports(job: JobSnapshot, has: tuple[int, int, float, float]) -> list[Reading]:
     """Return the last reports that tell the use of such tasks, `SAMPLES` at most: numbers of ps and
     workers, cores of each ps and worker.
     """
@@ -388,26 +390,28 @@ def _changed_sizes(running: RunningJob, ps: Resources, worker: Resources) -> Rol
     """Return the sizes of tasks; None where they have just that."""
     if ps == running.ps and worker == running.worker:
         return None
-    chief = held(running.job, "chief")
+    chief = role_resources(running.job, "chief")
     return RoleResources(chief=chief, ps=ps, worker=worker)
 
 
-def _larger(one: Resources, other: Resources) -> Resources:
+def _larger_task(one: Resources, other: Resources) -> Resources:
     """Return the larger cores and the larger memory."""
     cpu = max(one.cpu, other.cpu)
     gib = max(one.memory_gib, other.memory_gib)
     return replace(other, cpu=cpu, memory_gib=gib)
 
 
-def _within(count: int, least: int, most: int) -> int:
+def _within_bounds(count: int, least: int, most: int) -> int:
     return max(least, min(count, most))
 
 
-def _want(job: JobSeen, size: Size, reason: str, sizes: RoleResources | None = None) -> Want:
+def _heuristic_target(
+    job: JobSnapshot, size: Size, reason: str, sizes: RoleResources | None = None
+) -> Target:
     """Return a desired size with the job's present batch. `sizes`: of its tasks; None: they stay as
     they are.
     """
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
@@ -447,21 +451,21 @@ class Use(msgspec.Struct, frozen=True):
     """GiB of the worker with most."""
 
 
-def created(limit: Resources) -> Resources:
+def created_plan(limit: Resources) -> Resources:
     """Return a first task, of ps and workers alike."""
-    cpu = min(_share(limit.cpu), CREATE_CPU)
-    gib = min(_share(limit.memory_gib), CREATE_GIB)
+    cpu = min(_fifth_of(limit.cpu), CREATE_CPU)
+    gib = min(_fifth_of(limit.memory_gib), CREATE_GIB)
     return Resources(cpu=cpu, memory_gib=gib)
 
 
-def _share(limit: float) -> float:
+def _fifth_of(limit: float) -> float:
     """Return a fifth, in whole cores or GiB where it is at least one."""
     if limit >= SHARE:
         return float(math.ceil(limit / SHARE))
     return limit / SHARE
 
 
-def inherited(past: Sequence[Past]) -> tuple[int, RoleResources]:
+def inherited_plan(past: Sequence[FinishedJob]) -> tuple[int, RoleResources]:
     """Return the number of ps and the sizes of tasks: the largest cores of any, the mean total of
     ps, the most memory.
     """
@@ -495,7 +499,7 @@ def initial_ps(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> int:
     return min(MOST_PS, math.ceil(for_ps / ps_cpu - 1e-9))
 
 
-def relieved(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
+def relieved_ps_size(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
     """Return the cores of a ps once the busiest is hot; what it has, where none is."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
@@ -537,7 +541,7 @@ def worker_size(use: Use) -> Resources:
     return Resources(cpu=cpu, memory_gib=gib)
 
 
-def halved(size: Resources) -> Resources:
+def halved_task(size: Resources) -> Resources:
     """Return the size of a task that has been pending for too long."""
     cpu = max(size.cpu / 2, PENDING_CPU)
     gib = max(size.memory_gib / 2, PENDING_GIB)

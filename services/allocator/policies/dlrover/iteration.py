@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.models.nnls import nnls_each
-from services.allocator.policies.contract import Plan, Timed
+from services.allocator.policies.contract import Plan, TimedPlan
 
 Array = NDArray[np.float64]
 System = tuple[Array, Array]
@@ -67,7 +67,7 @@ class Model(msgspec.Struct, frozen=True):
     bounds: Array
 
 
-def columns(plans: Array, batch: Array | float, shape: Shape = PLAIN) -> Array:
+def term_columns(plans: Array, batch: Array | float, shape: Shape = PLAIN) -> Array:
     """Return the factor of each coefficient [plans, 5].
 
     `plans` [plans, 4]: ps, workers, cores a ps, cores a worker; `batch`: of one worker, one number
@@ -89,7 +89,7 @@ def iteration_s(plans: Array, batch: float, model: Model, shape: Shape = PLAIN) 
     return step_s(plans.T, batch, model, shape)
 
 
-def throughput(plans: Array, batch: float, model: Model, shape: Shape = PLAIN) -> Array:
+def plan_throughput(plans: Array, batch: float, model: Model, shape: Shape = PLAIN) -> Array:
     """Return examples a second [plans]."""
     return plans[:, 1] * batch / iteration_s(plans, batch, model, shape)
 
@@ -123,33 +123,33 @@ def step_s(
 class Case(NamedTuple):
     """The observations of one job."""
 
-    timed: Sequence[Timed]
+    timed: Sequence[TimedPlan]
     """Its own."""
-    similar: Sequence[Timed] = ()
+    similar: Sequence[TimedPlan] = ()
     """Those of similar finished jobs."""
     shares: Sequence[float] | None = None
     """How its last iteration seems to divide among the terms."""
 
 
-def fitted(
-    timed: Sequence[Timed],
+def fit_throughput(
+    timed: Sequence[TimedPlan],
     shape: Shape = PLAIN,
-    similar: Sequence[Timed] = (),
+    similar: Sequence[TimedPlan] = (),
     shares: Sequence[float] | None = None,
 ) -> Model:
     """Fit one job, to one observation or more."""
-    return fitted_each([Case(timed, similar, shares)], shape)[0]
+    return fit_throughputs([Case(timed, similar, shares)], shape)[0]
 
 
-def fitted_each(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
+def fit_throughputs(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
     """Fit many jobs side by side: first without bounds, then with those that were tried."""
     free = np.full(4, math.inf)
     tables = []
     systems = []
     for case in cases:
-        table = _table(case, shape)
+        table = _case_table(case, shape)
         tables.append(table)
-        systems.append(_system(table, free))
+        systems.append(_weighted_system(table, free))
     models = [Model(coefficients, free) for coefficients in nnls_each(systems)]
     for column in (WORKER_CPU, PS_CPU):
         models = _bounded_where_clear(tables, models, column)
@@ -169,7 +169,7 @@ class Table(NamedTuple):
     shape: Shape
 
 
-def _table(case: Case, shape: Shape) -> Table:
+def _case_table(case: Case, shape: Shape) -> Table:
     """Return the observations of a case as arrays, those of similar jobs first, with the lower
     weight `HISTORY_WEIGHT`.
     """
@@ -183,7 +183,7 @@ def _table(case: Case, shape: Shape) -> Table:
     weights = np.ones(len(plans))
     weights[: len(case.similar)] = HISTORY_WEIGHT
     return Table(
-        plans=grid(plans),
+        plans=plan_grid(plans),
         batch=np.array(batch),
         step_s=np.array(step_s),
         weights=weights,
@@ -195,11 +195,11 @@ def _table(case: Case, shape: Shape) -> Table:
 def _rows(table: Table, bounds: Array) -> Array:
     """Return the terms of each iteration, relative to its time [observations, 5]."""
     useful = np.minimum(table.plans, bounds)
-    terms = columns(useful, table.batch, table.shape)
+    terms = term_columns(useful, table.batch, table.shape)
     return terms / table.step_s[:, None]
 
 
-def _system(table: Table, bounds: Array) -> System:
+def _weighted_system(table: Table, bounds: Array) -> System:
     """Return matrix and goals of the least squares."""
     rows = _rows(table, bounds)
     matrix = rows * table.weights[:, None]
@@ -212,7 +212,7 @@ def _system(table: Table, bounds: Array) -> System:
     return np.vstack([matrix, use_rows]), np.concatenate([goals, use_goals])
 
 
-def _error(table: Table, model: Model) -> float:
+def _squared_error(table: Table, model: Model) -> float:
     """Return the sum of the squared residuals, each weighed."""
     residuals = _rows(table, model.bounds) @ model.coefficients - 1
     return float(np.square(residuals * table.weights).sum())
@@ -225,9 +225,9 @@ def _bounded_where_clear(
     found = []
     best = _best_bounded(tables, models, column)
     for table, before, after in zip(tables, models, best, strict=True):
-        allowance = noise(table.weights)
-        error_before = _error(table, before) + allowance
-        error_after = _error(table, after) + allowance
+        allowance = noise_residuals(table.weights)
+        error_before = _squared_error(table, before) + allowance
+        error_after = _squared_error(table, after) + allowance
         found.append(after if error_after < CLEARLY * error_before else before)
     return found
 
@@ -244,20 +244,20 @@ def _best_bounded(tables: Sequence[Table], models: Sequence[Model], column: int)
         for bounds in _bounds_to_try(models[n].bounds, column, table.plans):
             jobs.append(n)
             tried.append(bounds)
-            systems.append(_system(table, bounds))
+            systems.append(_weighted_system(table, bounds))
 
     errors = [math.inf] * len(models)
     best = list(models)
     for n, bounds, coefficients in zip(jobs, tried, nnls_each(systems), strict=True):
         model = Model(coefficients, bounds)
-        error = _error(tables[n], model)
+        error = _squared_error(tables[n], model)
         if error < errors[n]:
             errors[n] = error
             best[n] = model
     return best
 
 
-def noise(weights: Array) -> float:
+def noise_residuals(weights: Array) -> float:
     """Return the squared residuals that tell nothing."""
     return NOISE**2 * float(np.square(weights).sum())
 
@@ -288,7 +288,7 @@ def shares_of(busy_workers: float, busy_ps: float) -> tuple[float, float, float,
     return (worker, on_ps, idle, on_ps, idle)
 
 
-def grid(plans: Sequence[Plan]) -> Array:
+def plan_grid(plans: Sequence[Plan]) -> Array:
     """Return plans as an array [plans, 4]: ps, workers, cores a ps, cores a worker."""
     rows = []
     for plan in plans:
@@ -296,12 +296,12 @@ def grid(plans: Sequence[Plan]) -> Array:
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
-def usable(timed: Sequence[Timed]) -> list[Timed]:
+def usable_plans(timed: Sequence[TimedPlan]) -> list[TimedPlan]:
     """Return those that can be: with workers, cores and a finite time."""
     return [one for one in timed if _is_usable(one)]
 
 
-def _is_usable(timed: Timed) -> bool:
+def _is_usable(timed: TimedPlan) -> bool:
     """Return True if ps, workers, their cores and the batch are above 0, and the iteration took a
     finite time above 0.
     """

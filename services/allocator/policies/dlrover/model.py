@@ -28,10 +28,16 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from services.allocator.models.fitting import believable
+from services.allocator.models.fitting import is_believable
 from services.allocator.placement.amounts import ROUNDING
-from services.allocator.policies.contract import JobSeen, Past, Plan, Timed, left_open
-from services.allocator.policies.dlrover.bidding import Bid, Reach, in_reach
+from services.allocator.policies.contract import (
+    FinishedJob,
+    JobSnapshot,
+    Plan,
+    TimedPlan,
+    has_open_sizes,
+)
+from services.allocator.policies.dlrover.bidding import Bid, PlanSpace, plan_space
 from services.allocator.policies.dlrover.candidates import (
     Bounds,
     MemoryTrend,
@@ -47,9 +53,9 @@ from services.allocator.policies.dlrover.iteration import (
     WORKER_CPU,
     Case,
     Model,
-    fitted_each,
+    fit_throughputs,
     shares_of,
-    usable,
+    usable_plans,
 )
 from shared.messages import JobRequested
 
@@ -64,9 +70,9 @@ class StoredReach(msgspec.Struct, frozen=True):
     ps_cores: tuple[float, ...]
     worker_cores: tuple[float, ...]
 
-    def reach(self) -> Reach:
+    def reach(self) -> PlanSpace:
         """Return the numbers as arrays."""
-        return Reach(
+        return PlanSpace(
             ps=np.array(self.ps),
             workers=np.array(self.workers),
             ps_cores=np.array(self.ps_cores),
@@ -136,7 +142,7 @@ class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tasks: Tasks
-    guess: Guess | None = None
+    guess: WarmStart | None = None
     """None: it runs, or no finished job is a guide."""
     sizes_seen: int = 0
     """Observations that can be fitted."""
@@ -147,13 +153,13 @@ class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
     """None: not measured."""
     worker_memory: MemoryTrend | None = None
 
-    def bid(self, job: JobSeen, node_cpu: float, counts_only: bool, bounds: Bounds) -> Bid:
+    def bid(self, job: JobSnapshot, node_cpu: float, counts_only: bool, bounds: Bounds) -> Bid:
         """Return the job's candidates within the bounds. `node_cpu`: cores of the largest node."""
         assert self.throughput
         assert self.bids
         known = self.bids
         if known.counts_only != counts_only:
-            reach = in_reach(self.tasks.plan, job.least, job.most, counts_only)
+            reach = plan_space(self.tasks.plan, job.least, job.most, counts_only)
         elif _is_wide_enough(bounds, known.needs) and known.fits_on(node_cpu):
             return known.bid()
         else:
@@ -177,21 +183,21 @@ def _is_wide_enough(bounds: Bounds, needs: Bounds) -> bool:
 # ---------------------------------------------------------------- the fit
 
 
-def fit_jobs(jobs: Sequence[JobSeen]) -> list[DlroverModel]:
+def fit_dlrover_jobs(jobs: Sequence[JobSnapshot]) -> list[DlroverModel]:
     """Fit all jobs in one pass; the sizes of tasks are chosen for those that left them open."""
-    return fit_with_sizes(jobs, [left_open(job.request) for job in jobs])
+    return fit_with_sizes(jobs, [has_open_sizes(job.request) for job in jobs])
 
 
-def fit_with_sizes(jobs: Sequence[JobSeen], sized: Sequence[bool]) -> list[DlroverModel]:
+def fit_with_sizes(jobs: Sequence[JobSnapshot], sized: Sequence[bool]) -> list[DlroverModel]:
     """Fit all jobs in one pass. `sized`: whether the sizes of a job's tasks are to be chosen."""
     observations = [_observations_of(job) for job in jobs]
     # The throughput of all jobs of which anything is known, side by side.
     known = [seen.case for seen in observations if seen.can_be_fitted]
-    fitted = iter(fitted_each(known))
+    fitted = iter(fit_throughputs(known))
 
     found = []
     for seen, is_sized in zip(observations, sized, strict=True):
-        if _trains(seen.job):
+        if _trains_with_ps(seen.job):
             model = next(fitted) if seen.can_be_fitted else None
             found.append(_running_model(seen, model, counts_only=not is_sized))
         else:
@@ -202,7 +208,7 @@ def fit_with_sizes(jobs: Sequence[JobSeen], sized: Sequence[bool]) -> list[Dlrov
 class Observations(NamedTuple):
     """A job, its tasks, and what its throughput is fitted to."""
 
-    job: JobSeen
+    job: JobSnapshot
     tasks: Tasks
     case: Case
 
@@ -213,24 +219,24 @@ class Observations(NamedTuple):
         return bool(self.case.timed) and least_cpu > 0
 
 
-def _observations_of(job: JobSeen) -> Observations:
+def _observations_of(job: JobSnapshot) -> Observations:
     """Return what is known of a job; nothing is to be fitted where it does not train."""
-    case = case_of(job) if _trains(job) else NOTHING
+    case = case_of(job) if _trains_with_ps(job) else NOTHING
     return Observations(job, tasks_of(job), case)
 
 
-def _trains(job: JobSeen) -> bool:
+def _trains_with_ps(job: JobSnapshot) -> bool:
     """Return whether the job has tasks and ps; the model knows of no other training."""
     if job.size is None or not job.tasks:
         return False
     return job.size.ps > 0
 
 
-def _model_without_training(job: JobSeen, tasks: Tasks) -> DlroverModel:
+def _model_without_training(job: JobSnapshot, tasks: Tasks) -> DlroverModel:
     """Return the model of a job that waits, or trains without ps."""
     if job.size is not None:
         return DlroverModel(tasks=tasks)
-    guess = warm_start(job.request, past_of(job))
+    guess = warm_start(job.request, finished_jobs(job))
     return DlroverModel(tasks=tasks, guess=guess)
 
 
@@ -263,9 +269,9 @@ def _throughput(model: Model) -> Throughput:
     return Throughput(coefficients, (ps_cpu, worker_cpu))
 
 
-def _stored_bid(job: JobSeen, tasks: Tasks, model: Model, counts_only: bool) -> StoredBid:
+def _stored_bid(job: JobSnapshot, tasks: Tasks, model: Model, counts_only: bool) -> StoredBid:
     """Return the job's candidates on nodes of any size and without bounds."""
-    reach = in_reach(tasks.plan, job.least, job.most, counts_only)
+    reach = plan_space(tasks.plan, job.least, job.most, counts_only)
     found = candidates(job, tasks, model, reach)
     bid = found.bid
     table = np.vstack([bid.plans.T, bid.speed, bid.cost, bid.cpu, bid.gib])
@@ -287,7 +293,7 @@ SAME_NAME = 2.0
 SAME_NAMESPACE = 1.0
 
 
-class Guess(msgspec.Struct, frozen=True):
+class WarmStart(msgspec.Struct, frozen=True):
     """The size and memory to start with."""
 
     plan: Plan
@@ -299,7 +305,7 @@ class Guess(msgspec.Struct, frozen=True):
     """The number of finished jobs that it is taken from."""
 
 
-def similarity(request: JobRequested, past: Past) -> float:
+def similarity(request: JobRequested, past: FinishedJob) -> float:
     """Return how much of a guide a finished job is; 0: none."""
     other = past.request
     score = 0.0
@@ -319,8 +325,8 @@ def similarity(request: JobRequested, past: Past) -> float:
 
 
 def most_similar(
-    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR
-) -> list[Past]:
+    request: JobRequested, history: Sequence[FinishedJob], k: int = MOST_SIMILAR
+) -> list[FinishedJob]:
     """Return the k most similar jobs, from the least to the most similar of them."""
     ranked = []
     for place, past in enumerate(history):
@@ -332,8 +338,8 @@ def most_similar(
 
 
 def warm_start(
-    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR, mu: float = MU
-) -> Guess | None:
+    request: JobRequested, history: Sequence[FinishedJob], k: int = MOST_SIMILAR, mu: float = MU
+) -> WarmStart | None:
     """Return where to start; None where no finished job is a guide."""
     similar = most_similar(request, history, k)
     if not similar:
@@ -346,15 +352,15 @@ def warm_start(
         ps_gib.append(past.ps_gib)
         worker_gib.append(past.worker_gib)
 
-    return Guess(
-        plan=smoothed(plans, mu),
+    return WarmStart(
+        plan=smooth_plans(plans, mu),
         ps_gib=max(ps_gib),
         worker_gib=max(worker_gib),
         jobs=len(similar),
     )
 
 
-def smoothed(plans: Sequence[Plan], mu: float) -> Plan:
+def smooth_plans(plans: Sequence[Plan], mu: float) -> Plan:
     """Return the exponentially smoothed plan; the last one weighs most."""
     first = plans[0]
     ps: float = first.ps
@@ -374,7 +380,7 @@ def _smoothing_step(number: float, before: float, mu: float) -> float:
     return mu * number + (1 - mu) * before
 
 
-def timed_of(job: JobSeen) -> list[Timed]:
+def timed_of(job: JobSnapshot) -> list[TimedPlan]:
     """Return the observed speeds as iteration times; where the cores of then are not known, those
     of now stand in.
     """
@@ -384,27 +390,27 @@ def timed_of(job: JobSeen) -> list[Timed]:
         ps_cpu = seen.ps_cpu or now.ps_cpu
         worker_cpu = seen.worker_cpu or now.worker_cpu
         step_s = math.inf
-        if believable(seen):
+        if is_believable(seen):
             step_s = seen.workers * seen.batch / seen.samples_per_second
         plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
-        timed.append(Timed(plan, seen.batch, step_s))
-    return usable(timed)
+        timed.append(TimedPlan(plan, seen.batch, step_s))
+    return usable_plans(timed)
 
 
-def past_of(job: JobSeen) -> tuple[Past, ...]:
+def finished_jobs(job: JobSnapshot) -> tuple[FinishedJob, ...]:
     """Return the finished jobs of the job's program."""
-    return job.kin.past if job.kin else ()
+    return job.history.past if job.history else ()
 
 
-def case_of(job: JobSeen) -> Case:
+def case_of(job: JobSnapshot) -> Case:
     """Return the observations to which the job's throughput is fitted."""
-    similar: list[Timed] = []
-    for past in most_similar(job.request, past_of(job)):
+    similar: list[TimedPlan] = []
+    for past in most_similar(job.request, finished_jobs(job)):
         similar.extend(past.timed)
-    return Case(timed_of(job), usable(similar), _shares(job))
+    return Case(timed_of(job), usable_plans(similar), _iteration_shares(job))
 
 
-def _shares(job: JobSeen) -> tuple[float, ...] | None:
+def _iteration_shares(job: JobSnapshot) -> tuple[float, ...] | None:
     """Return how an iteration divides among the model's terms, by the CPU use of the last report;
     None where that does not tell, as for a job without ps.
     """

@@ -27,22 +27,22 @@ from msgspec.structs import replace
 from services.allocator.models.memory_forecast import limit_due, limit_for
 from services.allocator.placement.amounts import total_of
 from services.allocator.policies.contract import (
-    JobSeen,
+    JobSnapshot,
     Node,
     Plan,
-    Want,
-    at_start,
-    left_open,
+    Target,
+    has_open_sizes,
     models_of,
+    start_target,
 )
-from services.allocator.policies.dlrover.bidding import Array, Bid, greedy
+from services.allocator.policies.dlrover.bidding import Array, Bid, weighted_greedy
 from services.allocator.policies.dlrover.candidates import (
-    bounds,
-    generations,
+    generations_at_once,
     last_report,
     memory_due,
+    plan_bounds,
 )
-from services.allocator.policies.dlrover.model import DlroverModel, Guess, fit_with_sizes
+from services.allocator.policies.dlrover.model import DlroverModel, WarmStart, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
 from shared.text import format_count
 
@@ -55,7 +55,7 @@ FIRST_SPARE = (
 PACKED = 0.9  # of what is free can be used: tasks do not fill nodes exactly
 
 
-class Ways(msgspec.Struct, frozen=True):
+class PlanOptions(msgspec.Struct, frozen=True):
     """`size_all`: choose the sizes of all tasks, also of those that the user gave; `move`: a task
     that cannot grow on its node goes to another one.
     """
@@ -64,13 +64,13 @@ class Ways(msgspec.Struct, frozen=True):
     move: bool = False
 
 
-LIVE = Ways()
-AS_PUBLISHED = Ways(size_all=True, move=True)
+LIVE = PlanOptions()
+AS_PUBLISHED = PlanOptions(size_all=True, move=True)
 
 
 def dlrover(
-    cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: Ways = LIVE
-) -> list[Want]:
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, ways: PlanOptions = LIVE
+) -> list[Target]:
     """A job without ps has no such model, and stays at its first size."""
     waiting = []
     running = []
@@ -79,19 +79,19 @@ def dlrover(
             waiting.append(job)
         elif job.size.ps > 0 and job.tasks and not job.busy:
             running.append(job)
-    models = _models([*waiting, *running], ways)
-    largest = _largest(cluster)
+    models = _job_models([*waiting, *running], ways)
+    largest = _largest_task(cluster)
 
     # 1. Jobs that wait start near the plans of similar jobs.
     firsts = []
     for job in waiting:
         guess = models[job.key].guess
         fixed = _is_fixed(job, ways)
-        firsts.append(_first_want(job, guess, largest, fixed))
+        firsts.append(_warm_start_target(job, guess, largest, fixed))
 
     # 2. Jobs that have run for a while bid for what is free.
     ready = [job for job in running if _is_ready(job, models[job.key], now)]
-    limits = bounds(cluster, jobs, ready, ways.move)
+    limits = plan_bounds(cluster, jobs, ready, ways.move)
     bids = {}
     for job in ready:
         model = models[job.key]
@@ -101,7 +101,7 @@ def dlrover(
     capacity = _free_capacity(cluster)
     capacity = _with_given_back(capacity, models, bids)
     capacity = _without_first_sizes(capacity, waiting, firsts)
-    chosen = greedy(bids, max(0.0, capacity.cpu), max(0.0, capacity.gib))
+    chosen = weighted_greedy(bids, max(0.0, capacity.cpu), max(0.0, capacity.gib))
 
     # 3. Each gets its candidate, where that is worth a change.
     wants = list(firsts)
@@ -110,14 +110,14 @@ def dlrover(
         at = chosen.get(job.key, 0)
         model = models[job.key]
         task_most = None if _is_fixed(job, ways) else largest
-        wants.append(_want(job, model, bid, at, now, task_most))
+        wants.append(_dlrover_target(job, model, bid, at, now, task_most))
     return wants
 
 
-def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
+def _job_models(jobs: Sequence[JobSnapshot], ways: PlanOptions) -> dict[str, DlroverModel]:
     """Return the models by job; those that have none are fitted together."""
 
-    def fit_lacking(lacking: Sequence[JobSeen]) -> list[DlroverModel]:
+    def fit_lacking(lacking: Sequence[JobSnapshot]) -> list[DlroverModel]:
         sized = [not _is_fixed(job, ways) for job in lacking]
         return fit_with_sizes(lacking, sized)
 
@@ -128,12 +128,12 @@ def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
     return by_job
 
 
-def _is_fixed(job: JobSeen, ways: Ways) -> bool:
+def _is_fixed(job: JobSnapshot, ways: PlanOptions) -> bool:
     """Return whether the sizes of the job's tasks are those that its user gave."""
-    return not (ways.size_all or left_open(job.request))
+    return not (ways.size_all or has_open_sizes(job.request))
 
 
-def _largest(cluster: Sequence[Node]) -> Resources:
+def _largest_task(cluster: Sequence[Node]) -> Resources:
     """Return cores and GiB of the largest node, without any task on it."""
     cpu = 0.0
     gib = 0.0
@@ -146,10 +146,12 @@ def _largest(cluster: Sequence[Node]) -> Resources:
 # ---------------------------------------------------------------- jobs that wait
 
 
-def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bool) -> Want:
+def _warm_start_target(
+    job: JobSnapshot, guess: WarmStart | None, largest: Resources, fixed: bool
+) -> Target:
     """Return the first size of a job. `fixed`: its tasks are as they were asked for."""
     if guess is None:
-        return at_start(job, "the first size: no finished job is a guide")
+        return start_target(job, "the first size: no finished job is a guide")
 
     asked = job.request
     ps = max(guess.plan.ps, asked.ps.min)
@@ -160,7 +162,7 @@ def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bo
     sizes = None
     if ps > 0 and not fixed:
         sizes = _first_sizes(job, guess, ps, largest)
-    return Want(
+    return Target(
         job=job.key,
         ps=ps,
         workers=workers,
@@ -170,9 +172,9 @@ def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bo
     )
 
 
-def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> RoleResources:
+def _first_sizes(job: JobSnapshot, guess: WarmStart, ps: int, largest: Resources) -> RoleResources:
     """Return the sizes of a job's first tasks, by those of similar jobs."""
-    times = FIRST_SPARE * generations(job.request)
+    times = FIRST_SPARE * generations_at_once(job.request)
     ps_gib = limit_for(times * guess.ps_gib / ps)
     worker_gib = limit_for(times * guess.worker_gib)
 
@@ -198,7 +200,7 @@ def _task_size(asked: Resources, cpu: float, gib: float, largest: Resources) -> 
 # ---------------------------------------------------------------- jobs that run
 
 
-def _is_ready(job: JobSeen, model: DlroverModel, now: float) -> bool:
+def _is_ready(job: JobSnapshot, model: DlroverModel, now: float) -> bool:
     """Return whether the job was observed for long enough, with the cores that it has."""
     if job.progress is None or model.throughput is None:
         return False
@@ -239,7 +241,7 @@ def _with_given_back(
 
 
 def _without_first_sizes(
-    capacity: Capacity, waiting: Sequence[JobSeen], firsts: Sequence[Want]
+    capacity: Capacity, waiting: Sequence[JobSnapshot], firsts: Sequence[Target]
 ) -> Capacity:
     """Return the capacity without what waiting jobs need."""
     cpu, gib = capacity
@@ -255,14 +257,14 @@ def _without_first_sizes(
 # ---------------------------------------------------------------- the answer
 
 
-def _want(
-    job: JobSeen,
+def _dlrover_target(
+    job: JobSnapshot,
     model: DlroverModel,
     bid: Bid | None,
     at: int,
     now: float,
     largest: Resources | None,
-) -> Want:
+) -> Target:
     """Return the job's want at one of its candidates. `largest`: of a task; None where numbers
     alone are chosen.
     """
@@ -270,12 +272,12 @@ def _want(
         choice = Choice(model.tasks.plan, "watched for a while first")
         speed = 0.0
     else:
-        choice = _chosen(job, model, bid, at)
+        choice = _choose_plans(job, model, bid, at)
         speed = float(bid.speed[at])
     sizes = None
     if largest:
         sizes = _changed_sizes(job, model, choice.plan, speed, now, largest)
-    return Want(
+    return Target(
         job=job.key,
         ps=choice.plan.ps,
         workers=choice.plan.workers,
@@ -287,7 +289,7 @@ def _want(
 
 
 def _changed_sizes(
-    job: JobSeen, model: DlroverModel, plan: Plan, speed: float, now: float, largest: Resources
+    job: JobSnapshot, model: DlroverModel, plan: Plan, speed: float, now: float, largest: Resources
 ) -> RoleResources | None:
     """Return cores as planned, and memory as it will be used at a speed (examples/s); None where
     tasks have just that.
@@ -310,7 +312,7 @@ def _changed_sizes(
 
 
 def _memory_limits(
-    job: JobSeen, model: DlroverModel, plan: Plan, speed: float, may_shrink: bool
+    job: JobSnapshot, model: DlroverModel, plan: Plan, speed: float, may_shrink: bool
 ) -> tuple[float, float]:
     """Return the memory of each ps and of each worker on a plan. All ps together keep theirs; each
     worker has its own.
@@ -333,7 +335,7 @@ class Choice(NamedTuple):
     others: tuple[Alternative, ...] = ()
 
 
-def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
+def _choose_plans(job: JobSnapshot, model: DlroverModel, bid: Bid, at: int) -> Choice:
     """Return the candidate that the job got, if it is worth a change."""
     gain, extra = bid.against_now(at)
     others: tuple[Alternative, ...] = ()
@@ -344,12 +346,12 @@ def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
     if gain < WORTH and extra > -2 * WORTH:
         return Choice(model.tasks.plan, f"nothing in reach is worth a change {seen}", others)
     reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost {seen}"
-    return Choice(_plan(bid.plans[at]), reason, others)
+    return Choice(_plan_of_row(bid.plans[at]), reason, others)
 
 
-def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
+def _alternative(job: JobSnapshot, bid: Bid, to: int) -> Alternative:
     """Return a candidate that the job does not get."""
-    plan = _plan(bid.plans[to])
+    plan = _plan_of_row(bid.plans[to])
     gain, extra = bid.against_now(to)
     why = (
         f"{gain:+.0%} for {extra:+.0%} cost: others gain more from it, it does not fit, "
@@ -358,7 +360,7 @@ def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
     return Alternative(ps=plan.ps, workers=plan.workers, batch=job.batch, why=why)
 
 
-def _plan(row: Array) -> Plan:
+def _plan_of_row(row: Array) -> Plan:
     """Return a row of `Bid.plans` as a plan."""
     ps, workers, ps_cpu, worker_cpu = row.tolist()
     return Plan(int(ps), int(workers), ps_cpu, worker_cpu)

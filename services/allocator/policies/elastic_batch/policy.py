@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
-from services.allocator.policies.contract import JobSeen, Node, Size, Want, models_of
+from services.allocator.policies.contract import JobSnapshot, Node, Size, Target, models_of
 from services.allocator.policies.elastic_batch.scalability import (
     Floats,
     Ints,
@@ -47,14 +47,14 @@ from services.allocator.policies.elastic_batch.scalability import (
     Table,
     Timing,
     core_pool,
-    cores,
+    cores_of_workers,
     device_pool,
     feasible_devices,
-    fitted_each,
+    fit_timings,
+    pool_without,
     ps_beside,
     rate_by,
     scale_tables,
-    without,
 )
 from shared.text import format_count
 
@@ -100,7 +100,7 @@ def autoscale(
         if len(feasible.costs):
             able.append(j)
             options.append(feasible)
-    able = able[: trimmed(options, devices)]
+    able = able[: trim_options(options, devices)]
     options = options[: len(able)]
     held_by_able = [held[j] for j in able] if held else None
     chosen = optimise(options, devices, held_by_able)
@@ -119,7 +119,7 @@ def _feasible_options(table: Table) -> Options:
     return Options(devices, table.scales[devices - 1])
 
 
-def trimmed(jobs: Sequence[Options], devices: int) -> int:
+def trim_options(jobs: Sequence[Options], devices: int) -> int:
     """Return the number of jobs, from the first on, that `devices` are enough for."""
     return enough_for([job.least for job in jobs], devices)
 
@@ -221,7 +221,7 @@ class Choices(NamedTuple):
     none.
     """
 
-    job: JobSeen
+    job: JobSnapshot
     workers: Ints
     options: Options
     table: Table
@@ -234,42 +234,42 @@ class Choices(NamedTuple):
         return self.now
 
 
-def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Divide the devices among the jobs that want them, then the cores among the others."""
     on_devices = []
     on_cores = []
-    for job in sorted(jobs, key=_turn):
+    for job in sorted(jobs, key=_serving_order):
         if job.sizes.worker.gpu > 0:
             on_devices.append(job)
         else:
             on_cores.append(job)
-    wants = _divide(on_devices, device_pool(cluster, on_devices))
+    wants = _divide_pool(on_devices, device_pool(cluster, on_devices))
 
     # The cores that jobs on devices will need, as far as the others can do without them.
     pool = core_pool(cluster, on_cores, 0)
     needed = _more_cores(on_devices, wants)
     taken = max(0, min(needed, _spare_cores(pool, on_cores)))
-    return wants + _divide(on_cores, without(pool, taken))
+    return wants + _divide_pool(on_cores, pool_without(pool, taken))
 
 
-def _turn(job: JobSeen) -> tuple[bool, int, float]:
+def _serving_order(job: JobSnapshot) -> tuple[bool, int, float]:
     """Return the sort key of the order: running jobs first, then by priority, then by arrival."""
     return job.size is None, -job.request.priority, job.submitted_s
 
 
-def _more_cores(jobs: Sequence[JobSeen], wants: Sequence[Want]) -> int:
+def _more_cores(jobs: Sequence[JobSnapshot], wants: Sequence[Target]) -> int:
     """Return thousandths of a core that the wanted sizes need beyond those that the jobs have."""
     jobs_by_key = {job.key: job for job in jobs}
     more = 0
     for want in wants:
         job = jobs_by_key[want.job]
-        more += cores(job, want.workers)
+        more += cores_of_workers(job, want.workers)
         if job.size:
-            more -= cores(job, job.size.workers)
+            more -= cores_of_workers(job, job.size.workers)
     return more
 
 
-def _spare_cores(pool: Pool, jobs: Sequence[JobSeen]) -> int:
+def _spare_cores(pool: Pool, jobs: Sequence[JobSnapshot]) -> int:
     """Return thousandths of a core beyond those that running jobs need: others may take them."""
     needed = 0
     for job in jobs:
@@ -279,9 +279,9 @@ def _spare_cores(pool: Pool, jobs: Sequence[JobSeen]) -> int:
     return (pool.units - needed) * pool.unit
 
 
-def _divide(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
+def _divide_pool(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Target]:
     """Divide a pool among its jobs."""
-    served = _choices(jobs, pool)
+    served = _job_choices(jobs, pool)
     workers = _best_workers(served, pool)
     is_worth_it = _is_worth_it(jobs, served, workers)
     wants = []
@@ -289,9 +289,9 @@ def _divide(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
         if choices.job.busy:
             continue
         if is_worth_it:
-            wants.append(_want(choices, count))
+            wants.append(_scaled_target(choices, count))
         else:
-            wants.append(_want_to_stay(choices, count))
+            wants.append(_unchanged_target(choices, count))
     return wants
 
 
@@ -312,7 +312,7 @@ def _best_workers(served: Sequence[Choices], pool: Pool) -> list[int]:
 
 
 def _is_worth_it(
-    jobs: Sequence[JobSeen], served: Sequence[Choices], workers: Sequence[int]
+    jobs: Sequence[JobSnapshot], served: Sequence[Choices], workers: Sequence[int]
 ) -> bool:
     """Return true if somebody starts, or must make room, or if the sum rises by `KEEP`."""
     running = 0
@@ -331,7 +331,7 @@ def _is_worth_it(
     return math.fsum(new) > (1 + KEEP) * math.fsum(now)
 
 
-def _want(choices: Choices, workers: int) -> Want:
+def _scaled_target(choices: Choices, workers: int) -> Target:
     """Return the want for so many workers, with the best batch for them."""
     scale = choices.scale(workers)
     batch = int(choices.table.batches[workers - 1])
@@ -340,21 +340,21 @@ def _want(choices: Choices, workers: int) -> Want:
     faster = None
     if choices.now > 0:
         faster = scale / choices.now
-    return Want(
+    return Target(
         job=choices.job.key,
         ps=ps_beside(choices.job, workers),
         workers=workers,
         batch=batch,
         reason=reason,
-        faster=faster,
+        speedup=faster,
     )
 
 
-def _want_to_stay(choices: Choices, workers: int) -> Want:
+def _unchanged_target(choices: Choices, workers: int) -> Target:
     """Return the want for the present size; `workers` would be no better by `KEEP`."""
     size = choices.job.size or Size(0, 0)
     other = f"{format_count(workers, 'worker')} would raise the sum over all jobs by less than"
-    return Want(
+    return Target(
         job=choices.job.key,
         ps=size.ps,
         workers=size.workers,
@@ -382,12 +382,12 @@ class ScaleModel(msgspec.Struct, frozen=True):
         return Table(np.frombuffer(self.scales), batches)
 
 
-def fit_jobs(jobs: Sequence[JobSeen]) -> list[ScaleModel]:
+def fit_scale_models(jobs: Sequence[JobSnapshot]) -> list[ScaleModel]:
     """Return the model of each job, all fitted in one pass."""
     models = []
-    for lot in _lots(jobs):
+    for lot in _candidate_batches(jobs):
         limits = [limits_of(job) for job in lot]
-        timings = _timings(lot, limits)
+        timings = _fit_timings(lot, limits)
         terms = np.array([astuple(timing) for timing in timings]).T[:, :, None, None]
         tables = scale_tables(partial(rate_by, terms), limits)
         for timing, table in zip(timings, tables, strict=True):
@@ -396,7 +396,7 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[ScaleModel]:
     return models
 
 
-def _timings(jobs: Sequence[JobSeen], all_limits: Sequence[Limits]) -> list[Timing]:
+def _fit_timings(jobs: Sequence[JobSnapshot], all_limits: Sequence[Limits]) -> list[Timing]:
     """Return the timing of each job, fitted to what it has shown."""
     cases = []
     for job, limits in zip(jobs, all_limits, strict=True):
@@ -405,10 +405,10 @@ def _timings(jobs: Sequence[JobSeen], all_limits: Sequence[Limits]) -> list[Timi
             each = seen.batch / seen.workers if limits.split else seen.batch
             speeds.append(Speed(each, seen.workers, seen.samples_per_second))
         cases.append((speeds, limits.reference))
-    return fitted_each(cases)
+    return fit_timings(cases)
 
 
-def limits_of(job: JobSeen) -> Limits:
+def limits_of(job: JobSnapshot) -> Limits:
     """Return the limits of a job's devices and batch; its request's, and those of its ps."""
     batch = job.request.batch
     has_ps = job.start.ps > 0
@@ -426,7 +426,7 @@ def limits_of(job: JobSeen) -> Limits:
 class Candidate(NamedTuple):
     """A job, and the numbers of workers that it may have, ascending, with the cost of each."""
 
-    job: JobSeen
+    job: JobSnapshot
     limits: Limits
     workers: Ints
     costs: Ints
@@ -437,16 +437,16 @@ class Candidate(NamedTuple):
         return self.job.busy and self.job.size is not None
 
 
-def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
+def _job_choices(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Choices]:
     """Return the choices of the jobs that the pool is enough for, from the first on.
 
     A job that no number of workers suits is passed over.
     """
-    candidates = _candidates(jobs, pool)
+    candidates = _scale_candidates(jobs, pool)
     least = [int(candidate.costs[0]) for candidate in candidates]
     served = candidates[: enough_for(least, pool.units)]
     choices = []
-    for candidate, (table, now) in zip(served, _tables(served), strict=True):
+    for candidate, (table, now) in zip(served, _scale_tables(served), strict=True):
         workers = candidate.workers
         scales = np.array([now]) if candidate.is_in_flight else table.scales[workers - 1]
         # Speeds beyond reckoning leave no scale, and a job without any is passed over.
@@ -457,10 +457,10 @@ def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
     return choices
 
 
-def _candidates(jobs: Sequence[JobSeen], pool: Pool) -> list[Candidate]:
+def _scale_candidates(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Candidate]:
     """Return the jobs that some number of workers suits."""
     candidates = []
-    for lot in _lots(jobs):
+    for lot in _candidate_batches(jobs):
         limits = [limits_of(job) for job in lot]
         feasible = feasible_devices(limits)
         costs = pool.costs(lot, feasible.shape[1])
@@ -479,7 +479,7 @@ def _candidates(jobs: Sequence[JobSeen], pool: Pool) -> list[Candidate]:
     return candidates
 
 
-def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
+def _candidate_batches(jobs: Sequence[JobSnapshot]) -> Iterator[Sequence[JobSnapshot]]:
     """Yield the jobs in lots whose arrays are filled side by side."""
     most = max((job.most.workers for job in jobs), default=1)
     size = max(1, CELLS // most)
@@ -487,7 +487,7 @@ def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
         yield jobs[at : at + size]
 
 
-def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
+def _scale_tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
     """Yield the table of each job, and the scale of the size that it has."""
     jobs = []
     limits = []
@@ -495,14 +495,16 @@ def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
         jobs.append(candidate.job)
         limits.append(candidate.limits)
 
-    models = models_of(jobs, ScaleModel, fit_jobs)
+    models = models_of(jobs, ScaleModel, fit_scale_models)
     if models:
         seconds = np.array([astuple(model.timing) for model in models]).T  # [terms, jobs]
         tables = [model.table for model in models]
         yield from zip(tables, _scales_now(jobs, limits, seconds), strict=True)
 
 
-def _scales_now(jobs: Sequence[JobSeen], limits: Sequence[Limits], seconds: Floats) -> list[float]:
+def _scales_now(
+    jobs: Sequence[JobSnapshot], limits: Sequence[Limits], seconds: Floats
+) -> list[float]:
     """Return the scale of the size that each job has, 0 while it has none.
 
     `seconds`: of each term of the timings [terms, jobs].
@@ -516,7 +518,9 @@ def _scales_now(jobs: Sequence[JobSeen], limits: Sequence[Limits], seconds: Floa
     return now
 
 
-def _present_batches(jobs: Sequence[JobSeen], limits: Sequence[Limits]) -> tuple[Floats, Floats]:
+def _present_batches(
+    jobs: Sequence[JobSnapshot], limits: Sequence[Limits]
+) -> tuple[Floats, Floats]:
     """Return the examples on each worker and the number of workers [jobs]; 1 and 0 while a job has
     no size.
     """

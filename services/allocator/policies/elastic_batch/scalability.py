@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from services.allocator.models.nnls import nnls_each
 from services.allocator.placement.room import ROLES
-from services.allocator.policies.contract import JobSeen, Node
+from services.allocator.policies.contract import JobSnapshot, Node
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -256,23 +256,23 @@ def _device_batches(arrays: LimitArrays, k: Ints) -> tuple[Ints, Ints]:
 # ---------------------------------------------------------------- the timing of a job
 
 
-def prior(reference: int) -> Timing:
+def prior_timing(reference: int) -> Timing:
     """Return the timing before any observation, in units of the time for one example."""
     return Timing(OVERHEAD * reference, 1.0, RING * reference, HOP * reference)
 
 
-def fitted(seen: Sequence[Speed], reference: int) -> Timing:
+def fit_timing(seen: Sequence[Speed], reference: int) -> Timing:
     """Return the timing nearest to the speeds seen, by relative error; speeds that are no numbers
     above 0 are passed over.
     """
-    return fitted_each([(seen, reference)])[0]
+    return fit_timings([(seen, reference)])[0]
 
 
-def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
+def fit_timings(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
     """Return the timings of many jobs, fitted in one pass."""
     systems = []
     for seen, reference in cases:
-        systems.append(_system(_usable(seen), reference))
+        systems.append(_timing_system(_usable_speeds(seen), reference))
     solutions = nnls_each([(system.rows, system.goals) for system in systems])
 
     timings = []
@@ -280,11 +280,11 @@ def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
         if len(system.goals) > TERMS:
             timings.append(Timing(*(solution * system.units).tolist()))
         else:
-            timings.append(prior(reference))
+            timings.append(prior_timing(reference))
     return timings
 
 
-def _usable(seen: Sequence[Speed]) -> list[Speed]:
+def _usable_speeds(seen: Sequence[Speed]) -> list[Speed]:
     """Return the speeds that are numbers above 0."""
     usable = []
     for speed in seen:
@@ -302,9 +302,9 @@ class System(NamedTuple):
     units: Floats
 
 
-def _system(usable: Sequence[Speed], reference: int) -> System:
+def _timing_system(usable: Sequence[Speed], reference: int) -> System:
     """Return the equations of one job: rows [speeds + terms, terms], goals, units [terms]."""
-    guess = np.array(msgspec.structs.astuple(prior(reference)))
+    guess = np.array(msgspec.structs.astuple(prior_timing(reference)))
     if not usable:
         return System(np.eye(TERMS), np.zeros(TERMS), guess)
     terms, took_s = _observed_terms(usable)
@@ -348,13 +348,13 @@ class Pool(NamedTuple):
     unit: int
     devices: bool
 
-    def cost(self, job: JobSeen, workers: int) -> int:
+    def cost(self, job: JobSnapshot, workers: int) -> int:
         """Return the units of the whole job, rounded up."""
         if self.devices:
             return ceil_division(workers * job.sizes.worker.gpu, self.unit)
-        return ceil_division(cores(job, workers), self.unit)
+        return ceil_division(cores_of_workers(job, workers), self.unit)
 
-    def costs(self, jobs: Sequence[JobSeen], most: int) -> Ints:
+    def costs(self, jobs: Sequence[JobSnapshot], most: int) -> Ints:
         """Return the units of each job with 1 to `most` workers [jobs, workers]."""
         workers = np.arange(1, most + 1)
         if self.devices:
@@ -365,7 +365,7 @@ class Pool(NamedTuple):
         return ceil_division(amounts, self.unit)
 
 
-def _cores_each(jobs: Sequence[JobSeen], workers: Ints) -> Ints:
+def _cores_each(jobs: Sequence[JobSnapshot], workers: Ints) -> Ints:
     """Return thousandths of a core of each job with each number of workers [jobs, workers]."""
     tasks = []
     for job in jobs:
@@ -380,7 +380,7 @@ def _cores_each(jobs: Sequence[JobSeen], workers: Ints) -> Ints:
     return of_all
 
 
-def _ps_each(jobs: Sequence[JobSeen], workers: Ints) -> Ints:
+def _ps_each(jobs: Sequence[JobSnapshot], workers: Ints) -> Ints:
     """Return the ps beside each number of workers [jobs, workers], as in `ps_beside`."""
     bounds = []
     for job in jobs:
@@ -393,7 +393,7 @@ def _ps_each(jobs: Sequence[JobSeen], workers: Ints) -> Ints:
     return number
 
 
-def cores(job: JobSeen, workers: int) -> int:
+def cores_of_workers(job: JobSnapshot, workers: int) -> int:
     """Return thousandths of a core, of the whole job."""
     sizes = job.sizes
     of_ps = ps_beside(job, workers) * _milli(sizes.ps.cpu)
@@ -401,7 +401,7 @@ def cores(job: JobSeen, workers: int) -> int:
     return _milli(sizes.chief.cpu) + of_ps + of_workers
 
 
-def ps_beside(job: JobSeen, workers: int) -> int:
+def ps_beside(job: JobSnapshot, workers: int) -> int:
     """Return the number of ps for so many workers: in the ratio of the start, within the job's
     bounds.
     """
@@ -410,7 +410,7 @@ def ps_beside(job: JobSeen, workers: int) -> int:
     return max(ps.min, min(ps.max, wanted))
 
 
-def device_pool(cluster: Iterable[Node], jobs: Sequence[JobSeen]) -> Pool:
+def device_pool(cluster: Iterable[Node], jobs: Sequence[JobSnapshot]) -> Pool:
     """Return the devices that are free or that these jobs hold."""
     there = {}
     for node in cluster:
@@ -422,7 +422,7 @@ def device_pool(cluster: Iterable[Node], jobs: Sequence[JobSeen]) -> Pool:
     return Pool(sum(there.values()), 1, devices=True)
 
 
-def core_pool(cluster: Iterable[Node], jobs: Sequence[JobSeen], taken: int) -> Pool:
+def core_pool(cluster: Iterable[Node], jobs: Sequence[JobSnapshot], taken: int) -> Pool:
     """Return the cores that are free or that these jobs hold, less those that others will need.
 
     `taken`: the others' thousandths. Of each node whole units count.
@@ -432,10 +432,10 @@ def core_pool(cluster: Iterable[Node], jobs: Sequence[JobSeen], taken: int) -> P
     units = 0
     for amount in there:
         units += amount // unit
-    return without(Pool(units, unit, devices=False), taken)
+    return pool_without(Pool(units, unit, devices=False), taken)
 
 
-def _node_cores(cluster: Iterable[Node], jobs: Sequence[JobSeen]) -> list[int]:
+def _node_cores(cluster: Iterable[Node], jobs: Sequence[JobSnapshot]) -> list[int]:
     """Return the thousandths of a core on each node that are free or that these jobs hold."""
     there = {}
     for node in cluster:
@@ -447,13 +447,13 @@ def _node_cores(cluster: Iterable[Node], jobs: Sequence[JobSeen]) -> list[int]:
     return list(there.values())
 
 
-def without(pool: Pool, taken: int) -> Pool:
+def pool_without(pool: Pool, taken: int) -> Pool:
     """Return the pool less so many thousandths of a core, rounded up to units."""
     left = pool.units - ceil_division(taken, pool.unit)
     return pool._replace(units=max(0, left))
 
 
-def _unit(jobs: Sequence[JobSeen], there: int) -> int:
+def _unit(jobs: Sequence[JobSnapshot], there: int) -> int:
     """Return the largest number of thousandths that divides every task, or a coarser one."""
     tasks = set()
     for job in jobs:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from services.allocator.placement.amounts import smallest_enough
 from services.allocator.placement.room import ROLES, Room, has_room, place_most
-from services.allocator.policies.contract import JobSeen, Node, Size
+from services.allocator.policies.contract import JobSnapshot, Node, Size
 from shared.messages import Resources, Role, RoleResources
 
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
@@ -44,7 +44,7 @@ class Tasks:
     `total`, cores asked for them; `known`, true if all nodes are and any core was asked for.
     """
 
-    def __init__(self, cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> None:
+    def __init__(self, cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> None:
         self.jobs = jobs
         node_number = {}
         for n, node in enumerate(cluster):
@@ -78,7 +78,7 @@ class Tasks:
         return sums.astype(float)
 
 
-def _role_asked(jobs: Sequence[JobSeen]) -> Floats:
+def _role_asked(jobs: Sequence[JobSnapshot]) -> Floats:
     """Return the cores that one task of each role was requested with [jobs, roles]."""
     asked = np.empty((len(jobs), len(ROLES)))
     for n, job in enumerate(jobs):
@@ -129,7 +129,7 @@ class Division:
         return np.where(asked > 0, self._floor, 0.0)
 
     def first_sizes(
-        self, waiting: Sequence[JobSeen], limits: Sequence[float]
+        self, waiting: Sequence[JobSnapshot], limits: Sequence[float]
     ) -> dict[str, RoleResources]:
         """Return the sizes that the tasks of waiting jobs start with, and take them from the rest.
 
@@ -147,7 +147,7 @@ class Division:
             alike = (job.start, job.least, job.sizes)
             parts = None
             if alike not in refused:
-                parts = smallest_enough(PARTS, partial(_fits, job, room, cut))
+                parts = smallest_enough(PARTS, partial(_fits_node, job, room, cut))
             if parts is None:
                 # No room at all, nor later for another one like it: the room only shrinks.
                 refused.add(alike)
@@ -203,12 +203,12 @@ class Division:
         share = tasks.asked[mine] / tasks.total[job]
         demands = Demands(job, tasks.node[mine], share)
         weights = np.where(self._moves, self._limits, 0.0)
-        level = filled(self._pots, demands, weights)
+        level = progressive_filling(self._pots, demands, weights)
 
         asked = tasks.role_asked
         total = np.where(tasks.total > 0, tasks.total, 1.0)
         above = level[:, None] * asked / total[:, None]
-        return _stepped(self._floors(asked) + above)
+        return _round_down_to_step(self._floors(asked) + above)
 
     def _are_worth_it(self, cores: Floats) -> bool:
         """Return whether a mover's task that computes changes by enough. `cores` [jobs, roles]."""
@@ -224,7 +224,9 @@ class Division:
 # ---------------------------------------------------------------- the first size of a job
 
 
-def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: int) -> bool:
+def _fits_node(
+    job: JobSnapshot, room: Room, cut: Callable[[int], RoleResources], parts: int
+) -> bool:
     """Return whether the job fits at its first or its least size, so many parts cut."""
     sizes = cut(parts)
     if has_room(room, job.key, (), job.start, sizes):
@@ -232,7 +234,7 @@ def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: 
     return has_room(room, job.key, (), job.least, sizes)
 
 
-def _cut_share(job: JobSeen, share: float, floor: float, parts: int) -> RoleResources:
+def _cut_share(job: JobSnapshot, share: float, floor: float, parts: int) -> RoleResources:
     """Return as many of the cores asked for as a share less so many parts allows."""
     share = share * (1 - parts / PARTS)
     whole = _cores_at_start(job)
@@ -248,7 +250,7 @@ def _cut_share(job: JobSeen, share: float, floor: float, parts: int) -> RoleReso
     return _with_cores(job, cores)
 
 
-def _cores_at_start(job: JobSeen) -> float:
+def _cores_at_start(job: JobSnapshot) -> float:
     """Return the cores of all tasks that the job was requested with."""
     start = job.start
     sizes = job.sizes
@@ -260,23 +262,23 @@ def _cores_at_start(job: JobSeen) -> float:
 # ---------------------------------------------------------------- sizes of tasks
 
 
-def _cores_asked(job: JobSeen, role: Role) -> float:
+def _cores_asked(job: JobSnapshot, role: Role) -> float:
     """Return the cores that one task was requested with."""
     asked: Resources = getattr(job.sizes, role)
     return float(asked.cpu)
 
 
-def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:
+def _with_cores(job: JobSnapshot, cores: Mapping[Role, float]) -> RoleResources:
     """Return task sizes with these cores and the memory that tasks have: it may have been raised
     since it was asked for.
     """
     sizes = {}
     for role, cpu in cores.items():
-        sizes[role] = replace(_largest(job, role), cpu=cpu)
+        sizes[role] = replace(_largest_tasks(job, role), cpu=cpu)
     return RoleResources(chief=sizes["chief"], ps=sizes["ps"], worker=sizes["worker"])
 
 
-def _largest(job: JobSeen, role: Role) -> Resources:
+def _largest_tasks(job: JobSnapshot, role: Role) -> Resources:
     """Return the resources of the role's task with the most memory; as requested without one."""
     found: Resources | None = None
     for task in job.tasks:
@@ -291,7 +293,7 @@ def _largest(job: JobSeen, role: Role) -> Resources:
     return requested
 
 
-def _stepped(cores: Floats) -> Floats:
+def _round_down_to_step(cores: Floats) -> Floats:
     """Return the cores rounded down to steps [jobs, roles]."""
     steps = np.floor(cores / STEP_CPU + 1e-6) * STEP_CPU
     rounded = [round(cpu, 6) for cpu in steps.ravel().tolist()]
@@ -310,7 +312,7 @@ class Demands(NamedTuple):
     share: Floats
 
 
-def filled(pots: Floats, demands: Demands, weights: Floats) -> Floats:
+def progressive_filling(pots: Floats, demands: Demands, weights: Floats) -> Floats:
     """Return cores for each job [jobs]. `pots`: cores of each node [nodes]; `weights` [jobs]."""
     level = np.zeros(len(weights))
     growing = np.ones(len(weights), dtype=bool)

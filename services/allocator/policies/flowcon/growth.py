@@ -84,7 +84,9 @@ class Samples(NamedTuple):
     cpu_share: Floats
 
 
-def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: float = 0.0) -> float:
+def growth_efficiency(
+    samples: Sequence[Sample], now: float, interval_s: float, largest: float = 0.0
+) -> float:
     """Return G of one container at `now`, 1/s. `largest`: loss seen before the samples."""
     at_s = []
     losses = []
@@ -100,11 +102,11 @@ def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: fl
         loss=np.array(losses),
         cpu_share=np.array(shares),
     )
-    of_one = growths(alone, now, interval_s, np.array([largest]))
+    of_one = growth_efficiencies(alone, now, interval_s, np.array([largest]))
     return float(of_one[0])
 
 
-def growths(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
+def growth_efficiencies(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
     """Return G of each container at `now`, 1/s [containers].
 
     It is 0 where an interval has no loss, or no CPU was used. `largest` [containers]: loss seen
@@ -119,9 +121,9 @@ def growths(samples: Samples, now: float, interval_s: float, largest: Floats) ->
     before = (at_s > now - 2 * interval_s) & (at_s <= start_s)
 
     # Mean loss of this interval and of the one before, mean CPU share [containers].
-    new = _means(container, loss, here & has_loss, count)
-    old = _means(container, loss, before & has_loss, count)
-    cpu = _means(container, cpu_share, here & has_share, count)
+    new = _window_means(container, loss, here & has_loss, count)
+    old = _window_means(container, loss, before & has_loss, count)
+    cpu = _window_means(container, cpu_share, here & has_share, count)
 
     # P / share where all of them are known.
     past = (at_s <= now) & has_loss
@@ -145,7 +147,7 @@ def _largest_losses(container: Ints, loss: Floats, before: Floats) -> Floats:
     return np.asarray(largest)
 
 
-def _means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats:
+def _window_means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats:
     """Return the mean of each container's chosen values [containers]; NaN where it has none."""
     of = container[chosen]
     number = np.bincount(of, minlength=count)
@@ -158,10 +160,10 @@ def _means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats
 # ---------------------------------------------------------------- Algorithm 1
 
 
-def pass_(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[Container, ...]:
+def run_pass(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[Container, ...]:
     """The lists and limits after one pass; each container's `growth` was measured just before."""
     released = all(c.completing for c in containers)
-    listed = [_listed(c, rules.alpha) for c in containers]
+    listed = [_list_after_pass(c, rules.alpha) for c in containers]
     total = math.fsum([c.growth for c in listed])
     if total <= 0 and not released:
         return tuple(listed)
@@ -178,7 +180,7 @@ def pass_(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[
     return tuple(limited)
 
 
-def _listed(c: Container, alpha: float) -> Container:
+def _list_after_pass(c: Container, alpha: float) -> Container:
     """NL -> WL -> CL with each low reading, and back to NL with one that is not."""
     if c.growth >= alpha:
         return replace(c, watching=False, completing=False)
@@ -218,7 +220,7 @@ def after_pass(timing: Timing, containers: Sequence[Container], now: float, rule
     return replace(timing, interval_s=interval_s, due_s=now + interval_s)
 
 
-def heard(timing: Timing, names: frozenset[str], now: float, rules: Rules) -> Timing:
+def timing_after_change(timing: Timing, names: frozenset[str], now: float, rules: Rules) -> Timing:
     """The listeners: somebody came or went, so a pass is due at once and the back-off ends."""
     if names == timing.names:
         return timing

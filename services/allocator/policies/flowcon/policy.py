@@ -31,15 +31,15 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Node, Want, at_start
+from services.allocator.policies.contract import JobSnapshot, Node, Target, start_target
 from services.allocator.policies.flowcon.division import Division, Tasks
 from services.allocator.policies.flowcon.growth import (
     Container,
     Floats,
     Rules,
     Samples,
-    growths,
-    pass_,
+    growth_efficiencies,
+    run_pass,
 )
 from shared.messages import RoleResources
 
@@ -54,8 +54,8 @@ JUDGED = 1.5  # intervals after its start: readings of two are there, of the fir
 
 
 def flowcon(
-    cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = LIVE
-) -> list[Want]:
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, rules: Rules = LIVE
+) -> list[Target]:
     """Move cores to the running jobs that learn fastest, and to the waiting ones."""
     waiting = []
     running = []
@@ -68,15 +68,15 @@ def flowcon(
     # 1. How fast each job learns, at the last boundary.
     cores = math.fsum(node.allocatable.cpu for node in cluster) or 1.0
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
-    passes = passed(running, now, rules.interval_s)
-    heard = _heard_passes(running, passes, rules)
+    passes = recent_passes(running, now, rules.interval_s)
+    heard = _passes_with_reports(running, passes, rules)
     tasks = Tasks(cluster, running)
     grew = _growth_at_passes(running, heard, passes, cores, tasks.held, rules)
     stood = _containers_before(running, grew, cores, rules)
 
     # 2. The lists and limits after this pass.
     coming = [_container(job.key, (), 0.0, cores, rules) for job in waiting]
-    everybody = pass_([*stood, *coming], cores, rules)
+    everybody = run_pass([*stood, *coming], cores, rules)
     judged = everybody[: len(stood)]
     started = everybody[len(stood) :]
     somebody_new = bool(waiting) or not all(heard)
@@ -89,11 +89,11 @@ def flowcon(
 
     wants = []
     for job in waiting:
-        first = at_start(job, "new: may learn fast")
+        first = start_target(job, "new: may learn fast")
         wants.append(replace(first, sizes=firsts[job.key]))
     for job, container, times in zip(running, judged, heard, strict=True):
         new_sizes = sizes.get(job.key)
-        wants.append(_want(job, container, new_sizes, cores, new=not times))
+        wants.append(_flowcon_target(job, container, new_sizes, cores, new=not times))
     return wants
 
 
@@ -118,7 +118,7 @@ def _jobs_to_change(
 # ---------------------------------------------------------------- when
 
 
-def interval_s(running: Sequence[JobSeen], least_s: float) -> float:
+def interval_s(running: Sequence[JobSnapshot], least_s: float) -> float:
     """Return a multiple of `least_s` in which every job reports twice."""
     longest = 0.0
     for job in running:
@@ -131,23 +131,23 @@ def interval_s(running: Sequence[JobSeen], least_s: float) -> float:
     return least_s * max(1, times)
 
 
-def boundary(running: Sequence[JobSeen], now: float, interval_s: float) -> float:
+def pass_boundary(running: Sequence[JobSnapshot], now: float, interval_s: float) -> float:
     """Return the last moment of a pass: whole intervals after the newest job's start."""
     start = max([job.since_s for job in running], default=now)
     intervals = math.floor((now - start) / interval_s)
     return start + intervals * interval_s
 
 
-def passed(running: Sequence[JobSeen], now: float, interval_s: float) -> list[float]:
+def recent_passes(running: Sequence[JobSnapshot], now: float, interval_s: float) -> list[float]:
     """Return the last passes, the newest first, and the moment from which on readings are in
     sight.
     """
-    at = boundary(running, now, interval_s)
+    at = pass_boundary(running, now, interval_s)
     return [at - back * interval_s for back in (0, 1, 2, IN_SIGHT)]
 
 
-def _heard_passes(
-    running: Sequence[JobSeen], passes: Sequence[float], rules: Rules
+def _passes_with_reports(
+    running: Sequence[JobSnapshot], passes: Sequence[float], rules: Rules
 ) -> list[list[float]]:
     """Return for each job the passes at which it had told of two intervals; none: it is new."""
     heard = []
@@ -162,7 +162,7 @@ def _heard_passes(
 
 
 def _growth_at_passes(
-    running: Sequence[JobSeen],
+    running: Sequence[JobSnapshot],
     heard: Sequence[Sequence[float]],
     passes: Sequence[float],
     cores: float,
@@ -174,10 +174,10 @@ def _growth_at_passes(
     It is 0 of a job that never told a loss, which would stand in its curve. `held` [jobs]: cores.
     """
     *times, sight_s = passes
-    samples, largest = _samples(running, sight_s, cores, held)
+    samples, largest = _loss_samples(running, sight_s, cores, held)
     at_passes = []
     for at_s in times:
-        growth = growths(samples, at_s, rules.interval_s, largest)
+        growth = growth_efficiencies(samples, at_s, rules.interval_s, largest)
         at_passes.append(growth.tolist())
     grew = []
     for n, job in enumerate(running):
@@ -188,8 +188,8 @@ def _growth_at_passes(
     return grew
 
 
-def _samples(
-    running: Sequence[JobSeen], sight_s: float, cores: float, held: Floats
+def _loss_samples(
+    running: Sequence[JobSnapshot], sight_s: float, cores: float, held: Floats
 ) -> tuple[Samples, Floats]:
     """Return the readings that are in sight, and the largest loss before them [jobs].
 
@@ -235,7 +235,7 @@ def _largest_loss(losses: Sequence[float]) -> float:
 
 
 def _containers_before(
-    running: Sequence[JobSeen], grew: Sequence[Sequence[float]], cores: float, rules: Rules
+    running: Sequence[JobSnapshot], grew: Sequence[Sequence[float]], cores: float, rules: Rules
 ) -> list[Container]:
     """Return the jobs as they stood before this pass, with their growth now."""
     before = math.fsum([_growth_before(mine, rules) for mine in grew])
@@ -280,14 +280,14 @@ def _growth_before(grew: Sequence[float], rules: Rules) -> float:
 # ---------------------------------------------------------------- the answer
 
 
-def _want(
-    job: JobSeen, judged: Container, sizes: RoleResources | None, cores: float, new: bool
-) -> Want:
+def _flowcon_target(
+    job: JobSnapshot, judged: Container, sizes: RoleResources | None, cores: float, new: bool
+) -> Target:
     """Return the want for new `sizes` of a running job's tasks; None: they stay as they are."""
     size = job.size or job.start
     list_ = "new" if new else _list_name(judged)
     limit = judged.limit / cores
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,

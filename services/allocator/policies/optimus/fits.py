@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.allocator.models.nnls import nnls, nnls_each
-from services.allocator.policies.contract import JobSeen, Size
+from services.allocator.policies.contract import JobSnapshot, Size
 
 Floats = npt.NDArray[np.float64]
 Rate = Callable[[Size], float]
@@ -59,7 +59,7 @@ class SpeedModel(msgspec.Struct, frozen=True):
             return measured
         if not self.coefficients:
             return 0.0
-        terms, examples = _terms(size, self.batch, self.synchronous)
+        terms, examples = _speed_terms(size, self.batch, self.synchronous)
         step_s = 0.0
         for coefficient, term in zip(self.coefficients, terms, strict=True):
             step_s += coefficient * term
@@ -77,8 +77,8 @@ def speed_models(cases: Sequence[tuple[Points, int]]) -> list[SpeedModel]:
     systems = []
     for points, batch in cases:
         if points:
-            systems.append(_system(points, batch, synchronous=True))
-            systems.append(_system(points, batch, synchronous=False))
+            systems.append(_speed_system(points, batch, synchronous=True))
+            systems.append(_speed_system(points, batch, synchronous=False))
     fits = _solve_systems(systems)
 
     models = []
@@ -95,7 +95,7 @@ def speed_models(cases: Sequence[tuple[Points, int]]) -> list[SpeedModel]:
     return models
 
 
-def _terms(size: Size, batch: int, synchronous: bool) -> tuple[tuple[float, ...], float]:
+def _speed_terms(size: Size, batch: int, synchronous: bool) -> tuple[tuple[float, ...], float]:
     """Return the five terms of a step at a size, and the examples in it; a term that a kind of job
     does not have is 0.
     """
@@ -106,11 +106,11 @@ def _terms(size: Size, batch: int, synchronous: bool) -> tuple[tuple[float, ...]
     return (0.0, 1.0, w, workers_per_ps, p), w * batch
 
 
-def _system(points: Points, batch: int, synchronous: bool) -> System:
+def _speed_system(points: Points, batch: int, synchronous: bool) -> System:
     """Return the terms of each point, relative to the time of its step, and goals of 1."""
     rows = []
     for size, speed in points.items():
-        terms, examples = _terms(size, batch, synchronous)
+        terms, examples = _speed_terms(size, batch, synchronous)
         rows.append(np.array(terms) * speed / examples)
     return np.array(rows), np.ones(len(rows))
 
@@ -151,13 +151,13 @@ def converged_epoch(
     back = quiet.epochs - 1
     first = max(0, int(progress) - quiet.epochs) + back
     for epoch in range(first, quiet.last + 1):
-        before = _loss(epoch - back, a, b, c)
-        if before - _loss(epoch, a, b, c) <= quiet.fall:
+        before = _loss_at(epoch - back, a, b, c)
+        if before - _loss_at(epoch, a, b, c) <= quiet.fall:
             return epoch
     return None
 
 
-def _loss(epoch: float, a: float, b: float, c: float) -> float:
+def _loss_at(epoch: float, a: float, b: float, c: float) -> float:
     """Return the fitted loss after an epoch."""
     return 1.0 / max(a * epoch + b, LEAST) + c
 
@@ -204,14 +204,14 @@ def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
     lowest = max(float(losses.min()), 0.0)
     fits = []
     for part in BEGINNINGS:
-        start = _start(epochs, losses, lowest * part)
+        start = _start_coefficients(epochs, losses, lowest * part)
         fits.append(_polish_fit(points, start))
     _, best = min(fits, key=itemgetter(0))
     a, b, c = best.tolist()
     return a, b, c
 
 
-def _start(epochs: Floats, losses: Floats, c: float) -> Floats:
+def _start_coefficients(epochs: Floats, losses: Floats, c: float) -> Floats:
     """Return a and b for a given c, from 1 / (loss - c) = a e + b."""
     above = np.maximum(losses - c, 1e-6)
     terms = np.stack([epochs, np.ones_like(epochs)], axis=1)
@@ -255,12 +255,12 @@ LARGEST = 10
 """p = w of the largest probe."""
 
 
-def batch_of(job: JobSeen) -> int:
+def batch_of(job: JobSnapshot) -> int:
     """Return the batch, which never changes."""
     return job.batch or job.request.batch.start
 
 
-def measured(job: JobSeen) -> dict[Size, float]:
+def measured_points(job: JobSnapshot) -> dict[Size, float]:
     """Return the job's own points."""
     batch = batch_of(job)
     points = {}
@@ -270,19 +270,19 @@ def measured(job: JobSeen) -> dict[Size, float]:
     return points
 
 
-def program(job: JobSeen) -> str:
+def probe_program(job: JobSnapshot) -> str:
     """Return a name that jobs have in common that are expected to be equally fast at a size."""
     return f"{job.request.program.digest}/{batch_of(job)}"
 
 
-def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
+def pool_points(jobs: Sequence[JobSnapshot]) -> dict[str, Points]:
     """Return the points of each program: the mean of those that its jobs measured."""
     speeds: dict[str, dict[Size, list[float]]] = {}
     for job in jobs:
-        own = measured(job)
+        own = measured_points(job)
         if not own:
             continue
-        by_size = speeds.setdefault(program(job), {})
+        by_size = speeds.setdefault(probe_program(job), {})
         for size, speed in own.items():
             by_size.setdefault(size, []).append(speed)
 
@@ -306,12 +306,12 @@ class ProbeOrder(msgspec.Struct, frozen=True):
     sizes: tuple[Size, ...]
 
 
-def fit_jobs(jobs: Sequence[JobSeen]) -> list[ProbeOrder]:
+def fit_probe_orders(jobs: Sequence[JobSnapshot]) -> list[ProbeOrder]:
     """Return the probe order of each job."""
     return [probe_order(job) for job in jobs]
 
 
-def probe_order(job: JobSeen) -> ProbeOrder:
+def probe_order(job: JobSnapshot) -> ProbeOrder:
     """Return the order, a function of the job's name and bounds."""
     places = []
     for side in range(1, LARGEST + 1):
@@ -322,7 +322,7 @@ def probe_order(job: JobSeen) -> ProbeOrder:
     return ProbeOrder(tuple(sizes))
 
 
-def probes(job: JobSeen, known: Points) -> list[Size]:
+def probe_sizes(job: JobSnapshot, known: Points) -> list[Size]:
     """Return the sizes still to be measured, in order; none once enough are known."""
     if len(known) >= PROBES:
         return []

@@ -47,7 +47,7 @@ from typing import Literal
 import msgspec
 
 from services.allocator.placement.amounts import add, amounts, fits, multiply, subtract, total_of
-from services.allocator.policies.contract import JobSeen, Node, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Size, Target
 from services.allocator.policies.optimus.fits import (
     Points,
     Quiet,
@@ -55,10 +55,10 @@ from services.allocator.policies.optimus.fits import (
     SpeedModel,
     batch_of,
     converged_epoch,
-    measured,
-    pooled,
-    probes,
-    program,
+    measured_points,
+    pool_points,
+    probe_program,
+    probe_sizes,
     speed_models,
 )
 from shared.messages import Resources
@@ -106,23 +106,23 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     def wants(self, size: Size) -> Resources:
         """Return the resources of the whole job at a size."""
-        return total([(self.chief, 1), (self.ps, size.ps), (self.worker, size.workers)])
+        return total_resources([(self.chief, 1), (self.ps, size.ps), (self.worker, size.workers)])
 
 
-def total(parts: Iterable[tuple[Resources, int]]) -> Resources:
+def total_resources(parts: Iterable[tuple[Resources, int]]) -> Resources:
     """Return the sum of the parts, each so many times."""
     return total_of(multiply(one, count) for one, count in parts)
 
 
-def allotted(jobs: Sequence[Candidate], cluster: Resources, free: Resources) -> Sizes:
+def allot_sizes(jobs: Sequence[Candidate], cluster: Resources, free: Resources) -> Sizes:
     """Return the size of each job, absent where not even its floor fits. `cluster`: all there is;
     `free`: theirs to share.
     """
-    begun, left = floors(jobs, free)
-    return marginal(jobs, begun, cluster, left)
+    begun, left = floor_sizes(jobs, free)
+    return grow_by_gain(jobs, begun, cluster, left)
 
 
-def floors(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources]:
+def floor_sizes(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources]:
     """Return the floor of each job for which it fits, in the order of arrival; and what is left."""
     sizes: Sizes = {}
     for job in jobs:
@@ -133,7 +133,7 @@ def floors(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources
     return sizes, free
 
 
-def marginal(
+def grow_by_gain(
     jobs: Sequence[Candidate], begun: Mapping[str, Size], cluster: Resources, free: Resources
 ) -> Sizes:
     """Give task after task to the largest gain, from the sizes begun with."""
@@ -148,7 +148,7 @@ def marginal(
         if not fits(task, free):
             break
         free = subtract(free, task)
-        size = larger(sizes[job.key], kind)
+        size = size_with_task(sizes[job.key], kind)
         sizes[job.key] = size
         step = _best_step(at, job, size, cluster)
         if step:
@@ -180,16 +180,16 @@ def _best_step(at: int, job: Candidate, size: Size, cluster: Resources) -> Step 
     for kind in KINDS:
         if size.of(kind) >= job.most.of(kind):
             continue
-        then = job.rate(larger(size, kind))
+        then = job.rate(size_with_task(size, kind))
         if then <= 0:
             return None
-        step = (-gain(job, kind, now, then, cluster), at, kind)
+        step = (-task_gain(job, kind, now, then, cluster), at, kind)
         if best is None or step < best:
             best = step
     return best if best and best[0] < 0 else None
 
 
-def gain(job: Candidate, kind: Kind, now: float, then: float, cluster: Resources) -> float:
+def task_gain(job: Candidate, kind: Kind, now: float, then: float, cluster: Resources) -> float:
     """Return the seconds saved by one more task, going from `now` to `then` examples/s, per unit of
     its dominant resource.
     """
@@ -204,7 +204,7 @@ def gain(job: Candidate, kind: Kind, now: float, then: float, cluster: Resources
     return float(saved_s / (dominant or 1.0))
 
 
-def larger(size: Size, kind: Kind) -> Size:
+def size_with_task(size: Size, kind: Kind) -> Size:
     """Return the size with one more task."""
     if kind == "ps":
         return Size(size.ps + 1, size.workers)
@@ -212,11 +212,11 @@ def larger(size: Size, kind: Kind) -> Size:
 
 
 def optimus(
-    cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = AS_PUBLISHED
-) -> list[Want]:
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, rules: Rules = AS_PUBLISHED
+) -> list[Target]:
     """Return the wants of the jobs that may change now."""
     # 1. The jobs that may change now, and what these share: what is free, and what they hold.
-    points = pooled(jobs)
+    points = pool_points(jobs)
     due, missing = _due_jobs(jobs, points, now, rules)
     nodes = _shared_nodes(cluster, due)
     models = _speed_models(due, points)
@@ -225,14 +225,14 @@ def optimus(
         candidates.append(_candidate(job, models[job.key], rules))
 
     # 2. Floors, then probes, then gains.
-    shared = total((free, 1) for free in nodes.values())
-    sizes, left = floors(candidates, shared)
+    shared = total_resources((free, 1) for free in nodes.values())
+    sizes, left = floor_sizes(candidates, shared)
     probing, ready, left = _probe_first(candidates, sizes, missing, left)
-    everything = total((node.allocatable, 1) for node in cluster)
-    sizes = marginal(ready, sizes, everything, left) | probing
+    everything = total_resources((node.allocatable, 1) for node in cluster)
+    sizes = grow_by_gain(ready, sizes, everything, left) | probing
 
     # 3. As many tasks as have a node.
-    stand = chosen(candidates, sizes, nodes)
+    stand = choose_nodes(candidates, sizes, nodes)
     wants = []
     for job in due:
         ps, workers = stand.get(job.key, ([], []))
@@ -240,27 +240,27 @@ def optimus(
         if size.ps < job.least.ps or size.workers < job.least.workers:
             continue
         is_probe = job.key in probing
-        wants.append(_want(job, size, models[job.key], is_probe))
+        wants.append(_optimus_target(job, size, models[job.key], is_probe))
     return wants
 
 
 def _due_jobs(
-    jobs: Sequence[JobSeen], points: Mapping[str, Points], now: float, rules: Rules
-) -> tuple[list[JobSeen], dict[str, list[Size]]]:
+    jobs: Sequence[JobSnapshot], points: Mapping[str, Points], now: float, rules: Rules
+) -> tuple[list[JobSnapshot], dict[str, list[Size]]]:
     """Return the jobs that may change now, running ones first, then by arrival; and the sizes that
     each of them has to probe.
     """
     due = []
     missing = {}
     for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
-        to_probe = probes(job, points.get(program(job), {}))
+        to_probe = probe_sizes(job, points.get(probe_program(job), {}))
         if _is_due(job, bool(to_probe), now, rules):
             due.append(job)
             missing[job.key] = to_probe
     return due, missing
 
 
-def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
+def _is_due(job: JobSnapshot, has_probes: bool, now: float, rules: Rules) -> bool:
     """Return whether the job may change: it is new; or it did not change in this interval; or it is
     done with a probe that another follows. Its speed must have been reported.
     """
@@ -268,7 +268,7 @@ def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
         return False
     if job.size is None:
         return True
-    if job.size not in measured(job):
+    if job.size not in measured_points(job):
         return False
     if has_probes:
         return now - job.since_s >= rules.probe_s
@@ -276,7 +276,7 @@ def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
     return job.since_s < interval_start_s
 
 
-def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
+def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> dict[str, Resources]:
     """Return what is free on each node, and what the jobs hold there."""
     nodes = {}
     for node in cluster:
@@ -289,11 +289,13 @@ def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str,
     return nodes
 
 
-def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict[str, SpeedModel]:
+def _speed_models(
+    jobs: Sequence[JobSnapshot], points: Mapping[str, Points]
+) -> dict[str, SpeedModel]:
     """Return the model of each job's program, by job; all are fitted side by side."""
     batches = {}
     for job in jobs:
-        batches[program(job)] = batch_of(job)
+        batches[probe_program(job)] = batch_of(job)
     cases = []
     for name, batch in batches.items():
         cases.append((points.get(name, {}), batch))
@@ -301,15 +303,15 @@ def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict
 
     models = {}
     for job in jobs:
-        models[job.key] = by_program[program(job)]
+        models[job.key] = by_program[probe_program(job)]
     return models
 
 
-def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
+def _candidate(job: JobSnapshot, model: SpeedModel, rules: Rules) -> Candidate:
     """Return a job as the rule sees it."""
     return Candidate(
         key=job.key,
-        remaining=remaining(job, rules),
+        remaining=remaining_examples(job, rules),
         rate=model,
         ps=job.sizes.ps,
         worker=job.sizes.worker,
@@ -319,7 +321,7 @@ def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
     )
 
 
-def remaining(job: JobSeen, rules: Rules) -> float:
+def remaining_examples(job: JobSnapshot, rules: Rules) -> float:
     """Return the examples to go: to the epochs asked for, or to convergence; 1 while nothing was
     reported.
     """
@@ -337,7 +339,7 @@ def remaining(job: JobSeen, rules: Rules) -> float:
     return max(0.0, end * epoch - done)
 
 
-def _loss_curve(job: JobSeen, epoch: float) -> tuple[list[float], list[float]]:
+def _loss_curve(job: JobSnapshot, epoch: float) -> tuple[list[float], list[float]]:
     """Return the epoch and the loss of each point. `epoch`: the samples of one."""
     epochs = []
     losses = []
@@ -379,7 +381,7 @@ def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple
     return job.least, free
 
 
-def _want(job: JobSeen, size: Size, model: SpeedModel, is_probe: bool) -> Want:
+def _optimus_target(job: JobSnapshot, size: Size, model: SpeedModel, is_probe: bool) -> Target:
     """Return the want for a size. A probe is made whatever it gains."""
     reason = "no other task saves more time for its dominant resource"
     faster = None
@@ -388,13 +390,13 @@ def _want(job: JobSeen, size: Size, model: SpeedModel, is_probe: bool) -> Want:
         faster = math.inf
     elif job.size and model(job.size) > 0:
         faster = model(size) / model(job.size) or None
-    return Want(
+    return Target(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
         batch=batch_of(job),
         reason=reason,
-        faster=faster,
+        speedup=faster,
     )
 
 
@@ -402,7 +404,7 @@ Standing = tuple[list[str], list[str]]
 """The node of each ps, and of each worker."""
 
 
-def chosen(
+def choose_nodes(
     jobs: Sequence[Candidate], sizes: Mapping[str, Size], nodes: Mapping[str, Resources]
 ) -> dict[str, Standing]:
     """Return the nodes of the tasks of each job; absent: not a ps and a worker of it fit. `nodes`:
@@ -441,10 +443,10 @@ def _place_evenly(
     for count in range(1, len(order) + 1):
         left = {order[0]: beside_chief}
         ps = _spread_evenly(order, count, size.ps)
-        if not _take(free, left, ps, job.ps):
+        if not _take_resources(free, left, ps, job.ps):
             continue
         workers = _spread_evenly(order, count, size.workers)
-        if _take(free, left, workers, job.worker):
+        if _take_resources(free, left, workers, job.worker):
             free.update(left)
             return ps, workers
     return None
@@ -455,7 +457,7 @@ def _spread_evenly(order: Sequence[str], count: int, tasks: int) -> list[str]:
     return [order[i % count] for i in range(tasks)]
 
 
-def _take(
+def _take_resources(
     free: Mapping[str, Resources],
     left: MutableMapping[str, Resources],
     names: Sequence[str],
@@ -477,12 +479,12 @@ def _place_by_turns(
 ) -> Standing | None:
     """Take as much of the job from `free` as fits, unless not even one of each does."""
     tried = dict(free)
-    if _put(tried, job.chief) is None:
+    if _put_on_first_node(tried, job.chief) is None:
         return None
 
     stand: dict[Kind, list[str]] = {"ps": [], "worker": []}
-    for kind in _turns(size):
-        node = _put(tried, job.task(kind))
+    for kind in _roles_by_turns(size):
+        node = _put_on_first_node(tried, job.task(kind))
         if node is None:
             break
         stand[kind].append(node)
@@ -495,7 +497,7 @@ def _place_by_turns(
     return ps, workers
 
 
-def _turns(size: Size) -> list[Kind]:
+def _roles_by_turns(size: Size) -> list[Kind]:
     """Return the kinds of the tasks in turn, a ps first; then those that remain of one kind."""
     turns: list[Kind] = []
     for number in range(max(size.ps, size.workers)):
@@ -506,7 +508,7 @@ def _turns(size: Size) -> list[Kind]:
     return turns
 
 
-def _put(free: MutableMapping[str, Resources], wants: Resources) -> str | None:
+def _put_on_first_node(free: MutableMapping[str, Resources], wants: Resources) -> str | None:
     """Take a task from the first node with room for it; None if there is none."""
     for name, there in free.items():
         if fits(wants, there):

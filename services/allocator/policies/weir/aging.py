@@ -41,21 +41,21 @@ from numpy.typing import NDArray
 from services.allocator.models.speed import Array
 from services.allocator.policies.contract import PAUSE_S
 
-LENGTH = 0.88
-SHARE = 0.95
-NEAR = 0.125
+LIMIT_FACTOR = 0.88
+QUANTILE = 0.95
+URGENT_SHARE = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is
 given up.
 """
-AGAIN = 0.5
+RECURRING_SHARE = 0.5
 """Of the jobs so far, what share is taken to come again, while jobs keep coming."""
-QUIET = 5.0
+QUIET_GAPS = 5.0
 """Jobs have ceased to come when nobody has for so many times the usual gap."""
-FEWEST = 20
+EXEMPTION_JOBS = 20
 """Among fewer jobs nobody is large enough to be exempt."""
 
 
-class Stays(NamedTuple):
+class SojournInputs(NamedTuple):
     """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start
     included; `alone_s`: how long it takes at its least size; `pause_s`: what a pause costs it.
     """
@@ -68,22 +68,27 @@ class Stays(NamedTuple):
     pause_s: Array
 
 
-def urgent(stays: Stays, asked_s: Array, work_s: Array, now: float) -> list[int]:
+def overdue_jobs(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> list[int]:
     """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`:
     of `everybody`.
     """
     if not stays.waits.any():
         return []
-    limit = LENGTH * usual_s(stays, asked_s, work_s, now) * stretched(stays)
-    large = float(np.quantile(work_s, SHARE)) if len(work_s) >= FEWEST else np.inf
+    limit = LIMIT_FACTOR * typical_sojourn_s(stays, asked_s, work_s, now) * pause_stretch(stays)
+    large = float(np.quantile(work_s, QUANTILE)) if len(work_s) >= EXEMPTION_JOBS else np.inf
     slack = stays.asked_s + limit - stays.alone_s - now
     exempt = stays.left_s + stays.done_s > large
-    late = stays.waits & ~exempt & (slack > -2 * NEAR * limit) & (slack <= NEAR * limit)
+    late = (
+        stays.waits
+        & ~exempt
+        & (slack > -2 * URGENT_SHARE * limit)
+        & (slack <= URGENT_SHARE * limit)
+    )
     found = np.flatnonzero(late)
     return [int(n) for n in found[np.argsort(slack[found], kind="stable")]]
 
 
-def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+def all_arrivals(stays: SojournInputs, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
     """When each job was asked for that there is or was, and its whole work, by time. `ended`: that
     of others.
     """
@@ -93,23 +98,23 @@ def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array
     return asked_s[order], work_s[order]
 
 
-def usual_s(stays: Stays, asked_s: Array, work_s: Array, now: float) -> float:
+def typical_sojourn_s(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> float:
     """The `SHARE` quantile of F, of the jobs so far and of those to come."""
-    if to_come_s(asked_s, work_s, now) > 0:
-        again = asked_s <= asked_s[0] + AGAIN * (now - asked_s[0])
+    if future_work_s(asked_s, work_s, now) > 0:
+        again = asked_s <= asked_s[0] + RECURRING_SHARE * (now - asked_s[0])
         asked_s = np.concatenate([asked_s, asked_s[again] + (now - asked_s[0])])
         work_s = np.concatenate([work_s, work_s[again]])
     times = float(np.median(stays.alone_s / stays.left_s))
-    return float(np.quantile(through_s(asked_s, work_s) + (times - 1) * work_s, SHARE))
+    return float(np.quantile(fcfs_sojourn_s(asked_s, work_s) + (times - 1) * work_s, QUANTILE))
 
 
-def stretched(stays: Stays) -> float:
+def pause_stretch(stays: SojournInputs) -> float:
     """Return how many times longer jobs take with their pauses."""
     alone_s = float(np.median(stays.alone_s))
     return 1.0 + PAUSES * float(np.median(stays.pause_s)) / alone_s if alone_s > 0 else 1.0
 
 
-def through_s(asked_s: Array, work_s: Array) -> Array:
+def fcfs_sojourn_s(asked_s: Array, work_s: Array) -> Array:
     """From submission to the end, had it been first come, first served, each with the whole cluster
     (Lindley 1952).
     """
@@ -117,7 +122,7 @@ def through_s(asked_s: Array, work_s: Array) -> Array:
     return np.asarray(done + np.maximum.accumulate(asked_s - (done - work_s)) - asked_s)
 
 
-def to_come_s(asked_s: Array, work_s: Array, now: float) -> float:
+def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
     """Work that will yet be asked for, in seconds of the whole cluster: as much as was so far,
     while jobs keep coming.
 
@@ -126,7 +131,7 @@ def to_come_s(asked_s: Array, work_s: Array, now: float) -> float:
     """
     comings = np.count_nonzero(np.diff(asked_s))  # after the first; who comes together, counts once
     gap_s = (asked_s[-1] - asked_s[0]) / max(1, comings)
-    return float(work_s.sum()) if now - asked_s[-1] <= QUIET * gap_s else 0.0
+    return float(work_s.sum()) if now - asked_s[-1] <= QUIET_GAPS * gap_s else 0.0
 
 
 Ints = NDArray[np.int64]
@@ -141,14 +146,14 @@ growing.
 """
 
 
-def settled_s(since_s: Array | float, paused_s: Array | float, gain: Array | float) -> Array:
+def settled_at_s(since_s: Array | float, paused_s: Array | float, gain: Array | float) -> Array:
     """When a job's last pause, of `paused_s`, will have been no more than a share of its time
     since; the first one is free. The share goes by `gain`: what growing would save, of its time.
     """
     return np.asarray(since_s + paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
-def pauses(own_s: Array, programs: Ints, kin_s: Array) -> Array:
+def estimate_pauses(own_s: Array, programs: Ints, kin_s: Array) -> Array:
     """Return the pause of each job [jobs].
 
     `own_s`: the mean of its own, `kin_s`: of its program's jobs that are over (nan: none);

@@ -28,12 +28,12 @@ from services.allocator.models.speed import Array
 from services.allocator.policies.weir.staircase import COLUMNS, COST, CPU, GIB, GPU, SPEED, Config
 
 Ints = NDArray[np.int64]
-NONE = -1
+NO_STEP = -1
 """No step at all."""
 ROUNDING = 1e-9
 
 
-class Stairs:
+class Staircases:
     """Staircases side by side, arrays [jobs, steps]; past a staircase's end all is 0.
 
     `steps` [all steps, 10]: of one job after the other, as `hull.Config`; `starts` [jobs]: where
@@ -47,44 +47,46 @@ class Stairs:
         """`counts` [jobs]: steps of each; `purses`: each job's, -1: none."""
         self.steps = steps
         self.starts = np.cumsum(counts) - counts
-        self.there = np.arange(counts.max(initial=0)) < counts[:, None]
+        self.exists = np.arange(counts.max(initial=0)) < counts[:, None]
         self.costs = self._side_by_side(COST)
         self.speeds = self._side_by_side(SPEED)
         amounts = np.stack([self._side_by_side(column) for column in (CPU, GIB, GPU)])
-        self.upto = _from_purses(amounts, purses)
-        self.takes = np.diff(self.upto, axis=2, prepend=0.0)
+        self.cumulative = _with_quota_amounts(amounts, purses)
+        self.increments = np.diff(self.cumulative, axis=2, prepend=0.0)
 
     def _side_by_side(self, column: int) -> Array:
-        found = np.zeros(self.there.shape)
-        found[self.there] = self.steps[:, column]
+        found = np.zeros(self.exists.shape)
+        found[self.exists] = self.steps[:, column]
         return found
 
     @classmethod
-    def of(cls, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> Stairs:
+    def from_configs(
+        cls, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()
+    ) -> Staircases:
         """Put staircases side by side."""
         counts = np.array([len(steps) for steps in staircases], dtype=int)
         rows = [np.array(steps, dtype=float).reshape(-1, COLUMNS) for steps in staircases]
         return cls(np.concatenate(rows), counts, purses)
 
-    def config(self, job: int, step: int) -> Config:
+    def step_config(self, job: int, step: int) -> Config:
         """Return a step of a job."""
         return Config.of_row(self.steps[self.starts[job] + step].tolist())
 
-    def held(self, given: Ints) -> Array:
+    def granted_amounts(self, given: Ints) -> Array:
         """Return what each job takes with the last step that it was given [jobs, resources]:
         nothing with `NONE`.
         """
-        upto = self.upto[:, np.arange(len(given)), given].T
-        return np.where(given[:, None] == NONE, 0.0, upto)
+        upto = self.cumulative[:, np.arange(len(given)), given].T
+        return np.where(given[:, None] == NO_STEP, 0.0, upto)
 
-    def slopes(self, speeds: Array) -> Array:
+    def gain_per_cost(self, speeds: Array) -> Array:
         """Return what each step gains for its cost, over the step before it: [jobs, steps]."""
         gained = np.diff(speeds, axis=1, prepend=0.0)
         paid = np.diff(self.costs, axis=1, prepend=0.0)
-        return np.where(self.there, gained / np.maximum(paid, 1e-12), 0.0)
+        return np.where(self.exists, gained / np.maximum(paid, 1e-12), 0.0)
 
 
-def _from_purses(amounts: Array, purses: Sequence[int]) -> Array:
+def _with_quota_amounts(amounts: Array, purses: Sequence[int]) -> Array:
     """Return what is taken from the room that all share, and then from each purse."""
     number = max(purses, default=-1) + 1
     if not number:
@@ -97,19 +99,19 @@ def _from_purses(amounts: Array, purses: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True)
-class Leaves:
+class ReservedRoom:
     """What some steps have to leave free. `steps`: which [jobs, steps]; `spare` [jobs, 3]."""
 
     steps: NDArray[np.bool_]
     spare: Array
 
 
-def granted(
-    stairs: Stairs,
+def grant_steps(
+    stairs: Staircases,
     offers: Array,
     room: Array,
     first: Sequence[int] = (),
-    leaves: Leaves | None = None,
+    leaves: ReservedRoom | None = None,
 ) -> Ints:
     """Return the last step that each job gets, or `NONE`.
 
@@ -121,20 +123,20 @@ def granted(
     offers[list(first), :1] = highest / np.arange(1.0, len(first) + 1)[:, None]
     offers = np.minimum.accumulate(offers, axis=1)
     # All offers, the highest first: their jobs, steps, and what they take [resources, offers].
-    made = np.flatnonzero(stairs.there & (offers > -np.inf))
+    made = np.flatnonzero(stairs.exists & (offers > -np.inf))
     made = made[np.argsort(-offers.take(made), kind="stable")]
     jobs, steps = np.divmod(made, offers.shape[1])
-    takes = stairs.takes.reshape(len(stairs.takes), -1).take(made, axis=1)
+    takes = stairs.increments.reshape(len(stairs.increments), -1).take(made, axis=1)
     spare = np.zeros_like(takes)
     if leaves is not None:
         spare[:3] = np.where(leaves.steps.take(made), leaves.spare[jobs].T, 0.0)
     left = np.array(room, dtype=float)[:, None]
-    found = np.full(len(offers), NONE)
+    found = np.full(len(offers), NO_STEP)
     while len(jobs):
         # 1. A job whose next step cannot fit any more has had its last.
         fit = np.all(takes + spare <= left + ROUNDING, axis=0)
         if not fit.all():
-            fit = _in_turn(fit, jobs, len(offers))
+            fit = _before_first_misfit(fit, jobs, len(offers))
             jobs = jobs[fit]
             steps = steps[fit]
             takes = takes[:, fit]
@@ -151,7 +153,7 @@ def granted(
     return found
 
 
-def _in_turn(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDArray[np.bool_]:
+def _before_first_misfit(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDArray[np.bool_]:
     """Those before the first of the same job that does not fit."""
     until, late = np.full(count, len(jobs)), np.flatnonzero(~fit)[::-1]
     until[jobs[late]] = late  # of several of a job the last that is written is its first
@@ -165,11 +167,11 @@ QUOTA = 3
 OTHERS = 4
 NOTHING = 5
 """Places among them; and beyond."""
-FINE = 100
+SHORTAGE_PARTS = 100
 """What is short is told in so many parts of a core, or of a GiB."""
 
 
-class Hindrance(NamedTuple):
+class BlockReason(NamedTuple):
     """`short`: cores, GiB, devices, of all nodes or of the quota; 0 where others gain more by
     them.
     """
@@ -178,19 +180,19 @@ class Hindrance(NamedTuple):
     short: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-def hindrances(
-    stairs: Stairs, offers: Array, room: Array, given: Ints, runs: Sequence[int]
-) -> list[Hindrance | None]:
+def block_reasons(
+    stairs: Staircases, offers: Array, room: Array, given: Ints, runs: Sequence[int]
+) -> list[BlockReason | None]:
     """Return the hindrance of each job; None where no step follows.
 
     Arguments as of `granted`; `given`: its answer, `runs`: the places of the jobs that run.
     """
     jobs = np.arange(len(given))
-    at = np.minimum(given + 1, stairs.there.shape[1] - 1)
-    follows = (at > given) & stairs.there[jobs, at]
-    has = stairs.held(given)
+    at = np.minimum(given + 1, stairs.exists.shape[1] - 1)
+    follows = (at > given) & stairs.exists[jobs, at]
+    has = stairs.granted_amounts(given)
     # What the next step takes more than is left [jobs, resources].
-    short = np.maximum(stairs.takes[:, jobs, at].T - (room - has.sum(axis=0)) - ROUNDING, 0.0)
+    short = np.maximum(stairs.increments[:, jobs, at].T - (room - has.sum(axis=0)) - ROUNDING, 0.0)
     lacks = short > _of_others(stairs, has, given, runs)
     cases = [
         np.isneginf(offers[jobs, at]),
@@ -199,27 +201,27 @@ def hindrances(
         lacks.any(axis=1),
     ]
     cause = np.where(follows, np.select(cases, range(len(cases)), OTHERS), NOTHING)
-    found = [ALIKE[case] for case in cause.tolist()]
+    found = [REASONS_WITHOUT_AMOUNTS[case] for case in cause.tolist()]
     for place in np.flatnonzero(cause == ROOM).tolist():
-        found[place] = _short("room", short[place, :3])
+        found[place] = _missing_amounts("room", short[place, :3])
     for place in np.flatnonzero(cause == QUOTA).tolist():
-        found[place] = _short("quota", short[place, 3:])
+        found[place] = _missing_amounts("quota", short[place, 3:])
     return found
 
 
-ALIKE: tuple[Hindrance | None, ...] = (*map(Hindrance, CAUSES), None)
+REASONS_WITHOUT_AMOUNTS: tuple[BlockReason | None, ...] = (*map(BlockReason, CAUSES), None)
 
 
-def _short(cause: Cause, amounts: Array) -> Hindrance:
+def _missing_amounts(cause: Cause, amounts: Array) -> BlockReason:
     """`amounts`: cores, GiB, devices, of all nodes, or of each purse, of which a job has one."""
-    parts = np.ceil(amounts.reshape(-1, 3).sum(axis=0) * FINE) / FINE
+    parts = np.ceil(amounts.reshape(-1, 3).sum(axis=0) * SHORTAGE_PARTS) / SHORTAGE_PARTS
     cores, memory, devices = parts.tolist()
-    return Hindrance(cause, (cores, memory, devices))
+    return BlockReason(cause, (cores, memory, devices))
 
 
-def _of_others(stairs: Stairs, has: Array, given: Ints, runs: Sequence[int]) -> Array:
+def _of_others(stairs: Staircases, has: Array, given: Ints, runs: Sequence[int]) -> Array:
     """Return what the others of each job have, but for the least of those that run."""
     more = has.copy()
     run = np.array(runs, dtype=int)
-    more[run] -= np.where(given[run, None] == NONE, 0.0, stairs.takes[:, run, 0].T)
+    more[run] -= np.where(given[run, None] == NO_STEP, 0.0, stairs.increments[:, run, 0].T)
     return np.asarray(more.sum(axis=0) - more)

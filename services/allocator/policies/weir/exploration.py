@@ -23,8 +23,8 @@ import numpy as np
 
 from services.allocator.models.speed import Array
 from services.allocator.placement.amounts import ROUNDING
-from services.allocator.policies.weir.aging import PAUSES, settled_s
-from services.allocator.policies.weir.market import Field, pays_from
+from services.allocator.policies.weir.aging import PAUSES, settled_at_s
+from services.allocator.policies.weir.market import Market, least_repaying_speed
 from services.allocator.policies.weir.staircase import COLUMNS, CPU, GPU, SPEED, Config
 
 GAIN = 0.2
@@ -32,14 +32,16 @@ GAIN = 0.2
 way as of use."""
 
 
-def tries(field: Field, places: Sequence[int], left: Array, now: float) -> dict[int, Config]:
+def explored_sizes(
+    field: Market, places: Sequence[int], left: Array, now: float
+) -> dict[int, Config]:
     """Return what is tried, by place; a config's speed is what is to be expected of it.
 
     `places`: some of those of `longest`, of which each has what it wants; `left` [jobs, 3]: cores,
     GiB and devices that are left to each job.
     """
     left = left.copy()
-    least = pays_from(PAUSES * field.own_pause_s, field.speed, field.left)
+    least = least_repaying_speed(PAUSES * field.own_pause_s, field.speed, field.left)
     least = np.maximum(least, (1.0 + GAIN) * field.speed)
     found = {}
     for at in places:
@@ -53,19 +55,19 @@ def tries(field: Field, places: Sequence[int], left: Array, now: float) -> dict[
         first = int(fits.argmax())
         gain = 1.0 - field.speed[at] / sizes[first, SPEED]
         paused_s = field.jobs[at].pause_s or 0.0
-        if now >= settled_s(field.since_s[at], paused_s, gain):
+        if now >= settled_at_s(field.since_s[at], paused_s, gain):
             left -= more[first]
             found[at] = Config.of_row(sizes[first].tolist())
     return found
 
 
-def longest(field: Field) -> list[int]:
+def exploration_candidates(field: Market) -> list[int]:
     """Return the place of each program's running job with most left to do, by falling time.
 
     Of no program with a decision in flight, or of which a job has a size that it has not told the
     speed of: something will be learned anyway.
     """
-    runs = np.array(field.runs, dtype=int)
+    runs = np.array(field.running, dtype=int)
     by_time = np.argsort(np.nan_to_num(field.left_s[runs]), kind="stable")
     runs = runs[by_time[::-1]]
     # The first of each model in this order.
@@ -74,5 +76,5 @@ def longest(field: Field) -> list[int]:
     table = field.table
     learning = np.zeros(len(table.jobs), dtype=bool)
     learning[table.models[table.numbers["busy"] > 0]] = True
-    learning[field.models[runs[~field.heard[runs]]]] = True
+    learning[field.models[runs[~field.speed_known[runs]]]] = True
     return list(found[~learning[field.models[found]]].tolist())

@@ -20,24 +20,30 @@ from msgspec.structs import replace
 
 from services.allocator.failures import compute_each
 from services.allocator.models.fitting import SPEEDS
-from services.allocator.models.programs import Program, Programs, models, program, update_programs
+from services.allocator.models.programs import (
+    ProgramKey,
+    Programs,
+    program_fits,
+    program_key,
+    update_programs,
+)
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Fit, Points
 from services.allocator.placement.amounts import add, add_multiple, amounts, fits, total_of
 from services.allocator.placement.colocation import worker_node_count
-from services.allocator.policies.contract import JobSeen, Size, priority_weight
+from services.allocator.policies.contract import JobSnapshot, Size, priority_weight
 from services.allocator.policies.weir.staircase import (
     COLUMNS,
     COST,
     SPEED,
-    Asked,
     Config,
-    asked_of,
-    beside,
+    SizeBounds,
+    build_staircases,
     held_by,
     larger_sizes,
-    staircases,
-    taken,
+    size_amounts,
+    size_bounds,
+    with_present_config,
 )
 from services.allocator.state.tables import Tables
 from shared.messages import Resources
@@ -96,40 +102,40 @@ class JobRow(msgspec.Struct, frozen=True, eq=False):
     there: Resources
     node: Resources
     fitted: Fit
-    program: Program
+    program: ProgramKey
     digest: str
     numbers: bytes
     steps: bytes
     untried: bytes
 
 
-def fit_rows(jobs: Sequence[JobSeen], there: Resources, node: Resources) -> list[JobRow]:
+def fit_rows(jobs: Sequence[JobSnapshot], there: Resources, node: Resources) -> list[JobRow]:
     """Make rows of jobs, with models fitted to what these jobs show."""
-    fits = models(jobs)
-    return rows_of(jobs, [fits[program(job)] for job in jobs], there, node)
+    fits = program_fits(jobs)
+    return rows_of(jobs, [fits[program_key(job)] for job in jobs], there, node)
 
 
 def rows_of(
-    jobs: Sequence[JobSeen], fits: Sequence[Fit], there: Resources, node: Resources
+    jobs: Sequence[JobSnapshot], fits: Sequence[Fit], there: Resources, node: Resources
 ) -> list[JobRow]:
     """Make the rows of jobs, with the model of each one's program."""
     held = [held_by_tasks(job) for job in jobs]
-    stairs = staircases(list(zip(jobs, fits, strict=True)), there, node)
+    stairs = build_staircases(list(zip(jobs, fits, strict=True)), there, node)
     speeds = _present_speeds(jobs, fits)
     numbers = []
     for at, job in enumerate(jobs):
         now = _present_config(job, speeds.get(at), there, held[at])
         if now is not None:
-            stairs[at] = beside(stairs[at], now)
-        numbers.append(_numbers(job, stairs[at], now, there, held[at]))
-    untried = _untried(jobs, fits, numbers, there, node)
+            stairs[at] = with_present_config(stairs[at], now)
+        numbers.append(_job_numbers(job, stairs[at], now, there, held[at]))
+    untried = _untried_sizes(jobs, fits, numbers, there, node)
     rows = []
     for at, job in enumerate(jobs):
         row = JobRow(
             there=there,
             node=node,
             fitted=fits[at],
-            program=program(job),
+            program=program_key(job),
             digest=job.request.program.digest,
             numbers=np.array(numbers[at]).tobytes(),
             steps=stairs[at].tobytes(),
@@ -139,8 +145,8 @@ def rows_of(
     return rows
 
 
-def _numbers(
-    job: JobSeen, steps: Array, now: Config | None, there: Resources, held: Resources
+def _job_numbers(
+    job: JobSnapshot, steps: Array, now: Config | None, there: Resources, held: Resources
 ) -> Numbers:
     progress = job.progress
     request = job.request
@@ -150,10 +156,10 @@ def _numbers(
         left = float(max(1, progress.total_samples - progress.samples))
         epoch = progress.total_samples / request.epochs
     kin_epoch = kin_pause_s = math.nan
-    if job.kin is not None:
-        kin_epoch = job.kin.epoch_samples or math.nan
-        if job.kin.pause_s is not None:
-            kin_pause_s = job.kin.pause_s
+    if job.history is not None:
+        kin_epoch = job.history.epoch_samples or math.nan
+        if job.history.pause_s is not None:
+            kin_pause_s = job.history.pause_s
     best = float((steps[:, SPEED] / steps[:, COST]).max()) if len(steps) else 0.0
     spare_workers = math.floor(SPARE * held_by(there, job.sizes.worker))
     spare = [spare_workers * amount for amount in amounts(job.sizes.worker)]
@@ -187,14 +193,14 @@ def _numbers(
     )
 
 
-def _is_heard(job: JobSeen) -> bool:
+def _is_heard(job: JobSnapshot) -> bool:
     if job.size is None:
         return False
     size = (job.size.ps, job.size.workers, job.batch)
     return any((seen.ps, seen.workers, seen.batch) == size for seen in job.observed)
 
 
-def _fills_cluster(job: JobSeen, there: Resources, held: Resources) -> bool:
+def _fills_cluster(job: JobSnapshot, there: Resources, held: Resources) -> bool:
     size = job.size or job.least
     more_ps = job.request.ps.max > size.ps
     more_workers = job.request.workers.max > size.workers
@@ -208,21 +214,21 @@ def _fills_cluster(job: JobSeen, there: Resources, held: Resources) -> bool:
 # ---------------------------------------------------------------- sizes that need not be steps
 
 
-def held_by_tasks(job: JobSeen) -> Resources:
+def held_by_tasks(job: JobSnapshot) -> Resources:
     """Return what all tasks of a job have."""
     return total_of([task.resources for task in job.tasks])
 
 
 def _present_config(
-    job: JobSeen, speed: float | None, there: Resources, held: Resources
+    job: JobSnapshot, speed: float | None, there: Resources, held: Resources
 ) -> Config | None:
     """Return what a job has, if it has workers. `speed`: examples/s."""
     if job.size is None or speed is None:
         return None
-    return priced(job.size, job.batch, held, there, job.worth(job.batch) * speed)
+    return config_with_cost(job.size, job.batch, held, there, job.worth(job.batch) * speed)
 
 
-def _present_speeds(jobs: Sequence[JobSeen], fits: Sequence[Fit]) -> dict[int, float]:
+def _present_speeds(jobs: Sequence[JobSnapshot], fits: Sequence[Fit]) -> dict[int, float]:
     """Return the speed (examples/s) of each job with workers, by its place: as it was measured, or
     else by its model.
     """
@@ -232,7 +238,7 @@ def _present_speeds(jobs: Sequence[JobSeen], fits: Sequence[Fit]) -> dict[int, f
     for at, job in enumerate(jobs):
         if job.size is None or job.size.workers < 1:
             continue
-        speed = measured(job, job.size)
+        speed = measured_speed(job, job.size)
         if speed is not None:
             found[at] = speed
         else:
@@ -261,7 +267,7 @@ def model_speeds(fits: Sequence[Fit], sizes: Sequence[tuple[int, int, int]]) -> 
     return found
 
 
-def measured(job: JobSeen, size: Size) -> float | None:
+def measured_speed(job: JobSnapshot, size: Size) -> float | None:
     """Return the speed (examples/s) that was observed at a size, placed as the job is.
 
     None where nothing believable was observed.
@@ -276,17 +282,19 @@ def measured(job: JobSeen, size: Size) -> float | None:
 
 
 def config_of(
-    job: JobSeen, row: JobRow, size: Size, batch: int, speed: float | None = None
+    job: JobSnapshot, row: JobRow, size: Size, batch: int, speed: float | None = None
 ) -> Config:
     """Return a size that need not be on the job's staircase. `speed`: None: by its model."""
     sizes = job.sizes
     takes = add_multiple(add_multiple(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
     if speed is None:
         speed = job.worth(batch) * row.fitted.speed(size.ps, size.workers, batch)
-    return priced(size, batch, takes, row.there, speed)
+    return config_with_cost(size, batch, takes, row.there, speed)
 
 
-def priced(size: Size, batch: int, takes: Resources, there: Resources, speed: float) -> Config:
+def config_with_cost(
+    size: Size, batch: int, takes: Resources, there: Resources, speed: float
+) -> Config:
     """Return a size with its cost: the largest of its shares of the cluster's resources."""
     shares = []
     for mine, total in zip(amounts(takes), amounts(there), strict=True):
@@ -304,8 +312,8 @@ def priced(size: Size, batch: int, takes: Resources, there: Resources, speed: fl
 # ---------------------------------------------------------------- sizes worth a try
 
 
-def _untried(
-    jobs: Sequence[JobSeen],
+def _untried_sizes(
+    jobs: Sequence[JobSnapshot],
     fits: Sequence[Fit],
     numbers: Sequence[Numbers],
     there: Resources,
@@ -323,13 +331,13 @@ def _untried(
             together.setdefault(fitted, []).append(at)
     for fitted, places in together.items():
         shown = {tuple(row) for row in fitted.rows[:, :3].tolist()}
-        asked = [asked_of(jobs[at], node) for at in places]
+        asked = [size_bounds(jobs[at], node) for at in places]
         sizes = []
         for at, bounds in zip(places, asked, strict=True):
             larger = larger_sizes(bounds, fitted, (int(numbers[at].ps), int(numbers[at].workers)))
             new = [tuple(row) not in shown for row in larger.tolist()]
             sizes.append(larger[new])
-        mean, deviation = _predicted(fitted, sizes, asked)
+        mean, deviation = _predict_log_speeds(fitted, sizes, asked)
         start = 0
         for at, bounds, mine in zip(places, asked, sizes, strict=True):
             part = slice(start, start + len(mine))
@@ -342,7 +350,9 @@ def _untried(
     return found
 
 
-def _predicted(fitted: Fit, sizes: Sequence[Array], asked: Sequence[Asked]) -> tuple[Array, Array]:
+def _predict_log_speeds(
+    fitted: Fit, sizes: Sequence[Array], asked: Sequence[SizeBounds]
+) -> tuple[Array, Array]:
     """Return the mean of log speed, and its standard deviation, of the sizes of several jobs of one
     program, one job after the other [all sizes].
     """
@@ -359,7 +369,7 @@ def _predicted(fitted: Fit, sizes: Sequence[Array], asked: Sequence[Asked]) -> t
 
 
 def _expected_speeds(
-    job: JobSeen, speed: float, sizes: Array, mean: Array, deviation: Array
+    job: JobSnapshot, speed: float, sizes: Array, mean: Array, deviation: Array
 ) -> Array:
     """Return expected speeds [sizes], each sample with what it teaches."""
     worth = np.log([job.worth(batch) for batch in sizes[:, 2].astype(int).tolist()])
@@ -368,10 +378,10 @@ def _expected_speeds(
 
 
 def _by_falling_speed(
-    sizes: Array, speeds: Array, asked: Asked, now: float, there: Resources
+    sizes: Array, speeds: Array, asked: SizeBounds, now: float, there: Resources
 ) -> Array:
     """Return the sizes with what they take and cost [sizes, 10]. `now`: the present speed."""
-    takes = taken(sizes[None], [asked])[:, 0].T
+    takes = size_amounts(sizes[None], [asked])[:, 0].T
     total = np.array(amounts(there))
     shares = np.divide(takes, total, out=np.zeros_like(takes), where=total > 0)
     # One node could hold these devices: apart they are taken to gain nothing.

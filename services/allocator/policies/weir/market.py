@@ -34,33 +34,33 @@ from numpy.typing import NDArray
 
 from services.allocator.models.speed import Array
 from services.allocator.placement.amounts import amounts
-from services.allocator.policies.contract import JobSeen, Quota
+from services.allocator.policies.contract import JobSnapshot, Quota
 from services.allocator.policies.weir.aging import (
     PAUSES,
-    Stays,
-    everybody,
-    pauses,
-    settled_s,
-    to_come_s,
-    urgent,
+    SojournInputs,
+    all_arrivals,
+    estimate_pauses,
+    future_work_s,
+    overdue_jobs,
+    settled_at_s,
 )
-from services.allocator.policies.weir.auction import Ints, Leaves, Stairs
+from services.allocator.policies.weir.auction import Ints, ReservedRoom, Staircases
 from services.allocator.policies.weir.job_rows import JobRow, Numbers
 from services.allocator.policies.weir.staircase import COLUMNS, COST, SCARCE, SPEED
 
-KEEP = 0.15
+MIN_GAIN = 0.15
 """A job that would gain less than this keeps what it has."""
-BUSY = 0.5
+BUSY_LOAD = 0.5
 """A queue is busy if its work, as it has come so far, takes more than this share of the cluster's
 time: what is free is then not free for long."""
 NEARLY, TRIFLE = 0.9, 0.1
 """All jobs wait in the end for a job that takes at least so much of the time that all work together
 takes, while the others have at least so much of its own."""
-Columns = dict[str, Array]
+NumberColumns = dict[str, Array]
 """A column [jobs] for each of `Numbers`."""
 
 
-class Jobs:
+class JobArrays:
     """Jobs side by side: a number a job [jobs], and their staircases.
 
     `programs`: the number of each one's program; `models`: of the model that it shares with jobs of
@@ -68,19 +68,19 @@ class Jobs:
     seconds that a change is taken to cost; both with what other jobs of the program told.
     """
 
-    def __init__(self, jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> None:
+    def __init__(self, jobs: Sequence[JobSnapshot], rows: Sequence[JobRow]) -> None:
         self.jobs = list(jobs)
         self.rows = list(rows)
         table = np.frombuffer(b"".join([row.numbers for row in rows]))
         self.table = table.reshape(-1, len(Numbers._fields))
-        self.numbers = _columns(self.table)
+        self.numbers = _named_columns(self.table)
         self.steps = np.frombuffer(b"".join([row.steps for row in rows])).reshape(-1, COLUMNS)
         self.counts = np.array([len(row.steps) for row in rows], dtype=int) // (8 * COLUMNS)
         self.programs = _number_names([row.digest for row in rows])
         self.models = _number_names([row.program for row in rows])
         self.left = self._samples_left()
         of = self.numbers
-        self.pause_s = pauses(of["pause_s"], self.programs, of["kin_pause_s"])
+        self.pause_s = estimate_pauses(of["pause_s"], self.programs, of["kin_pause_s"])
 
     def _samples_left(self) -> Array:
         """Return what remains as reported; before that, as many epochs as were asked for."""
@@ -95,17 +95,17 @@ class Jobs:
             epochs[self.programs[told]] = column[told]
         return np.where(unknown, self.numbers["epochs"] * epochs[self.programs], left)
 
-    def held(self) -> Array:
+    def held_amounts(self) -> Array:
         """Return cores, GiB and devices of all tasks of each job [jobs, 3]."""
         numbers = self.numbers
         held = [numbers["held_cpu"], numbers["held_gib"], numbers["held_gpu"]]
         return np.stack(held, axis=1)
 
-    def may_change(self) -> Ints:
+    def changeable_places(self) -> Ints:
         """Return the places of the jobs that have a staircase and no decision in flight."""
         return np.flatnonzero((self.counts > 0) & (self.numbers["busy"] == 0))
 
-    def too_large(self) -> Ints:
+    def too_large_places(self) -> Ints:
         """Return the places of the jobs that wait, and whose least is larger than the cluster."""
         return np.flatnonzero((self.counts == 0) & (self.numbers["waits"] > 0))
 
@@ -116,7 +116,7 @@ def _number_names(names: Sequence[str]) -> Ints:
     return np.array([numbers[name] for name in names], dtype=int)
 
 
-def _columns(table: Array) -> Columns:
+def _named_columns(table: Array) -> NumberColumns:
     """Return the columns of a table [jobs, 26] by their names."""
     return dict(zip(Numbers._fields, np.ascontiguousarray(table.T), strict=True))
 
@@ -128,7 +128,7 @@ class Queue:
     in seconds of the whole cluster.
     """
 
-    def __init__(self, members: Ints, field: Field, past: Sequence[tuple[float, float]]) -> None:
+    def __init__(self, members: Ints, field: Market, past: Sequence[tuple[float, float]]) -> None:
         self.members = members
         waits = field.waits[members]
         left = field.left_s[members]
@@ -140,31 +140,33 @@ class Queue:
         done = field.samples[members] / field.best[members] + np.where(waits, 0.0, start)
         alone = field.alone_s[members]
         pause = field.own_pause_s[members]
-        self.stays = Stays(field.asked_s[members], left, done, alone, waits, pause)
+        self.sojourn = SojournInputs(field.asked_s[members], left, done, alone, waits, pause)
         self.shortest_s = field.shortest_s[members]
-        self.asked_s, self.work_s = everybody(self.stays, past)
-        self.prices = prices(left, elasticity(field.stairs, members), field.weight[members])
+        self.asked_s, self.work_s = all_arrivals(self.sojourn, past)
+        self.prices = work_prices(
+            left, median_elasticity(field.stairs, members), field.weight[members]
+        )
 
-    def urgent(self, now: float) -> list[int]:
+    def overdue_jobs(self, now: float) -> list[int]:
         """Return the jobs that must not be overtaken any more."""
-        found = urgent(self.stays, self.asked_s, self.work_s, now)
+        found = overdue_jobs(self.sojourn, self.asked_s, self.work_s, now)
         return list(self.members[found].tolist())
 
-    def to_come_s(self, now: float) -> float:
+    def future_work_s(self, now: float) -> float:
         """Return the work that will yet be asked for."""
-        return to_come_s(self.asked_s, self.work_s, now)
+        return future_work_s(self.asked_s, self.work_s, now)
 
-    def load(self, now: float) -> float:
+    def load_share(self, now: float) -> float:
         """Return all work as a share of the cluster's time since the first job was asked for."""
         return float(self.work_s.sum()) / max(now - float(self.asked_s[0]), 1e-9)
 
-    def last(self, now: float) -> list[int]:
+    def critical_jobs(self, now: float) -> list[int]:
         """Return the jobs for which all others would wait in the end."""
-        found = critical(self.stays.left_s, self.shortest_s, self.to_come_s(now))
+        found = critical_jobs(self.sojourn.left_s, self.shortest_s, self.future_work_s(now))
         return list(self.members[found].tolist())
 
 
-class Field:
+class Market:
     """The jobs that may change, side by side; arrays [jobs] and [jobs, steps].
 
     `table`: all jobs of the policy; `best`: examples/s for the whole cluster's cost; `left_s`:
@@ -175,7 +177,7 @@ class Field:
     pay (0: none). It knows nothing of the time and of the room.
     """
 
-    def __init__(self, jobs: Jobs, places: Ints) -> None:
+    def __init__(self, jobs: JobArrays, places: Ints) -> None:
         self.table = jobs
         self.jobs = jobs.jobs
         self.rows = jobs.rows
@@ -183,13 +185,13 @@ class Field:
         if len(places) < len(jobs.jobs):
             self.jobs = [jobs.jobs[at] for at in places.tolist()]
             self.rows = [jobs.rows[at] for at in places.tolist()]
-            numbers = _columns(jobs.table[places])
+            numbers = _named_columns(jobs.table[places])
         self.models = jobs.models[places]
         self.left = jobs.left[places]
         self.own_pause_s = jobs.pause_s[places]
         self.waits = numbers["waits"] > 0
-        self.heard = numbers["heard"] > 0
-        self.fills = numbers["fills"] > 0
+        self.speed_known = numbers["heard"] > 0
+        self.fills_cluster = numbers["fills"] > 0
         self.speed = numbers["speed"]
         self.cost = numbers["cost"]
         self.best = numbers["best"]
@@ -201,7 +203,7 @@ class Field:
         self.sizes = np.stack(size, axis=1)
         spare = [numbers["spare_cpu"], numbers["spare_gib"], numbers["spare_gpu"]]
         self.spare = np.stack(spare, axis=1)
-        self.held = jobs.held()[places]
+        self.held = jobs.held_amounts()[places]
         self.held_together = self.held.sum(axis=0)
         steps = jobs.steps
         if len(places) < len(jobs.counts):
@@ -210,7 +212,7 @@ class Field:
             steps = steps[np.repeat(own, jobs.counts)]
         self._add_staircases(steps, jobs.counts[places], numbers["workers"] > 0)
         self._add_times(numbers["pause_s"])
-        self._add_worth()
+        self._add_prices()
         self.quota_rooms = self._quota_rooms(jobs, places)
 
     def _add_staircases(self, steps: Array, counts: Ints, works: NDArray[np.bool_]) -> None:
@@ -218,44 +220,46 @@ class Field:
 
         `steps` [all steps, 10]; `counts` [jobs]; `works`: whether a job has workers.
         """
-        least = pays_from(self.own_pause_s, self.speed, self.left)
+        least = least_repaying_speed(self.own_pause_s, self.speed, self.left)
         jobs = np.repeat(np.arange(len(counts)), counts)
         within = steps[:, COST] <= (self.cost * (1 + 1e-9))[jobs]
         first = np.zeros(len(steps), dtype=bool)
         first[np.cumsum(counts) - counts] = True
         repays = steps[:, SPEED] >= least[jobs]
         stays = within | first | repays | ~works[jobs]
-        self.unrepaid = np.zeros((len(counts), COLUMNS))
-        self.unrepaid[jobs[~stays]] = steps[~stays]  # of several of a job the last one stays
-        self.limits = limited(self.jobs)
-        self.purses = _purses(self.jobs, list(self.limits))
+        self.unrepaid_steps = np.zeros((len(counts), COLUMNS))
+        self.unrepaid_steps[jobs[~stays]] = steps[~stays]  # of several of a job the last one stays
+        self.quotas = namespace_quotas(self.jobs)
+        self.quota_places = _quota_places(self.jobs, list(self.quotas))
         counts = np.bincount(jobs[stays], minlength=len(counts))
-        self.stairs = Stairs(steps[stays], counts, self.purses)
-        self.holds = self.stairs.there & (self.stairs.costs <= self.cost[:, None] * (1 + 1e-9))
-        self.last = counts - 1
+        self.stairs = Staircases(steps[stays], counts, self.quota_places)
+        self.holds_step = self.stairs.exists & (
+            self.stairs.costs <= self.cost[:, None] * (1 + 1e-9)
+        )
+        self.last_step = counts - 1
 
-    def _quota_rooms(self, jobs: Jobs, places: Ints) -> Array:
+    def _quota_rooms(self, jobs: JobArrays, places: Ints) -> Array:
         """Return what each namespace that has a quota may spread among these jobs: cores, GiB and
         devices of one after the other.
         """
-        if not self.limits:
+        if not self.quotas:
             return np.zeros(0)
         others = np.ones(len(jobs.jobs), dtype=bool)
         others[places] = False
-        taken = {space: np.zeros(3) for space in self.limits}
-        held = jobs.held()
+        taken = {space: np.zeros(3) for space in self.quotas}
+        held = jobs.held_amounts()
         for at in np.flatnonzero(others).tolist():
             space = jobs.jobs[at].request.namespace
             if space in taken:
                 taken[space] += held[at]
-        rooms = [np.array(amounts(quota.most())) - taken[s] for s, quota in self.limits.items()]
+        rooms = [np.array(amounts(quota.most())) - taken[s] for s, quota in self.quotas.items()]
         return np.concatenate(rooms)
 
     def _add_times(self, paused_s: Array) -> None:
         """`paused_s` [jobs]: its own last pauses as measured, nan without any."""
         rows = np.arange(len(self.jobs))
         first_speed = self.stairs.speeds[:, 0]
-        last_speed = self.stairs.speeds[rows, self.last]
+        last_speed = self.stairs.speeds[rows, self.last_step]
         self.left_s = self.left / self.best
         work = np.nan_to_num(self.left)
         self.shortest_s = work / last_speed
@@ -265,35 +269,35 @@ class Field:
         # When the last pause will have been little beside what the largest size would gain.
         gain = 1.0 - np.minimum(1.0, self.speed / last_speed)
         measured = np.where(self.waits | np.isnan(paused_s), -np.inf, paused_s)
-        self.settles_s = settled_s(self.since_s, measured, gain)
+        self.settled_s = settled_at_s(self.since_s, measured, gain)
 
-    def _add_worth(self) -> None:
+    def _add_prices(self) -> None:
         """Price each job's work, and each of its steps."""
         scarce = self.stairs.steps[self.stairs.starts, SCARCE]
         worth = np.ones(len(self.jobs))
         self.queues = []
         for resource in dict.fromkeys(scarce.tolist()):
             members = np.flatnonzero(scarce == resource)
-            self.queues.append(Queue(members, self, self._ended(members.tolist())))
+            self.queues.append(Queue(members, self, self._past_arrivals(members.tolist())))
             worth[members] = self.queues[-1].prices
-        self.worth = worth / self.best
-        self.values = self._slopes() * self.worth[:, None]
-        self.runs = np.flatnonzero(~self.waits).tolist()
+        self.example_price = worth / self.best
+        self.step_values = self._repaid_gain_per_cost() * self.example_price[:, None]
+        self.running = np.flatnonzero(~self.waits).tolist()
         # Of `_held_worth`, what does not change with time.
         rows = np.arange(len(self.jobs))
-        top = np.maximum(self.holds.sum(axis=1) - 1, 0)
+        top = np.maximum(self.holds_step.sum(axis=1) - 1, 0)
         run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
-        self.below = self.holds & (run > 0)
-        self.run = np.where(self.below, run, 1.0)
+        self.below_top = self.holds_step & (run > 0)
+        self.cost_to_top = np.where(self.below_top, run, 1.0)
         self.top_speed = self.stairs.speeds[rows, top]
 
-    def _ended(self, members: Sequence[int]) -> list[tuple[float, float]]:
+    def _past_arrivals(self, members: Sequence[int]) -> list[tuple[float, float]]:
         """Return when jobs of the members' programs that are over were asked for, and their work in
         seconds of the whole cluster.
         """
         alike = {}
         for at in members:
-            if self.jobs[at].kin:
+            if self.jobs[at].history:
                 alike[self.rows[at].digest] = at
         found = []
         for at in alike.values():
@@ -302,7 +306,7 @@ class Field:
                 found.append((asked_s, float(samples / self.best[at] + self.start_s[at])))
         return found
 
-    def _slopes(self) -> Array:
+    def _repaid_gain_per_cost(self) -> Array:
         """Return what each step gains for its cost [jobs, steps].
 
         A job that runs grows by a pause, and shrinks again by another, when room is short: over
@@ -312,21 +316,21 @@ class Field:
         """
         work = np.nan_to_num(self.left)
         part = np.divide(1.0, work, out=np.zeros_like(work), where=work > 0)
-        lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
-        return self.stairs.slopes(self.stairs.speeds / (1.0 + lost * self.stairs.speeds))
+        lost = np.where(self.holds_step, 0.0, (PAUSES * self.pause_s * part)[:, None])
+        return self.stairs.gain_per_cost(self.stairs.speeds / (1.0 + lost * self.stairs.speeds))
 
     # ------------------------------------------------------------ offers
 
-    def offers(self, now: float) -> Array:
+    def step_offers(self, now: float) -> Array:
         """Return the worth of each step; a job that has just paused offers none beyond what it
         has.
         """
-        settling = (now < self.settles_s)[:, None]
-        worth = np.maximum(self.values, self._held_worth(now))
-        worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
+        settling = (now < self.settled_s)[:, None]
+        worth = np.maximum(self.step_values, self._held_step_values(now))
+        worth[:, 1:][(settling & ~self.holds_step)[:, 1:]] = -np.inf
         return np.asarray(worth)
 
-    def _held_worth(self, now: float) -> Array:
+    def _held_step_values(self, now: float) -> Array:
         """Return the worth of the steps that a job holds, for a job that loses one of them pauses,
         and the one that gets it does, too: [jobs, steps], 0 for the others.
 
@@ -338,70 +342,72 @@ class Field:
         stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
         more = PAUSES * self.speed * self.pause_s / stood_s
         rise = (self.top_speed + more)[:, None] - self.stairs.speeds
-        slopes = np.where(self.below, rise / self.run, np.inf)
+        slopes = np.where(self.below_top, rise / self.cost_to_top, np.inf)
         at = slopes.argmin(axis=1)
         tangent = slopes[np.arange(len(at)), at]
-        inside = self.holds & (np.arange(slopes.shape[1]) > at[:, None])
-        worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.worth
+        inside = self.holds_step & (np.arange(slopes.shape[1]) > at[:, None])
+        worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.example_price
         return np.asarray(np.where(inside, worth[:, None], 0.0))
 
-    def late(self, now: float) -> list[int]:
+    def overdue_jobs(self, now: float) -> list[int]:
         """Return the jobs that wait and must not be overtaken any more, most urgent first."""
         late = []
         for queue in self.queues:
-            late += queue.urgent(now)
+            late += queue.overdue_jobs(now)
         return late
 
-    def late_first(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
+    def offers_for_overdue(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
         """Return offers with which the late come before any job that would get more, but after what
         a job keeps where none is late (`given`): that would be free only after a pause, and what is
         free sooner goes to the late anyway.
         """
-        keeps = self.holds & (np.arange(self.holds.shape[1]) <= given[:, None])
+        keeps = self.holds_step & (np.arange(self.holds_step.shape[1]) <= given[:, None])
         top = offers[~keeps].max()
         offers = np.where(keeps, offers + 2 * top, offers)
         offers[late, 0] = top * (2 - np.arange(len(late)) / len(late))
         return offers
 
-    def first(self, now: float) -> list[int]:
+    def floors_first(self, now: float) -> list[int]:
         """Return the jobs whose gang floors come before any other step, in their order."""
-        first = list(self.runs)
+        first = list(self.running)
         for queue in self.queues:
-            first += queue.last(now)
+            first += queue.critical_jobs(now)
         return list(dict.fromkeys(first))
 
     # ------------------------------------------------------------ what is left free
 
-    def leaves(self, now: float) -> Leaves:
+    def reserved_room(self, now: float) -> ReservedRoom:
         """Return which steps must leave capacity free, and how much: growth must, while jobs keep
         coming.
         """
-        grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
-        return Leaves(grows & self._members(self._coming(now))[:, None], self.spare)
+        grows = ~self.holds_step & (np.arange(self.holds_step.shape[1]) > 0)
+        return ReservedRoom(grows & self._members_of(self._has_arrivals(now))[:, None], self.spare)
 
-    def rest(self, rooms: Array, given: Ints, now: float) -> Array:
+    def spare_room(self, rooms: Array, given: Ints, now: float) -> Array:
         """Return what is left to each job alone [jobs, 3], of all room and of its quota, and is
         free for long: nothing while jobs come to a busy queue, and less what a job that grows
         leaves while they come to another.
 
         `rooms`, `given`: as in `granted`; a job that runs and was given nothing has its least.
         """
-        given = np.where(self.holds.any(axis=1), np.maximum(given, 0), given)
-        left = rooms - self.stairs.held(given).sum(axis=0)
-        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, none, is last
-        coming = self._coming(now)
+        given = np.where(self.holds_step.any(axis=1), np.maximum(given, 0), given)
+        left = rooms - self.stairs.granted_amounts(given).sum(axis=0)
+        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[
+            self.quota_places
+        ]  # -1, none, is last
+        coming = self._has_arrivals(now)
         busy = []
         for queue, more in zip(self.queues, coming, strict=True):
-            busy.append(more and queue.load(now) > BUSY)
-        kept = np.where(self._members(coming)[:, None], self.spare, 0.0)
+            busy.append(more and queue.load_share(now) > BUSY_LOAD)
+        kept = np.where(self._members_of(coming)[:, None], self.spare, 0.0)
         free = np.minimum(left[:3], own) - kept
-        return np.where(self._members(busy)[:, None], 0.0, free)
+        return np.where(self._members_of(busy)[:, None], 0.0, free)
 
-    def _coming(self, now: float) -> list[bool]:
+    def _has_arrivals(self, now: float) -> list[bool]:
         """Return to which queues jobs come."""
-        return [queue.to_come_s(now) > 0 for queue in self.queues]
+        return [queue.future_work_s(now) > 0 for queue in self.queues]
 
-    def _members(self, are: Sequence[bool]) -> NDArray[np.bool_]:
+    def _members_of(self, are: Sequence[bool]) -> NDArray[np.bool_]:
         """Return whether a job's queue is such a one [jobs]."""
         found = np.zeros(len(self.jobs), dtype=bool)
         for queue, its in zip(self.queues, are, strict=True):
@@ -412,11 +418,11 @@ class Field:
 class PolicyArrays(NamedTuple):
     """All jobs of the policy, and those that may change; None: none may."""
 
-    table: Jobs
-    field: Field | None
+    table: JobArrays
+    market: Market | None
 
 
-def arrays_of(jobs: Sequence[JobSeen]) -> PolicyArrays | None:
+def arrays_of(jobs: Sequence[JobSnapshot]) -> PolicyArrays | None:
     """Return the arrays of these jobs; None if they have no rows, or not for one cluster."""
     rows = [job.model for job in jobs]
     for row in rows:
@@ -425,20 +431,20 @@ def arrays_of(jobs: Sequence[JobSeen]) -> PolicyArrays | None:
     return build_arrays(jobs, rows) if rows else None
 
 
-def build_arrays(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> PolicyArrays:
+def build_arrays(jobs: Sequence[JobSnapshot], rows: Sequence[JobRow]) -> PolicyArrays:
     """Put jobs side by side."""
-    table = Jobs(jobs, rows)
-    places = table.may_change()
-    return PolicyArrays(table, Field(table, places) if len(places) else None)
+    table = JobArrays(jobs, rows)
+    places = table.changeable_places()
+    return PolicyArrays(table, Market(table, places) if len(places) else None)
 
 
-def pays_from(pause_s: Array, speed: Array, left: Array) -> Array:
+def least_repaying_speed(pause_s: Array, speed: Array, left: Array) -> Array:
     """Return the speed from which on a job gains enough by a pause to be given more. Else room
     would wait for it in vain.
 
     All [jobs]: `speed` now; `left`: examples, nan where nobody knows.
     """
-    enough = (1.0 + KEEP) * speed
+    enough = (1.0 + MIN_GAIN) * speed
     with np.errstate(divide="ignore", invalid="ignore"):
         trained_s = left / speed - pause_s
         repaid = np.where(trained_s > 0, left / trained_s, np.inf)
@@ -446,7 +452,7 @@ def pays_from(pause_s: Array, speed: Array, left: Array) -> Array:
     return np.where(known, np.maximum(enough, repaid), enough)
 
 
-def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
+def critical_jobs(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
     """Return the jobs for which all would wait in the end: they take as long as all work together,
     however large they are.
     """
@@ -456,11 +462,11 @@ def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
     return np.flatnonzero(found).tolist()
 
 
-def elasticity(stairs: Stairs, members: Ints) -> float:
+def median_elasticity(stairs: Staircases, members: Ints) -> float:
     """Return p of a speed-up k^p, from the first to the last step of each staircase; the median
     over jobs.
     """
-    last = stairs.there[members].sum(axis=1) - 1
+    last = stairs.exists[members].sum(axis=1) - 1
     mine = members[last > 0]
     last = last[last > 0]
     if not len(mine):
@@ -470,12 +476,12 @@ def elasticity(stairs: Stairs, members: Ints) -> float:
     return float(np.median(np.log(faster) / np.log(dearer)))
 
 
-def limited(jobs: Sequence[JobSeen]) -> dict[str, Quota]:
+def namespace_quotas(jobs: Sequence[JobSnapshot]) -> dict[str, Quota]:
     """Return the quota of each of these jobs' namespaces that has one."""
     return {job.request.namespace: job.quota for job in jobs if job.quota is not None}
 
 
-def _purses(jobs: Sequence[JobSeen], spaces: list[str]) -> list[int]:
+def _quota_places(jobs: Sequence[JobSnapshot], spaces: list[str]) -> list[int]:
     """Return the place of each job's quota, -1: it has none."""
     if not spaces:
         return [-1] * len(jobs)
@@ -486,7 +492,7 @@ def _purses(jobs: Sequence[JobSeen], spaces: list[str]) -> list[int]:
 ELASTICITY = (0.05, 0.95)  # between these the powers stay finite
 
 
-def prices(sizes: Array, elasticity: float, weights: Array) -> Array:
+def work_prices(sizes: Array, elasticity: float, weights: Array) -> Array:
     """Return one price a job [jobs].
 
     `sizes`: seconds of work on one core; `weights`: how much each job matters; both [jobs].

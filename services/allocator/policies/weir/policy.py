@@ -33,41 +33,51 @@ import numpy as np
 
 from services.allocator.models.speed import Array
 from services.allocator.placement.amounts import amounts
-from services.allocator.policies.contract import JobList, JobSeen, Node, Want
-from services.allocator.policies.weir.auction import NONE, Hindrance, Ints, granted, hindrances
-from services.allocator.policies.weir.exploration import longest, tries
+from services.allocator.policies.contract import JobList, JobSnapshot, Node, Target
+from services.allocator.policies.weir.auction import (
+    NO_STEP,
+    BlockReason,
+    Ints,
+    block_reasons,
+    grant_steps,
+)
+from services.allocator.policies.weir.exploration import exploration_candidates, explored_sizes
 from services.allocator.policies.weir.job_rows import fit_rows
-from services.allocator.policies.weir.market import Field, PolicyArrays, arrays_of, build_arrays
-from services.allocator.policies.weir.reasons import want_of_too_large, want_to_try, wants_of
+from services.allocator.policies.weir.market import Market, PolicyArrays, arrays_of, build_arrays
+from services.allocator.policies.weir.reasons import (
+    exploration_target,
+    targets_of,
+    too_large_target,
+)
 from shared.messages import Resources
 
 
-def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+def weir(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Return a want for each job that may change."""
     # 1. Take the jobs' arrays, which the allocator keeps.
     table, field = _policy_arrays(cluster, jobs)
-    too_large = table.too_large().tolist()
-    wants = [want_of_too_large(jobs[at]) for at in too_large]
+    too_large = table.too_large_places().tolist()
+    wants = [too_large_target(jobs[at]) for at in too_large]
     if field is None:
         return wants
     # 2. Price every step, and grant the room and the quotas to the best of them.
-    rooms = np.concatenate([_room(cluster, field), field.quota_rooms])
-    offers = field.offers(now)
+    rooms = np.concatenate([_shared_room(cluster, field), field.quota_rooms])
+    offers = field.step_offers(now)
     given = _granted_steps(field, offers, rooms, now)
     # 3. Say what each job is to have, and why no more.
-    hindered = hindrances(field.stairs, offers, rooms, given, field.runs)
-    wants += wants_of(field, given, hindered)
+    hindered = block_reasons(field.stairs, offers, rooms, given, field.running)
+    wants += targets_of(field, given, hindered)
     # 4. Let jobs that want no more try larger sizes in what is left.
     first = len(too_large)
-    content = _content(field, wants[first:], hindered)
+    content = _content_jobs(field, wants[first:], hindered)
     if content:
-        rest = field.rest(rooms, given, now)
-        for at, config in tries(field, content, rest, now).items():
-            wants[first + at] = want_to_try(field, at, config)
+        rest = field.spare_room(rooms, given, now)
+        for at, config in explored_sizes(field, content, rest, now).items():
+            wants[first + at] = exploration_target(field, at, config)
     return wants
 
 
-def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> PolicyArrays:
+def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> PolicyArrays:
     """Return the jobs' arrays: those that the allocator keeps, or new ones."""
     if isinstance(jobs, JobList) and jobs.arrays is not None:
         known: PolicyArrays = jobs.arrays
@@ -75,24 +85,28 @@ def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> PolicyAr
     made = arrays_of(jobs)
     if made is not None:
         return made
-    return build_arrays(jobs, fit_rows(jobs, rounded(_everything(cluster, jobs)), largest(cluster)))
+    return build_arrays(
+        jobs, fit_rows(jobs, two_digits(_total_room(cluster, jobs)), largest_node(cluster))
+    )
 
 
-def _granted_steps(field: Field, offers: Array, rooms: Array, now: float) -> Ints:
+def _granted_steps(field: Market, offers: Array, rooms: Array, now: float) -> Ints:
     """Return the step that each job gets: by worth alone, and where that passes over jobs that are
     late, once more.
     """
-    first = field.first(now)
-    leaves = field.leaves(now)
-    given = granted(field.stairs, offers, rooms, first, leaves)
-    late = field.late(now)
-    if (given[late] != NONE).all():
+    first = field.floors_first(now)
+    leaves = field.reserved_room(now)
+    given = grant_steps(field.stairs, offers, rooms, first, leaves)
+    late = field.overdue_jobs(now)
+    if (given[late] != NO_STEP).all():
         return given
-    return granted(field.stairs, field.late_first(offers, late, given), rooms, first, leaves)
+    return grant_steps(
+        field.stairs, field.offers_for_overdue(offers, late, given), rooms, first, leaves
+    )
 
 
-def _content(
-    field: Field, wants: Sequence[Want], hindered: Sequence[Hindrance | None]
+def _content_jobs(
+    field: Market, wants: Sequence[Target], hindered: Sequence[BlockReason | None]
 ) -> list[int]:
     """Return the places of the jobs that may try: they have what they want and want no more, no job
     waits for room, and of their program nothing is in flight.
@@ -103,7 +117,7 @@ def _content(
         if why is None or why.cause != "quota":
             return []
     content = []
-    for at in longest(field):
+    for at in exploration_candidates(field):
         job = field.jobs[at]
         if hindered[at] is None and (wants[at].size, wants[at].batch) == (job.size, job.batch):
             content.append(at)
@@ -113,7 +127,7 @@ def _content(
 # ---------------------------------------------------------------- the room
 
 
-def _room(cluster: Sequence[Node], field: Field) -> Array:
+def _shared_room(cluster: Sequence[Node], field: Market) -> Array:
     """Return cores, GiB and devices that the jobs of the field may share: what is free, and what
     they hold on nodes that take tasks. Jobs in flight keep what they have, and share nothing.
     """
@@ -133,7 +147,7 @@ def _room(cluster: Sequence[Node], field: Field) -> Array:
     return np.asarray(held + np.array(room))
 
 
-def _everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
+def _total_room(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> Resources:
     """Return what is free, and what these jobs hold, on nodes that take tasks."""
     open_nodes = {node.name: node for node in cluster if node.open}
     total = np.array([amounts(node.free) for node in open_nodes.values()]).reshape(-1, 3)
@@ -147,7 +161,7 @@ def _everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))
 
 
-def largest(cluster: Sequence[Node]) -> Resources:
+def largest_node(cluster: Sequence[Node]) -> Resources:
     """Return the node with most devices, then most cores, empty."""
     found = Resources(cpu=0.0, memory_gib=0.0)
     for node in cluster:
@@ -161,7 +175,7 @@ def largest(cluster: Sequence[Node]) -> Resources:
     return found
 
 
-def rounded(there: Resources) -> Resources:
+def two_digits(there: Resources) -> Resources:
     """Round to two digits: a share need not be exact."""
     cpu, memory_gib, gpu = (float(f"{amount:.1e}") for amount in amounts(there))
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))

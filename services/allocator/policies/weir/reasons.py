@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from services.allocator.models.speed import Array
 from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts
-from services.allocator.policies.contract import JobSeen, Size, Want
-from services.allocator.policies.weir.auction import NONE, Cause, Hindrance, Ints
+from services.allocator.policies.contract import JobSnapshot, Size, Target
+from services.allocator.policies.weir.auction import NO_STEP, BlockReason, Cause, Ints
 from services.allocator.policies.weir.job_rows import JobRow, config_of, model_speeds
-from services.allocator.policies.weir.market import KEEP, Field
-from services.allocator.policies.weir.staircase import APART, BATCH, COST, SPEED, Config
+from services.allocator.policies.weir.market import MIN_GAIN, Market
+from services.allocator.policies.weir.staircase import BATCH, COST, SPEED, SPREAD_SPEED, Config
 from shared.messages import Alternative
 from shared.text import format_duration
 
 Others = tuple[Alternative, ...]
-Lesser = Callable[[Size, int], Want]
+Lesser = Callable[[Size, int], Target]
 
 RESOURCES = tuple(WORDS.values())
 NOTICED = 0.005
@@ -35,46 +35,46 @@ WHY_NOT: dict[Cause, str] = {
 """Of a size, by what hinders it; with how much is short."""
 
 
-def wants_of(field: Field, given: Ints, hindered: Sequence[Hindrance | None]) -> list[Want]:
+def targets_of(field: Market, given: Ints, hindered: Sequence[BlockReason | None]) -> list[Target]:
     """Return the want of each job: what it is to have where it is granted a step, and none more.
 
     `given` [jobs]: the last step that each gets, `NONE`: none.
     """
     # The granted step; whether it is what the job has, less, or too little to change for [jobs].
     steps = field.stairs.steps[field.stairs.starts + np.maximum(given, 0)]
-    runs = (given != NONE) & ~field.waits
+    runs = (given != NO_STEP) & ~field.waits
     keeps = runs & (steps[:, : BATCH + 1] == field.sizes).all(axis=1)
     gives = runs & (steps[:, COST] < field.cost * (1 - 1e-9))
-    stays = runs & ~gives & (steps[:, SPEED] < (1 + KEEP) * field.speed)
+    stays = runs & ~gives & (steps[:, SPEED] < (1 + MIN_GAIN) * field.speed)
     shrinks = {}
     for at in np.flatnonzero(gives & ~keeps).tolist():
         shrinks[at] = Config.of_row(steps[at].tolist())
     notes = _other_role_notes(field, shrinks)
     # Most jobs keep what they have.
     wants = []
-    texts = _Texts(field, given, steps)
+    texts = _KeepTargets(field, given, steps)
     columns = zip(given.tolist(), keeps.tolist(), stays.tolist(), hindered, strict=True)
     for at, (step, keeps_all, keeps_size, why) in enumerate(columns):
         if keeps_all:
-            wants.append(texts.want_to_keep(at, why))
+            wants.append(texts.target_to_keep(at, why))
             continue
-        case = Case(field, at)
-        if step == NONE:
-            wants.append(_want_of_none(case, why))
+        case = JobContext(field, at)
+        if step == NO_STEP:
+            wants.append(_target_without_step(case, why))
             continue
         others = _next_step(case, step, why)
         if keeps_size:
-            wants.append(_want_to_stay(case, case.step(step), others))
+            wants.append(_unchanged_target(case, case.step_config(step), others))
         else:
-            wants.append(_want_to_have(case, case.step(step), others, notes.get(at, "")))
+            wants.append(_granted_target(case, case.step_config(step), others, notes.get(at, "")))
     return wants
 
 
-class Case:
+class JobContext:
     """One job of a pass. `known`: whether its remaining work is known."""
 
-    def __init__(self, field: Field, at: int) -> None:
-        self.job: JobSeen = field.jobs[at]
+    def __init__(self, field: Market, at: int) -> None:
+        self.job: JobSnapshot = field.jobs[at]
         self.row: JobRow = field.rows[at]
         self.at = at
         self.field = field
@@ -83,13 +83,13 @@ class Case:
         self.pause_s = float(field.own_pause_s[at])
         self.known = not math.isnan(field.left[at])
 
-    def step(self, number: int) -> Config:
+    def step_config(self, number: int) -> Config:
         """Return a step of its staircase."""
-        return self.field.stairs.config(self.at, number)
+        return self.field.stairs.step_config(self.at, number)
 
-    def want(self, size: Size, batch: int, reason: str, others: Others = ()) -> Want:
+    def plain_target(self, size: Size, batch: int, reason: str, others: Others = ()) -> Target:
         """Return the want for a size of which no speed is foreseen."""
-        return Want(
+        return Target(
             job=self.job.key,
             ps=size.ps,
             workers=size.workers,
@@ -99,25 +99,25 @@ class Case:
             speed_now=self.speed or None,
         )
 
-    def want_step(self, config: Config, reason: str, others: Others, lesser: Lesser) -> Want:
+    def step_target(self, config: Config, reason: str, others: Others, lesser: Lesser) -> Target:
         """Return the want for a size with how many times as fast as now it would be, and as much
         where its devices stand apart.
         """
-        want = self.want(config.size, config.batch, reason, others)
+        want = self.plain_target(config.size, config.batch, reason, others)
         if not self.speed:
-            return replace(want, lesser=lesser)
+            return replace(want, describe_partial=lesser)
         faster = config.speed / self.speed
-        apart = None if math.isnan(config.apart) else config.apart / self.speed
-        return replace(want, faster=faster, apart=apart, lesser=lesser)
+        apart = None if math.isnan(config.spread_speed) else config.spread_speed / self.speed
+        return replace(want, speedup=faster, speedup_if_spread=apart, describe_partial=lesser)
 
 
-class _Texts:
+class _KeepTargets:
     """The wants of jobs that keep what they have. Equal reasons are made once in a pass.
 
     `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `hull.Config`.
     """
 
-    def __init__(self, field: Field, given: Ints, steps: Array) -> None:
+    def __init__(self, field: Market, given: Ints, steps: Array) -> None:
         self.field = field
         self.keys = [job.key for job in field.jobs]
         self.sizes = field.sizes.astype(int).tolist()
@@ -125,17 +125,17 @@ class _Texts:
         # How many times as fast as now, by the model, and apart (nan: not devices side by side).
         now = np.where(field.speed > 0, field.speed, math.nan)
         self.faster = (steps[:, SPEED] / now).tolist()
-        self.apart = (steps[:, APART] / now).tolist()
-        self.side_by_side = (~np.isnan(steps[:, APART])).tolist()
-        noticed = field.unrepaid[:, SPEED] > (1 + NOTICED) * field.speed
+        self.apart = (steps[:, SPREAD_SPEED] / now).tolist()
+        self.side_by_side = (~np.isnan(steps[:, SPREAD_SPEED])).tolist()
+        noticed = field.unrepaid_steps[:, SPEED] > (1 + NOTICED) * field.speed
         self.unrepaid = (noticed & (field.speed > 0)).tolist()
-        self.fills = field.fills.tolist()
+        self.fills = field.fills_cluster.tolist()
         # ps, workers and batch of the step that would follow; anything where none does [jobs, 3].
         follows = np.minimum(field.stairs.starts + given + 1, len(field.stairs.steps) - 1)
         self.following = field.stairs.steps[follows, : BATCH + 1].astype(int).tolist()
-        self.made: dict[tuple[int, int, int, Hindrance], tuple[str, Others]] = {}
+        self.made: dict[tuple[int, int, int, BlockReason], tuple[str, Others]] = {}
 
-    def want_to_keep(self, at: int, hindered: Hindrance | None) -> Want:
+    def target_to_keep(self, at: int, hindered: BlockReason | None) -> Target:
         others: Others = ()
         if hindered is None:
             reason = self._why_at_top(at)
@@ -144,26 +144,26 @@ class _Texts:
             reason, others = self._why_no_more(next_ps, next_workers, next_batch, hindered)
         ps, workers, batch = self.sizes[at]
         speed = self.speeds[at]
-        return Want(
+        return Target(
             job=self.keys[at],
             ps=ps,
             workers=workers,
             batch=batch,
             reason=reason,
             alternatives=others,
-            faster=self.faster[at] if speed else None,
+            speedup=self.faster[at] if speed else None,
             speed_now=speed or None,
-            apart=self.apart[at] if speed and self.side_by_side[at] else None,
+            speedup_if_spread=self.apart[at] if speed and self.side_by_side[at] else None,
         )
 
     def _why_no_more(
-        self, ps: int, workers: int, batch: int, hindered: Hindrance
+        self, ps: int, workers: int, batch: int, hindered: BlockReason
     ) -> tuple[str, Others]:
         """Return the reason, and the step that would follow, of a job that gets no more."""
         key = (ps, workers, batch, hindered)
         if key not in self.made:
             why = why_not(hindered)
-            reason = f"keeps what it has: {Size(ps, workers).told()} {why}"
+            reason = f"keeps what it has: {Size(ps, workers).describe()} {why}"
             other = Alternative(ps=ps, workers=workers, batch=batch, why=f"it {why}")
             self.made[key] = (reason, (other,))
         return self.made[key]
@@ -172,8 +172,8 @@ class _Texts:
         if self.fills[at]:
             return "keeps what it has: another task would be more than there is on the nodes"
         if self.unrepaid[at]:
-            unrepaid = Config.of_row(self.field.unrepaid[at].tolist())
-            return f"keeps what it has: {_too_little(Case(self.field, at), unrepaid)}"
+            unrepaid = Config.of_row(self.field.unrepaid_steps[at].tolist())
+            return f"keeps what it has: {_too_little(JobContext(self.field, at), unrepaid)}"
         job = self.field.jobs[at]
         ps, workers, _ = self.sizes[at]
         if ps == job.request.ps.max and workers == job.request.workers.max:
@@ -183,31 +183,31 @@ class _Texts:
         )
 
 
-def _next_step(case: Case, step: int, hindered: Hindrance | None) -> Others:
+def _next_step(case: JobContext, step: int, hindered: BlockReason | None) -> Others:
     """Return the next step, and why the job does not get it."""
     if hindered is None:
         return ()
-    config = case.step(step + 1)
+    config = case.step_config(step + 1)
     why = f"it {why_not(hindered)}"
     return (Alternative(ps=config.ps, workers=config.workers, batch=config.batch, why=why),)
 
 
-def want_to_try(field: Field, at: int, config: Config) -> Want:
+def exploration_target(field: Market, at: int, config: Config) -> Target:
     """Return the want of a job that tries a size."""
-    case = Case(field, at)
+    case = JobContext(field, at)
     gain = config.speed / case.speed - 1
     reason = (
-        f"tries {config.size.told()} in room that is free: faster or not, but in the mean "
+        f"tries {config.size.describe()} in room that is free: faster or not, but in the mean "
         f"{gain:.0%} faster, if what proves slower is given up again"
     )
-    return case.want_step(config, reason, (), partial(_no_part, case))
+    return case.step_target(config, reason, (), partial(_no_partial_target, case))
 
 
-def want_of_too_large(job: JobSeen) -> Want:
+def too_large_target(job: JobSnapshot) -> Target:
     """Return the want of a job whose least is larger than the cluster: the allocator says for what
     it waits.
     """
-    return Want(
+    return Target(
         job=job.key,
         ps=job.least.ps,
         workers=job.least.workers,
@@ -216,7 +216,7 @@ def want_of_too_large(job: JobSeen) -> Want:
     )
 
 
-def why_not(hindered: Hindrance) -> str:
+def why_not(hindered: BlockReason) -> str:
     """Return what hinders a size, as it follows `it` or the size's name."""
     short = []
     for amount, unit in zip(hindered.short, UNITS.values(), strict=True):
@@ -225,47 +225,47 @@ def why_not(hindered: Hindrance) -> str:
     return WHY_NOT[hindered.cause].format(" and ".join(short))
 
 
-def _want_of_none(case: Case, hindered: Hindrance | None) -> Want:
+def _target_without_step(case: JobContext, hindered: BlockReason | None) -> Target:
     """Nothing is left at its price: a job that runs goes down to its least, one that waits goes on
     waiting.
     """
-    least = case.step(0)
+    least = case.step_config(0)
     why = why_not(hindered) if hindered else ""
     if case.job.size is None:
-        reason = f"waits: a chief, {least.size.told()} {why}"
-        return case.want(Size(0, 0), case.job.request.batch.start, reason)
-    return case.want(least.size, least.batch, f"has its least: even that {why}")
+        reason = f"waits: a chief, {least.size.describe()} {why}"
+        return case.plain_target(Size(0, 0), case.job.request.batch.start, reason)
+    return case.plain_target(least.size, least.batch, f"has its least: even that {why}")
 
 
-def _want_to_stay(case: Case, config: Config, others: Others) -> Want:
+def _unchanged_target(case: JobContext, config: Config, others: Others) -> Target:
     """Return the want of a job that would gain too little by a step."""
     reason = f"keeps what it has: {_too_little(case, config)}"
-    return case.want(case.job.size or config.size, case.job.batch, reason, others)
+    return case.plain_target(case.job.size or config.size, case.job.batch, reason, others)
 
 
-def _want_to_have(case: Case, config: Config, others: Others, note: str) -> Want:
+def _granted_target(case: JobContext, config: Config, others: Others, note: str) -> Target:
     """Return the want for a step. `note`: on the other role, behind the reason."""
     reason = _reason_to_have(case, config) + note
-    return case.want_step(config, reason, others, partial(_part, case))
+    return case.step_target(config, reason, others, partial(_partial_target, case))
 
 
-def _part(case: Case, size: Size, batch: int) -> Want:
+def _partial_target(case: JobContext, size: Size, batch: int) -> Target:
     """Return what is said where there is no room for more than this."""
     config = config_of(case.job, case.row, size, batch)
     notes = _other_role_notes(case.field, {case.at: config})
     reason = _reason_to_have(case, config) + notes.get(case.at, "")
-    return case.want_step(config, reason, (), partial(_part, case))
+    return case.step_target(config, reason, (), partial(_partial_target, case))
 
 
-def _no_part(case: Case, size: Size, batch: int) -> Want:
+def _no_partial_target(case: JobContext, size: Size, batch: int) -> Target:
     """A job tries all of a size or nothing."""
-    return replace(case.want(size, batch, "tries no part of a size"), faster=1.0)
+    return replace(case.plain_target(size, batch, "tries no part of a size"), speedup=1.0)
 
 
 # ---------------------------------------------------------------- reasons
 
 
-def _reason_to_have(case: Case, config: Config) -> str:
+def _reason_to_have(case: JobContext, config: Config) -> str:
     scarce = RESOURCES[config.scarce]
     room = f"{config.cost:.0%} of the {scarce} that jobs of this policy may have"
     if not case.known:
@@ -276,7 +276,7 @@ def _reason_to_have(case: Case, config: Config) -> str:
     return reason
 
 
-def _other_role_notes(field: Field, configs: Mapping[int, Config]) -> dict[int, str]:
+def _other_role_notes(field: Market, configs: Mapping[int, Config]) -> dict[int, str]:
     """Return, by place, what giving up the other role would have cost jobs that shrink to these
     sizes by workers alone, or by ps alone.
 
@@ -287,7 +287,7 @@ def _other_role_notes(field: Field, configs: Mapping[int, Config]) -> dict[int, 
         job = field.jobs[at]
         is_smaller = config.cost < float(field.cost[at]) * (1 - 1e-9)
         is_known = not math.isnan(field.left[at])
-        size = other_role_cut(job, config) if job.size and is_smaller and is_known else None
+        size = alternative_role_cut(job, config) if job.size and is_smaller and is_known else None
         if size is not None and config.speed:
             sizes[at] = size
     fits = [field.rows[at].fitted for at in sizes]
@@ -297,11 +297,11 @@ def _other_role_notes(field: Field, configs: Mapping[int, Config]) -> dict[int, 
         config = configs[at]
         slower = 1 - field.jobs[at].worth(config.batch) * speed / config.speed
         if slower > NOTICED:
-            notes[at] = f"; with {size.told()} it would be {slower:.0%} slower"
+            notes[at] = f"; with {size.describe()} it would be {slower:.0%} slower"
     return notes
 
 
-def other_role_cut(job: JobSeen, config: Config) -> Size | None:
+def alternative_role_cut(job: JobSnapshot, config: Config) -> Size | None:
     """Return the size of a job that keeps all of the role that `config` cuts, and frees as much of
     what is scarce by tasks of the other role.
 
@@ -324,12 +324,12 @@ def other_role_cut(job: JobSeen, config: Config) -> Size | None:
     return size
 
 
-def _too_little(case: Case, config: Config) -> str:
+def _too_little(case: JobContext, config: Config) -> str:
     """Return why a job is not changed to a size, by the speeds that say so."""
     percent = round(100 * (config.speed / case.speed - 1))
     word = "slower" if percent < 0 else "faster"
-    would = f"{config.size.told()} would be {abs(percent)}% {word}"
-    if config.speed < (1 + KEEP) * case.speed:
-        return f"{would}, and below {KEEP:.0%} it does not change"
+    would = f"{config.size.describe()} would be {abs(percent)}% {word}"
+    if config.speed < (1 + MIN_GAIN) * case.speed:
+        return f"{would}, and below {MIN_GAIN:.0%} it does not change"
     pause = format_duration(case.pause_s, fine=True)
     return f"{would}, which does not repay a pause of {pause} in what it has left to do"

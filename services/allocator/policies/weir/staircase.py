@@ -24,16 +24,16 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from services.allocator.models.speed import Array, Fit, Grid, filled, log_speeds
+from services.allocator.models.speed import Array, Fit, Grid, grid_log_speeds, pad_rows
 from services.allocator.placement.amounts import ROUNDING, amounts
-from services.allocator.policies.contract import JobSeen, Size, worth
+from services.allocator.policies.contract import JobSnapshot, Size, sample_worth
 from shared.messages import Resources, RoleResources, Span
 
-ALIKE = 1.02
+SLOPE_TOLERANCE = 1.02
 """A step that gains so much more for its cost than the one before it still comes after it, so that
 straight lines keep their points, and a model's rounding does not decide.
 """
-LEAST = 1e-12  # of a cost's difference: points of one cost
+SAME_COST = 1e-12  # of a cost's difference: points of one cost
 
 
 class Config(NamedTuple):
@@ -52,7 +52,7 @@ class Config(NamedTuple):
     gpu: float
     cost: float
     speed: float
-    apart: float = math.nan
+    spread_speed: float = math.nan
     scarce: int = 0
 
     @property
@@ -67,11 +67,11 @@ class Config(NamedTuple):
 
 
 COLUMNS = len(Config._fields)
-PS, WORKERS, BATCH, CPU, GIB, GPU, COST, SPEED, APART, SCARCE = range(COLUMNS)
+PS, WORKERS, BATCH, CPU, GIB, GPU, COST, SPEED, SPREAD_SPEED, SCARCE = range(COLUMNS)
 """Places of a configuration's numbers in its row."""
 
 
-def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
+def concave_hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
     """Of each job, which points lie on the upper concave hull from its base on, by rising cost.
 
     `cost`, `speed`: [jobs, points], all finite; `base`: cost and speed [jobs, 2]; what is no faster
@@ -90,20 +90,20 @@ def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
     ends = np.searchsorted(jobs, np.arange(len(cost) + 1)).tolist()
     found = []
     for (cost_0, speed_0), start, end in zip(base.tolist(), ends, ends[1:], strict=False):
-        kept = _kept([cost_0, *costs[start:end]], [speed_0, *speeds[start:end]])
+        kept = _hull_points([cost_0, *costs[start:end]], [speed_0, *speeds[start:end]])
         found.append([points[start + n - 1] for n in kept])
     return found
 
 
-def _kept(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
+def _hull_points(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
     """Return which of the points after the first, the base, are on the hull; both rise."""
     kept, slopes = [0], [math.inf]
     for n, (costs, gives) in enumerate(zip(cost[1:], speed[1:], strict=True), start=1):
         while True:
             last = kept[-1]
             more = costs - cost[last]
-            slope = (gives - speed[last]) / (more if more > LEAST else LEAST)
-            if slopes[-1] * ALIKE >= slope:
+            slope = (gives - speed[last]) / (more if more > SAME_COST else SAME_COST)
+            if slopes[-1] * SLOPE_TOLERANCE >= slope:
                 break
             kept.pop()
             slopes.pop()
@@ -112,15 +112,15 @@ def _kept(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
     return kept[1:]
 
 
-FINE = 8
+EXACT_COUNTS = 8
 """Counts up to this are all tried, larger ones in steps of an eighth."""
-ALIKE_STAIRCASE = 1e-6
+SAME_COST_SHARE = 1e-6
 """Costs that differ by less, relatively, are the same."""
 BATCHES = 9
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
 FEW = 4
 """Larger counts that are tried by exploration: the next, the largest, and some between."""
-REACH = 2.0
+LARGEST_FACTOR = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
 FLOOR_COST = 1.05
 """A gang floor may cost so much: what there is has been rounded to two digits (`rounded`), so a job
@@ -130,22 +130,22 @@ SIDE_BY_SIDE = 1 << 12
 """Sizes, of all jobs together, in one pass: so that arrays stay small."""
 
 
-def counts(span: Span, seen: int) -> tuple[int, ...]:
+def task_counts(span: Span, seen: int) -> tuple[int, ...]:
     """Return the numbers of tasks to try, within a job's bounds and reach; the least is the first.
 
     `seen`: the most that ever ran.
     """
-    most = max(span.min, min(span.max, math.ceil(max(span.start, seen) * REACH)))
+    most = max(span.min, min(span.max, math.ceil(max(span.start, seen) * LARGEST_FACTOR)))
     found = []
     count = span.min
     while count < most:
         found.append(count)
-        step = math.ceil(count / FINE) if count > FINE else 1
+        step = math.ceil(count / EXACT_COUNTS) if count > EXACT_COUNTS else 1
         count += step
     return (*found, most)
 
 
-def even(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
+def even_counts(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
     """Return the least of `numbers` (of devices), and those within them that fill nodes without a
     rest.
 
@@ -163,7 +163,7 @@ def even(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def batches(span: Span) -> tuple[int, ...]:
+def batch_sizes(span: Span) -> tuple[int, ...]:
     """Return the batches of a range to try, the start always among them."""
     if span.max <= span.min:
         return (span.start,)
@@ -171,7 +171,7 @@ def batches(span: Span) -> tuple[int, ...]:
     return tuple(sorted({span.start, *spaced.tolist()}))
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SizeBounds(msgspec.Struct, frozen=True):
     """All of a job that its staircase depends on, beside its program's speeds.
 
     `noise`: gradient noise, in samples; `together`: workers that one node holds.
@@ -185,12 +185,12 @@ class Asked(msgspec.Struct, frozen=True):
     together: int
 
 
-Case = tuple[Asked, Fit]
+Case = tuple[SizeBounds, Fit]
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-def staircases(
-    jobs: Sequence[tuple[JobSeen, Fit]], there: Resources, node: Resources
+def build_staircases(
+    jobs: Sequence[tuple[JobSnapshot, Fit]], there: Resources, node: Resources
 ) -> list[Array]:
     """Return each job's staircase, [steps, 10] as `hull.Config`: the gang floor, then the hull.
 
@@ -198,7 +198,7 @@ def staircases(
     """
     cases: dict[Case, list[int]] = {}
     for at, (job, fitted) in enumerate(jobs):
-        cases.setdefault((asked_of(job, node), fitted), []).append(at)
+        cases.setdefault((size_bounds(job, node), fitted), []).append(at)
     found = [np.zeros((0, COLUMNS))] * len(jobs)
     for places, steps in zip(cases.values(), _of_cases(list(cases), there), strict=True):
         for at in places:
@@ -206,14 +206,14 @@ def staircases(
     return found
 
 
-def asked_of(job: JobSeen, node: Resources) -> Asked:
+def size_bounds(job: JobSnapshot, node: Resources) -> SizeBounds:
     """Return the job's bounds; its batch may change only when it has reported."""
     request = job.request
     batch = request.batch
     if job.progress is None:
         batch = Span(start=batch.start, min=batch.start, max=batch.start)
     together = held_by(node, job.sizes.worker)
-    return Asked(request.ps, request.workers, batch, job.sizes, job.noise, together)
+    return SizeBounds(request.ps, request.workers, batch, job.sizes, job.noise, together)
 
 
 def held_by(node: Resources, wants: Resources) -> int:
@@ -228,43 +228,43 @@ def held_by(node: Resources, wants: Resources) -> int:
 def _of_cases(cases: Sequence[Case], there: Resources) -> list[Array]:
     axes = [_axes(asked, fitted) for asked, fitted in cases]
     found = [np.zeros((0, COLUMNS))] * len(cases)
-    for lot in _lots(axes):
+    for lot in _case_batches(axes):
         grid = Grid(
-            filled([axes[at][0] for at in lot]),
-            filled([axes[at][1] for at in lot]),
-            filled([axes[at][2] for at in lot]),
+            pad_rows([axes[at][0] for at in lot]),
+            pad_rows([axes[at][1] for at in lot]),
+            pad_rows([axes[at][2] for at in lot]),
         )
-        built = _built([cases[at] for at in lot], grid, there)
+        built = _build_staircases([cases[at] for at in lot], grid, there)
         for at, steps in zip(lot, built, strict=True):
             found[at] = steps
     return found
 
 
-def _axes(asked: Asked, fitted: Fit) -> Axes:
+def _axes(asked: SizeBounds, fitted: Fit) -> Axes:
     """Return every number of ps, of workers, and every batch to try."""
     ps_seen, workers_seen = fitted.rows[:, :2].max(axis=0, initial=0.0).astype(int).tolist()
-    workers = counts(asked.workers, workers_seen)
+    workers = task_counts(asked.workers, workers_seen)
     if asked.ps.max == 0 and asked.together > 1:
-        workers = even(workers, asked.together)
-    return counts(asked.ps, ps_seen), workers, batches(asked.batch)
+        workers = even_counts(workers, asked.together)
+    return task_counts(asked.ps, ps_seen), workers, batch_sizes(asked.batch)
 
 
-def larger_sizes(asked: Asked, fitted: Fit, has: tuple[int, int]) -> Array:
+def larger_sizes(asked: SizeBounds, fitted: Fit, has: tuple[int, int]) -> Array:
     """Return some sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and
     no less of the other. `has`: its ps and workers.
     """
     ps, workers, batch = _axes(asked, fitted)
     if ps[-1] <= has[0] and workers[-1] <= has[1]:
         return np.zeros((0, 3))
-    more_ps = _few([count for count in ps if count >= has[0]])
-    more_workers = _few([count for count in workers if count >= has[1]])
+    more_ps = _thin_out([count for count in ps if count >= has[0]])
+    more_workers = _thin_out([count for count in workers if count >= has[1]])
     axes = [np.array([axis], dtype=np.float64) for axis in (more_ps, more_workers, batch)]
     sizes = whole_passes(Grid(*axes).sizes(), [(asked, fitted)])[0]
     larger = {(p, w, b) for p, w, b in sizes.tolist() if p > has[0] or w > has[1]}
     return np.array(sorted(larger), dtype=np.float64).reshape(-1, 3)
 
 
-def _few(numbers: Sequence[int]) -> Sequence[int]:
+def _thin_out(numbers: Sequence[int]) -> Sequence[int]:
     """Return at most `FEW` of the numbers, evenly spaced, both ends among them."""
     if len(numbers) <= FEW:
         return numbers
@@ -272,7 +272,7 @@ def _few(numbers: Sequence[int]) -> Sequence[int]:
     return [numbers[round(at * last / (FEW - 1))] for at in range(FEW)]
 
 
-def _lots(axes: Sequence[Axes]) -> Iterator[list[int]]:
+def _case_batches(axes: Sequence[Axes]) -> Iterator[list[int]]:
     """Yield the jobs of each pass: jobs with axes of about one length, for shorter ones are
     filled.
     """
@@ -296,15 +296,15 @@ def _lots(axes: Sequence[Axes]) -> Iterator[list[int]]:
         yield lot
 
 
-def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
+def _build_staircases(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
     """Build the staircases of a lot; the first sizes of a grid are the gang floor's, each batch."""
     sizes = whole_passes(grid.sizes(), cases)
     asked = [case[0] for case in cases]
-    takes = taken(sizes, asked)
+    takes = size_amounts(sizes, asked)
     # Shares of each resource [3, jobs, sizes]; the largest is the cost [jobs, sizes].
-    shares = _shares(takes, there)
+    shares = _cost_shares(takes, there)
     cost = shares.max(axis=0)
-    speed, apart = _speeds(cases, grid, sizes)
+    speed, apart = _grid_speeds(cases, grid, sizes)
     number_of_floors = grid.batches.shape[1]
     most = np.full(cost.shape[1], 1.0 + 1e-9)
     most[:number_of_floors] = FLOOR_COST
@@ -313,7 +313,7 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
     jobs = np.arange(len(cases))
     floors = speed[:, :number_of_floors].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
-    above = hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
+    above = concave_hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
     # All that is known of each size, in the order of `hull.Config` [jobs, sizes, 10].
     scarce = shares.argmax(axis=0).astype(np.float64)
     parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, apart, scarce]
@@ -349,30 +349,30 @@ def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
     return sizes
 
 
-def _speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, Array]:
+def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, Array]:
     """Return speeds with workers as near to each other as they can stand; and apart, of devices
     side by side that one node could hold (nan for all others).
     """
     asked = [case[0] for case in cases]
     fits = [case[1] for case in cases]
-    worths = _worth(sizes, asked)
+    worths = _sample_worths(sizes, asked)
     together = [one.together for one in asked]
     apart = np.full(sizes.shape[:2], math.nan)
     one_node = sizes[..., 1] <= np.array(together)[:, None]
     could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & one_node
     if could.any():
-        spread = np.exp(log_speeds(fits, grid, sizes, [0] * len(fits))) * worths
+        spread = np.exp(grid_log_speeds(fits, grid, sizes, [0] * len(fits))) * worths
         apart[could] = spread[could]
-    return np.exp(log_speeds(fits, grid, sizes, together)) * worths, apart
+    return np.exp(grid_log_speeds(fits, grid, sizes, together)) * worths, apart
 
 
-def beside(steps: Array, now: Config) -> Array:
+def with_present_config(steps: Array, now: Config) -> Array:
     """Add what the job has to its staircase, so that it need not shrink to the next lower step to
     keep it. Nothing is added where a smaller size would be as fast, or where it is a step already.
     """
     costs = steps[:, COST].tolist()
-    lower = bisect_left(costs, now.cost * (1 - ALIKE_STAIRCASE))
-    same = lower < bisect_right(costs, now.cost * (1 + ALIKE_STAIRCASE))
+    lower = bisect_left(costs, now.cost * (1 - SAME_COST_SHARE))
+    same = lower < bisect_right(costs, now.cost * (1 + SAME_COST_SHARE))
     if same or not lower or steps[lower - 1, SPEED] >= now.speed:
         return steps
     above = steps[lower:]
@@ -380,7 +380,7 @@ def beside(steps: Array, now: Config) -> Array:
     return np.concatenate([steps[:lower], [now], faster])
 
 
-def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
+def size_amounts(sizes: Array, asked: Sequence[SizeBounds]) -> Array:
     """Return cores, GiB and devices of whole jobs [3, jobs, sizes]."""
     each = []
     for one in asked:
@@ -390,7 +390,7 @@ def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
     return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 
-def _shares(takes: Array, there: Resources) -> Array:
+def _cost_shares(takes: Array, there: Resources) -> Array:
     """Return shares of what there is of each resource, shaped as `takes`."""
     total = np.array(amounts(there))[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite of next to none
@@ -398,7 +398,7 @@ def _shares(takes: Array, there: Resources) -> Array:
     return np.asarray(shares)
 
 
-def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:
+def _sample_worths(sizes: Array, asked: Sequence[SizeBounds]) -> Array | float:
     """Return what a sample of each batch teaches [jobs, sizes]; 1 where no noise is known."""
     if all(one.noise is None for one in asked):
         return 1.0
@@ -406,6 +406,6 @@ def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:
     for at, one in enumerate(asked):
         different, places = np.unique(sizes[at, :, 2], return_inverse=True)
         start = float(one.batch.start)
-        taught = [worth(batch, start, one.noise) for batch in different.tolist()]
+        taught = [sample_worth(batch, start, one.noise) for batch in different.tolist()]
         found[at] = np.array(taught)[places]
     return found

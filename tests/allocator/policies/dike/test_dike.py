@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.models.fitting import Prior, fit
-from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
-from services.allocator.policies.dike.policy import PROBES, DikeModel, by_kind, dike, fit_jobs
-from services.whatif.simulator.outcome import Record
+from services.allocator.models.fitting import Prior, fit_model
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Reading, Size, Target
+from services.allocator.policies.dike.policy import (
+    PROBES,
+    DikeModel,
+    dike,
+    fit_dike_jobs,
+    size_by_kind,
+)
+from services.whatif.simulator.outcome import JobRecord
 from services.whatif.simulator.scenario import Measured, Surface
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
@@ -56,9 +62,9 @@ def progress(
     )
 
 
-def running(size: Size, *observed: Observed, **fields: Any) -> JobSeen:
+def running(size: Size, *observed: Observed, **fields: Any) -> JobSnapshot:
     seen = {"progress": progress(), "pause_s": 1.0} | fields
-    return JobSeen(
+    return JobSnapshot(
         key="default.mnist",
         request=asked(),
         sizes=EVEN,
@@ -74,7 +80,7 @@ def seen_at(size: Size, speed: float) -> Observed:
     return Observed(size.ps, size.workers, BATCH, speed)
 
 
-def only(wants: list[Want]) -> Want:
+def only(wants: list[Target]) -> Target:
     (want,) = wants
     return want
 
@@ -177,14 +183,14 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
         running(Size(2, 3), seen_at(Size(1, 1), 50.0), seen_at(Size(2, 3), 90.0)),
     ]
     jobs = [replace(job, key=f"default.{n}") for n, job in enumerate(jobs)]
-    models = fit_jobs(jobs)
+    models = fit_dike_jobs(jobs)
     carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     assert dike(ROOMY, [carrying[0], jobs[1], carrying[2]], 0.0) == dike(ROOMY, jobs, 0.0)
 
 
 def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
     other_batch = Observed(1, 1, 2 * BATCH, 50.0)
-    none, some = fit_jobs(
+    none, some = fit_dike_jobs(
         [running(Size(1, 1), other_batch), running(Size(1, 1), seen_at(Size(1, 1), 50.0))]
     )
     assert none == DikeModel() and some.fit is not None
@@ -194,7 +200,7 @@ def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
 
 
 def test_a_job_that_waits_starts_at_the_size_that_was_asked_for():
-    waiting = JobSeen(key="default.mnist", request=asked(), sizes=EVEN, submitted_s=0.0)
+    waiting = JobSnapshot(key="default.mnist", request=asked(), sizes=EVEN, submitted_s=0.0)
     assert only(dike(ROOMY, [waiting], 0.0)).size == Size(1, 1)
 
 
@@ -209,7 +215,7 @@ def test_a_job_with_a_decision_in_flight_is_left_alone():
 
 def test_a_job_that_waits_is_served_before_one_that_could_grow():
     tight = [Node("n", Resources(cpu=4, memory_gib=99))]
-    waiting = JobSeen(key="default.second", request=asked(), sizes=EVEN, submitted_s=1.0)
+    waiting = JobSnapshot(key="default.second", request=asked(), sizes=EVEN, submitted_s=1.0)
     wants = dike(tight, [running(Size(1, 1), seen_at(Size(1, 1), 50.0)), waiting], 2.0)
     grown = next(w for w in wants if w.job == "default.mnist")
     assert grown.ps + grown.workers <= 3
@@ -222,23 +228,25 @@ OFFER = [Size(p, w) for p in range(1, 7) for w in range(1, 9)]
 
 
 def fitted_to(*shares: float) -> Any:
-    return fit([seen_at(Size(1, 1), BATCH)], Prior(shares=(*shares, 0.0)))
+    return fit_model([seen_at(Size(1, 1), BATCH)], Prior(shares=(*shares, 0.0)))
 
 
 def test_what_computes_gets_all_workers_and_few_ps():
-    size = by_kind("compute-bound", fitted_to(0.9, 0.02, 0.01, 0.05, 0.0, 0.0, 0.02), OFFER, BATCH)
+    size = size_by_kind(
+        "compute-bound", fitted_to(0.9, 0.02, 0.01, 0.05, 0.0, 0.0, 0.02), OFFER, BATCH
+    )
     assert (size is not None and size.workers == 8 and size.ps < 6) or size == Size(6, 8)
 
 
 def test_what_transfers_gets_a_ps_for_each_worker_as_far_as_computing_keeps_up():
-    size = by_kind(
+    size = size_by_kind(
         "communication-bound", fitted_to(0.7, 0.0, 0.0, 0.28, 0.01, 0.01, 0.0), OFFER, BATCH
     )
     assert size is not None and size.ps == size.workers == 2
 
 
 def test_what_only_transfers_gets_one_worker_and_all_ps():
-    size = by_kind(
+    size = size_by_kind(
         "communication-bound", fitted_to(0.01, 0.0, 0.0, 0.97, 0.02, 0.0, 0.0), OFFER, BATCH
     )
     assert size == Size(6, 1)
@@ -287,7 +295,7 @@ def test_the_size_stays_within_its_bounds_and_the_nodes(cpus, size, observed, pa
 # ---------------------------------------------------------------- in the simulator
 
 
-def trained(policy: str, samples: int) -> Record:
+def trained(policy: str, samples: int) -> JobRecord:
     """A job of whose speed nothing is known, on one large node; each change stops it for ten
     seconds.
     """
@@ -312,10 +320,10 @@ def test_a_long_job_is_probed_and_ends_in_a_fraction_of_the_time():
     """
     before, after = trained("static", 200_000), trained("dike", 200_000)
     tried = {(ps, workers) for _, ps, workers, _ in after.sizes if workers}
-    assert before.completed and after.completed and 1 < len(tried) <= PROBES
+    assert before.is_completed and after.is_completed and 1 < len(tried) <= PROBES
     assert (after.finished_s or math.inf) < 0.6 * (before.finished_s or 0.0)
 
 
 def test_a_job_that_is_nearly_done_at_its_first_report_is_left_at_its_first_size():
     record = trained("dike", 1_200)
-    assert record.completed and record.resizes == 0
+    assert record.is_completed and record.resizes == 0

@@ -10,11 +10,11 @@ from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
 from services.allocator.policies.dlrover.bidding import (
     LEAST_ELASTICITY,
-    REACH,
+    REACH_FACTOR,
     Bid,
-    front,
-    greedy,
-    in_reach,
+    pareto_front,
+    plan_space,
+    weighted_greedy,
 )
 
 LEAST, MOST = Size(1, 1), Size(15, 60)
@@ -39,7 +39,7 @@ def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> B
 
 
 def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
-    plans = in_reach(Plan(4, 8, 2.0, 3.0), LEAST, MOST).on_nodes(32).plans()
+    plans = plan_space(Plan(4, 8, 2.0, 3.0), LEAST, MOST).on_nodes(32).plans()
     assert [4, 8, 2.0, 3.0] in plans.tolist() and len(np.unique(plans, axis=0)) == len(plans)
     assert (plans.min(axis=0) < [4, 8, 2, 3]).all() and (plans.max(axis=0) > [4, 8, 2, 3]).all()
 
@@ -49,20 +49,22 @@ def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
     st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32)
 )
 def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, worker_cpu, node_cpu):
-    plans = in_reach(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST).on_nodes(node_cpu).plans()
+    plans = (
+        plan_space(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST).on_nodes(node_cpu).plans()
+    )
     assert (
         (plans[:, :2] >= 1).all()
         and (plans[:, 0] <= MOST.ps).all()
         and (plans[:, 1] <= MOST.workers).all()
     )
     assert (plans[:, :2] == np.round(plans[:, :2])).all() and (
-        plans[:, :2] <= REACH * np.array([ps, workers])
+        plans[:, :2] <= REACH_FACTOR * np.array([ps, workers])
     ).all()
     assert (plans[:, 2:] > 0).all() and (plans[:, 2:] <= node_cpu + ROUNDING).all()
 
 
 def test_a_job_beyond_its_bounds_is_led_back_into_them():
-    plans = in_reach(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12)).plans()
+    plans = plan_space(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12)).plans()
     assert plans[:, 0].tolist() == [8.0] * len(plans) and plans[:, 1].min() >= 3
 
 
@@ -76,7 +78,7 @@ def test_the_front_is_what_no_other_beats(points):
     def beaten(one: tuple[int, int]) -> bool:
         return any(c <= one[0] and g >= one[1] and (c, g) != one for c, g in points)
 
-    kept = [points[i] for i in front(cost, gain)]
+    kept = [points[i] for i in pareto_front(cost, gain)]
     assert kept == sorted({one for one in points if not beaten(one)})
 
 
@@ -85,8 +87,8 @@ def test_the_front_is_what_no_other_beats(points):
 
 def test_capacity_goes_where_it_gains_most():
     steep, flat = bid((2, 100), (4, 190)), bid((2, 100), (4, 150))
-    assert greedy({"flat": flat, "steep": steep}, cpu=2, gib=0) == {"flat": 0, "steep": 1}
-    assert greedy({"flat": flat, "steep": steep}, cpu=4, gib=0) == {"flat": 1, "steep": 1}
+    assert weighted_greedy({"flat": flat, "steep": steep}, cpu=2, gib=0) == {"flat": 0, "steep": 1}
+    assert weighted_greedy({"flat": flat, "steep": steep}, cpu=4, gib=0) == {"flat": 1, "steep": 1}
 
 
 def test_gain_is_relative_to_the_job_s_own_throughput():
@@ -94,24 +96,24 @@ def test_gain_is_relative_to_the_job_s_own_throughput():
     deserving.
     """
     fast, slow = bid((2, 100_000), (4, 150_000)), bid((2, 100), (4, 190))
-    assert greedy({"fast": fast, "slow": slow}, cpu=2, gib=0) == {"fast": 0, "slow": 1}
+    assert weighted_greedy({"fast": fast, "slow": slow}, cpu=2, gib=0) == {"fast": 0, "slow": 1}
 
 
 def test_weight_decides_between_equals():
     light, heavy = bid((2, 100), (4, 190)), bid((2, 100), (4, 190), weight=2.0)
-    assert greedy({"a": light, "b": heavy}, cpu=2, gib=0) == {"a": 0, "b": 1}
+    assert weighted_greedy({"a": light, "b": heavy}, cpu=2, gib=0) == {"a": 0, "b": 1}
 
 
 def test_what_gains_too_little_for_its_cost_stays_free():
     below, above = (LEAST_ELASTICITY * f for f in (0.9, 1.1))
-    assert greedy({"j": bid((2, 100), (4, 100 * (1 + below)))}, cpu=100, gib=0) == {"j": 0}
-    assert greedy({"j": bid((2, 100), (4, 100 * (1 + above)))}, cpu=100, gib=0) == {"j": 1}
+    assert weighted_greedy({"j": bid((2, 100), (4, 100 * (1 + below)))}, cpu=100, gib=0) == {"j": 0}
+    assert weighted_greedy({"j": bid((2, 100), (4, 100 * (1 + above)))}, cpu=100, gib=0) == {"j": 1}
 
 
 def test_who_cannot_have_the_best_step_gets_one_that_fits():
     three = bid((2, 100), (3, 130), (9, 800))
-    assert greedy({"j": three}, cpu=7, gib=0) == {"j": 2}
-    assert greedy({"j": three}, cpu=6, gib=0) == {"j": 1}
+    assert weighted_greedy({"j": three}, cpu=7, gib=0) == {"j": 2}
+    assert weighted_greedy({"j": three}, cpu=6, gib=0) == {"j": 1}
 
 
 @settings(max_examples=80, deadline=None)
@@ -129,13 +131,13 @@ def test_no_more_is_given_than_there_is(rises, cpu, gib, seed):
         )
         for n, rise in enumerate(rises)
     }
-    at = greedy(bids, cpu, gib)
+    at = weighted_greedy(bids, cpu, gib)
     more = sum(bids[key].cpu[to] - bids[key].cpu[0] for key, to in at.items())
     assert at.keys() == bids.keys() and more <= cpu + 1e-9 and 0.5 * more <= gib + 1e-9
 
 
 def test_alone_with_room_for_all_a_job_takes_what_pays():
     rising = bid(*((c, 100 * c**0.9) for c in range(1, 12)))
-    assert greedy({"j": rising}, cpu=1000, gib=0) == {"j": len(rising.cost) - 1}
-    assert greedy({}, cpu=1000, gib=0) == {}
-    assert greedy({"j": rising}, cpu=0, gib=0) == {"j": 0}
+    assert weighted_greedy({"j": rising}, cpu=1000, gib=0) == {"j": len(rising.cost) - 1}
+    assert weighted_greedy({}, cpu=1000, gib=0) == {}
+    assert weighted_greedy({"j": rising}, cpu=0, gib=0) == {"j": 0}

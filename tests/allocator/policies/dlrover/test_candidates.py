@@ -9,20 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.models.memory_forecast import AHEAD_S
-from services.allocator.policies.contract import JobSeen, Observed, Plan, Reading, Size
-from services.allocator.policies.dlrover.bidding import Bid, in_reach
+from services.allocator.policies.contract import JobSnapshot, Observed, Plan, Reading, Size
+from services.allocator.policies.dlrover.bidding import Bid, plan_space
 from services.allocator.policies.dlrover.candidates import (
     BOUNDLESS,
     HOT,
     Bounds,
     candidates,
-    held,
     memory_due,
     memory_trend,
     needed_bounds,
+    role_resources,
     tasks_of,
 )
-from services.allocator.policies.dlrover.iteration import fitted_each
+from services.allocator.policies.dlrover.iteration import fit_throughputs
 from services.allocator.policies.dlrover.model import case_of, timed_of
 from shared.messages import ProgressReported, Resources, Role, TaskPlan, TaskUsage
 from tests.allocator.builders import EVEN, request, span
@@ -41,7 +41,7 @@ def reading(samples: int = 0, ps: int = 2, **fields: Any) -> Reading:
     return Reading(samples=samples, ps=ps, **(usual | fields))
 
 
-def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> JobSeen:
+def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> JobSnapshot:
     """Two ps of 2 cores and four workers of 4."""
     has: dict[Role, Resources] = {
         "ps": Resources(cpu=2, memory_gib=8),
@@ -60,7 +60,7 @@ def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> Jo
             TaskUsage(task=f"ps-{i}", cpu=cpu, memory_gib=1.0) for i, cpu in enumerate(used)
         ),
     )
-    job = JobSeen(
+    job = JobSnapshot(
         key="default.mnist",
         request=request(ps=span(1, most=8), workers=span(1, most=16), batch=span(BATCH)),
         sizes=EVEN,
@@ -79,13 +79,13 @@ def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> Jo
     return replace(job, **fields)
 
 
-def bid_of(job: JobSeen, bounds: Bounds = BOUNDLESS, counts_only: bool = False) -> Bid:
-    tasks, (model,) = tasks_of(job), fitted_each([case_of(job)])
-    reach = in_reach(tasks.plan, job.least, job.most, counts_only)
+def bid_of(job: JobSnapshot, bounds: Bounds = BOUNDLESS, counts_only: bool = False) -> Bid:
+    tasks, (model,) = tasks_of(job), fit_throughputs([case_of(job)])
+    reach = plan_space(tasks.plan, job.least, job.most, counts_only)
     return candidates(job, tasks, model, reach, bounds).bid
 
 
-def due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | None:
+def due(job: JobSnapshot, plan: Plan, role: Role, speed: float) -> float | None:
     return memory_due(job, memory_trend(job, role), plan, role, speed)
 
 
@@ -128,8 +128,8 @@ def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
 
 def test_bounds_that_the_candidates_do_not_need_change_nothing_and_narrower_ones_are_kept():
     job = running(reading(ps_cpu=3.6, worker_cpu=15.0))
-    tasks, (model,) = tasks_of(job), fitted_each([case_of(job)])
-    found = candidates(job, tasks, model, in_reach(tasks.plan, job.least, job.most))
+    tasks, (model,) = tasks_of(job), fit_throughputs([case_of(job)])
+    found = candidates(job, tasks, model, plan_space(tasks.plan, job.least, job.most))
     needs = needed_bounds(tasks, found)
     assert bid_of(job, needs).plans.tolist() == found.bid.plans.tolist()
     narrow = bid_of(job, needs._replace(worker_cpu=needs.worker_cpu / 2)).plans
@@ -158,7 +158,7 @@ def test_speeds_are_seen_as_iterations_and_standing_still_is_not_a_speed():
     job = running(tried=(Observed(2, 4, BATCH, SPEED), Observed(1, 1, BATCH, 0.0)))
     (timed,) = timed_of(job)
     assert timed.plan == Plan(2, 4, 2.0, 4.0) and timed.step_s == pytest.approx(4 * BATCH / SPEED)
-    assert held(running(tasks=()), "ps") == Resources()
+    assert role_resources(running(tasks=()), "ps") == Resources()
 
 
 def test_memory_seen_on_few_ps_tells_of_many():

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import (
-    JobSeen,
-    Kin,
+    FinishedJob,
+    JobSnapshot,
     Node,
     Observed,
-    Past,
     Plan,
+    ProgramHistory,
     Quota,
     Size,
-    Want,
+    Target,
 )
-from services.allocator.policies.dlrover.model import DlroverModel, fit_jobs
+from services.allocator.policies.dlrover.model import DlroverModel, fit_dlrover_jobs
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, SETTLE_S, dlrover
 from services.allocator.policies.registry import POLICIES
-from services.whatif.simulator.outcome import Record
+from services.whatif.simulator.outcome import JobRecord
 from services.whatif.simulator.scenario import Measured, Surface
 from shared.messages import (
     JobFinished,
@@ -82,7 +82,7 @@ def asked(name: str = "mnist", **fields: Any) -> Any:
 
 def running(
     speed: Speed, *sizes: tuple[int, int], samples: int = 0, name: str = "mnist", **fields: Any
-) -> JobSeen:
+) -> JobSnapshot:
     """A job that has had these sizes, and has the last of them."""
     ps, workers = sizes[-1]
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
@@ -100,7 +100,7 @@ def running(
         total_samples=LONG,
         samples_per_second=speed(ps, workers),
     )
-    job = JobSeen(
+    job = JobSnapshot(
         key=f"default.{name}",
         request=asked(name),
         sizes=EVEN,
@@ -116,26 +116,28 @@ def running(
     return replace(job, **fields)
 
 
-def only(wants: list[Want]) -> Want:
+def only(wants: list[Target]) -> Target:
     (want,) = wants
     return want
 
 
-def waiting(**fields: Any) -> JobSeen:
-    return JobSeen(key="default.mnist", request=asked(**fields), sizes=EVEN, submitted_s=0.0)
+def waiting(**fields: Any) -> JobSnapshot:
+    return JobSnapshot(key="default.mnist", request=asked(**fields), sizes=EVEN, submitted_s=0.0)
 
 
 # ---------------------------------------------------------------- where it starts
 
 
-def past(ps: int, workers: int, finished_s: float = 0.0, name: str = "mnist") -> Past:
+def past(ps: int, workers: int, finished_s: float = 0.0, name: str = "mnist") -> FinishedJob:
     plan = Plan(ps, workers, 2.0, 3.0)
-    return Past(request=asked(name), plan=plan, ps_gib=8.0, worker_gib=4.0, finished_s=finished_s)
+    return FinishedJob(
+        request=asked(name), plan=plan, ps_gib=8.0, worker_gib=4.0, finished_s=finished_s
+    )
 
 
-def after(*past: Past) -> JobSeen:
+def after(*past: FinishedJob) -> JobSnapshot:
     """It waits, and these have ended."""
-    return replace(waiting(), kin=Kin(past=past))
+    return replace(waiting(), history=ProgramHistory(past=past))
 
 
 def test_the_first_job_of_its_kind_starts_at_the_size_that_was_asked_for():
@@ -269,9 +271,9 @@ def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(
     jobs = [replace(job, request=replace(job.request, resources=resources)) for job in jobs]
     models = [
         msgspec.json.decode(msgspec.json.encode(model), type=DlroverModel)
-        for model in fit_jobs(jobs)
+        for model in fit_dlrover_jobs(jobs)
     ]
-    assert models == fit_jobs(jobs)
+    assert models == fit_dlrover_jobs(jobs)
     fitted = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     for nodes in (ROOMY, one_node(0.3), one_node(3)):
         assert dlrover(nodes, fitted, NOW) == dlrover(nodes, jobs, NOW)
@@ -312,7 +314,7 @@ def test_whatever_was_reported_the_size_stays_within_its_bounds(sizes, speeds, p
 # ---------------------------------------------------------------- in the simulator
 
 
-def trained(policy: str, speed: Speed) -> Record:
+def trained(policy: str, speed: Speed) -> JobRecord:
     surface = Surface(Measured(p, w, BATCH, speed(p, w)) for p in range(1, 9) for w in range(1, 13))
     one = growing(
         model="net",
@@ -330,7 +332,7 @@ def trained(policy: str, speed: Speed) -> Record:
 @pytest.mark.parametrize("speed, share", [(computes, 0.3), (transfers, 0.4)])
 def test_a_job_ends_in_a_fraction_of_the_time_that_its_first_size_takes(speed, share):
     before, after = trained("static", speed), trained("dlrover", speed)
-    assert before.completed and after.completed and 0 < after.resizes < 10
+    assert before.is_completed and after.is_completed and 0 < after.resizes < 10
     assert (after.finished_s or math.inf) < share * (before.finished_s or 0.0)
 
 
@@ -338,7 +340,7 @@ def test_jobs_that_share_a_cluster_all_end():
     jobs = [growing(f"job-{n}", submitted_s=60.0 * n, samples=30_000) for n in range(4)]
     alone = work("ring", model="ring", ps=span(0, least=0), worker_cpu=0.0, worker_gpu=1)
     done = simulated(scenario(*jobs, alone, cluster=cluster(2, cpu=6, gpu=1)), "dlrover")
-    assert "dlrover" in POLICIES and all(record.completed for record in done.records)
+    assert "dlrover" in POLICIES and all(record.is_completed for record in done.records)
 
 
 # ---------------------------------------------------------------- live, as the fold tells of it

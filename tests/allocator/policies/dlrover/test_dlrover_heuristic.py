@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import (
-    JobSeen,
-    Kin,
+    FinishedJob,
+    JobSnapshot,
     Node,
     Observed,
-    Past,
     Plan,
+    ProgramHistory,
     Reading,
     Size,
-    Want,
+    Target,
 )
 from services.allocator.policies.dlrover.heuristic import (
     PENDING_S,
     PS_S,
     Use,
-    created,
+    created_plan,
     dlrover_heuristic,
-    halved,
-    inherited,
+    halved_task,
+    inherited_plan,
     initial_ps,
     more_workers,
-    relieved,
+    relieved_ps_size,
     speed_ratio,
     worker_size,
 )
@@ -48,10 +48,11 @@ def room(cpu: float, each: float = 64.0) -> list[Node]:
     return [Node("n", Resources(cpu=cpu, memory_gib=256), Resources(cpu=each, memory_gib=256))]
 
 
-def waiting(sizes: RoleResources | None = None, **fields: Any) -> JobSeen:
+def waiting(sizes: RoleResources | None = None, **fields: Any) -> JobSnapshot:
     asked = request(resources=sizes, ps=span(1, most=8), workers=span(2, most=12))
     return replace(
-        JobSeen(key="default.mnist", request=asked, sizes=sizes or OPEN, submitted_s=NOW), **fields
+        JobSnapshot(key="default.mnist", request=asked, sizes=sizes or OPEN, submitted_s=NOW),
+        **fields,
     )
 
 
@@ -61,7 +62,7 @@ def running(
     size: tuple[int, int] = (1, 1),
     sizes: RoleResources = EVEN,
     **fields: Any,
-) -> JobSeen:
+) -> JobSnapshot:
     """Its ps, and its workers, each use so many cores; so it was reported at its last size."""
     ps, workers = size
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
@@ -90,12 +91,12 @@ def running(
     return replace(job, **fields)
 
 
-def only(wants: list[Want]) -> Want:
+def only(wants: list[Target]) -> Target:
     (want,) = wants
     return want
 
 
-def decided(job: JobSeen, cpu: float = 60.0, now: float = NOW) -> Want:
+def decided(job: JobSnapshot, cpu: float = 60.0, now: float = NOW) -> Target:
     return only(dlrover_heuristic(room(cpu), [job], now))
 
 
@@ -116,8 +117,8 @@ def test_where_sizes_were_given_it_begins_as_it_was_asked_for():
 
 
 def test_a_job_begins_as_those_like_it_ended_within_its_bounds():
-    past = Past(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
-    want = decided(waiting(kin=Kin(past=(past,))))
+    past = FinishedJob(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
+    want = decided(waiting(history=ProgramHistory(past=(past,))))
     assert (
         want.size == Size(3, 1) and want.sizes is not None and want.reason == "as 1 like it ended"
     )
@@ -155,7 +156,7 @@ def test_workers_come_only_as_far_as_there_is_room_and_bounds_allow():
 
 
 def test_where_the_last_workers_brought_little_no_more_come():
-    def after(speed: float) -> Want:
+    def after(speed: float) -> Target:
         seen = (Observed(1, 1, 32, 10.0), Observed(1, 2, 32, speed))
         return decided(replace(running(0.3, 0.9, (1, 2)), observed=seen), cpu=2.0)
 
@@ -224,17 +225,17 @@ def use(
     [((12, 30), (3, 6)), ((200, 400), (16, 8)), ((2, 4), (0.4, 0.8)), ((0, 0), (0, 0))],
 )
 def test_a_first_task_is_a_fifth_of_the_limit_and_never_more_than_its_bounds(limit, task):
-    assert created(Resources(cpu=limit[0], memory_gib=limit[1])) == Resources(
+    assert created_plan(Resources(cpu=limit[0], memory_gib=limit[1])) == Resources(
         cpu=task[0], memory_gib=task[1]
     )
 
 
 def test_a_job_inherits_the_mean_of_all_ps_cores_and_the_most_of_everything_else():
     past = [
-        Past(request=request(), plan=Plan(2, 4, 4.0, 2.0), ps_gib=10.0, worker_gib=1.0),
-        Past(request=request(), plan=Plan(6, 4, 2.0, 3.0), ps_gib=20.0, worker_gib=2.0),
+        FinishedJob(request=request(), plan=Plan(2, 4, 4.0, 2.0), ps_gib=10.0, worker_gib=1.0),
+        FinishedJob(request=request(), plan=Plan(6, 4, 2.0, 3.0), ps_gib=20.0, worker_gib=2.0),
     ]
-    count, sizes = inherited(past)
+    count, sizes = inherited_plan(past)
     assert count == 3  # (8 + 12) / 2 cores in all, 4 each
     assert sizes.ps == Resources(cpu=4.0, memory_gib=pytest.approx(8.0)) and sizes.worker.cpu == 3.0
     assert sizes.worker.memory_gib == 3.0
@@ -247,10 +248,10 @@ def test_as_many_ps_as_the_workers_to_come_will_keep_busy():
 
 
 def test_a_hot_ps_gets_cores_for_the_workers_to_come_and_no_more_than_a_node_has():
-    assert relieved(use(hottest=1.7), 1, 30.0, 2.0) == 2.0
-    assert relieved(use(hottest=1.9), 2, 30.0, 2.0) == pytest.approx(1.9 * 7 / 2, abs=0.06)
-    assert relieved(use(hottest=30.0, ps_cpu=30.0), 1, 4000.0, 30.0) == 32.0
-    assert relieved(use(hottest=1.9), 30, 30.0, 2.0) == 2.0
+    assert relieved_ps_size(use(hottest=1.7), 1, 30.0, 2.0) == 2.0
+    assert relieved_ps_size(use(hottest=1.9), 2, 30.0, 2.0) == pytest.approx(1.9 * 7 / 2, abs=0.06)
+    assert relieved_ps_size(use(hottest=30.0, ps_cpu=30.0), 1, 4000.0, 30.0) == 32.0
+    assert relieved_ps_size(use(hottest=1.9), 30, 30.0, 2.0) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -292,6 +293,6 @@ def test_a_worker_has_what_workers_use_with_memory_to_spare():
 
 
 def test_what_is_pending_is_halved_down_to_a_least_and_never_enlarged():
-    assert halved(Resources(cpu=16, memory_gib=32)) == Resources(cpu=8, memory_gib=16)
-    assert halved(Resources(cpu=6, memory_gib=8)) == Resources(cpu=4, memory_gib=6)
-    assert halved(Resources(cpu=1, memory_gib=1)) == Resources(cpu=1, memory_gib=1)
+    assert halved_task(Resources(cpu=16, memory_gib=32)) == Resources(cpu=8, memory_gib=16)
+    assert halved_task(Resources(cpu=6, memory_gib=8)) == Resources(cpu=4, memory_gib=6)
+    assert halved_task(Resources(cpu=1, memory_gib=1)) == Resources(cpu=1, memory_gib=1)

@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.policies.contract import Plan, Timed
+from services.allocator.policies.contract import Plan, TimedPlan
 from services.allocator.policies.dlrover.iteration import (
     PS_CPU,
     WORKER_CPU,
     Model,
     Shape,
-    columns,
-    fitted,
-    grid,
+    fit_throughput,
     iteration_s,
+    plan_grid,
+    plan_throughput,
     shares_of,
-    throughput,
-    usable,
+    term_columns,
+    usable_plans,
 )
 
 BATCH = 512
 PLANTED = np.array([8e-4, 0.02, 0.005, 8e-6, 0.01])
 FREE = np.full(4, math.inf)
-UNSEEN = grid([Plan(p, w, 2.0, 3.0) for p in (1, 3, 9) for w in (2, 7, 30)])
+UNSEEN = plan_grid([Plan(p, w, 2.0, 3.0) for p in (1, 3, 9) for w in (2, 7, 30)])
 
 
 def some_plans(count: int, seed: int = 0) -> list[Plan]:
@@ -43,10 +43,12 @@ def some_plans(count: int, seed: int = 0) -> list[Plan]:
     ]
 
 
-def timed(plans: list[Plan], model: Model, noise: float = 0.0, seed: int = 1) -> list[Timed]:
+def timed(plans: list[Plan], model: Model, noise: float = 0.0, seed: int = 1) -> list[TimedPlan]:
     chance = np.random.default_rng(seed)
-    seconds = iteration_s(grid(plans), BATCH, model) * (1 + noise * chance.normal(size=len(plans)))
-    return [Timed(plan, BATCH, float(s)) for plan, s in zip(plans, seconds, strict=True)]
+    seconds = iteration_s(plan_grid(plans), BATCH, model) * (
+        1 + noise * chance.normal(size=len(plans))
+    )
+    return [TimedPlan(plan, BATCH, float(s)) for plan, s in zip(plans, seconds, strict=True)]
 
 
 def apart(found: Model, truth: Model) -> float:
@@ -57,20 +59,20 @@ def apart(found: Model, truth: Model) -> float:
 
 
 def test_an_iteration_is_the_sum_of_its_five_terms():
-    plan, shape = grid([Plan(4, 8, 2.0, 5.0)]), Shape(size=10.0, bandwidth=5.0, embedding=16.0)
+    plan, shape = plan_grid([Plan(4, 8, 2.0, 5.0)]), Shape(size=10.0, bandwidth=5.0, embedding=16.0)
     expected = [100 / 5.0, 8 / (4 * 2.0), (10.0 / 4) * (8 / 5.0), 100 * 16.0 / 4, 1.0]
-    assert columns(plan, 100, shape).tolist() == [pytest.approx(expected)]
+    assert term_columns(plan, 100, shape).tolist() == [pytest.approx(expected)]
     model = Model(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), FREE)
     seconds = float(np.dot(expected, [1, 2, 3, 4, 5]))
     assert iteration_s(plan, 100, model, shape)[0] == pytest.approx(seconds)
-    assert throughput(plan, 100, model, shape)[0] == pytest.approx(8 * 100 / seconds)
+    assert plan_throughput(plan, 100, model, shape)[0] == pytest.approx(8 * 100 / seconds)
 
 
 def test_planted_coefficients_are_recovered():
     truth = Model(PLANTED, FREE)
-    exact = fitted(timed(some_plans(12), truth))
+    exact = fit_throughput(timed(some_plans(12), truth))
     assert exact.coefficients == pytest.approx(PLANTED, rel=1e-4)
-    noisy = fitted(timed(some_plans(60), truth, noise=0.03))
+    noisy = fit_throughput(timed(some_plans(60), truth, noise=0.03))
     assert (
         noisy.coefficients[0] == pytest.approx(PLANTED[0], rel=0.1) and apart(noisy, truth) < 0.05
     )
@@ -87,27 +89,30 @@ def test_cores_that_a_task_cannot_use_are_found_out(column, cores):
         for a in (1.0, 2.0, 4.0, 8.0)
         for b in (2.0, 4.0, 8.0, 16.0)
     ]
-    assert fitted(timed(shown, truth, noise=0.01)).bounds.tolist() == truth.bounds.tolist()
-    assert fitted(timed(shown, Model(heavy, FREE), noise=0.01)).bounds.tolist() == FREE.tolist()
+    assert fit_throughput(timed(shown, truth, noise=0.01)).bounds.tolist() == truth.bounds.tolist()
+    assert (
+        fit_throughput(timed(shown, Model(heavy, FREE), noise=0.01)).bounds.tolist()
+        == FREE.tolist()
+    )
 
 
 def test_one_observation_says_nothing_of_other_plans_and_similar_jobs_do():
     truth, other = Model(PLANTED, FREE), Model(1.1 * PLANTED, FREE)
     own = timed([Plan(1, 1, 2.0, 4.0)], truth)
     assert (
-        apart(fitted(own, similar=timed(some_plans(20), other)), truth)
+        apart(fit_throughput(own, similar=timed(some_plans(20), other)), truth)
         < 0.15
-        < apart(fitted(own), truth)
+        < apart(fit_throughput(own), truth)
     )
 
 
 def test_busy_workers_mean_that_more_cores_help_and_idle_ones_that_they_do_not():
     own = timed([Plan(1, 2, 2.0, 4.0)], Model(PLANTED, FREE))
-    twice = grid([Plan(1, 2, 2.0, 4.0), Plan(1, 2, 2.0, 8.0)])
+    twice = plan_grid([Plan(1, 2, 2.0, 4.0), Plan(1, 2, 2.0, 8.0)])
 
     def helped(busy_workers: float) -> float:
-        model = fitted(own, shares=shares_of(busy_workers, 0.2))
-        before, after = throughput(twice, BATCH, model)
+        model = fit_throughput(own, shares=shares_of(busy_workers, 0.2))
+        before, after = plan_throughput(twice, BATCH, model)
         return float(after / before)
 
     assert helped(1.0) > 1.8 and helped(0.0) < 1.1
@@ -128,17 +133,17 @@ def test_the_shares_of_an_iteration_are_parts_of_a_whole(workers, ps):
     )
 )
 def test_whatever_was_timed_no_coefficient_is_negative_and_every_iteration_takes_time(rows):
-    seen = [Timed(Plan(p, w, 1.0 + p % 3, 2.0 + w % 5), BATCH, s) for p, w, s in rows]
-    found = fitted(seen)
+    seen = [TimedPlan(Plan(p, w, 1.0 + p % 3, 2.0 + w % 5), BATCH, s) for p, w, s in rows]
+    found = fit_throughput(seen)
     assert (found.coefficients >= 0).all() and (iteration_s(UNSEEN, BATCH, found) > 0).all()
 
 
 def test_what_cannot_be_is_not_used():
     plan = Plan(1, 1, 1.0, 1.0)
     wrong = [
-        Timed(plan, 0, 1.0),
-        Timed(Plan(1, 1, 0.0, 1.0), 8, 1.0),
-        Timed(Plan(1, 0, 1.0, 1.0), 8, 1.0),
+        TimedPlan(plan, 0, 1.0),
+        TimedPlan(Plan(1, 1, 0.0, 1.0), 8, 1.0),
+        TimedPlan(Plan(1, 0, 1.0, 1.0), 8, 1.0),
     ]
-    wrong += [Timed(plan, 8, s) for s in (0.0, -1.0, math.inf, math.nan)]
-    assert usable([*wrong, Timed(plan, 8, 1.0)]) == [Timed(plan, 8, 1.0)]
+    wrong += [TimedPlan(plan, 8, s) for s in (0.0, -1.0, math.inf, math.nan)]
+    assert usable_plans([*wrong, TimedPlan(plan, 8, 1.0)]) == [TimedPlan(plan, 8, 1.0)]

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.policies.contract import Past, Plan
+from services.allocator.policies.contract import FinishedJob, Plan
 from services.allocator.policies.dlrover.model import (
     MOST_SIMILAR,
     most_similar,
     similarity,
-    smoothed,
+    smooth_plans,
     warm_start,
 )
 from shared.messages import JobRequested, Program
@@ -29,8 +29,10 @@ def asked(
     )
 
 
-def past(plan: Plan = PLAN, finished_s: float = 0.0, gib: float = 8.0, **fields: Any) -> Past:
-    return Past(
+def past(
+    plan: Plan = PLAN, finished_s: float = 0.0, gib: float = 8.0, **fields: Any
+) -> FinishedJob:
+    return FinishedJob(
         request=asked(**fields), plan=plan, ps_gib=gib, worker_gib=gib / 2, finished_s=finished_s
     )
 
@@ -63,8 +65,8 @@ def test_another_program_is_no_guide():
 
 def test_the_most_similar_weighs_half_and_the_one_before_half_of_the_rest():
     plans = [Plan(1, 8, 1.0, 8.0), Plan(3, 8, 3.0, 4.0), Plan(6, 16, 3.0, 2.0)]
-    assert smoothed(plans, 0.5) == Plan(4, 12, 2.5, 4.0)
-    assert smoothed(plans, 1.0) == plans[-1]
+    assert smooth_plans(plans, 0.5) == Plan(4, 12, 2.5, 4.0)
+    assert smooth_plans(plans, 1.0) == plans[-1]
 
 
 def test_memory_is_the_most_that_any_used():
@@ -81,7 +83,7 @@ def test_memory_is_the_most_that_any_used():
     )
 )
 def test_a_guess_lies_between_the_plans_that_it_is_made_of(plans):
-    mean = smoothed(plans, 0.5)
+    mean = smooth_plans(plans, 0.5)
     for number in ("ps", "workers", "ps_cpu", "worker_cpu"):
         values = [getattr(plan, number) for plan in plans]
         assert min(values) - 1e-9 <= getattr(mean, number) <= max(values) + 1e-9

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Size, Target
 from services.allocator.policies.elastic_batch.policy import (
     EQUAL,
     Options,
@@ -22,9 +22,9 @@ from services.allocator.policies.elastic_batch.policy import (
     ScaleModel,
     autoscale,
     elastic_batch,
-    fit_jobs,
+    fit_scale_models,
     optimise,
-    trimmed,
+    trim_options,
 )
 from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, scale_table
 from shared.messages import Resources, RoleResources, Span, TaskPlan
@@ -97,7 +97,7 @@ def test_the_last_to_arrive_goes_until_the_programme_is_feasible(tables, devices
     while tentative and literal(tentative, devices) == NONE:
         tentative.pop()
     options = [_options(scales) for scales in tables if max(scales) > NONE]
-    assert trimmed(options, devices) == len(tentative)
+    assert trim_options(options, devices) == len(tentative)
 
 
 def _options(scales: Sequence[float]) -> Options:
@@ -144,7 +144,7 @@ def test_under_load_few_devices_and_small_batches_and_when_they_are_free_many_an
 GPU = Resources(cpu=1, gpu=1)
 
 
-def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
+def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
     """A job without ps, on devices."""
     usual = {
         "batch": Span(start=32, min=32, max=512),
@@ -153,17 +153,19 @@ def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
     }
     asked = replace(request(job, **(usual | fields)), ps=Span(start=0, min=0, max=0))
     sizes = RoleResources(chief=Resources(), ps=Resources(), worker=GPU)
-    return JobSeen(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
+    return JobSnapshot(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
 
 
-def served(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
+def served(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
     """A job with a ps for every two workers."""
     asked = request(job, **({"ps": span(1, most=8), "workers": span(2, least=1, most=16)} | fields))
     sizes = RoleResources(chief=Resources(cpu=0.5), ps=Resources(cpu=1), worker=Resources(cpu=2))
-    return JobSeen(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
+    return JobSnapshot(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
 
 
-def running(job: JobSeen, workers: int, batch: int, node: str = "n0", **fields: Any) -> JobSeen:
+def running(
+    job: JobSnapshot, workers: int, batch: int, node: str = "n0", **fields: Any
+) -> JobSnapshot:
     ps = -(-workers * job.start.ps // job.start.workers)
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
     plans = (
@@ -177,7 +179,7 @@ def nodes(gpu: int = 0, cpu: float = 1000, count: int = 1) -> list[Node]:
     return [Node(f"n{i}", Resources(cpu=cpu, memory_gib=1000, gpu=gpu)) for i in range(count)]
 
 
-def wanted(wants: Sequence[Want]) -> dict[str, tuple[int, int, int]]:
+def wanted(wants: Sequence[Target]) -> dict[str, tuple[int, int, int]]:
     return {w.job.removeprefix("default."): (w.ps, w.workers, w.batch) for w in wants}
 
 
@@ -188,7 +190,7 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
         served("b"),
         running(ringed("c"), 1, 32, observed=seen[:1]),
     ]
-    models = fit_jobs(jobs)
+    models = fit_scale_models(jobs)
     assert msgspec.json.decode(msgspec.json.encode(models), type=list[ScaleModel]) == models
     carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     there = nodes(cpu=20, gpu=4)
@@ -198,7 +200,7 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
 
 
 def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_theirs():
-    (model,) = fit_jobs([served("broken")])
+    (model,) = fit_scale_models([served("broken")])
     unknown = np.full(len(model.table.scales), math.nan)
     broken = replace(
         served("broken"),
@@ -251,7 +253,9 @@ def test_beside_ps_a_batch_starts_as_asked_and_changes_once_a_speed_tells_what_t
     (want,) = elastic_batch(
         nodes(cpu=0), [replace(unheard, observed=(Observed(3, 5, 32, 1000.0),))], 0.0
     )
-    assert (want.workers, want.batch) == (5, 64) and want.faster is not None and want.faster > 1.05
+    assert (
+        (want.workers, want.batch) == (5, 64) and want.speedup is not None and want.speedup > 1.05
+    )
 
 
 def test_little_gain_is_no_reason_to_stop_anybody():

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Node
+from services.allocator.policies.contract import JobSnapshot, Node
 from services.allocator.policies.elastic_batch.scalability import (
     Limits,
     Speed,
     Timing,
     core_pool,
-    cores,
+    cores_of_workers,
     device_pool,
-    fitted,
-    prior,
+    fit_timing,
+    prior_timing,
     ps_beside,
     scale_table,
 )
@@ -90,21 +90,21 @@ def test_a_gang_floor_leaves_fewer_devices_out():
 
 
 def test_a_few_speeds_are_enough_to_tell_the_others():
-    found = fitted(seen(TRUE, (8, 1), (64, 1), (64, 4), (16, 16), noise=0.02), reference=64)
+    found = fit_timing(seen(TRUE, (8, 1), (64, 1), (64, 4), (16, 16), noise=0.02), reference=64)
     for each, k in [(32, 2), (48, 8), (8, 12), (64, 16)]:
         assert float(found.rate(each, k)) == pytest.approx(float(TRUE.rate(each, k)), rel=0.12)
 
 
 def test_before_anything_was_seen_more_devices_help_ever_less():
-    scales = scale_table(prior(64).rate, WIDE).scales
+    scales = scale_table(prior_timing(64).rate, WIDE).scales
     gains = np.diff(scales[:8])
     assert (gains > 0).all() and (np.diff(gains) < 0).all()
 
 
 def test_one_speed_moves_the_scale_of_time_and_not_the_shape():
-    found = fitted([Speed(64, 1, 640.0)], reference=64)
+    found = fit_timing([Speed(64, 1, 640.0)], reference=64)
     assert float(found.rate(64, 1)) == pytest.approx(640.0, rel=0.02)
-    guess, table = scale_table(prior(64).rate, WIDE), scale_table(found.rate, WIDE)
+    guess, table = scale_table(prior_timing(64).rate, WIDE), scale_table(found.rate, WIDE)
     assert table.scales == pytest.approx(guess.scales, rel=0.05)
 
 
@@ -115,11 +115,11 @@ def test_speeds_that_are_no_numbers_above_zero_are_passed_over():
         Speed(64, 2, float("inf")),
         Speed(0, 1, 5.0),
     ]
-    assert fitted(nonsense, reference=64) == prior(64)
+    assert fit_timing(nonsense, reference=64) == prior_timing(64)
 
 
 def test_no_time_is_negative_however_odd_the_speeds():
-    found = fitted([Speed(64, 1, 100.0), Speed(64, 2, 1000.0), Speed(8, 4, 1.0)], reference=64)
+    found = fit_timing([Speed(64, 1, 100.0), Speed(64, 2, 1000.0), Speed(8, 4, 1.0)], reference=64)
     assert min(found.step_s, found.sample_s, found.ring_s, found.hop_s) >= 0
 
 
@@ -128,9 +128,9 @@ SIZES = RoleResources(
 )
 
 
-def job(**fields: object) -> JobSeen:
+def job(**fields: object) -> JobSnapshot:
     asked = request(**({"ps": span(2, most=3), "workers": span(4, most=9)} | fields))
-    return JobSeen(key="default.mnist", request=asked, sizes=SIZES, submitted_s=0.0)
+    return JobSnapshot(key="default.mnist", request=asked, sizes=SIZES, submitted_s=0.0)
 
 
 def test_ps_follow_the_ratio_of_the_start_within_their_bounds():
@@ -138,7 +138,7 @@ def test_ps_follow_the_ratio_of_the_start_within_their_bounds():
 
 
 def test_a_price_has_the_chief_and_the_ps_in_it():
-    assert cores(job(), 4) == 250 + 2 * 250 + 4 * 500
+    assert cores_of_workers(job(), 4) == 250 + 2 * 250 + 4 * 500
 
 
 def test_a_unit_divides_every_task_and_what_a_node_has_beside_it_is_lost():

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Learned, Node, Reading, Size, Want
+from services.allocator.policies.contract import JobSnapshot, LossPoint, Node, Reading, Size, Target
 from services.allocator.policies.flowcon.growth import Rules
-from services.allocator.policies.flowcon.policy import boundary, flowcon, interval_s
+from services.allocator.policies.flowcon.policy import flowcon, interval_s, pass_boundary
 from shared.messages import AllocationDecided, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, own, progress, request, resumed
 from tests.allocator.builders import node as told_node
@@ -52,7 +52,7 @@ def readings(
 
 def job(
     name: str, *losses: float | None, where: tuple[str, ...] = ("n1",), **fields: Any
-) -> JobSeen:
+) -> JobSnapshot:
     usual: dict[str, Any] = {
         "request": request(name),
         "sizes": EVEN,
@@ -61,9 +61,9 @@ def job(
         "batch": 32,
         "tasks": tasks(*where),
         "recent": readings(*losses, since=fields.get("since_s", 0.0)),
-        "curve": tuple(Learned(i, loss) for i, loss in enumerate(losses) if loss is not None),
+        "curve": tuple(LossPoint(i, loss) for i, loss in enumerate(losses) if loss is not None),
     }
-    return JobSeen(key=f"default.{name}", **(usual | fields))
+    return JobSnapshot(key=f"default.{name}", **(usual | fields))
 
 
 def node(name: str = "n1", free: float = 0.0, cpu: float = 12.0) -> Node:
@@ -78,7 +78,7 @@ FAST, FLAT = falling(48, 2.0), [5.0] * 48
 TWELVE = Rules(alpha=0.001, interval_s=12.0)
 
 
-def by_job(wants: list[Want]) -> dict[str, Want]:
+def by_job(wants: list[Target]) -> dict[str, Target]:
     return {want.job.partition(".")[2]: want for want in wants}
 
 
@@ -93,7 +93,7 @@ def test_cores_go_from_a_flat_job_to_a_learning_one_without_any_new_task():
     assert sum(_whole(wants).values()) <= 12.0
 
 
-def _whole(wants: dict[str, Want]) -> dict[str, float]:
+def _whole(wants: dict[str, Target]) -> dict[str, float]:
     """Cores of each job of one ps and one worker that changes."""
     return {
         name: s.chief.cpu + s.ps.cpu + s.worker.cpu
@@ -135,7 +135,7 @@ def test_between_two_boundaries_the_answer_does_not_change():
     assert answers[0] != flowcon([node()], jobs, 60.1, TWELVE)
 
 
-def taken(seen: JobSeen, wants: dict[str, Want]) -> JobSeen:
+def taken(seen: JobSnapshot, wants: dict[str, Target]) -> JobSnapshot:
     """The job, once it has what was wanted for it."""
     sizes = wants[seen.request.job].sizes
     assert sizes
@@ -379,4 +379,4 @@ def test_an_empty_cluster_and_no_jobs_are_answered():
 
 
 def test_passes_are_counted_from_the_newest_jobs_start():
-    assert boundary([job("a"), job("b", since_s=5.0)], 31.0, 12.0) == 29.0
+    assert pass_boundary([job("a"), job("b", since_s=5.0)], 31.0, 12.0) == 29.0

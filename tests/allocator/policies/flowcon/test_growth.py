@@ -16,9 +16,9 @@ from services.allocator.policies.flowcon.growth import (
     Sample,
     Timing,
     after_pass,
-    growth,
-    heard,
-    pass_,
+    growth_efficiency,
+    run_pass,
+    timing_after_change,
 )
 
 CORES = 8.0
@@ -34,38 +34,38 @@ def samples(*losses: float | None, every_s: float = 5.0, share: float = 0.5) -> 
 
 
 def test_growth_is_the_change_of_the_normalised_mean_loss_by_second_and_cpu_share():
-    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10) == pytest.approx(
+    assert growth_efficiency(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10) == pytest.approx(
         (3 - 1) / 4 / 10 / 0.5
     )
 
 
 def test_a_rising_loss_counts_as_progress_too():
-    assert growth(samples(1.0, 1.0, 2.0, 2.0), now=20, interval_s=10) == pytest.approx(
+    assert growth_efficiency(samples(1.0, 1.0, 2.0, 2.0), now=20, interval_s=10) == pytest.approx(
         0.5 / 10 / 0.5
     )
 
 
 def test_the_largest_loss_seen_before_the_samples_normalises_as_well():
-    assert growth(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10, largest=8.0) == pytest.approx(
-        2 / 8 / 10 / 0.5
-    )
+    assert growth_efficiency(
+        samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10, largest=8.0
+    ) == pytest.approx(2 / 8 / 10 / 0.5)
 
 
 @pytest.mark.parametrize(
     "losses", [(), (1.0,), (None, None, 1.0, 1.0), (1.0, 1.0, math.nan, math.inf), (0.0,) * 4]
 )
 def test_without_two_intervals_of_usable_losses_there_is_no_growth(losses):
-    assert growth(samples(*losses), now=20, interval_s=10) == 0.0
+    assert growth_efficiency(samples(*losses), now=20, interval_s=10) == 0.0
 
 
 @pytest.mark.parametrize("share", [0.0, math.nan, None])
 def test_without_cpu_there_is_no_growth(share):
-    assert growth(samples(4.0, 2.0, 1.0, 1.0, share=share), now=20, interval_s=10) == 0.0
+    assert growth_efficiency(samples(4.0, 2.0, 1.0, 1.0, share=share), now=20, interval_s=10) == 0.0
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=12), st.floats(), st.floats(0, 100))
 def test_growth_is_a_finite_number_whatever_is_read(losses, share, now):
-    assert 0 <= growth(samples(*losses, share=share), now, 10.0) < math.inf
+    assert 0 <= growth_efficiency(samples(*losses, share=share), now, 10.0) < math.inf
 
 
 # ---------------------------------------------------------------- Algorithm 1
@@ -102,26 +102,26 @@ def test_a_low_reading_moves_a_container_one_list_on_and_another_brings_it_back(
     growth, before, after
 ):
     others = container("b", 0.05)
-    assert lists(pass_([container("a", growth, list_=before), others], CORES, RULES)) == [
+    assert lists(run_pass([container("a", growth, list_=before), others], CORES, RULES)) == [
         after,
         "NL",
     ]
 
 
 def test_growing_containers_share_the_cores_by_their_growth():
-    assert limits(pass_([container("a", 0.06), container("b", 0.03)], CORES, RULES)) == [
+    assert limits(run_pass([container("a", 0.06), container("b", 0.03)], CORES, RULES)) == [
         5.3333,
         2.6667,
     ]
 
 
 def test_a_watched_one_keeps_its_limit_but_its_growth_counts_in_the_sum():
-    judged = pass_([container("a", 0.02, limit=5.0), container("b", 0.06)], CORES, RULES)
+    judged = run_pass([container("a", 0.02, limit=5.0), container("b", 0.06)], CORES, RULES)
     assert lists(judged) == ["WL", "NL"] and limits(judged) == [5.0, 6.0]
 
 
 def test_a_completing_one_keeps_one_part_of_n_plus_one():
-    judged = pass_(
+    judged = run_pass(
         [container("a", 0.001, list_="WL"), container("b", 0.05), container("c", 0.05)],
         CORES,
         RULES,
@@ -133,22 +133,24 @@ def test_a_completing_one_keeps_one_part_of_n_plus_one():
 
 def test_limits_are_fractions_of_a_core_with_a_floor():
     assert (
-        limits(pass_([container("a", 0.04), container("b", 90.0)], CORES, RULES))[0]
+        limits(run_pass([container("a", 0.04), container("b", 90.0)], CORES, RULES))[0]
         == RULES.floor_cpu
     )
 
 
 def test_where_nobody_grows_no_limit_changes():
-    judged = pass_(
+    judged = run_pass(
         [container("a", limit=3.0, list_="WL"), container("b", limit=5.0, list_="CL")], CORES, RULES
     )
     assert limits(judged) == [3.0, 5.0]
 
 
 def test_limits_are_lifted_in_the_pass_after_the_last_one_is_completing():
-    first = pass_([container("a", 0.01, 2.0, "CL"), container("b", 0.01, 3.0, "WL")], CORES, RULES)
+    first = run_pass(
+        [container("a", 0.01, 2.0, "CL"), container("b", 0.01, 3.0, "WL")], CORES, RULES
+    )
     assert lists(first) == ["CL", "CL"] and limits(first) == [4.0, 4.0]
-    assert limits(pass_(first, CORES, RULES)) == [CORES, CORES]
+    assert limits(run_pass(first, CORES, RULES)) == [CORES, CORES]
 
 
 # ---------------------------------------------------------------- Algorithm 2
@@ -168,7 +170,7 @@ def test_the_interval_doubles_with_each_pass_in_which_all_are_completing():
 @pytest.mark.parametrize("names", ["abc", "a"], ids=["arrival", "departure"])
 def test_who_comes_or_goes_ends_the_back_off_and_calls_a_pass_at_once(names):
     resting = Timing(interval_s=80, due_s=500, names=frozenset("ab"))
-    assert heard(resting, frozenset("ab"), 105, RULES) == resting
-    assert heard(resting, frozenset(names), 105, RULES) == Timing(
+    assert timing_after_change(resting, frozenset("ab"), 105, RULES) == resting
+    assert timing_after_change(resting, frozenset(names), 105, RULES) == Timing(
         interval_s=10, due_s=105, names=frozenset(names)
     )

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Size, Target
 from services.allocator.policies.optimus.policy import (
     Candidate,
     Rules,
-    allotted,
-    chosen,
-    gain,
+    allot_sizes,
+    choose_nodes,
     optimus,
-    remaining,
-    total,
+    remaining_examples,
+    task_gain,
+    total_resources,
 )
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed, size, span
@@ -189,11 +189,11 @@ def _sits(used: list[list[float]], nodes: Sequence[Resources], node: int, task: 
 @given(st.integers(0, 10**9))
 def test_counts_and_nodes_are_those_of_the_authors_rule(seed):
     jobs, nodes = world(seed)
-    cluster = total((node, 1) for node in nodes)
+    cluster = total_resources((node, 1) for node in nodes)
     counts = slow_counts(jobs, cluster)
-    sizes = allotted(jobs, cluster, cluster)
+    sizes = allot_sizes(jobs, cluster, cluster)
     assert {key: (size.ps, size.workers) for key, size in sizes.items()} == counts
-    stand = chosen(jobs, sizes, {str(n): node for n, node in enumerate(nodes)})
+    stand = choose_nodes(jobs, sizes, {str(n): node for n, node in enumerate(nodes)})
     named = slow_nodes(jobs, counts, nodes)
     assert stand == {key: tuple([str(n) for n in at] for at in both) for key, both in named.items()}
 
@@ -208,8 +208,8 @@ def test_a_gain_is_seconds_for_the_amount_of_the_dominant_resource():
         worker=Resources(cpu=3, memory_gib=5, gpu=2),
         most=FAR,
     )
-    assert gain(job, "ps", 10.0, 12.5, cluster) == pytest.approx(20.0 / 5)
-    assert gain(job, "worker", 10.0, 12.5, cluster) == pytest.approx(20.0 / 2)
+    assert task_gain(job, "ps", 10.0, 12.5, cluster) == pytest.approx(20.0 / 5)
+    assert task_gain(job, "worker", 10.0, 12.5, cluster) == pytest.approx(20.0 / 2)
 
 
 def test_a_bound_stops_one_kind_of_task_and_not_the_other():
@@ -219,7 +219,7 @@ def test_a_bound_stops_one_kind_of_task_and_not_the_other():
         for job in jobs
     ]
     huge = Resources(cpu=10_000, memory_gib=10_000, gpu=10_000)
-    assert set(allotted(bounded, huge, huge).values()) == {Size(2, 3)}
+    assert set(allot_sizes(bounded, huge, huge).values()) == {Size(2, 3)}
 
 
 # ---------------------------------------------------------------- the policy
@@ -231,14 +231,14 @@ def true_speed(size: Size) -> float:
     return 32 / (0.5 / size.workers + 0.02 + 0.02 * size.workers / size.ps + 0.002 * size.ps)
 
 
-def seen(job: str = "a", at: float = 0.0, **fields: Any) -> JobSeen:
+def seen(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
     usual = {"ps": span(1, most=12), "workers": span(1, most=12)}
-    return JobSeen(
+    return JobSnapshot(
         key=f"default.{job}", request=request(job, **(usual | fields)), sizes=TASKS, submitted_s=at
     )
 
 
-def having(job: JobSeen, want: Want, now: float, done: int = 0) -> JobSeen:
+def having(job: JobSnapshot, want: Target, now: float, done: int = 0) -> JobSnapshot:
     """The job once it has run at its new size for a while, and told its speed there."""
     roles = [*["ps"] * want.ps, *["worker"] * want.workers]
     plans = [
@@ -269,7 +269,7 @@ def having(job: JobSeen, want: Want, now: float, done: int = 0) -> JobSeen:
     )
 
 
-def nodes(cpu: float, jobs: Sequence[JobSeen] = ()) -> list[Node]:
+def nodes(cpu: float, jobs: Sequence[JobSnapshot] = ()) -> list[Node]:
     used = sum(t.resources.cpu for job in jobs for t in job.tasks)
     return [
         Node("n0", Resources(cpu=cpu - used, memory_gib=100), Resources(cpu=cpu, memory_gib=100))
@@ -277,8 +277,8 @@ def nodes(cpu: float, jobs: Sequence[JobSeen] = ()) -> list[Node]:
 
 
 def story(
-    job: JobSeen, cpu: float, upto_s: int, every_s: int = 60
-) -> tuple[JobSeen, list[tuple[int, Want]]]:
+    job: JobSnapshot, cpu: float, upto_s: int, every_s: int = 60
+) -> tuple[JobSnapshot, list[tuple[int, Target]]]:
     """Ask the policy every so often; the changes it asked for, and when."""
     changes = []
     for now in range(0, upto_s, every_s):
@@ -330,17 +330,18 @@ def test_everybody_has_one_of_each_before_anybody_has_more():
 
 def test_a_job_in_flight_is_left_alone_and_its_room_too():
     flying = replace(
-        having(seen(), Want(job="default.a", ps=2, workers=2, batch=32, reason=""), 0.0), busy=True
+        having(seen(), Target(job="default.a", ps=2, workers=2, batch=32, reason=""), 0.0),
+        busy=True,
     )
     wants = optimus(nodes(6, [flying]), [flying, seen("b", at=1)], 700.0)
     assert [(w.job, w.ps, w.workers) for w in wants] == [("default.b", 1, 1)]
 
 
 def test_what_remains_is_what_was_asked_for_unless_convergence_is_the_end():
-    want = Want(job="default.a", ps=1, workers=1, batch=32, reason="")
+    want = Target(job="default.a", ps=1, workers=1, batch=32, reason="")
     job = having(seen(epochs=100), want, 0.0, done=200_000)
-    assert remaining(job, Rules()) == 800_000
-    assert remaining(job, Rules(until_converged=True)) == 20 * 10_000
+    assert remaining_examples(job, Rules()) == 800_000
+    assert remaining_examples(job, Rules(until_converged=True)) == 20 * 10_000
 
 
 @settings(max_examples=60, deadline=None)
@@ -348,7 +349,7 @@ def test_what_remains_is_what_was_asked_for_unless_convergence_is_the_end():
 def test_no_more_is_promised_than_there_is(cpu, sizes, now):
     jobs = []
     for i, n in enumerate(sizes):
-        want = Want(job=f"default.j{i}", ps=n, workers=n, batch=32, reason="")
+        want = Target(job=f"default.j{i}", ps=n, workers=n, batch=32, reason="")
         jobs.append(having(seen(f"j{i}", at=i), want, 0.0) if n else seen(f"j{i}", at=i))
     held = sum(len(job.tasks) for job in jobs)
     wants = {w.job: w for w in optimus(nodes(cpu + held, jobs), jobs, now)}
@@ -360,7 +361,7 @@ def test_no_more_is_promised_than_there_is(cpu, sizes, now):
 def test_nonsense_moves_nobody():
     odd = (Observed(1, 1, 32, float("nan")), Observed(2, 2, 32, -5.0), Observed(3, 3, 32, math.inf))
     job = replace(
-        having(seen(), Want(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0),
+        having(seen(), Target(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0),
         observed=odd,
     )
     assert all(w.ps >= 1 and w.workers >= 1 for w in optimus(nodes(10, [job]), [job], 700.0))

@@ -17,29 +17,29 @@ from services.allocator.models.speed import Array
 from services.allocator.policies.contract import PAUSE_S
 from services.allocator.policies.weir import aging
 from services.allocator.policies.weir.aging import (
-    AGAIN,
-    SHARE,
-    Stays,
-    everybody,
-    through_s,
-    urgent,
-    usual_s,
+    QUANTILE,
+    RECURRING_SHARE,
+    SojournInputs,
+    all_arrivals,
+    fcfs_sojourn_s,
+    overdue_jobs,
+    typical_sojourn_s,
 )
 
 
-def waiting(asked_s: Array, work_s: Array, pause_s: float = 0.0) -> Stays:
+def waiting(asked_s: Array, work_s: Array, pause_s: float = 0.0) -> SojournInputs:
     """At its least size each takes as long as with the whole cluster."""
     none, all_ = np.zeros(len(work_s)), np.ones(len(work_s))
-    return Stays(asked_s, work_s, none, work_s, all_ > 0, pause_s * all_)
+    return SojournInputs(asked_s, work_s, none, work_s, all_ > 0, pause_s * all_)
 
 
 def late(asked_s: list[float], work_s: list[float], now: float, pause_s: float = 0.0) -> list[int]:
     stays = waiting(np.array(asked_s), np.array(work_s), pause_s)
-    return urgent(stays, *everybody(stays, []), now)
+    return overdue_jobs(stays, *all_arrivals(stays, []), now)
 
 
 def test_first_come_first_served_makes_a_job_wait_for_those_before_it():
-    assert through_s(np.array([0.0, 1.0, 20.0]), np.array([4.0, 3.0, 2.0])).tolist() == [
+    assert fcfs_sojourn_s(np.array([0.0, 1.0, 20.0]), np.array([4.0, 3.0, 2.0])).tolist() == [
         4.0,
         6.0,
         2.0,
@@ -48,10 +48,12 @@ def test_first_come_first_served_makes_a_job_wait_for_those_before_it():
 
 def test_while_jobs_keep_coming_the_first_of_them_are_expected_once_more():
     asked_s, work_s = np.arange(10.0), np.full(10, 2.0)
-    found = [usual_s(waiting(asked_s, work_s), asked_s, work_s, now) for now in (10.0, 1000.0)]
-    again = sum(asked_s <= AGAIN * 10.0)
+    found = [
+        typical_sojourn_s(waiting(asked_s, work_s), asked_s, work_s, now) for now in (10.0, 1000.0)
+    ]
+    again = sum(asked_s <= RECURRING_SHARE * 10.0)
     expected = [np.concatenate([2.0 + asked_s, 12.0 + asked_s[:again]]), 2.0 + asked_s]
-    assert found == pytest.approx([float(np.quantile(times, SHARE)) for times in expected])
+    assert found == pytest.approx([float(np.quantile(times, QUANTILE)) for times in expected])
 
 
 def test_who_would_end_too_late_goes_first_the_most_urgent_before_the_others():
@@ -85,7 +87,8 @@ SECONDS = st.none() | st.floats(0.1, 300.0)
 def pauses_of(*jobs: Told) -> list[float]:
     own, over = (np.array([math.nan if job[n] is None else job[n] for job in jobs]) for n in (1, 2))
     return [
-        float(pause_s) for pause_s in aging.pauses(own, np.array([job[0] for job in jobs]), over)
+        float(pause_s)
+        for pause_s in aging.estimate_pauses(own, np.array([job[0] for job in jobs]), over)
     ]
 
 

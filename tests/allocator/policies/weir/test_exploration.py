@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import total_of
-from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
-from services.allocator.policies.weir.exploration import longest, tries
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Quota, Size
+from services.allocator.policies.weir.exploration import exploration_candidates, explored_sizes
 from services.allocator.policies.weir.job_rows import JobRow, fit_rows
-from services.allocator.policies.weir.market import Field, Jobs
-from services.allocator.policies.weir.policy import largest, rounded, weir
+from services.allocator.policies.weir.market import JobArrays, Market
+from services.allocator.policies.weir.policy import largest_node, two_digits, weir
 from services.allocator.steps.payback import payback_of
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
@@ -47,7 +47,7 @@ def nodes(free: int, held: int = 4) -> list[Node]:
 
 def running(
     name: str = "one", at: Observed = IN_PASSES[-1], left: float = 1e9, **fields: object
-) -> JobSeen:
+) -> JobSnapshot:
     """At a size that it has shown the speed of. Each example teaches alike, however large the
     batch.
     """
@@ -75,7 +75,7 @@ def running(
         TaskPlan(role="worker", index=n, serial=n, node=f"n{n // 4}", resources=DEVICE)
         for n in range(at.workers)
     )
-    seen = JobSeen(
+    seen = JobSnapshot(
         key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0, size=Size(0, at.workers)
     )
     ran = replace(
@@ -90,13 +90,13 @@ def running(
     return replace(ran, **fields)
 
 
-def wanted(there: list[Node], *jobs: JobSeen) -> dict[str, int]:
+def wanted(there: list[Node], *jobs: JobSnapshot) -> dict[str, int]:
     return {want.job.removeprefix("default."): want.workers for want in weir(there, jobs, NOW)}
 
 
 def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
     [want] = weir(nodes(12), [running()], NOW)
-    assert want.workers == 32 and want.faster and want.faster > 1.2
+    assert want.workers == 32 and want.speedup and want.speedup > 1.2
     assert want.reason.startswith("tries 0 ps and 32 workers in room that is free: ")
 
 
@@ -157,7 +157,7 @@ def test_while_another_job_of_its_program_is_about_to_tell_something_nobody_trie
     assert wanted(nodes(24, held=8), running(), other)["one"] == 16
 
 
-def of(digit: str, job: JobSeen) -> JobSeen:
+def of(digit: str, job: JobSnapshot) -> JobSnapshot:
     """Of another program."""
     program = Program(name=f"{digit}.py", digest="sha256-" + digit * 64)
     return replace(job, request=replace(job.request, program=program))
@@ -173,7 +173,7 @@ def test_of_two_programs_the_one_tries_that_has_a_job_with_most_left_to_do_where
     assert wanted(nodes(8, held=12), *jobs) == {"small": 16, "middle": 32, "large": 32}
 
 
-def waiting(name: str, most: int, **fields: object) -> JobSeen:
+def waiting(name: str, most: int, **fields: object) -> JobSnapshot:
     job = of(
         "2", running(name, size=None, tasks=(), batch=0, progress=None, pause_s=None, observed=())
     )
@@ -205,9 +205,9 @@ def test_what_a_job_holds_that_is_given_nothing_is_not_free():
 
 def test_a_size_is_tried_whole_or_not_at_all():
     [want] = weir(nodes(12), [running()], NOW)
-    part = want.cut(Size(0, 28), 12800, "as far as there is room")
+    part = want.shrunk_to(Size(0, 28), 12800, "as far as there is room")
     assert not payback_of(
-        running(), part.size, part.batch, AT_ONCE, part.faster, part.speed_now
+        running(), part.size, part.batch, AT_ONCE, part.speedup, part.speed_now
     ).pays
 
 
@@ -219,13 +219,15 @@ def test_devices_that_one_node_could_hold_are_tried_on_one():
     [want] = weir(
         there, [replace(one, observed=tuple(replace(o, nodes=1) for o in IN_PASSES))], NOW
     )
-    assert (want.workers, want.apart) == (32, 1.0)
+    assert (want.workers, want.speedup_if_spread) == (32, 1.0)
 
 
-def with_rows(there: list[Node], jobs: tuple[JobSeen, ...], kept: bool) -> list[JobSeen]:
+def with_rows(there: list[Node], jobs: tuple[JobSnapshot, ...], kept: bool) -> list[JobSnapshot]:
     """`kept`: as they are read again where the allocator has stored them."""
     held = [task.resources for job in jobs for task in job.tasks]
-    rows = fit_rows(jobs, rounded(total_of([node.free for node in there] + held)), largest(there))
+    rows = fit_rows(
+        jobs, two_digits(total_of([node.free for node in there] + held)), largest_node(there)
+    )
     if kept:
         rows = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
     return [replace(job, model=row) for job, row in zip(jobs, rows, strict=True)]
@@ -277,28 +279,28 @@ def test_with_rows_that_were_kept_the_same_is_tried_as_without(there, jobs, trie
         want.job.removeprefix("default."): want.workers for want in wants if "tries" in want.reason
     } == tried
     again = weir(there, with_rows(there, jobs, kept), NOW)
-    assert [replace(want, lesser=None) for want in again] == [
-        replace(want, lesser=None) for want in wants
+    assert [replace(want, describe_partial=None) for want in again] == [
+        replace(want, describe_partial=None) for want in wants
     ]
     for one, other in zip(again, wants, strict=True):
         if "tries" in other.reason:
-            parts = [want.cut(Size(0, 28), want.batch, "so") for want in (one, other)]
-            assert parts[0].faster == parts[1].faster == 1.0
+            parts = [want.shrunk_to(Size(0, 28), want.batch, "so") for want in (one, other)]
+            assert parts[0].speedup == parts[1].speedup == 1.0
 
 
-def field_of(jobs: Sequence[JobSeen]) -> Field:
-    table = Jobs(jobs, [job.model for job in with_rows(nodes(8), jobs, False)])
-    return Field(table, table.may_change())
+def field_of(jobs: Sequence[JobSnapshot]) -> Market:
+    table = JobArrays(jobs, [job.model for job in with_rows(nodes(8), jobs, False)])
+    return Market(table, table.changeable_places())
 
 
 def test_what_is_tried_takes_from_the_room_of_those_after_it_and_no_more_than_the_quota_of_its_own():
     """`tries` itself is told what is left to each."""
     jobs = running("large", left=9e8), of("1", running("middle", left=5e8))
     field = field_of(jobs)
-    places = longest(field)
+    places = exploration_candidates(field)
     assert places == [0, 1]
     changing = replace(jobs[0], key="default.changing", busy=True)
-    assert longest(field_of((*jobs, changing))) == [1]
+    assert exploration_candidates(field_of((*jobs, changing))) == [1]
     for devices, found in (
         ((40, 40), [0, 1]),
         ((16, 40), [0, 1]),
@@ -307,7 +309,7 @@ def test_what_is_tried_takes_from_the_room_of_those_after_it_and_no_more_than_th
         ((0, 0), []),
     ):
         left = np.array([[64.0, 64.0, float(count)] for count in devices])
-        tried = tries(field, places, left, NOW)
+        tried = explored_sizes(field, places, left, NOW)
         assert sorted(tried) == found and all(config.workers == 32 for config in tried.values())
         assert left.tolist() == [[64.0, 64.0, float(count)] for count in devices], (
             "it is left as it was"

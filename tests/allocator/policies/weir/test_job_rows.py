@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.models.programs import models, program
+from services.allocator.models.programs import program_fits, program_key
 from services.allocator.placement.amounts import total_of
-from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
+from services.allocator.policies.contract import JobSnapshot, Node, Observed, Size, Target
 from services.allocator.policies.registry import POLICIES
-from services.allocator.policies.weir.job_rows import JobRow, Numbers, fit_rows, measured, rows_of
-from services.allocator.policies.weir.policy import largest, rounded, weir
+from services.allocator.policies.weir.job_rows import (
+    JobRow,
+    Numbers,
+    fit_rows,
+    measured_speed,
+    rows_of,
+)
+from services.allocator.policies.weir.policy import largest_node, two_digits, weir
 from services.allocator.policies.weir.staircase import COLUMNS, Config
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import request, span
@@ -31,23 +37,23 @@ class Question(NamedTuple):
     """A call of the policy."""
 
     cluster: Sequence[Node]
-    jobs: Sequence[JobSeen]
+    jobs: Sequence[JobSnapshot]
     now: float
 
-    def with_rows(self, rows: Sequence[JobRow]) -> list[Want]:
+    def with_rows(self, rows: Sequence[JobRow]) -> list[Target]:
         jobs = [replace(job, model=row) for job, row in zip(self.jobs, rows, strict=True)]
         return weir(self.cluster, jobs, self.now)
 
-    def without_rows(self) -> list[Want]:
+    def without_rows(self) -> list[Target]:
         return weir(self.cluster, self.jobs, self.now)
 
     def there(self) -> Resources:
         """What is free on the nodes, and what the jobs hold."""
         held = [task.resources for job in self.jobs for task in job.tasks]
-        return rounded(total_of([node.free for node in self.cluster] + held))
+        return two_digits(total_of([node.free for node in self.cluster] + held))
 
     def rows(self) -> list[JobRow]:
-        return fit_rows(self.jobs, self.there(), largest(self.cluster))
+        return fit_rows(self.jobs, self.there(), largest_node(self.cluster))
 
 
 @pytest.fixture(params=range(6))
@@ -55,7 +61,7 @@ def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """What the policy is asked in a random cluster, in which jobs come, run, and report."""
     found: list[Question] = []
 
-    def recorded(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    def recorded(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
         found.append(Question(cluster, [replace(job, model=None) for job in jobs], now))
         return weir(cluster, jobs, now)
 
@@ -81,13 +87,15 @@ def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return found
 
 
-def told(wants: Sequence[Want]) -> Iterator[Any]:
+def told(wants: Sequence[Target]) -> Iterator[Any]:
     """All of each want, and what it says of one worker less."""
     for want in wants:
         less = want
-        if want.lesser and want.workers > 1:
-            less = want.cut(Size(want.ps, want.workers - 1), want.batch, "so")
-        yield msgspec.to_builtins([replace(want, lesser=None), replace(less, lesser=None)])
+        if want.describe_partial and want.workers > 1:
+            less = want.shrunk_to(Size(want.ps, want.workers - 1), want.batch, "so")
+        yield msgspec.to_builtins(
+            [replace(want, describe_partial=None), replace(less, describe_partial=None)]
+        )
 
 
 def test_with_rows_that_were_kept_the_same_is_wanted_as_without(questions: list[Question]) -> None:
@@ -114,9 +122,9 @@ def test_a_row_is_of_its_job_and_its_program_s_model_alone(questions: list[Quest
     sums.
     """
     asked = questions[-1]
-    there, node = asked.there(), largest(asked.cluster)
-    fits = models(asked.jobs)
-    alone = [rows_of([job], [fits[program(job)]], there, node)[0] for job in asked.jobs]
+    there, node = asked.there(), largest_node(asked.cluster)
+    fits = program_fits(asked.jobs)
+    alone = [rows_of([job], [fits[program_key(job)]], there, node)[0] for job in asked.jobs]
     for one, beside in zip(alone, asked.rows(), strict=True):
         for name in ("numbers", "steps", "untried"):
             own, other = (np.frombuffer(getattr(row, name)) for row in (one, beside))
@@ -138,13 +146,13 @@ def test_where_one_job_has_no_row_or_one_of_another_cluster_all_are_made_anew(la
 # ---------------------------------------------------------------- what is in a row
 
 
-def waiting(name: str) -> JobSeen:
+def waiting(name: str) -> JobSnapshot:
     asked = request(job=name, ps=span(1, 1, 2), workers=span(1, 1, 8), batch=span(32, 32))
     asked = replace(asked, resources=SIZES, epochs=4, priority=1)
-    return JobSeen(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=7.0)
+    return JobSnapshot(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=7.0)
 
 
-def running(name: str, workers: int, seen: tuple[Observed, ...] = SEEN) -> JobSeen:
+def running(name: str, workers: int, seen: tuple[Observed, ...] = SEEN) -> JobSnapshot:
     report = ProgressReported(
         job=name, uid=1, step=1, epoch=0, samples=1000, total_samples=8000, samples_per_second=100.0
     )
@@ -157,7 +165,7 @@ def running(name: str, workers: int, seen: tuple[Observed, ...] = SEEN) -> JobSe
     return replace(had, progress=report, observed=seen, pause_s=3.0)
 
 
-def row(job: JobSeen, there: Resources = THERE) -> tuple[Numbers, list[Config], list[Config]]:
+def row(job: JobSnapshot, there: Resources = THERE) -> tuple[Numbers, list[Config], list[Config]]:
     """Its numbers, its staircase, and what it may try."""
     (found,) = fit_rows([job], there, NODE)
     numbers = np.frombuffer(found.numbers).tolist()
@@ -231,5 +239,5 @@ def test_a_speed_was_measured_where_it_stood_on_as_many_nodes_or_nobody_knows_on
         ((apart,), None),
         ((alone, unknown, apart), 150.0),
     ):
-        assert measured(running("one", 1, seen), Size(1, 1)) == speed
-    assert measured(running("one", 1, (alone,)), Size(1, 2)) is None
+        assert measured_speed(running("one", 1, seen), Size(1, 1)) == speed
+    assert measured_speed(running("one", 1, (alone,)), Size(1, 2)) is None

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.models.fitting import fit
-from services.allocator.models.programs import program
-from services.allocator.policies.contract import JobSeen, Kin, Size
+from services.allocator.models.fitting import fit_model
+from services.allocator.models.programs import program_key
+from services.allocator.policies.contract import JobSnapshot, ProgramHistory, Size
 from services.allocator.policies.weir import market
 from services.allocator.policies.weir.job_rows import JobRow, Numbers
-from services.allocator.policies.weir.market import Field, Jobs
+from services.allocator.policies.weir.market import JobArrays, Market
 from services.allocator.policies.weir.staircase import Config
 from shared.messages import Program, Resources
 from tests.allocator.builders import EVEN, request
@@ -29,15 +29,15 @@ from tests.allocator.builders import EVEN, request
 CLUSTER = Resources(cpu=8)
 STEPS = tuple(Config(1, n, 32, n, 0.0, 0.0, n / 8, 10.0 * n) for n in (1, 2, 4))
 """An eighth of the cluster a worker, and ten examples/s: 80 for all of it."""
-PAUSED = Kin(pause_s=2.0)
+PAUSED = ProgramHistory(pause_s=2.0)
 """Two seconds are what a job of the program pauses that has not paused yet."""
 
 
-def job(name: str, size: Size | None = None, **fields: Any) -> JobSeen:
+def job(name: str, size: Size | None = None, **fields: Any) -> JobSnapshot:
     """A job of a program of its own."""
     own = Program(name=name, digest=f"sha256-{name.encode().hex():0>64}")
-    fields = {"kin": PAUSED} | fields
-    return JobSeen(
+    fields = {"history": PAUSED} | fields
+    return JobSnapshot(
         key=f"default.{name}",
         request=request(name, program=own),
         sizes=EVEN,
@@ -47,7 +47,7 @@ def job(name: str, size: Size | None = None, **fields: Any) -> JobSeen:
     )
 
 
-def row(job: JobSeen, left: float = math.nan, **fields: float) -> JobRow:
+def row(job: JobSnapshot, left: float = math.nan, **fields: float) -> JobRow:
     """`left`: examples that remain."""
     workers = job.size.workers if job.size else 0
     numbers = Numbers(*[0.0] * len(Numbers._fields))._replace(
@@ -63,8 +63,10 @@ def row(job: JobSeen, left: float = math.nan, **fields: float) -> JobRow:
         left=left,
         epochs=job.request.epochs,
         epoch=math.nan,
-        kin_epoch=job.kin.epoch_samples or math.nan if job.kin else math.nan,
-        kin_pause_s=math.nan if job.kin is None or job.kin.pause_s is None else job.kin.pause_s,
+        kin_epoch=job.history.epoch_samples or math.nan if job.history else math.nan,
+        kin_pause_s=math.nan
+        if job.history is None or job.history.pause_s is None
+        else job.history.pause_s,
         ps=float(workers > 0),
         workers=workers,
         batch=32,
@@ -72,8 +74,8 @@ def row(job: JobSeen, left: float = math.nan, **fields: float) -> JobRow:
     return JobRow(
         there=CLUSTER,
         node=CLUSTER,
-        fitted=fit([]),
-        program=program(job),
+        fitted=fit_model([]),
+        program=program_key(job),
         digest=job.request.program.digest,
         numbers=np.array(numbers._replace(**fields)).tobytes(),
         steps=np.array(STEPS).tobytes(),
@@ -84,7 +86,7 @@ def row(job: JobSeen, left: float = math.nan, **fields: float) -> JobRow:
 JOBS = (
     job("waits"),
     job("new"),
-    job("paused", Size(1, 2), since_s=100.0, pause_s=4.0, kin=None),
+    job("paused", Size(1, 2), since_s=100.0, pause_s=4.0, history=None),
     job("never-paused", Size(1, 1), since_s=100.0),
 )
 
@@ -92,10 +94,12 @@ JOBS = (
 LEFT = (240.0, math.nan, 240.0, 240.0)
 
 
-def field(jobs: Sequence[JobSeen] = JOBS, lefts: Sequence[float] = LEFT, **fields: float) -> Field:
+def field(
+    jobs: Sequence[JobSnapshot] = JOBS, lefts: Sequence[float] = LEFT, **fields: float
+) -> Market:
     rows = [row(one, left, **fields) for one, left in zip(jobs, lefts, strict=True)]
-    table = Jobs(jobs, rows)
-    return Field(table, table.may_change())
+    table = JobArrays(jobs, rows)
+    return Market(table, table.changeable_places())
 
 
 def test_how_long_each_takes_is_in_seconds_of_its_first_and_last_step() -> None:
@@ -114,25 +118,25 @@ def test_how_long_each_takes_is_in_seconds_of_its_first_and_last_step() -> None:
 def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_median_one() -> None:
     """Work is in seconds of the whole cluster, the start of who waits included."""
     [queue] = field().queues
-    assert queue.stays.left_s.tolist() == [3.25, 3.25, 3.0, 3.0]
+    assert queue.sojourn.left_s.tolist() == [3.25, 3.25, 3.0, 3.0]
     [alike] = field(lefts=[math.nan] * 4).queues
-    assert alike.stays.left_s.tolist() == [1.25, 1.25, 1.0, 1.0], "nothing is known of any"
+    assert alike.sojourn.left_s.tolist() == [1.25, 1.25, 1.0, 1.0], "nothing is known of any"
 
 
 def test_who_paused_grows_when_that_is_little_beside_what_it_gains() -> None:
-    settles = field().settles_s
+    settles = field().settled_s
     assert settles.tolist() == [
         -math.inf,
         -math.inf,
         pytest.approx(100.0 + 4.0 / (2 * 0.5)),
         -math.inf,
     ]
-    early, late = field().offers(103.0)[2], field().offers(105.0)[2]
+    early, late = field().step_offers(103.0)[2], field().step_offers(105.0)[2]
     assert np.isneginf(early[2]) and not np.isneginf(late[2]) and not np.isneginf(early[:2]).any()
 
 
 def test_growth_leaves_something_while_jobs_come() -> None:
-    leaves = field(spare_cpu=1.0).leaves
+    leaves = field(spare_cpu=1.0).reserved_room
     grows = [[False, True, True], [False, True, True], [False, False, True], [False, True, True]]
     assert leaves(5.0).steps.tolist() == grows, "beyond what each has"
     assert leaves(5.0).spare.tolist() == [[1.0, 0.0, 0.0]] * 4
@@ -157,12 +161,12 @@ def test_steps_that_do_not_repay_a_pause_are_left_out_and_the_fastest_of_them_is
     """
     found = field([job("one", Size(1, 1))], [left])
     assert found.stairs.speeds[0].tolist()[: len(offered)] == [speed for speed in offered if speed]
-    assert found.last.tolist() == [np.count_nonzero(offered) - 1]
-    assert Config.of_row(found.unrepaid[0].tolist()).speed == unrepaid
+    assert found.last_step.tolist() == [np.count_nonzero(offered) - 1]
+    assert Config.of_row(found.unrepaid_steps[0].tolist()).speed == unrepaid
 
 
 def test_a_job_that_waits_is_offered_all_its_steps_however_little_is_left_of_it() -> None:
-    assert field([job("one")], [5.0]).last.tolist() == [2]
+    assert field([job("one")], [5.0]).last_step.tolist() == [2]
 
 
 def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_without_it() -> (
@@ -171,31 +175,34 @@ def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_
     jobs = (job("busy", Size(1, 1), busy=True), *JOBS)
     rows = [row(one, 240.0) for one in jobs]
     rows[1] = replace(rows[1], steps=b"")
-    table = Jobs(jobs, rows)
-    assert table.may_change().tolist() == [2, 3, 4]
-    found = Field(table, table.may_change())
+    table = JobArrays(jobs, rows)
+    assert table.changeable_places().tolist() == [2, 3, 4]
+    found = Market(table, table.changeable_places())
     assert [one.request.job for one in found.jobs] == ["new", "paused", "never-paused"]
-    alone = Jobs(jobs[2:], rows[2:])
-    assert found.offers(105.0).tolist() == Field(alone, alone.may_change()).offers(105.0).tolist()
+    alone = JobArrays(jobs[2:], rows[2:])
+    assert (
+        found.step_offers(105.0).tolist()
+        == Market(alone, alone.changeable_places()).step_offers(105.0).tolist()
+    )
 
 
 def test_before_a_job_tells_what_is_left_its_program_s_epochs_do() -> None:
     """Of jobs that are over, and rather of those that run; else nobody knows."""
-    over = Kin(epoch_samples=100.0)
-    runs, new = job("runs", Size(1, 1), kin=over), job("new", kin=over)
+    over = ProgramHistory(epoch_samples=100.0)
+    runs, new = job("runs", Size(1, 1), history=over), job("new", history=over)
     new = replace(new, request=replace(runs.request, epochs=3))
     stranger = job("stranger")
     rows = [row(runs, 40.0, epoch=50.0), row(new), row(stranger)]
-    assert Jobs([runs, new], rows[:2]).left.tolist() == [40.0, 150.0]
-    assert Jobs([new], rows[1:2]).left.tolist() == [300.0]
-    assert np.isnan(Jobs([runs, stranger], [rows[0], rows[2]]).left).tolist() == [False, True]
+    assert JobArrays([runs, new], rows[:2]).left.tolist() == [40.0, 150.0]
+    assert JobArrays([new], rows[1:2]).left.tolist() == [300.0]
+    assert np.isnan(JobArrays([runs, stranger], [rows[0], rows[2]]).left).tolist() == [False, True]
 
 
 SIZES = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=12)
 
 
 def prices(sizes: list[float], elasticity: float, weight: float = 1.0) -> list[float]:
-    found = market.prices(np.array(sizes), elasticity, np.full(len(sizes), weight))
+    found = market.work_prices(np.array(sizes), elasticity, np.full(len(sizes), weight))
     return [float(price) for price in found]
 
 

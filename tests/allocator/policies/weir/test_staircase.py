@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.models.fitting import Prior, fit
+from services.allocator.models.fitting import Prior, fit_model
 from services.allocator.models.speed import Array, Fit
-from services.allocator.policies.contract import JobSeen, Observed, Size
+from services.allocator.policies.contract import JobSnapshot, Observed, Size
 from services.allocator.policies.weir.staircase import (
-    ALIKE,
     FLOOR_COST,
+    SLOPE_TOLERANCE,
     Config,
-    asked_of,
-    batches,
-    beside,
-    counts,
-    hulls,
+    batch_sizes,
+    build_staircases,
+    concave_hulls,
     larger_sizes,
-    staircases,
+    size_bounds,
+    task_counts,
+    with_present_config,
 )
 from shared.messages import ProgressReported, Resources, RoleResources
 from tests.allocator.builders import request, span
@@ -36,7 +36,7 @@ Point = tuple[float, float]
 
 def on_hull(points: list[Point]) -> list[Point]:
     cost, speed = np.array(points, dtype=float).reshape(1, -1, 2).transpose(2, 0, 1)
-    return [points[n] for n in hulls(cost, speed, np.zeros((1, 2)))[0]]
+    return [points[n] for n in concave_hulls(cost, speed, np.zeros((1, 2)))[0]]
 
 
 POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 100)), max_size=12)
@@ -62,9 +62,9 @@ def test_a_job_that_never_moves_has_no_hull():
 def test_each_step_gains_less_for_its_cost_or_alike_and_nothing_lies_above(points):
     found = on_hull([(float(c), float(s)) for c, s in points])
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise([(0.0, 0.0), *found])]
-    assert all(later <= earlier * ALIKE + 1e-9 for earlier, later in pairwise(slopes))
+    assert all(later <= earlier * SLOPE_TOLERANCE + 1e-9 for earlier, later in pairwise(slopes))
     for cost, speed in points:
-        assert speed <= _height(found, cost) * ALIKE ** len(found) + 1e-9
+        assert speed <= _height(found, cost) * SLOPE_TOLERANCE ** len(found) + 1e-9
 
 
 def _height(found: list[Point], cost: float) -> float:
@@ -84,10 +84,10 @@ SPANS = st.builds(
     *[st.integers(1, 12)] * 3,
 )
 SEEN = st.builds(Observed, st.integers(1, 9), st.integers(1, 9), st.just(32), st.floats(1.0, 1e3))
-FITS = st.lists(SEEN, max_size=4).map(lambda seen: fit(seen, Prior(batch=32)))
+FITS = st.lists(SEEN, max_size=4).map(lambda seen: fit_model(seen, Prior(batch=32)))
 
 
-def job(ps, workers, batch=None, cpu=2.0, noise=None) -> JobSeen:
+def job(ps, workers, batch=None, cpu=2.0, noise=None) -> JobSnapshot:
     asked = request(ps=ps, workers=workers, batch=batch or span(32))
     report = ProgressReported(
         job="mnist",
@@ -100,7 +100,7 @@ def job(ps, workers, batch=None, cpu=2.0, noise=None) -> JobSeen:
         gradient_noise=noise,
     )
     sizes = RoleResources(chief=SIZES.chief, ps=SIZES.ps, worker=Resources(cpu=cpu))
-    return JobSeen(
+    return JobSnapshot(
         key="default.mnist", request=asked, sizes=sizes, submitted_s=0.0, progress=report
     )
 
@@ -117,7 +117,7 @@ JOBS = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(JOBS, FITS), min_size=1, max_size=5))
 def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
-    for (one, fitted), array in zip(jobs, staircases(jobs, THERE, NODE), strict=True):
+    for (one, fitted), array in zip(jobs, build_staircases(jobs, THERE, NODE), strict=True):
         steps, alone = _configs(array), _alone(one, fitted)
         assert [(c.size, c.batch, c.cpu) for c in steps] == [
             (c.size, c.batch, c.cpu) for c in alone
@@ -125,8 +125,8 @@ def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
         assert [c.speed for c in steps] == pytest.approx([c.speed for c in alone])
 
 
-def _alone(one: JobSeen, fitted: Fit) -> list[Config]:
-    return _configs(staircases([(one, fitted)], THERE, NODE)[0])
+def _alone(one: JobSnapshot, fitted: Fit) -> list[Config]:
+    return _configs(build_staircases([(one, fitted)], THERE, NODE)[0])
 
 
 def _configs(steps: Array) -> list[Config]:
@@ -147,11 +147,11 @@ def test_it_begins_at_the_gang_floor_and_each_step_gains_less_for_its_cost_or_al
     )  # a floor that is a little larger than the rounded cluster may fit
     assert all(c.cost <= 1.0 + 1e-9 for c in steps[1:])
     slopes = [(b.speed - a.speed) / (b.cost - a.cost) for a, b in pairwise(steps)]
-    assert all(later <= earlier * ALIKE for earlier, later in pairwise(slopes))
+    assert all(later <= earlier * SLOPE_TOLERANCE for earlier, later in pairwise(slopes))
     assert all(slope > 0.0 for slope in slopes)
 
 
-def _cpu(one: JobSeen, size: Size) -> float:
+def _cpu(one: JobSnapshot, size: Size) -> float:
     return one.sizes.chief.cpu + size.ps * one.sizes.ps.cpu + size.workers * one.sizes.worker.cpu
 
 
@@ -161,7 +161,7 @@ def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
         (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib"),
     ):
         there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
-        steps = _configs(staircases([(one, fit([]))], there, NODE)[0])
+        steps = _configs(build_staircases([(one, fit_model([]))], there, NODE)[0])
         assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
         assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
 
@@ -170,15 +170,17 @@ def test_noisy_gradients_make_large_batches_worth_more():
     quiet, noisy = (
         job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6)
     )
-    few, many = map(_configs, staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE))
+    few, many = map(
+        _configs, build_staircases([(quiet, fit_model([])), (noisy, fit_model([]))], THERE, NODE)
+    )
     assert few[-1].batch < many[-1].batch
 
 
 def test_few_numbers_are_tried_and_none_beyond_the_bounds_or_twice_what_ran():
-    assert counts(span(1, 1, 3), 0) == (1, 2) and counts(span(1, 1, 3), 2) == (1, 2, 3)
-    wide = counts(span(1, 1, 400), 200)
+    assert task_counts(span(1, 1, 3), 0) == (1, 2) and task_counts(span(1, 1, 3), 2) == (1, 2, 3)
+    wide = task_counts(span(1, 1, 400), 200)
     assert wide[:8] == (1, 2, 3, 4, 5, 6, 7, 8) and wide[-1] == 400 and len(wide) < 48
-    assert batches(span(32, 32)) == (32,) and batches(span(100, 16, 256)) == (
+    assert batch_sizes(span(32, 32)) == (32,) and batch_sizes(span(100, 16, 256)) == (
         16,
         23,
         32,
@@ -199,8 +201,8 @@ def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(leas
     """A device holds 100."""
     one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
     one = replace(one, request=replace(one.request, device_batch_max=100))
-    fitted = fit([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))
-    sizes = larger_sizes(asked_of(one, NODE), fitted, (0, 0))
+    fitted = fit_model([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))
+    sizes = larger_sizes(size_bounds(one, NODE), fitted, (0, 0))
     assert {int(n) for n in sizes[:, 2]} == batch
     assert {c.batch for c in _alone(one, fitted)} <= batch
 
@@ -224,5 +226,5 @@ def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(leas
 )
 def test_what_a_job_has_becomes_a_step_where_it_is_of_use(cost, speed, costs):
     steps = np.array([Config(1, n, 32, 0.0, 0.0, 0.0, n / 4, 10.0 * n) for n in (1, 2, 4)])
-    found = beside(steps, Config(1, 3, 32, 0.0, 0.0, 0.0, cost, speed))
+    found = with_present_config(steps, Config(1, 3, 32, 0.0, 0.0, 0.0, cost, speed))
     assert [step.cost for step in _configs(found)] == costs

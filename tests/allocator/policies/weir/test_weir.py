@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
-from services.allocator.policies.weir.auction import NONE
+from services.allocator.policies.contract import (
+    JobSnapshot,
+    Node,
+    Observed,
+    ProgramHistory,
+    Quota,
+    Size,
+    Target,
+)
+from services.allocator.policies.weir.auction import NO_STEP
 from services.allocator.policies.weir.job_rows import fit_rows
-from services.allocator.policies.weir.market import Field, Jobs
-from services.allocator.policies.weir.policy import largest, weir
+from services.allocator.policies.weir.market import JobArrays, Market
+from services.allocator.policies.weir.policy import largest_node, weir
 from services.allocator.steps.payback import payback_of
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
@@ -25,12 +33,12 @@ def node(cpu: float, name: str = "n") -> Node:
     return Node(name, Resources(cpu=cpu, memory_gib=64.0), Resources(cpu=64.0, memory_gib=64.0))
 
 
-def waiting(name: str) -> JobSeen:
+def waiting(name: str) -> JobSnapshot:
     asked = request(job=name, ps=span(1, 1, 1), workers=span(1, 1, 8), resources=SIZES)
-    return JobSeen(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0)
+    return JobSnapshot(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0)
 
 
-def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
+def running(name: str, left: int, since_s: float = -1000.0) -> JobSnapshot:
     """One worker did 100 examples/s, two did 190."""
     job = waiting(name)
     report = ProgressReported(
@@ -45,13 +53,13 @@ def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
     return replace(had, progress=report, observed=seen, pause_s=1.0)
 
 
-def with_seen(job: JobSeen, most: int, speeds: tuple[float, ...]) -> JobSeen:
+def with_seen(job: JobSnapshot, most: int, speeds: tuple[float, ...]) -> JobSnapshot:
     """So many workers it may have at most, and so fast it was with each number of them."""
     seen = tuple(Observed(1, n, 32, speed) for n, speed in enumerate(speeds, start=1))
     return replace(job, observed=seen, request=replace(job.request, workers=span(1, 1, most)))
 
 
-def workers(wants: list[Want]) -> dict[str, int]:
+def workers(wants: list[Target]) -> dict[str, int]:
     return {want.job.removeprefix("default."): want.workers for want in wants}
 
 
@@ -130,13 +138,13 @@ def gpus(name: str = "n", free: int = 0) -> Node:
     )
 
 
-def side_by_side(devices: int, nodes: int) -> JobSeen:
+def side_by_side(devices: int, nodes: int) -> JobSnapshot:
     """As fast as its number of devices says on one node, and half as fast on more."""
     sizes = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(gpu=1))
     asked = replace(
         request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0)
     )
-    job = JobSeen(key="default.d", request=asked, sizes=sizes, submitted_s=0.0)
+    job = JobSnapshot(key="default.d", request=asked, sizes=sizes, submitted_s=0.0)
     tasks = tuple(
         TaskPlan(role="worker", index=n, serial=n, node=f"n{n % nodes}", resources=sizes.worker)
         for n in range(devices)
@@ -160,8 +168,8 @@ def test_devices_are_wanted_so_that_they_fill_nodes():
 
 def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
     [want] = weir([gpus("n0", 3)], [side_by_side(1, 1)], 0.0)
-    assert want.workers == 4 and want.faster is not None and want.apart is not None
-    assert want.faster > 3.0 > want.apart
+    assert want.workers == 4 and want.speedup is not None and want.speedup_if_spread is not None
+    assert want.speedup > 3.0 > want.speedup_if_spread
 
 
 @pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
@@ -173,7 +181,7 @@ def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
     elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
     job = had if seen_there else replace(had, observed=elsewhere)
     [want] = weir([gpus("n0", 4)], [job], 0.0)
-    gain = payback_of(job, want.size, want.batch, AT_ONCE, want.faster, want.speed_now)
+    gain = payback_of(job, want.size, want.batch, AT_ONCE, want.speedup, want.speed_now)
     then = 10**6 / (gain.left_s - gain.saved_s)
     assert want.workers == 4 and f"{then:,.0f} examples/s" in want.reason
 
@@ -222,7 +230,7 @@ def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(
     assert less.size == has and less.reason.endswith(why)
 
 
-def with_two(job: JobSeen) -> JobSeen:
+def with_two(job: JobSnapshot) -> JobSnapshot:
     """It has a second worker."""
     return replace(
         job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2))
@@ -239,14 +247,14 @@ def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_sh
     assert (got["one"] > 2) == more
 
 
-def field_of(jobs: list[JobSeen]) -> Field:
+def field_of(jobs: list[JobSnapshot]) -> Market:
     there = Resources(cpu=4.0, memory_gib=64.0)
-    return Field(Jobs(jobs, fit_rows(jobs, there, there)), np.arange(len(jobs)))
+    return Market(JobArrays(jobs, fit_rows(jobs, there, there)), np.arange(len(jobs)))
 
 
 def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
     short, long = (
-        field_of([replace(running("one", 100_000), pause_s=s)]).values[0] for s in (1.0, 100.0)
+        field_of([replace(running("one", 100_000), pause_s=s)]).step_values[0] for s in (1.0, 100.0)
     )
     assert short[0] == long[0] and short[1] > long[1] > 0.0
 
@@ -259,7 +267,7 @@ def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
     short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
     jobs = [with_two(running("one", 100_000)), waiting("late"), short]
     field = field_of(jobs)
-    offers = field.late_first(field.offers(0.0), [1], np.array([keeps, NONE, 0]))
+    offers = field.offers_for_overdue(field.step_offers(0.0), [1], np.array([keeps, NO_STEP, 0]))
     assert np.argsort([-offers[0, 1], -offers[1, 0], -offers[2, 0]]).tolist() == before
 
 
@@ -293,7 +301,7 @@ def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
 
 
 def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
-    def why(free: float, *others: JobSeen, since_s: float = -1000.0) -> str:
+    def why(free: float, *others: JobSnapshot, since_s: float = -1000.0) -> str:
         wants = weir([node(free)], [running("one", 100_000, since_s=since_s), *others], 0.0)
         return next(want.reason for want in wants if want.job == "default.one")
 
@@ -358,9 +366,9 @@ def test_a_job_whose_quota_is_spent_is_told_so():
 
 def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to_go():
     short, long = waiting("short"), waiting("long")
-    known = Kin(observed=(Observed(1, 1, 32, 100.0),), epoch_samples=1000.0)
-    long = replace(long, request=replace(long.request, epochs=50), kin=known, submitted_s=-10.0)
-    short = replace(short, request=replace(short.request, epochs=2), kin=known)
+    known = ProgramHistory(observed=(Observed(1, 1, 32, 100.0),), epoch_samples=1000.0)
+    long = replace(long, request=replace(long.request, epochs=50), history=known, submitted_s=-10.0)
+    short = replace(short, request=replace(short.request, epochs=2), history=known)
     assert workers(weir([node(1.0)], [long, short], 0.0)) == {"long": 0, "short": 1}
 
 
@@ -417,16 +425,16 @@ def test_the_largest_node_has_most_devices_then_most_cores_and_takes_tasks():
         gpus("many"),
         replace(gpus("few"), allocatable=Resources(cpu=99.0, memory_gib=9.0, gpu=2)),
     )
-    assert largest([node(1.0), few, many]) == many.allocatable
-    assert largest([node(1.0), few, replace(many, open=False)]) == few.allocatable
-    assert largest([]) == largest([closed(1.0, "c")]) == Resources()
+    assert largest_node([node(1.0), few, many]) == many.allocatable
+    assert largest_node([node(1.0), few, replace(many, open=False)]) == few.allocatable
+    assert largest_node([]) == largest_node([closed(1.0, "c")]) == Resources()
 
 
 def test_nothing_to_decide_is_no_error():
     assert weir([], [], 0.0) == [] and weir([], [waiting("one")], 0.0)[0].workers == 1
 
 
-def of(space: str, job: JobSeen, quota: Quota | None = None) -> JobSeen:
+def of(space: str, job: JobSnapshot, quota: Quota | None = None) -> JobSnapshot:
     return replace(
         job,
         key=f"{space}.{job.request.job}",
@@ -457,14 +465,14 @@ def test_a_quota_counts_what_a_job_in_flight_holds():
     assert want.size == Size(1, 1)
 
 
-def speed(want: Want) -> float:
+def speed(want: Target) -> float:
     """As it is told."""
     return float(want.reason.partition(" ")[0].replace(",", ""))
 
 
 def test_of_less_than_was_wanted_speed_and_share_are_its_own():
     (want,) = weir([node(1.0)], [running("one", 10_000)], 0.0)
-    has = want.cut(Size(1, 2), want.batch, "as far as there is room")
+    has = want.shrunk_to(Size(1, 2), want.batch, "as far as there is room")
     assert "examples/s with 100% of the cpu that jobs of this policy may have" in want.reason
     assert "examples/s with 75% of the cpu that jobs of this policy may have" in has.reason
     assert speed(has) == pytest.approx(190, rel=0.05) and speed(want) > 1.2 * speed(has)
@@ -472,7 +480,7 @@ def test_of_less_than_was_wanted_speed_and_share_are_its_own():
     assert (want.size, has.size) == (
         Size(1, 3),
         Size(1, 2),
-    ) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
+    ) and want.speedup > has.speedup == pytest.approx(1.9, abs=0.1)
 
 
 def test_a_start_that_placing_cuts_is_told_with_what_is_granted():

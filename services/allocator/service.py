@@ -22,17 +22,16 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from services.allocator import snapshot
-from services.allocator.admission import changes
-from services.allocator.admission import requests as requests_module
-from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.admission import requests as admission_requests
 from services.allocator.admission.removal import Removal
-from services.allocator.admission.requests import ProgramFault
+from services.allocator.admission.requests import ProgramFault, answer_change, unanswered_changes
 from services.allocator.admission.validation import Wrong, answered_as, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.metrics import PASS, Meters
 from services.allocator.settings import Rules
+from services.allocator.snapshot import ViewBucket, wait_for_change
 from services.allocator.state.state import (
     CONSUMED,
     EVIDENCE,
@@ -42,7 +41,6 @@ from services.allocator.state.state import (
     forget_messages,
     with_last_fact,
 )
-from services.allocator.view_bucket import ViewBucket, wait_for_change
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
@@ -205,11 +203,11 @@ class Allocator:
         """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
         requests = subjects.pattern(JobRequested, "")
         if not f"{subject}.".startswith(requests):
-            return changes.refusal_of_change(subject, sequence, error)
+            return admission_requests.refusal_of_change(subject, sequence, error)
         found = check_request(body, self.rules)
         reasons = found.reasons if isinstance(found, Wrong) else (error,)
         job, namespace = answered_as(subject, body)
-        return requests_module.rejection_of(Wrong(job, namespace, reasons), sequence)
+        return admission_requests.rejection_of(Wrong(job, namespace, reasons), sequence)
 
     async def begin_deciding(self) -> None:
         """The replay is over: add the nodes and quotas that it did not tell of, and begin to
@@ -328,7 +326,7 @@ class Allocator:
     def _next_requests(self) -> list[int]:
         """Return the numbers of the requests that are answered next."""
         requests = {}
-        for uid, asked in requests_module.oldest_requests(self.state).items():
+        for uid, asked in admission_requests.oldest_requests(self.state).items():
             requests[uid] = asked.request
         namespaces = {}
         for uid, request in self._answerable(requests).items():
@@ -377,7 +375,7 @@ class Allocator:
             return
         program = await self._stored_program(asked.request)
         if uid in self.state.asked:
-            answer = requests_module.answer_request(
+            answer = admission_requests.answer_request(
                 self.state, uid, program, time.time(), self.rules
             )
             await self._answer(answer)

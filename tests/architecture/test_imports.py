@@ -43,7 +43,6 @@ EDGES = {
         "custom_policies",
         "service",
         "snapshot",
-        "view_bucket",
     },
     "services.launcher": {
         "__main__",

@@ -29,8 +29,8 @@ from services.allocator.placement.room import ROLES, Room
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
 from services.allocator.state.job import Job
+from services.allocator.state.policy_view import remaining_tasks
 from services.allocator.state.state import State
-from services.allocator.state.waiting import remaining_tasks
 from shared.messages import OwnPod, Resources, TaskPlan
 from shared.text import format_some_names
 

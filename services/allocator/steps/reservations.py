@@ -49,14 +49,14 @@ from services.allocator.placement.trial import Placed, PlacementRequest
 from services.allocator.policies.contract import Size, Target, start_target
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import view_of_job
-from services.allocator.state.state import State, tables_of
-from services.allocator.state.waiting import (
+from services.allocator.state.policy_view import (
     is_waiting,
     remaining_tasks,
     smallest_size,
+    view_of_job,
     waits_since_s,
 )
+from services.allocator.state.state import State, tables_of
 from services.allocator.steps.preemption import Candidates, Victim, find_victims
 from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Situation, Verdict

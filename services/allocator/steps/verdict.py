@@ -13,8 +13,8 @@ from services.allocator.placement.trial import Placed, PlacementRequest, Shortag
 from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
+from services.allocator.state.policy_view import downtime_s
 from services.allocator.state.releases import NOTHING_RELEASING, ReleasingCapacity
-from services.allocator.state.waiting import downtime_s
 from services.allocator.steps.stabilisation import PendingChange
 from shared.messages import (
     LONGEST_S,

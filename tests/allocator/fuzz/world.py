@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.admission.requests import answer_change, unanswered_changes
 from services.allocator.admission.validation import reasons_against
 from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.settings import Rules

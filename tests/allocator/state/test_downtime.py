@@ -4,8 +4,7 @@ pause.
 
 from __future__ import annotations
 
-from services.allocator.state.policy_view import view_of_job
-from services.allocator.state.waiting import downtime_s
+from services.allocator.state.policy_view import downtime_s, view_of_job
 from shared.messages import TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, resumed
 

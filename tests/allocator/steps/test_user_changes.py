@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.allocator.admission.changes import answer_change, unanswered_changes
+from services.allocator.admission.requests import answer_change, unanswered_changes
 from services.allocator.job_views import job_view
 from services.allocator.state.job import Job
 from services.allocator.steps.user_changes import SUSPENDED

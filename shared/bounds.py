@@ -1,7 +1,7 @@
 """The bounds of a message's numbers, texts and lists, kept by whoever says it.
 
-What is measured may lie beyond the bounds of its field: a speed over a very short time, a pause of
-a job that stood still for years. What a program raises may be longer than its field. A message with
+A measured value may be beyond the bounds of its field: a speed over a very short time, a pause of
+a job that was stopped for years. The text of a program's error may be longer than its field. A message with
 such a value would become a dead letter, and all else that it says would be lost.
 
 Facts that wait for the order which they follow on: facts and orders come in two streams, each

@@ -56,7 +56,7 @@ def checkpoint_location(request: JobRequested, uid: int, folder: str) -> str:
 
 
 def is_in_namespace(folder: str, namespace: str) -> bool:
-    """Return whether a path or URL names a job's folder in this namespace."""
+    """Return True if a path or URL names a job's folder in this namespace."""
     _, _, below = folder.rpartition("://")
     parts = below.strip("/").split("/")
     if not OWN_FOLDER.fullmatch(parts[-1]):
@@ -94,7 +94,7 @@ def checkpoint_digest(index: bytes, sizes: Iterable[tuple[str, int]]) -> str:
 
 
 def is_in_digest(name: str) -> bool:
-    """Return whether a file of a checkpoint is one of those whose sizes are in its digest."""
+    """Return True if the size of this file is part of a checkpoint's digest."""
     return not name.endswith((INDEX, COMMITTED))
 
 

@@ -1,6 +1,4 @@
-"""Counts, times and foreign text as people read them. Pure; one home for all who write a line that
-somebody reads.
-"""
+"""Text for people: counts, durations, and foreign text as one clean line."""
 
 from __future__ import annotations
 
@@ -48,8 +46,8 @@ def format_size(ps: int, workers: int) -> str:
 def format_duration(seconds: float, fine: bool = False) -> str:
     """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
 
-    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. What is no number of
-    seconds is told as it is.
+    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. Infinity and NaN stay
+    as they are.
     """
     if not math.isfinite(seconds):
         return f"{seconds:g} s"
@@ -66,8 +64,8 @@ def format_duration(seconds: float, fine: bool = False) -> str:
 
 
 def format_saving(seconds: float, fine: bool = False) -> str:
-    """What a change is worth to its job: `saves 3 min 20 s`; what one that makes room for others
-    takes: `costs 9 s`.
+    """Return the gain of a change: `saves 3 min 20 s`, or the loss of one that makes room for other
+    jobs: `costs 9 s`.
     """
     return (
         f"saves {format_duration(seconds, fine)}"
@@ -77,14 +75,12 @@ def format_saving(seconds: float, fine: bool = False) -> str:
 
 
 def pause_preposition(seconds: float) -> str:
-    """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to
-    it.
-    """
+    """Return the words between the gain, or the loss, of a change and its pause."""
     return " for" if seconds >= 0 else ", beside"
 
 
 def format_payback(saved_s: float, pause_s: float, fine: bool = False) -> str:
-    """What a change is worth beside its pause: `saves 3 min 20 s for a pause of 1.10 s`."""
+    """Return the gain of a change with its pause: `saves 3 min 20 s for a pause of 1.10 s`."""
     return f"{format_saving(saved_s, fine)}{pause_preposition(saved_s)} a pause of {format_duration(pause_s, fine=True)}"
 
 
@@ -97,7 +93,7 @@ def single_line(text: str) -> str:
 
 
 def headline(text: str) -> str:
-    """What can be read alone of a cause: its first line, but of a bare traceback the last."""
+    """Return the line of a cause that can stand alone: the first, or the last of a traceback."""
     first = next((line for line in map(single_line, text.splitlines()) if line), "")
     return last_line(text) if first.startswith("Traceback") else first
 
@@ -113,6 +109,6 @@ def cut_middle(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\
 
 
 def last_line(text: str) -> str:
-    """What a traceback says in the end."""
+    """Return the last line of a traceback."""
     lines = [line for line in map(single_line, text.splitlines()) if line]
     return lines[-1] if lines else ""

@@ -1,8 +1,7 @@
-"""The set-up's shell: make the streams and buckets, then look from time to time whether they are
-still there.
+"""The set-up: create the streams and buckets, then check from time to time that they still exist.
 
-At its start it makes or updates all of them, because a newer version may keep them otherwise.
-Several may run at once: making twice what is there changes nothing.
+At its start it creates or updates all of them, because a newer version may configure them otherwise.
+Several may run at once: creating an existing stream changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 RETRY_S = 1.0
-"""From one try to make them to the next."""
+"""Pause between two tries."""
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -40,7 +39,7 @@ async def start(bus: Bus, settings: Settings) -> None:
 
 
 async def keep_streams(bus: Bus, settings: Settings, exist: asyncio.Event) -> None:
-    """Make what is missing, for ever. `exist` is set while all are there."""
+    """Create missing streams, for ever. `exist` is set while all exist."""
     warning = RateLimitedWarning()
     while True:
         try:

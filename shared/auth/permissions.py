@@ -15,29 +15,30 @@ own subject, and no acknowledgement is forged; a test measures it.)
 
 Rights are as narrow as NATS allows. They are wider than the table in these places:
 
-- A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
-  one; it covers facts about their own job that trainers need not hear.
-- Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
-- Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
-- A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
-  services' consumers are denied. The submitters of a namespace and the trainers of a job have fixed
-  lists of names, which limit how many consumers they have. The names can be guessed, but nobody
-  else may pull from them.
-- The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
-  create and update any stream.
-- To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
-  dead letters. (He does so in his own name, and what is late changes nothing.)
-- One namespace is one tenant. Its programs have a bucket of their own, which nobody outside the namespace may use. Its
-  submitters read, store and overwrite all programs in it. A job's trainers read the description of
-  their own program and no other, but the contents of every program of their namespace: where a
-  program's contents are changes each time it is stored, and later pods of a running job must still
-  find them. An overwritten program is not run: trainers check the digest, and the next `weir
-  submit` of it repairs it.
-- The allocator, and nobody else, purges: a permission names a stream as a whole, and a namespace's name is part of the
-  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs
+- A consumer's filter is part of the request's subject only if there is one filter. Trainers and
+  submitters have one; it covers facts about their own job that trainers do not need.
+- Allocator, launcher, page and operator read with several filters, so each may read all orders and facts.
+- A user that may ask a stream for its state (`STREAM.INFO`: services, operator) may read the subjects in it.
+- A consumer has a name that its creator chooses, and a permission holds a name as a whole or not at
+  all. The names of the services' consumers are denied. The submitters of a namespace and the trainers
+  of a job have fixed lists of names, which limit the number of their consumers. The names can be
+  guessed, but no other user may pull from them.
+- The streams of a namespace have its name in theirs, and a permission holds a token as a whole or not
+  at all: so the set-up may create and update any stream.
+- Putting a message back is publishing it, so the operator may publish any message: no server can check
+  that it was among the dead letters. (Its source is the operator, and late messages are harmless.)
+- One namespace is one tenant. Its programs have their own bucket, which nobody outside the namespace
+  may use. Its submitters read, store and overwrite all programs in it. A job's trainers read the
+  description of their own program only, but the contents of every program of their namespace: the
+  place of the contents changes each time a program is stored, and later pods of a running job must
+  find them. An overwritten program is not run: trainers check the digest, and the next `weir submit`
+  of the program repairs it.
+- Only the allocator purges: a permission names a stream as a whole, and a namespace's name is part of
+  the names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs
   by their subject.
-- The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
-  allocator any stream for its state, because a namespace's name is part of its streams' names.
+- The operator asks any stream for its state, and any stream but a key-value bucket for a message by its
+  number; the allocator asks any stream for its state, because a namespace's name is part of its
+  streams' names.
 """
 
 from __future__ import annotations
@@ -146,12 +147,12 @@ RECEIVED_BY: dict[type[Message], tuple[str, ...]] = {
     ProgressReported: (*ALL, JOB),
     ServiceTroubled: (OPERATOR, PAGE),
 }
-"""The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and
-namespace only.
+"""After a restart the monitor reads its own facts. JOB and SUBMITTER: of their own job and namespace
+only.
 """
 
 PUT_BACK_BY = (OPERATOR,)
-"""Who may put back what lies among the dead letters: a message of any kind, on its own subject."""
+"""Users that may put dead letters back: a message of any kind, on its own subject."""
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +233,7 @@ def _read_snapshot(user: str) -> list[str]:
 
 
 def _purge_jobs() -> list[str]:
-    """To find and remove what finished jobs left. The server knows no permission to purge single
+    """Rights to find and remove the data of finished jobs. The server has no right to purge single
     subjects only.
     """
     return [
@@ -298,7 +299,7 @@ def _service_consumers() -> tuple[str, ...]:
     return tuple(f"{API}.CONSUMER.{each.format(*name)}" for name in names for each in asked)
 
 
-# ---------------------------------------------------------------- who may what
+# ---------------------------------------------------------------- rights of each user
 
 
 def inbox_prefix(name: str) -> str:
@@ -307,7 +308,7 @@ def inbox_prefix(name: str) -> str:
 
 
 def published_subjects(user: str, key: str = ">") -> list[str]:
-    """Subjects of what a user says, as the table has it; `key`: of which job or node."""
+    """Return the subjects to which a user publishes; `key`: of one job or node."""
     return [
         subjects.pattern(kind, key)
         for kind, users in PUBLISHED_BY.items()
@@ -423,7 +424,7 @@ LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{bucket_subject(LEDGER, '')}".removesuffi
 
 
 def in_intake(subject: str) -> str:
-    """What a message's subject outside is called in the intake."""
+    """Return the subject in the intake of a message from outside."""
     return f"{INTAKE}.{subject.removeprefix(f'{subjects.PREFIX}.')}"
 
 
@@ -433,7 +434,7 @@ def letter_in_intake(key: str) -> str:
 
 
 def outside_subject(subject: str) -> str:
-    """What a subject inside is called outside."""
+    """Return the subject outside of a subject inside."""
     for inside, outside in (
         (letter_in_intake(""), f"{LEDGER_LETTERS}."),
         (f"{INTAKE}.", f"{subjects.PREFIX}."),
@@ -457,9 +458,7 @@ beside each other, and the name of one that has lost its connection is free agai
 `watching.READER_IDLE_S` later.
 """
 MOST_READER_BLOCKS = 30
-"""The server lets nobody in whose scoped permissions come to more than 4,096 subjects; a name takes
-four.
-"""
+"""The server refuses users with more than 4,096 subjects in scoped permissions; a name needs four."""
 MOST_TRAINERS = 900
 """Tasks that a job may have, so that each finds a name."""
 
@@ -484,7 +483,7 @@ def reader_blocks(tasks: int) -> int:
 
 
 def submitter_permissions(namespace: str) -> Permissions:
-    """Asks for jobs of one namespace and hears what is said of them."""
+    """Return the rights to request jobs of one namespace, and to read messages about them."""
     own, views = f"weir.*.*.{namespace}.*", bucket_subject(JOBS, f"{namespace}.*")
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     return Permissions(
@@ -554,7 +553,7 @@ def job_permissions(namespace: str, job: str, meta: str, readers: Sequence[str])
 
 
 USAGE = "weir-usage"
-"""What a job's pods tell their chief, beside the streams and within OUTSIDE."""
+"""Prefix of the usage reports of a job's pods to their chief, in no stream and within OUTSIDE."""
 
 
 # ---------------------------------------------------------------- through the wall
@@ -581,7 +580,7 @@ def _tag(name: str) -> str:
 
 
 def imported_subjects() -> dict[str, bool]:
-    """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
+    """Return the requests that go from OUTSIDE to INSIDE; True: one may have many answers."""
     kinds = [kind for kind, users in PUBLISHED_BY.items() if {JOB, SUBMITTER} & {*users}]
     once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
     once += [bucket_subject(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]

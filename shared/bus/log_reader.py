@@ -5,8 +5,8 @@ Stored messages come first. Then, if the reader follows, new messages come as th
 far as `SETTLE_S` goes they are in order too. After the bus was away, the messages that were stored
 meanwhile come as at the beginning.
 
-`decode` turns a raw message into what the caller wants; a message for which it returns None is left
-out. Close the generators (`contextlib.aclosing`) when leaving early.
+`decode` converts a raw message for the caller; messages for which it returns None are left out.
+Close the generators (`contextlib.aclosing`) when leaving early.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class ProgramInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.options is not None and self.options.link is not None
 
     def describes(self, digest: str) -> bool:
-        """Return whether the store's own seal is of the content that has this digest."""
+        """Return True if the store's own digest is of the same content as this digest."""
         seal = _object_digest(digest)
         return bool(seal) and self.digest == seal and not self.is_link
 
@@ -147,7 +147,7 @@ async def store_program(bus: Bus, namespace: str, digest: str, body: bytes) -> N
 
 
 async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
-    """Store the description of a program anew; return whether there is one."""
+    """Store the description of a program anew. Return False if there is none."""
     subject = f"{description_subject(program_bucket(namespace))}.{meta_token(digest)}"
     try:
         raw = await bus.js.get_msg(_stream(program_bucket(namespace)), subject=subject, direct=True)
@@ -158,7 +158,7 @@ async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
 
 
 async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
-    """Return whether the description is right and leads to exactly this content."""
+    """Return True if the description is right and leads to exactly this content."""
     with contextlib.suppress(
         NotFoundError, msgspec.DecodeError, ValueError, ProgramTooLarge, ConsumerGone, TimeoutError
     ):

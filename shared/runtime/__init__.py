@@ -1,1 +1,1 @@
-"""What every service needs to run: settings, logs, metrics, health, leadership, the life of a process."""
+"""The runtime of a service: settings, logs, metrics, health, leadership, start and stop."""

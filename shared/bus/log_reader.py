@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -43,12 +43,16 @@ RETRY_S = 0.5
 class StreamQuery:
     """The part of one stream to read: the messages that match a filter (of all if there is none),
     after a sequence, or since a time (seconds since 1970).
+
+    `filter_in_subject`: the request names its one filter in its subject, for users whose permission
+    is for this filter only.
     """
 
     stream: str
     filters: Sequence[str] = ()
     after: int = 0
     since_s: float | None = None
+    filter_in_subject: bool = False
 
     def matches(self, subject: str) -> bool:
         if not self.filters:
@@ -210,13 +214,21 @@ class _StreamReader(Generic[T]):
             opt_start_seq=self.position + 1 if since_s is None else None,
             opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
             ack_policy=AckPolicy.NONE,
-            **(consumer_filter(self.bus.client, list(query.filters)) if query.filters else {}),
+            **self._filter_options(),
             inactive_threshold=IDLE_S,
             mem_storage=True,
         )
         info = await add_consumer(self.bus.client, self.bus.js, query.stream, config)
         self._consumer = PullConsumer(self.bus.client, query.stream, info.name)
         return int(info.num_pending or 0)
+
+    def _filter_options(self) -> dict[str, Any]:
+        filters = list(self.query.filters)
+        if not filters:
+            return {}
+        if self.query.filter_in_subject:
+            return {"filter_subject": filters[0]}
+        return consumer_filter(self.bus.client, filters)
 
     def _records(self, raw: Msg) -> Iterator[Record[T]]:
         """Yield the message; nothing if it is left out. One filter that covers several also matches

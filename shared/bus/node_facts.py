@@ -55,7 +55,7 @@ async def read_last_node_facts(bus: Bus) -> list[StoredMessage]:
 
 
 async def _read_facts(bus: Bus) -> list[StoredMessage]:
-    query = StreamQuery(NODES, (subjects.CAPACITY,))
+    query = StreamQuery(NODES, (subjects.CAPACITY,), filter_in_subject=True)
     reader = LogReader(bus, [query], _fact_in_history)
     try:
         return [fact async for fact in reader.read_stored()]

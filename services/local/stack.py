@@ -39,7 +39,7 @@ from shared.bus import bus, subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
-from shared.bus.subjects import CAPACITY, FACTS
+from shared.bus.subjects import FACTS
 from shared.messages import CapacityChanged
 from shared.runtime import process
 from shared.runtime.process import free_port
@@ -460,7 +460,7 @@ async def close_nodes(bus: Bus, now: float) -> None:
 async def read_last_capacity(bus: Bus) -> list[StoredMessage]:
     """Return the last capacity fact of each node; a fact that cannot be read is left out."""
     info = await bus.retry_until_answered(
-        lambda: bus.js.stream_info(FACTS, subjects_filter=CAPACITY)
+        lambda: bus.js.stream_info(FACTS, subjects_filter=subjects.pattern(CapacityChanged))
     )
     prefix = subjects.pattern(CapacityChanged, "")
     nodes = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]

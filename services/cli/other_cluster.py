@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.local.cluster_spec import BadCluster, ClusterSpec, NodeSpec, parse
+from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
 from shared.text import format_count, format_names
 
 KEPT = "cluster.yaml"
@@ -19,7 +19,7 @@ def said_of(folder: Path, cluster: Path) -> str:
     one.
     """
     before, text = _kept(folder), cluster.read_text()
-    now = parse(text)
+    now = parse_cluster(text)
     (folder / KEPT).write_text(text)
     return (
         f"{OTHER.format(now=_told(now), before=_told(before))}\n"
@@ -30,13 +30,15 @@ def said_of(folder: Path, cluster: Path) -> str:
 
 def _kept(folder: Path) -> ClusterSpec | None:
     try:
-        return parse((folder / KEPT).read_text())
-    except (OSError, UnicodeDecodeError, BadCluster):
+        return parse_cluster((folder / KEPT).read_text())
+    except (OSError, UnicodeDecodeError, InvalidClusterFile):
         return None
 
 
 def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
-    return {name: (node.cpu, node.memory_gib, node.gpu) for name, node in spec.named().items()}
+    return {
+        name: (node.cpu, node.memory_gib, node.gpu) for name, node in spec.nodes_by_name().items()
+    }
 
 
 def _told(spec: ClusterSpec) -> str:

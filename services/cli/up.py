@@ -19,8 +19,8 @@ from services.cli.other_cluster import said_of
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
-from services.local.cluster_spec import BadCluster, ClusterSpec, parse
-from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
+from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, parse_cluster
+from services.local.stack import SERVICES, CannotStart, Stack, check_ports_free, is_listening
 from shared.auth.permissions import OPERATOR
 from shared.bus.bus import connect
 from shared.runtime.process import free_port
@@ -96,13 +96,15 @@ async def _up(args: argparse.Namespace) -> int:
     with cluster_file(args.cluster) as cluster:
         spec = spec_in(cluster)
         ports = {"nats_port": args.nats_port, "kube_port": args.kube_port}
-        vacant(**ports)  # first: if `weir up` runs already, it has the page's port as well
+        check_ports_free(
+            **ports
+        )  # first: if `weir up` runs already, it has the page's port as well
         page_port = _page_port(args.page_port)
         settings = limits(spec) | {"WEIR_PAGE_PORT": str(page_port)}
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
         async with stack:
             stack.write_connection(CONNECTION)
-            nodes = format_count(len(spec.named()), "node")
+            nodes = format_count(len(spec.nodes_by_name()), "node")
             places = {
                 "kube": stack.kubeconfig,
                 "nats": stack.nats_url,
@@ -153,7 +155,7 @@ async def _under_way(stack: Stack) -> Left:
 
 
 def _page_port(wanted: int) -> int:
-    if wanted and listens(wanted):
+    if wanted and is_listening(wanted):
         raise CannotStart(f"port {wanted} is taken; choose another with --page-port")
     return wanted or free_port()
 
@@ -169,8 +171,8 @@ def limits(spec: ClusterSpec) -> dict[str, str]:
 def spec_in(cluster: Path) -> ClusterSpec:
     """Raises `Trouble` with every reason why the file describes no cluster."""
     try:
-        return parse(text_in(cluster, "without --cluster it is four nodes of half a core"))
-    except BadCluster as bad:
+        return parse_cluster(text_in(cluster, "without --cluster it is four nodes of half a core"))
+    except InvalidClusterFile as bad:
         reasons = (f"  {line}" for line in str(bad).splitlines())
         raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad
 

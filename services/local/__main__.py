@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from services.local.cluster_spec import BadCluster, parse
+from services.local.cluster_spec import InvalidClusterFile, parse_cluster
 from services.local.kubelet.container import KubeletSettings
 from services.local.service import Settings, local_cluster
 from shared.runtime import log
@@ -48,7 +48,7 @@ async def serve(chosen: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    spec = parse(chosen.cluster.read_text())
+    spec = parse_cluster(chosen.cluster.read_text())
     token = chosen.token_file.read_text().strip() if chosen.token_file is not None else ""
     settings = Settings(
         port=chosen.port, token=token, kubelet=KubeletSettings(images=dict(chosen.image))
@@ -66,7 +66,7 @@ def main() -> None:
     log.configure_logging("local")
     try:
         asyncio.run(serve(arguments()))
-    except (BadCluster, OSError) as error:
+    except (InvalidClusterFile, OSError) as error:
         print(f"cannot start the cluster: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
 

@@ -44,7 +44,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_gib: AboveZero = 4.0
     gpu: Annotated[int, Meta(ge=0)] = 0
 
-    def names(self) -> list[str]:
+    def node_names(self) -> list[str]:
         return (
             [self.name]
             if self.count == 1
@@ -79,36 +79,38 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[TenantSpec, ...] = ()
     quotas: Quotas = {}
 
-    def named(self) -> dict[str, NodeSpec]:
-        return {name: node for node in self.nodes for name in node.names()}
+    def nodes_by_name(self) -> dict[str, NodeSpec]:
+        return {name: node for node in self.nodes for name in node.node_names()}
 
 
-class BadCluster(ValueError):
+class InvalidClusterFile(ValueError):
     """Every reason, one a line."""
 
 
-def parse(text: str) -> ClusterSpec:
+def parse_cluster(text: str) -> ClusterSpec:
     """Raises BadCluster."""
     try:
         document = documents.load_yaml(text)
     except yaml.YAMLError as error:
-        raise BadCluster(f"this is no YAML: {error}") from error
+        raise InvalidClusterFile(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):
-        raise BadCluster("a cluster file is a mapping with `nodes` and perhaps `tenants`")
+        raise InvalidClusterFile("a cluster file is a mapping with `nodes` and perhaps `tenants`")
     known = ("nodes", "tenants", "quotas")
     reasons = [
         f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known
     ]
-    nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
-    tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
+    nodes = read_entries("nodes", document.get("nodes"), NodeSpec, reasons)
+    tenants = read_entries("tenants", document.get("tenants"), TenantSpec, reasons)
     quotas = read_quotas(document.get("quotas") or {}, reasons)
     spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()), quotas=quotas)
     whole = not any(reason.startswith("nodes") for reason in reasons)
-    reasons += wrong_nodes(nodes) + wrong_tenants(tenants, spec.named() if whole else None)
+    reasons += node_reasons(nodes) + tenant_reasons(
+        tenants, spec.nodes_by_name() if whole else None
+    )
     if not document.get("nodes"):
         reasons.append("nodes: there must be at least one")
     if reasons:
-        raise BadCluster("\n".join(reasons))
+        raise InvalidClusterFile("\n".join(reasons))
     return spec
 
 
@@ -178,7 +180,7 @@ def written_value(value: object) -> str:
     return reprlib.repr(value)
 
 
-def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:
+def read_entries(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:
     """The entries that can be read, by their place."""
     if not isinstance(entries or [], list):
         reasons.append(f"{field}: must be a list")
@@ -197,19 +199,19 @@ def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> 
     return good
 
 
-def wrong_nodes(nodes: Mapping[int, NodeSpec]) -> list[str]:
+def node_reasons(nodes: Mapping[int, NodeSpec]) -> list[str]:
     reasons = [
         f"nodes[{index}].name: {node.name!r} is no good name for a node"
         for index, node in nodes.items()
         if not SUBDOMAIN.match(node.name)
     ]
-    seen = Counter(name for node in nodes.values() for name in node.names())
+    seen = Counter(name for node in nodes.values() for name in node.node_names())
     return reasons + [
         f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1
     ]
 
 
-def wrong_tenants(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:
+def tenant_reasons(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:
     """`known`: the nodes' names; None where not all could be read."""
     reasons = []
     for index, tenant in tenants.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 
-from services.local.objects.api_errors import Refusal
+from services.local.objects.api_errors import ApiError
 from services.local.objects.bodies import Body, meta, name_of, namespace_of, without_none
 from services.local.objects.kinds import EVENT, NEW_EVENT
 from services.local.store import Store
@@ -27,7 +27,7 @@ SAME = (
 )
 
 
-def event_about(
+def new_event(
     body: Body, component: str, kind: str, reason: str, message: str, now: str, uid: str
 ) -> Body:
     about = {
@@ -61,7 +61,7 @@ def event_about(
     }
 
 
-def as_new(event: Body) -> Body:
+def to_events_v1(event: Body) -> Body:
     """core/v1 -> events.k8s.io/v1"""
     old = {
         "regarding": event.get("involvedObject"),
@@ -81,7 +81,7 @@ def as_new(event: Body) -> Body:
     }
 
 
-def as_core(event: Body) -> Body:
+def to_core_v1(event: Body) -> Body:
     """events.k8s.io/v1 -> core/v1"""
     controller = event.get("reportingController")
     new = {
@@ -97,8 +97,10 @@ def as_core(event: Body) -> Body:
     return {"kind": EVENT.name, "apiVersion": EVENT.api_version, **without_none({**kept, **new})}
 
 
-def tell(store: Store, about: Body, component: str, kind: str, reason: str, message: str) -> None:
-    with contextlib.suppress(Refusal):
+def record_event(
+    store: Store, about: Body, component: str, kind: str, reason: str, message: str
+) -> None:
+    with contextlib.suppress(ApiError):
         store.create(
-            EVENT, event_about(about, component, kind, reason, message, store.now(), store.uids())
+            EVENT, new_event(about, component, kind, reason, message, store.now(), store.uids())
         )

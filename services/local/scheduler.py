@@ -23,7 +23,7 @@ import msgspec
 from services.local.objects.admission import NODE_TROUBLES
 from services.local.objects.bodies import Body, condition, labels, name_of, spec, status
 from services.local.objects.label_selectors import term_matches
-from services.local.objects.resources import Amounts, amounts, minus, pod_requests
+from services.local.objects.resources import Amounts, parse_amounts, pod_requests, subtract_amounts
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
@@ -32,7 +32,7 @@ PREFERENCE_WEIGHT = (
 )  # the largest weight of one preferred term counts as much as a whole empty node
 
 
-class Room(msgspec.Struct, kw_only=True):
+class NodeInfo(msgspec.Struct, kw_only=True):
     """A node as the scheduler sees it."""
 
     name: str
@@ -43,7 +43,7 @@ class Room(msgspec.Struct, kw_only=True):
     free: Amounts
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class PodRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """A pod as the scheduler sees it."""
 
     requests: Amounts
@@ -62,10 +62,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str = ""
 
 
-def wish_of(pod: Body) -> Wish:
+def pod_requirements(pod: Body) -> PodRequirements:
     affinity = (spec(pod).get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    return Wish(
+    return PodRequirements(
         requests=pod_requests(pod),
         selector=spec(pod).get("nodeSelector") or {},
         required=tuple(required.get("nodeSelectorTerms") or ()),
@@ -74,19 +74,19 @@ def wish_of(pod: Body) -> Wish:
     )
 
 
-def room_of(node: Body, used: Amounts) -> Room:
-    allocatable = amounts(status(node).get("allocatable") or status(node).get("capacity"))
-    return Room(
+def node_info(node: Body, used: Amounts) -> NodeInfo:
+    allocatable = parse_amounts(status(node).get("allocatable") or status(node).get("capacity"))
+    return NodeInfo(
         name=name_of(node),
         labels=labels(node),
-        taints=(*(spec(node).get("taints") or ()), *trouble_taints(node)),
+        taints=(*(spec(node).get("taints") or ()), *condition_taints(node)),
         cordoned=bool(spec(node).get("unschedulable")),
         allocatable=allocatable,
-        free=minus(allocatable, used),
+        free=subtract_amounts(allocatable, used),
     )
 
 
-def trouble_taints(node: Body) -> list[Body]:
+def condition_taints(node: Body) -> list[Body]:
     """What a real cluster's node controller would put on the node."""
     ready = (condition(node, "Ready") or {}).get("status", "False")
     not_ready, unreachable = NODE_TROUBLES
@@ -109,12 +109,12 @@ def tolerates(toleration: Body, taint: Body) -> bool:
     )
 
 
-def untolerated(wish: Wish, room: Room) -> Body | None:
+def untolerated_taint(wish: PodRequirements, room: NodeInfo) -> Body | None:
     strict = [t for t in room.taints if t.get("effect") in ("NoSchedule", "NoExecute")]
     return next((t for t in strict if not any(tolerates(one, t) for one in wish.tolerations)), None)
 
 
-def is_wanted(wish: Wish, room: Room) -> bool:
+def matches_affinity(wish: PodRequirements, room: NodeInfo) -> bool:
     if any(room.labels.get(key) != value for key, value in wish.selector.items()):
         return False
     return not wish.required or any(
@@ -122,7 +122,7 @@ def is_wanted(wish: Wish, room: Room) -> bool:
     )
 
 
-def lacking(wish: Wish, room: Room) -> list[str]:
+def insufficient_resources(wish: PodRequirements, room: NodeInfo) -> list[str]:
     return [
         resource
         for resource, asked in wish.requests.items()
@@ -130,53 +130,55 @@ def lacking(wish: Wish, room: Room) -> list[str]:
     ]
 
 
-def refusals(wish: Wish, room: Room) -> list[str]:
+def filter_reasons(wish: PodRequirements, room: NodeInfo) -> list[str]:
     """Why the pod cannot go to this node; empty if it can."""
     if room.cordoned:
         return [CORDONED]
-    if bad := untolerated(wish, room):
+    if bad := untolerated_taint(wish, room):
         return [f"node(s) had untolerated taint(s) {{{bad.get('key')}: {bad.get('value') or ''}}}"]
-    if not is_wanted(wish, room):
+    if not matches_affinity(wish, room):
         return [MISMATCH]
     return [
         "Too many pods" if resource == "pods" else f"Insufficient {resource}"
-        for resource in lacking(wish, room)
+        for resource in insufficient_resources(wish, room)
     ]
 
 
-def share_left(wish: Wish, room: Room, resource: str) -> float:
+def free_share(wish: PodRequirements, room: NodeInfo, resource: str) -> float:
     whole = room.allocatable.get(resource, 0)
     return (room.free.get(resource, 0) - wish.requests.get(resource, 0)) / whole if whole else 0.0
 
 
-def score(wish: Wish, room: Room) -> float:
+def node_score(wish: PodRequirements, room: NodeInfo) -> float:
     liked = sum(
         p.get("weight", 0)
         for p in wish.preferred
         if term_matches(p.get("preference") or {}, room.labels, room.name)
     )
-    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(
+    return (free_share(wish, room, "cpu") + free_share(wish, room, "memory")) / 2 + float(
         liked
     ) * PREFERENCE_WEIGHT
 
 
-def choose(wish: Wish, rooms: list[Room]) -> Choice:
+def choose_node(wish: PodRequirements, rooms: list[NodeInfo]) -> Choice:
     against: Counter[str] = Counter()
     best: tuple[float, str] | None = None
     for room in rooms:
-        reasons = refusals(wish, room)
+        reasons = filter_reasons(wish, room)
         against.update(reasons)
         if not reasons:
-            best = min(best or (1e9, ""), (-score(wish, room), room.name))
-    return Choice(node=best[1]) if best else Choice(why_not=told(len(rooms), against))
+            best = min(best or (1e9, ""), (-node_score(wish, room), room.name))
+    return (
+        Choice(node=best[1]) if best else Choice(why_not=unschedulable_message(len(rooms), against))
+    )
 
 
-def told(nodes: int, against: Counter[str]) -> str:
+def unschedulable_message(nodes: int, against: Counter[str]) -> str:
     if not nodes:
         return "no nodes available to schedule pods"
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in against.items()))
     return f"0/{nodes} nodes are available: {reasons}."
 
 
-def place(room: Room, requests: Amounts) -> Room:
-    return msgspec.structs.replace(room, free=minus(room.free, requests))
+def reserve(room: NodeInfo, requests: Amounts) -> NodeInfo:
+    return msgspec.structs.replace(room, free=subtract_amounts(room.free, requests))

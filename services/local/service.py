@@ -13,23 +13,23 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.local.api.server import Metrics, Server
+from services.local.api.server import ApiServer, MetricsApi
 from services.local.api.watch import BOOKMARK_S
 from services.local.cluster_spec import ClusterSpec, NodeSpec, Quotas, TenantSpec
 from services.local.controllers import (
     Controllers,
     ControllerSettings,
-    Scheduling,
-    Tenancy,
+    SchedulerLoop,
+    TenantController,
     create_namespaces,
-    identified,
+    new_system_object,
 )
 from services.local.kubelet import cgroup_manager
 from services.local.kubelet import kubelet as kubelet_module
-from services.local.kubelet.container import KubeletSettings, World, bare_environment
+from services.local.kubelet.container import KubeletContext, KubeletSettings, bare_environment
 from services.local.kubelet.kubelet import Kubelet, Usage
-from services.local.kubelet.processes import Keeper, home_of
-from services.local.objects.bodies import micro_stamp, with_spec
+from services.local.kubelet.processes import ProcessReaper, cluster_id
+from services.local.objects.bodies import format_micro_time, with_spec
 from services.local.objects.kinds import LEASE, NODE
 from services.local.store import Store
 
@@ -57,11 +57,13 @@ class Cluster:
     def __init__(self, spec: ClusterSpec, data: Path, settings: Settings) -> None:
         self.spec, self.settings = spec, settings
         self.data = data.resolve()
-        home = home_of(self.data)
+        home = cluster_id(self.data)
         self.store = Store(int(time.time() * REVISIONS_PER_S))
-        self.keeper = Keeper(home)
-        groups = cgroup_manager.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
-        self.world = World(
+        self.keeper = ProcessReaper(home)
+        groups = cgroup_manager.find_cgroup_manager(
+            f"weir-local-{home}", settings.kubelet.quota_period_us
+        )
+        self.world = KubeletContext(
             store=self.store,
             cgroups=groups,
             settings=settings.kubelet,
@@ -69,7 +71,7 @@ class Cluster:
             home=home,
             base=bare_environment(os.environ),
         )
-        self.kubelet = Kubelet(self.world, set(spec.named()))
+        self.kubelet = Kubelet(self.world, set(spec.nodes_by_name()))
         self.usage = Usage(self.world, self.kubelet)
         self.runner: web.AppRunner | None = None
         self.url = ""
@@ -85,18 +87,18 @@ class Cluster:
         self.world.cgroups.close()
         controllers = Controllers(self.store, self.settings.controllers)
         parts = [
-            controllers.follow,
-            controllers.look,
-            Scheduling(self.store).run,
+            controllers.watch_changes,
+            controllers.sweep_periodically,
+            SchedulerLoop(self.store).run,
             self.kubelet.run,
             self.keep_alive,
             self.measure,
-            Tenancy(self.store, self.spec.tenants).run,
+            TenantController(self.store, self.spec.tenants).run,
         ]
         create_namespaces(self.store, self.spec.quotas)
-        self.register()
-        self.tasks = [asyncio.create_task(self.guard(part)) for part in parts]
-        await self.open_doors()
+        self.register_nodes()
+        self.tasks = [asyncio.create_task(self.restart_on_error(part)) for part in parts]
+        await self.start_api_server()
         log.info(
             "ClusterStarted",
             url=self.url,
@@ -104,7 +106,7 @@ class Cluster:
             enforced=self.world.cgroups.enforced,
         )
 
-    async def guard(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def restart_on_error(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A part that breaks is told at once, and started again where it stood."""
         while True:
             try:
@@ -114,9 +116,9 @@ class Cluster:
                 log.exception("PartBroke", part=part.__qualname__)
                 await asyncio.sleep(0.1)
 
-    async def open_doors(self) -> None:
-        metrics = Metrics(self.world, self.usage)
-        server = Server(
+    async def start_api_server(self) -> None:
+        metrics = MetricsApi(self.world, self.usage)
+        server = ApiServer(
             self.store, metrics, self.world.logs, self.settings.token, self.settings.bookmark_s
         )
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
@@ -140,33 +142,35 @@ class Cluster:
 
     # ---- the nodes
 
-    def register(self) -> None:
-        for name, spec in self.spec.named().items():
+    def register_nodes(self) -> None:
+        for name, spec in self.spec.nodes_by_name().items():
             self.world.cgroups.open_node(name, round(spec.cpu * 1000))
-            body = identified(
+            body = new_system_object(
                 self.store, NODE, name, status=kubelet_module.status_of(spec, name), spec={}
             )
             body["metadata"]["labels"] = kubelet_module.labels_for(name)
-            self.store.create(NODE, kubelet_module.ready(body, self.store.now()))
-            lease = identified(self.store, LEASE, name, LEASES)
+            self.store.create(NODE, kubelet_module.ready_node(body, self.store.now()))
+            lease = new_system_object(self.store, LEASE, name, LEASES)
             self.store.create(LEASE, with_spec(lease, **self.lease(name)))
 
     def lease(self, name: str) -> dict[str, Any]:
-        return kubelet_module.lease_spec(name, micro_stamp(self.store.clock()), LEASE_DURATION_S)
+        return kubelet_module.lease_spec(
+            name, format_micro_time(self.store.clock()), LEASE_DURATION_S
+        )
 
     async def keep_alive(self) -> None:
         beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
         while True:
             await asyncio.sleep(self.settings.kubelet.lease_s)
             for name in self.kubelet.nodes:
-                self.renew(name)
+                self.renew_lease(name)
             if self.store.clock() >= beat_at:
                 beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
-                self.report()
+                self.write_node_status()
 
-    def report(self) -> None:
+    def write_node_status(self) -> None:
         """How each node is."""
-        condition = kubelet_module.shutting_down if self.is_going else kubelet_module.ready
+        condition = kubelet_module.closing_node if self.is_going else kubelet_module.ready_node
         for name in self.kubelet.nodes:
             self.store.change(NODE, "", name, lambda body: condition(body, self.store.now()))
 
@@ -175,14 +179,14 @@ class Cluster:
         they are then.
         """
         self.is_going = True
-        self.report()
+        self.write_node_status()
 
-    def renew(self, name: str) -> None:
+    def renew_lease(self, name: str) -> None:
         self.store.change(LEASE, LEASES, name, lambda body: with_spec(body, **self.lease(name)))
 
     async def measure(self) -> None:
         while True:
-            self.usage.look()
+            self.usage.measure_usage()
             self.kubelet.retry_deferred()
             await asyncio.sleep(self.settings.kubelet.measure_s)
 

@@ -187,7 +187,7 @@ class Stack:
         return {"Authorization": f"Bearer {token_file(self.credentials).read_text()}"}
 
     async def __aenter__(self) -> Stack:
-        vacant(self.nats_port, self.kube_port)
+        check_ports_free(self.nats_port, self.kube_port)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._start_nats()
@@ -300,7 +300,7 @@ class Stack:
     async def _answers(self, name: str, port: int) -> None:
         """Wait until something listens on the port."""
         end = time.monotonic() + START_S
-        while not listens(port):
+        while not is_listening(port):
             if time.monotonic() > end:
                 raise CannotStart(
                     f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}"
@@ -323,16 +323,16 @@ class Stack:
         path.write_text(json.dumps(here | {"pod_logs": logs, "limits": self.settings}))
 
 
-def vacant(nats_port: int, kube_port: int) -> None:
+def check_ports_free(nats_port: int, kube_port: int) -> None:
     """Raises `CannotStart` where somebody listens on one of them."""
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
-        if listens(port):
+        if is_listening(port):
             raise CannotStart(
                 f"port {port} is taken; is `weir up` running already? Else choose {option}"
             )
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether anybody does, on this machine."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
@@ -407,14 +407,14 @@ async def create_streams(
         await asyncio.sleep(AGAIN_S)
 
 
-TOKEN, KUBECONFIG = "cluster.token", "kubeconfig"
+TOKEN_FILE, KUBECONFIG = "cluster.token", "kubeconfig"
 TOKEN_BYTES = 32
-NAME = "weir-up"
+KUBE_USER = "weir-up"
 
 
 def token_file(credentials: Path) -> Path:
     """Return the file with the token; write one at random if it is not there yet."""
-    path = credentials / TOKEN
+    path = credentials / TOKEN_FILE
     if not path.exists():
         write_private(path, secrets.token_urlsafe(TOKEN_BYTES))
     return path
@@ -430,10 +430,12 @@ def write_kubeconfig(credentials: Path, url: str) -> Path:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": NAME, "cluster": {"server": f"{scheme}://{NAME}:{token}@{address}"}}],
-        "users": [{"name": NAME, "user": {"token": token}}],
-        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
-        "current-context": NAME,
+        "clusters": [
+            {"name": KUBE_USER, "cluster": {"server": f"{scheme}://{KUBE_USER}:{token}@{address}"}}
+        ],
+        "users": [{"name": KUBE_USER, "user": {"token": token}}],
+        "contexts": [{"name": KUBE_USER, "context": {"cluster": KUBE_USER, "user": KUBE_USER}}],
+        "current-context": KUBE_USER,
     }
     path = credentials / KUBECONFIG
     write_private(path, json.dumps(config, indent=1))

@@ -38,33 +38,33 @@ from sortedcontainers import SortedDict
 from services.local.objects.api_errors import (
     already_exists,
     conflict,
-    expired,
+    expired_error,
     forbidden,
     not_found,
 )
 from services.local.objects.bodies import (
     Body,
+    format_time,
+    has_ended,
     is_leaving,
-    is_over,
     meta,
     name_of,
     namespace_of,
     node_of,
     owners_of,
     spec,
-    stamp,
     uid_of,
     with_meta,
     with_status,
 )
 from services.local.objects.kinds import KINDS, NAMESPACE, POD, QUOTA, Kind
 from services.local.objects.label_selectors import Match
-from services.local.objects.resources import exceeded
+from services.local.objects.resources import quota_error
 
 Key = tuple[str, str]  # namespace, name
 BEFORE_ALL: Key = ("", "")  # names are not empty
 
-STALE = (
+CONFLICT_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 JOURNAL_LENGTH = 20_000  # changes of one kind that a watch can go back
@@ -96,10 +96,12 @@ class Store:
         self.revision = first_revision
         # Sorted by key, so that a page of a list begins in the middle (`make bench-scale`: 150,000
         # pods in pages).
-        self.objects: dict[str, SortedDict[Key, Stored]] = {
+        self.objects: dict[str, SortedDict[Key, ObjectVersion]] = {
             kind.stored_as: SortedDict() for kind in KINDS
         }
-        self.journals = {kind.stored_as: Journal(first_revision, journal_length) for kind in KINDS}
+        self.watch_caches = {
+            kind.stored_as: WatchCache(first_revision, journal_length) for kind in KINDS
+        }
         self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
         self.owned: dict[
             str, dict[str, tuple[Kind, Key]]
@@ -107,10 +109,10 @@ class Store:
         self.news = asyncio.Event()  # set, and replaced, at every write of any kind
 
     def now(self) -> str:
-        return stamp(self.clock())
+        return format_time(self.clock())
 
-    def journal(self, kind: Kind) -> Journal:
-        return self.journals[kind.stored_as]
+    def watch_cache(self, kind: Kind) -> WatchCache:
+        return self.watch_caches[kind.stored_as]
 
     # ---- reading
 
@@ -124,11 +126,11 @@ class Store:
             raise not_found(kind.plural, name, kind.group)
         return body
 
-    def stored(self, kind: Kind, namespace: str = "") -> list[Stored]:
+    def list_objects(self, kind: Kind, namespace: str = "") -> list[ObjectVersion]:
         """All of a kind, or of one namespace, by namespace and name."""
-        return list(self.stored_after(kind, namespace, BEFORE_ALL))
+        return list(self.list_after(kind, namespace, BEFORE_ALL))
 
-    def stored_after(self, kind: Kind, namespace: str, after: Key) -> Iterator[Stored]:
+    def list_after(self, kind: Kind, namespace: str, after: Key) -> Iterator[ObjectVersion]:
         """As `stored`, from behind a key. Nothing may be written while this is read."""
         objects = self.objects[kind.stored_as]
         for key in objects.irange(max(after, (namespace, "")), inclusive=(False, False)):
@@ -156,7 +158,7 @@ class Store:
             self.check_namespace(key[0], f"{kind.plural} {key[1]}")
         if kind is POD:
             self.check_quotas(body)
-        return self.put(kind, key, ADDED, None, body)
+        return self.write_version(kind, key, ADDED, None, body)
 
     def check_namespace(self, namespace: str, what: str) -> None:
         if is_leaving(self.read(NAMESPACE, "", namespace)):
@@ -167,26 +169,26 @@ class Store:
 
     def check_quotas(self, pod: Body) -> None:
         namespace = namespace_of(pod)
-        for quota in self.stored(QUOTA, namespace):
-            if why := exceeded(
-                quota.body, pod, (each.body for each in self.stored(POD, namespace))
+        for quota in self.list_objects(QUOTA, namespace):
+            if why := quota_error(
+                quota.body, pod, (each.body for each in self.list_objects(POD, namespace))
             ):
                 raise forbidden(f'pods "{name_of(pod)}" is forbidden: {why}')
 
     def update(self, kind: Kind, body: Body) -> Body:
         """Raises Conflict if the body names a revision that is not the latest."""
         key = (namespace_of(body), name_of(body))
-        old: Stored | None = self.objects[kind.stored_as].get(key)
+        old: ObjectVersion | None = self.objects[kind.stored_as].get(key)
         if old is None:
             raise not_found(kind.plural, key[1], kind.group)
         if meta(body).get("resourceVersion") not in (None, "", meta(old.body)["resourceVersion"]):
-            raise conflict(kind.plural, key[1], STALE)
+            raise conflict(kind.plural, key[1], CONFLICT_MESSAGE)
         same = with_meta(body, resourceVersion=meta(old.body)["resourceVersion"])
         if same == old.body:
             return old.body
-        if is_leaving(body) and held(kind, old.body) and self.may_go(kind, body):
-            return self.drop(kind, key, body)
-        return self.put(kind, key, MODIFIED, old, body)
+        if is_leaving(body) and has_finalizers(kind, old.body) and self.may_be_removed(kind, body):
+            return self.remove_object(kind, key, body)
+        return self.write_version(kind, key, MODIFIED, old, body)
 
     def change(
         self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]
@@ -197,24 +199,26 @@ class Store:
         body = self.find(kind, namespace, name)
         return None if body is None else self.update(kind, how(body))
 
-    def put(self, kind: Kind, key: Key, verb: str, old: Stored | None, body: Body) -> Body:
+    def write_version(
+        self, kind: Kind, key: Key, verb: str, old: ObjectVersion | None, body: Body
+    ) -> Body:
         self.revision += 1
-        new = Stored(with_meta(body, resourceVersion=str(self.revision)), self.revision)
-        self.forget(kind, key, old)
+        new = ObjectVersion(with_meta(body, resourceVersion=str(self.revision)), self.revision)
+        self.unindex_object(kind, key, old)
         if verb != DELETED:
-            self.keep(kind, key, new)
-        self.journal(kind).append(Change(verb, old, new), self.clock())
+            self.index_object(kind, key, new)
+        self.watch_cache(kind).append(Change(verb, old, new), self.clock())
         told, self.news = self.news, asyncio.Event()
         told.set()
         return new.body
 
-    def keep(self, kind: Kind, key: Key, new: Stored) -> None:
+    def index_object(self, kind: Kind, key: Key, new: ObjectVersion) -> None:
         self.objects[kind.stored_as][key] = new
         self.alive[uid_of(new.body)] = (kind, key)
         for owner in owners_of(new.body):
             self.owned.setdefault(str(owner.get("uid")), {})[uid_of(new.body)] = (kind, key)
 
-    def forget(self, kind: Kind, key: Key, old: Stored | None) -> None:
+    def unindex_object(self, kind: Kind, key: Key, old: ObjectVersion | None) -> None:
         if old is None:
             return
         self.objects[kind.stored_as].pop(key, None)
@@ -230,8 +234,8 @@ class Store:
             if (stored := self.objects[kind.stored_as].get(key))
         ]
 
-    def drop(self, kind: Kind, key: Key, body: Body) -> Body:
-        return self.put(kind, key, DELETED, self.objects[kind.stored_as][key], body)
+    def remove_object(self, kind: Kind, key: Key, body: Body) -> Body:
+        return self.write_version(kind, key, DELETED, self.objects[kind.stored_as][key], body)
 
     # ---- deleting
 
@@ -239,16 +243,16 @@ class Store:
         body = self.read(kind, namespace, name)
         check_preconditions(kind, body, how)
         return (
-            self.mark(kind, body, how)
+            self.mark_deleted(kind, body, how)
             if self.must_wait(kind, body, how)
             else self.remove_now(kind, body, how)
         )
 
     def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
-        return held(kind, body) or how.foreground or self.grace(kind, body, how) > 0
+        return has_finalizers(kind, body) or how.foreground or self.grace(kind, body, how) > 0
 
     def grace(self, kind: Kind, body: Body, how: Deletion) -> int:
-        if kind.name != "Pod" or not node_of(body) or is_over(body):
+        if kind.name != "Pod" or not node_of(body) or has_ended(body):
             return 0
         wanted = (
             spec(body).get("terminationGracePeriodSeconds", 30)
@@ -258,10 +262,10 @@ class Store:
         earlier = meta(body).get("deletionGracePeriodSeconds")
         return int(wanted) if earlier is None else min(int(wanted), int(earlier))
 
-    def mark(self, kind: Kind, body: Body, how: Deletion) -> Body:
+    def mark_deleted(self, kind: Kind, body: Body, how: Deletion) -> Body:
         grace = self.grace(kind, body, how)
         changes: Body = {
-            "deletionTimestamp": stamp(self.clock() + grace),
+            "deletionTimestamp": format_time(self.clock() + grace),
             "deletionGracePeriodSeconds": grace,
         }
         if is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == grace:
@@ -275,20 +279,20 @@ class Store:
 
     def remove_now(self, kind: Kind, body: Body, how: Deletion) -> Body:
         key = (namespace_of(body), name_of(body))
-        if kind.name == "Pod" and node_of(body) and not is_over(body) and not leaves_now(body):
+        if kind.name == "Pod" and node_of(body) and not has_ended(body) and not leaves_now(body):
             marks = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 0}
-            body = self.put(
+            body = self.write_version(
                 kind, key, MODIFIED, self.objects[kind.stored_as][key], with_meta(body, **marks)
             )
-        return self.drop(kind, key, body)
+        return self.remove_object(kind, key, body)
 
-    def may_go(self, kind: Kind, body: Body) -> bool:
+    def may_be_removed(self, kind: Kind, body: Body) -> bool:
         """A leaving object that nothing holds any more."""
-        return not held(kind, body) and (
-            kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body)
+        return not has_finalizers(kind, body) and (
+            kind.name != "Pod" or leaves_now(body) or not node_of(body) or has_ended(body)
         )
 
-    def finish(self, kind: Kind, body: Body) -> None:
+    def finish_pod(self, kind: Kind, body: Body) -> None:
         """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is
         another.
         """
@@ -297,7 +301,7 @@ class Store:
             self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))
 
 
-def held(kind: Kind, body: Body) -> bool:
+def has_finalizers(kind: Kind, body: Body) -> bool:
     return bool(meta(body).get("finalizers")) or (
         kind is NAMESPACE and bool(spec(body).get("finalizers"))
     )
@@ -326,7 +330,7 @@ BOOKMARK = "BOOKMARK"
 ERROR = "ERROR"
 
 
-class Stored:
+class ObjectVersion:
     """One version of one object, and its bytes, made when first asked for."""
 
     __slots__ = ("_encoded", "body", "revision")
@@ -342,21 +346,21 @@ class Stored:
         return self._encoded
 
 
-def line_of(verb: str, encoded: bytes) -> bytes:
+def watch_line(verb: str, encoded: bytes) -> bytes:
     return b'{"type":"' + verb.encode() + b'","object":' + encoded + b"}\n"
 
 
 class Change:
     __slots__ = ("_lines", "after", "before", "revision", "verb")
 
-    def __init__(self, verb: str, before: Stored | None, after: Stored) -> None:
+    def __init__(self, verb: str, before: ObjectVersion | None, after: ObjectVersion) -> None:
         self.verb = verb
         self.before = before
         self.after = after
         self.revision = after.revision
         self._lines: dict[str, bytes] = {}
 
-    def seen_by(self, match: Match) -> str | None:
+    def event_type_for(self, match: Match) -> str | None:
         """What a watcher with this selector should be told, if anything."""
         was = self.before is not None and match(self.before.body)
         fits = match(self.after.body)
@@ -366,7 +370,7 @@ class Change:
             return MODIFIED
         return ADDED if fits else DELETED if was else None
 
-    def shown(self, verb: str) -> Body:
+    def visible_body(self, verb: str) -> Body:
         """An object that stopped matching is shown as it last matched, at the revision of the
         change.
         """
@@ -376,14 +380,14 @@ class Change:
 
     def line(self, verb: str) -> bytes:
         if verb not in self._lines:
-            body = self.shown(verb)
-            self._lines[verb] = line_of(
+            body = self.visible_body(verb)
+            self._lines[verb] = watch_line(
                 verb, self.after.encoded if body is self.after.body else encode(body)
             )
         return self._lines[verb]
 
 
-class Journal:
+class WatchCache:
     """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too
     many.
     """
@@ -407,7 +411,7 @@ class Journal:
     def after(self, revision: int) -> list[Change]:
         """Every change later than this revision; raises Expired if some are forgotten."""
         if revision < self.floor:
-            raise expired(revision, self.floor)
+            raise expired_error(revision, self.floor)
         if not self.changes or self.changes[-1].revision <= revision:
             return []
         start = bisect_right(self.changes, revision, key=lambda change: change.revision)

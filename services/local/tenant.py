@@ -16,19 +16,19 @@ from types import FrameType
 SLICE_S = 0.010
 
 
-def shares(cpu: float) -> list[float]:
+def process_shares(cpu: float) -> list[float]:
     """2.5 -> 1, 1, 0.5"""
     whole, rest = int(cpu), cpu - int(cpu)
     return [1.0] * whole + ([rest] if rest > 1e-9 else [])
 
 
-def leave(number: int, frame: FrameType | None) -> None:
+def exit_on_signal(number: int, frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def burn(share: float) -> None:
+def burn_cpu(share: float) -> None:
     """For ever. A slice that was too long, because others wanted the core, is not made up for."""
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     while True:
         start, used = time.monotonic(), time.thread_time()
         while time.thread_time() - used < share * SLICE_S and time.monotonic() - start < SLICE_S:
@@ -39,10 +39,10 @@ def burn(share: float) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="tenant", description="burn some cpu until SIGTERM")
     parser.add_argument("--cpu", type=float, required=True, help="cores")
-    first, *others = shares(parser.parse_args(arguments).cpu) or [0.0]
+    first, *others = process_shares(parser.parse_args(arguments).cpu) or [0.0]
     for share in others:
-        multiprocessing.Process(target=burn, args=(share,), daemon=True).start()
-    burn(first)
+        multiprocessing.Process(target=burn_cpu, args=(share,), daemon=True).start()
+    burn_cpu(first)
 
 
 if __name__ == "__main__":

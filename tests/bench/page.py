@@ -28,7 +28,7 @@ import psutil
 from msgspec.structs import replace
 from playwright.async_api import Page, async_playwright
 
-from services.local.stack import listens
+from services.local.stack import is_listening
 from shared.bus.bus import Bus
 from shared.bus.subjects import FACTS
 from shared.messages import CapacityChanged, Message, ProgressReported
@@ -112,7 +112,7 @@ async def service(url: str, port: int) -> AsyncIterator[psutil.Process]:
         sys.executable, "-m", "services.console.page", env={**os.environ, **given}
     )
     try:
-        while not listens(port):
+        while not is_listening(port):
             await asyncio.sleep(0.05)
         yield psutil.Process(process.pid)
     finally:

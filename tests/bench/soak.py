@@ -75,7 +75,7 @@ def _of_pod(series: Series, role: str, uid: str) -> None:
     if supervisor is None:
         return
     _of_process(series, f"{role} supervisor", supervisor)
-    for pid in processes.by_pod().get(uid, []):
+    for pid in processes.processes_by_pod().get(uid, []):
         command = _command(pid)
         if "services.trainer.nursery" in command and _parent(pid) == supervisor:
             _of_process(series, f"{role} nursery", pid)

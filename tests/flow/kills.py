@@ -130,7 +130,9 @@ class Family(msgspec.Struct, frozen=True):
 
 def family(pod_uid: str) -> Family:
     found = [
-        seen for pid in processes.by_pod().get(pod_uid, []) if (seen := _seen(pid)) is not None
+        seen
+        for pid in processes.processes_by_pod().get(pod_uid, [])
+        if (seen := _seen(pid)) is not None
     ]
     supervisor = next((p.pid for p in found if p.runs("")), None)
     nursery = {p.pid for p in found if p.runs(".nursery") and p.parent == supervisor}

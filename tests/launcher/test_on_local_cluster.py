@@ -14,8 +14,8 @@ from services.launcher import pods
 from services.launcher.service import start
 from services.launcher.settings import Settings
 from services.local.cluster_spec import NodeSpec
-from services.local.controllers import identified
-from services.local.kubelet.pod_status import limits_of
+from services.local.controllers import new_system_object
+from services.local.kubelet.pod_status import pod_limits
 from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
 from shared.bus import bus as wire
@@ -117,12 +117,12 @@ async def test_soft_limits_move_what_a_pod_is_weighed_by_and_never_stop_it(stage
         "requests": {"cpu": "750m", "memory": "1024Mi"},
         "limits": {"memory": "1024Mi"},
     }
-    assert limits_of(pod).cpu is None and limits_of(pod).cpu_request == 750
+    assert pod_limits(pod).cpu is None and pod_limits(pod).cpu_request == 750
     assert pod["status"]["qosClass"] == "Burstable" and status["restartCount"] == 0
 
 
 def add_namespace(cluster: Cluster, name: str) -> None:
-    body = identified(cluster.store, NAMESPACE, name, spec={}, status={"phase": "Active"})
+    body = new_system_object(cluster.store, NAMESPACE, name, spec={}, status={"phase": "Active"})
     cluster.store.create(NAMESPACE, body)
 
 

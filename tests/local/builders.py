@@ -69,7 +69,7 @@ def node(
     }
 
 
-def pinned(*names: str, operator: str = "In") -> Body:
+def pinned_pod(*names: str, operator: str = "In") -> Body:
     """Affinity to nodes by name, as the launcher writes it."""
     field = {"key": "metadata.name", "operator": operator, "values": list(names)}
     required = {"nodeSelectorTerms": [{"matchFields": [field]}]}

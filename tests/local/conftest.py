@@ -94,7 +94,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield running
     home = running.world.home
     async with asyncio.timeout(PATIENCE_S):  # what was killed may take a moment to go
-        while [pid for pid in processes.marked(home) if processes.is_running(pid)]:
+        while [pid for pid in processes.processes_of_cluster(home) if processes.is_running(pid)]:
             await asyncio.sleep(0.02)
     assert list(Path("/sys/fs/cgroup").glob(f"*/weir-local-{home}")) == []
 

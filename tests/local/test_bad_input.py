@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.local.service import Cluster
-from tests.local.builders import container, idle, node, pinned, pod, python
+from tests.local.builders import container, idle, node, pinned_pod, pod, python
 from tests.local.conftest import Kube
 from tests.shared.malformed import DEEP, spoilt
 
@@ -33,7 +33,7 @@ POD = pod(
     ASKED,
     labels={"a": "b"},
     meta={"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "s", "uid": "u"}]},
-    affinity=pinned("big"),
+    affinity=pinned_pod("big"),
     nodeSelector={"kubernetes.io/hostname": "big"},
     tolerations=[{"key": "k", "operator": "Exists"}],
     initContainers=[{**container(), "name": "first"}],
@@ -107,7 +107,7 @@ async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(
         "default", field_selector=others, grace_period_seconds=0
     )
     good = pod(
-        "", python("pass"), meta={"generateName": "good-"}, affinity=pinned("big")
+        "", python("pass"), meta={"generateName": "good-"}, affinity=pinned_pod("big")
     )  # nobody runs an odd node's
     made = await asker.kube.create(good)
     await asker.kube.until_phase(made["metadata"]["name"], "Succeeded")

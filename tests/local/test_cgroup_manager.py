@@ -12,12 +12,18 @@ import structlog
 
 from services.local.kubelet import processes
 from services.local.kubelet import processes as processes_module
-from services.local.kubelet.cgroup_manager import Limits, NotPermitted, VersionTwo, find, own_group
+from services.local.kubelet.cgroup_manager import (
+    CgroupsV2,
+    Limits,
+    ProcOnly,
+    find_cgroup_manager,
+    own_group,
+)
 from tests.process_guard import run_mark
 
 
 def test_version_two_writes_what_the_kernel_reads(tmp_path):
-    groups = VersionTwo(tmp_path / "weir", 10_000)
+    groups = CgroupsV2(tmp_path / "weir", 10_000)
     groups.open_node("n", 2000)
     groups.open_pod("n", "p", Limits(cpu=300, memory=1024, cpu_request=500))
     assert (tmp_path / "weir/n/cpu.max").read_text() == "20000 10000"
@@ -32,14 +38,14 @@ def test_version_two_writes_what_the_kernel_reads(tmp_path):
 
 def test_where_nothing_is_permitted_it_is_said_once(tmp_path):
     with structlog.testing.capture_logs() as said:
-        groups = find("weir-local-test", 10_000, mount=tmp_path)
+        groups = find_cgroup_manager("weir-local-test", 10_000, mount=tmp_path)
         groups.open_node("n", 1000)
         groups.open_pod("n", "p", Limits(cpu=100))
     assert [line["event"] for line in said] == ["LimitsNotEnforced"] and not groups.enforced
 
 
 def test_without_groups_use_is_read_from_the_processes(tmp_path):
-    groups = NotPermitted("test")
+    groups = ProcOnly("test")
     groups.open_node("n", 1000)
     groups.open_pod("n", "some-uid", Limits())
     burner = marked_process("home/some-uid/main", "while True: pass")
@@ -78,11 +84,13 @@ def marked_process(mark, program="import time; time.sleep(60)"):
 
 
 def test_an_earlier_starts_processes_are_swept(tmp_path):
-    home = processes.home_of(tmp_path)
+    home = processes.cluster_id(tmp_path)
     ours, others = marked_process(f"{home}/uid/main"), marked_process("other/uid/main")
     try:
-        until(lambda: processes.marked(home) and processes.marked("other"))
-        processes_module.sweep(home)
+        until(
+            lambda: processes.processes_of_cluster(home) and processes.processes_of_cluster("other")
+        )
+        processes_module.kill_leftovers(home)
         assert ours.wait(60) == -9 and others.poll() is None
     finally:
         others.kill()

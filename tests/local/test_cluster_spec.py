@@ -7,15 +7,15 @@ import pytest
 
 from services.allocator.settings import Rules
 from services.cli.up import limits
-from services.local.cluster_spec import BadCluster, NamespaceQuota, parse
-from services.local.controllers import due
-from services.local.tenant import shares
+from services.local.cluster_spec import InvalidClusterFile, NamespaceQuota, parse_cluster
+from services.local.controllers import tenants_due
+from services.local.tenant import process_shares
 from shared.runtime import config
 
 
 def test_nodes_alike_are_numbered_and_a_single_one_keeps_its_name():
-    spec = parse("nodes: [{name: a, count: 2, cpu: 2}, {name: b, cpu: 0.5, gpu: 1}]")
-    assert list(spec.named()) == ["a-1", "a-2", "b"]
+    spec = parse_cluster("nodes: [{name: a, count: 2, cpu: 2}, {name: b, cpu: 0.5, gpu: 1}]")
+    assert list(spec.nodes_by_name()) == ["a-1", "a-2", "b"]
 
 
 def test_every_reason_is_told_at_once():
@@ -24,8 +24,8 @@ nodes: [{name: A_b}, {nmae: x, cpu: 0, gpu: many}, 3, {name: c}, {name: c}]
 tenants: [{node: nowhere, cpu: 1, from_s: 5, to_s: 5}]
 extra: 1
 """
-    with pytest.raises(BadCluster) as caught:
-        parse(text)
+    with pytest.raises(InvalidClusterFile) as caught:
+        parse_cluster(text)
     told = str(caught.value)
     assert told.splitlines() == [
         "extra: unknown; there are nodes, tenants, quotas",
@@ -40,34 +40,34 @@ extra: 1
 
 
 def test_a_tenant_of_a_node_that_is_not_there_is_told():
-    with pytest.raises(BadCluster, match=r"tenants\[0\]\.node: there is no node 'nowhere'"):
-        parse("nodes: [{name: a}]\ntenants: [{node: nowhere, cpu: 1}]")
+    with pytest.raises(InvalidClusterFile, match=r"tenants\[0\]\.node: there is no node 'nowhere'"):
+        parse_cluster("nodes: [{name: a}]\ntenants: [{node: nowhere, cpu: 1}]")
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "[]", "nodes: {}", "nodes: 3", "nodes: []"])
 def test_what_is_no_cluster_is_refused(text):
-    with pytest.raises(BadCluster):
-        parse(text)
+    with pytest.raises(InvalidClusterFile):
+        parse_cluster(text)
 
 
 def test_tenants_come_and_go():
-    tenants = parse(
+    tenants = parse_cluster(
         "nodes: [{name: a}]\ntenants: [{node: a, cpu: 1, from_s: 1, to_s: 3}, {node: a, cpu: 1, from_s: 2}]"
     ).tenants
-    assert [due(tenants, t) for t in (0, 1, 2, 3)] == [set(), {0}, {0, 1}, {1}]
+    assert [tenants_due(tenants, t) for t in (0, 1, 2, 3)] == [set(), {0}, {0, 1}, {1}]
 
 
 def test_a_tenant_takes_a_process_a_core():
-    assert shares(2.5) == [1.0, 1.0, 0.5] and shares(0.3) == [0.3]
+    assert process_shares(2.5) == [1.0, 1.0, 0.5] and process_shares(0.3) == [0.3]
 
 
 def test_quotas_go_to_the_allocator_with_every_reason_against_them():
-    spec = parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
+    spec = parse_cluster("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
     assert spec.quotas == {"team-a": NamespaceQuota(cpu=2)}
     rules = config.load_settings(Rules, "allocator", limits(spec))
     assert msgspec.to_builtins(rules.quotas) == msgspec.to_builtins(spec.quotas)
     assert rules.job_namespaces == ("default", "team-a")
-    assert limits(parse("nodes: [{name: a}]")) == {"WEIR_JOB_NAMESPACES": "default"}
-    with pytest.raises(BadCluster) as caught:
-        parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: -2, gpus: 1}, B: 3}")
+    assert limits(parse_cluster("nodes: [{name: a}]")) == {"WEIR_JOB_NAMESPACES": "default"}
+    with pytest.raises(InvalidClusterFile) as caught:
+        parse_cluster("nodes: [{name: a}]\nquotas: {team-a: {cpu: -2, gpus: 1}, B: 3}")
     assert len(str(caught.value).splitlines()) == 3

@@ -12,9 +12,9 @@ import pytest
 
 from services.local.kubelet import pod_status
 from services.local.kubelet.cgroup_manager import quota_of, shares_of, weight_of
-from services.local.kubelet.container import CannotLaunch, launch_of
-from services.local.kubelet.kubelet import prune
-from services.local.kubelet.pod_status import Order, order_for
+from services.local.kubelet.container import CannotLaunch, build_launch
+from services.local.kubelet.kubelet import prune_pod_logs
+from services.local.kubelet.pod_status import PodAction, pod_action
 from services.local.objects.bodies import condition
 from tests.local.builders import container, node, pod
 
@@ -34,7 +34,7 @@ def test_the_oldest_go_and_never_one_of_a_pod_that_lives(tmp_path: Path) -> None
     for number in range(6):
         printed(tmp_path, f"uid-{number}", 100.0 + number)
 
-    prune(tmp_path, {"uid-0"}, most=3)
+    prune_pod_logs(tmp_path, {"uid-0"}, most=3)
 
     assert left(tmp_path) == ["uid-0", "uid-3", "uid-4", "uid-5"]
 
@@ -43,20 +43,20 @@ def test_together_they_are_no_larger_than_they_may_be(tmp_path: Path) -> None:
     for number in range(4):
         printed(tmp_path, f"uid-{number}", 100.0 + number, size=1000)
 
-    prune(tmp_path, {}, most_bytes=2500)
+    prune_pod_logs(tmp_path, {}, most_bytes=2500)
 
     assert left(tmp_path) == ["uid-2", "uid-3"]
 
 
 def test_where_nobody_printed_there_is_nothing_to_do(tmp_path: Path) -> None:
-    prune(tmp_path / "none", {})
+    prune_pod_logs(tmp_path / "none", {})
 
 
 BASE = {"PATH": "/bin"}
 
 
 def launch(body, lookup=lambda *_: None):
-    return launch_of(body, body["spec"]["containers"][0], BASE, "/the/python", "/data", lookup)
+    return build_launch(body, body["spec"]["containers"][0], BASE, "/the/python", "/data", lookup)
 
 
 def leaving(body):
@@ -70,18 +70,18 @@ def over(body):
 @pytest.mark.parametrize(
     ("body", "gone", "alive", "order"),
     [
-        (pod("p"), False, False, Order.START),
-        (pod("p"), False, True, Order.NOTHING),
-        (pod("p"), True, True, Order.KILL),
-        (pod("p"), True, False, Order.NOTHING),
-        (leaving(pod("p")), False, True, Order.STOP),
-        (leaving(pod("p")), False, False, Order.TAKE_AWAY),
-        (over(pod("p")), False, False, Order.NOTHING),
-        (pod("p", container(cpu="2")), False, True, Order.RESIZE),
+        (pod("p"), False, False, PodAction.START),
+        (pod("p"), False, True, PodAction.NOTHING),
+        (pod("p"), True, True, PodAction.KILL),
+        (pod("p"), True, False, PodAction.NOTHING),
+        (leaving(pod("p")), False, True, PodAction.STOP),
+        (leaving(pod("p")), False, False, PodAction.TAKE_AWAY),
+        (over(pod("p")), False, False, PodAction.NOTHING),
+        (pod("p", container(cpu="2")), False, True, PodAction.RESIZE),
     ],
 )
 def test_one_order_for_each_case(body, gone, alive, order):
-    assert order_for(body, gone, alive, {"main": {}}) is order
+    assert pod_action(body, gone, alive, {"main": {}}) is order
 
 
 def test_python_means_this_python_and_variables_are_replaced():
@@ -149,13 +149,16 @@ def test_a_missing_key_or_command_is_told():
     ],
 )
 def test_an_end_is_told_as_kubernetes_tells_it(returncode, oom, code, reason, signal):
-    end = pod_status.end_of(returncode, 0.0, 1.0, oom)
+    end = pod_status.container_exit(returncode, 0.0, 1.0, oom)
     assert (end.code, end.reason, end.signal) == (code, reason, signal)
 
 
 def test_the_phase_follows_the_containers():
-    done, bad = pod_status.end_of(0, 0, 1, False), pod_status.end_of(1, 0, 1, False)
-    one, two = pod_status.fresh(container()), pod_status.fresh({**container(), "name": "b"})
+    done, bad = pod_status.container_exit(0, 0, 1, False), pod_status.container_exit(1, 0, 1, False)
+    one, two = (
+        pod_status.new_progress(container()),
+        pod_status.new_progress({**container(), "name": "b"}),
+    )
     assert pod_status.phase_of([one, two]) == "Pending"
     one.started_s = 1.0
     assert pod_status.phase_of([one, two]) == "Running"
@@ -166,11 +169,11 @@ def test_the_phase_follows_the_containers():
 
 
 def test_ready_is_true_only_while_every_container_runs():
-    body, progress = pod("p"), pod_status.fresh(container())
+    body, progress = pod("p"), pod_status.new_progress(container())
     progress.started_s = 1.0
     running = pod_status.with_progress(body, [], [progress], 2.0)
     assert condition(running, "Ready")["status"] == "True"
-    progress.end = pod_status.end_of(0, 1, 2, False)
+    progress.end = pod_status.container_exit(0, 1, 2, False)
     ended = pod_status.with_progress(running, [], [progress], 3.0)
     assert condition(ended, "Ready")["reason"] == "PodCompleted"
 
@@ -182,13 +185,13 @@ def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
         "containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]
     }
     assert (
-        pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body, other]))
+        pod_status.resize_failure(body, small, pod_status.free_for(body, small, [body, other]))
         == "Deferred"
     )
-    assert pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body])) == ""
+    assert pod_status.resize_failure(body, small, pod_status.free_for(body, small, [body])) == ""
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
     assert (
-        pod_status.why_not_resized(body, small, pod_status.free_for(body, small, [body]))
+        pod_status.resize_failure(body, small, pod_status.free_for(body, small, [body]))
         == "Infeasible"
     )
 

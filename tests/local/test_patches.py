@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.local.objects.api_errors import Refusal
+from services.local.objects.api_errors import ApiError
 from services.local.objects.patches import json_patch, merge_patch, strategic_merge
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -114,5 +114,5 @@ def test_a_json_patch_does_each_operation_in_turn():
     ],
 )
 def test_a_json_patch_that_does_not_fit_is_refused_as_a_whole(operation):
-    with pytest.raises(Refusal):
+    with pytest.raises(ApiError):
         json_patch({"x": 1, "l": []}, [operation])

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from services.local.kubelet import processes
-from services.local.kubelet.pod_worker import PodLife
+from services.local.kubelet.pod_worker import PodWorker
 from services.local.objects.kinds import NODE
 from services.local.service import local_cluster
-from tests.local.builders import FOREVER, container, pinned, pod, python
+from tests.local.builders import FOREVER, container, pinned_pod, pod, python
 from tests.local.conftest import NODES, QUICK
 
 BURN = "while True: pass"
@@ -181,7 +181,7 @@ async def test_a_forced_deletion_kills_at_once(kube):
     await kube.create(pod("p", python(FOREVER)))
     uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
     await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
-    await until(lambda: not processes.marked(uid), GRACE_S / 3)
+    await until(lambda: not processes.processes_of_cluster(uid), GRACE_S / 3)
 
 
 async def test_a_whole_process_tree_goes_with_its_pod(kube):
@@ -198,10 +198,10 @@ time.sleep(300)
     body = await kube.until_phase("p", "Running")
     await until(lambda: "grown" in kube.cluster.world.log_file(body, "main").read_text())
     uid = body["metadata"]["uid"]
-    await until(lambda: len(processes.marked(uid)) >= 4)
+    await until(lambda: len(processes.processes_of_cluster(uid)) >= 4)
     await kube.v1.delete_namespaced_pod("p", "default")
     await kube.until_gone("p")
-    assert [pid for pid in processes.marked(uid) if processes.is_running(pid)] == []
+    assert [pid for pid in processes.processes_of_cluster(uid) if processes.is_running(pid)] == []
 
 
 async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
@@ -209,7 +209,7 @@ async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
         pod("p", python("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])"))
     )
     uid = (await kube.until_phase("p", "Succeeded"))["metadata"]["uid"]
-    assert [pid for pid in processes.marked(uid) if processes.is_running(pid)] == []
+    assert [pid for pid in processes.processes_of_cluster(uid) if processes.is_running(pid)] == []
 
 
 async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
@@ -375,7 +375,7 @@ async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
 
 async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_requests(kube):
     needs_groups(kube)
-    await kube.create(pod("p", python(BURN, cpu="100m"), affinity=pinned("small-1")))
+    await kube.create(pod("p", python(BURN, cpu="100m"), affinity=pinned_pod("small-1")))
     await kube.until_phase("p", "Running")
     await uses_more(kube, "p", 0.2)
     change = {
@@ -410,13 +410,13 @@ async def test_resizes_do_not_interrupt_what_runs(kube):
 
 async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
     await kube.create(
-        pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned("small-1"))
+        pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned_pod("small-1"))
     )
     await kube.create(
         pod(
             "b",
             python(FOREVER, cpu="500m"),
-            affinity=pinned("small-1"),
+            affinity=pinned_pod("small-1"),
             terminationGracePeriodSeconds=1,
         )
     )
@@ -470,7 +470,7 @@ async def used_on(session):
 
 
 async def test_use_is_measured_for_nodes_and_pods(kube):
-    await kube.create(pod("p", python(BURN, limit="300m"), affinity=pinned("small-1")))
+    await kube.create(pod("p", python(BURN, limit="300m"), affinity=pinned_pod("small-1")))
     await kube.until_phase("p", "Running")
     async with asyncio.timeout(60), aiohttp.ClientSession(kube.cluster.url) as session:
         while (use := await used_on(session)).get("small-1", 0) <= 5e7:
@@ -491,7 +491,7 @@ async def test_what_a_pod_used_stays_counted_on_its_node(kube):
         pod(
             "p",
             python("import time\nwhile time.process_time() < 0.3: pass"),
-            affinity=pinned("small-1"),
+            affinity=pinned_pod("small-1"),
         )
     )
     await kube.until_phase("p", "Succeeded")
@@ -502,13 +502,13 @@ async def test_what_a_pod_used_stays_counted_on_its_node(kube):
 async def test_a_pod_killed_from_outside_fails(kube):
     await kube.create(pod("p", python(FOREVER)))
     uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
-    os.kill(processes.marked(uid)[0], signal.SIGKILL)
+    os.kill(processes.processes_of_cluster(uid)[0], signal.SIGKILL)
     assert terminated(await kube.until_phase("p", "Failed"))["exitCode"] == 137
 
 
 async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
     body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
-    cluster.kubelet.lives["early"] = PodLife(
+    cluster.kubelet.lives["early"] = PodWorker(
         cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}}
     )
     cluster.usage.look()
@@ -520,7 +520,7 @@ async def test_a_cluster_that_ends_says_first_that_no_node_takes_anything_any_mo
     async with local_cluster(NODES, tmp_path, settings=QUICK) as cluster:
         assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"True"}
     assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}
-    cluster.report()
+    cluster.write_node_status()
     assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}, (
         "no heartbeat revives it"
     )

@@ -41,7 +41,7 @@ class Program:
         self.process = subprocess.Popen(
             [*command, "--port-file", str(self.port_file)], stderr=subprocess.DEVNULL
         )
-        self.home = processes.home_of(self.data)
+        self.home = processes.cluster_id(self.data)
         wait_for(lambda: self.port_file.exists() and self.port_file.read_text())
         self.url = f"http://127.0.0.1:{self.port_file.read_text()}/api/v1/namespaces/default/pods"
 
@@ -58,7 +58,9 @@ class Program:
         wait_for(lambda: self.ask("GET", f"/{name}")["status"]["phase"] == "Running")
 
     def running(self) -> list[int]:
-        return [pid for pid in processes.marked(self.home) if processes.is_running(pid)]
+        return [
+            pid for pid in processes.processes_of_cluster(self.home) if processes.is_running(pid)
+        ]
 
 
 def wait_for(wanted, seconds=60.0):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.local.api.request import MAGIC, body_in
-from services.local.objects.api_errors import Refusal
+from services.local.objects.api_errors import ApiError
 
 DELETE = bytes.fromhex("6b3873000a130a027631120d44656c6574654f7074696f6e7312020802" + "1a002200")
 """As kubectl 1.32 sends it for `drain --grace-period=2`."""
@@ -64,7 +64,7 @@ def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
     "raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))]
 )
 def test_what_is_something_else_is_refused(raw: bytes) -> None:
-    with pytest.raises(Refusal, match="no protobuf of a kind that is read here"):
+    with pytest.raises(ApiError, match="no protobuf of a kind that is read here"):
         body_in(raw)
 
 
@@ -73,5 +73,5 @@ def test_no_bytes_break_it(raw: bytes) -> None:
     for body in (MAGIC + raw, sent("Eviction", raw)):
         try:
             assert "kind" in body_in(body)
-        except Refusal as refused:
+        except ApiError as refused:
             assert refused.code == 400

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.aio import client
 
-from services.local.objects.resources import pod_limit, pod_requests, quality_of
+from services.local.objects.resources import pod_limit, pod_requests, qos_class
 from services.monitor.service import Settings, start
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -55,10 +55,10 @@ def test_a_pod_is_limited_only_if_each_container_is():
 
 def test_quality_of_service_follows_requests_and_limits():
     both = {"cpu": "1", "memory": "1Gi"}
-    assert quality_of(pod("p")) == "BestEffort"
-    assert quality_of(pod("p", container(cpu="1"))) == "Burstable"
+    assert qos_class(pod("p")) == "BestEffort"
+    assert qos_class(pod("p", container(cpu="1"))) == "Burstable"
     assert (
-        quality_of(pod("p", {**container(), "resources": {"requests": both, "limits": both}}))
+        qos_class(pod("p", {**container(), "resources": {"requests": both, "limits": both}}))
         == "Guaranteed"
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from services.local.controllers import identified
+from services.local.controllers import new_system_object
 from services.local.objects.admission import new_pod
 from services.local.objects.bodies import node_of
 from services.local.objects.kinds import NODE, POD
-from tests.local.builders import container, node, pinned, pod
+from tests.local.builders import container, node, pinned_pod, pod
 
 NODES, PODS = 200, 1000
 
@@ -19,13 +19,14 @@ async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(c
     for number in range(NODES):
         body = node(f"sim-{number}")
         store.create(
-            NODE, {**body, **identified(store, NODE, f"sim-{number}"), "status": body["status"]}
+            NODE,
+            {**body, **new_system_object(store, NODE, f"sim-{number}"), "status": body["status"]},
         )
     start = time.monotonic()
     for number in range(PODS):
-        wish = pod("", container(cpu="100m"), affinity=pinned(f"sim-{number % NODES}"))
+        wish = pod("", container(cpu="100m"), affinity=pinned_pod(f"sim-{number % NODES}"))
         store.create(
-            POD, new_pod(identified(store, POD, f"p{number}", "default", spec=wish["spec"]))
+            POD, new_pod(new_system_object(store, POD, f"p{number}", "default", spec=wish["spec"]))
         )
     while not all(node_of(body) for body in store.bodies(POD)):
         await asyncio.sleep(0.05)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from services.local.scheduler import choose, room_of, wish_of
-from tests.local.builders import container, node, pinned, pod
+from services.local.scheduler import choose_node, node_info, pod_requirements
+from tests.local.builders import container, node, pinned_pod, pod
 
 
 def where(body, *nodes, used=None):
-    return choose(
-        wish_of(body), [room_of(n, (used or {}).get(n["metadata"]["name"], {})) for n in nodes]
+    return choose_node(
+        pod_requirements(body),
+        [node_info(n, (used or {}).get(n["metadata"]["name"], {})) for n in nodes],
     )
 
 
@@ -37,10 +38,12 @@ def test_every_resource_that_is_missing_is_named():
 
 
 def test_a_node_named_by_its_field_is_the_only_one():
-    assert where(asking(affinity=pinned("b")), node("a"), node("b")).node == "b"
-    assert where(asking(affinity=pinned("a", operator="NotIn")), node("a"), node("b")).node == "b"
+    assert where(asking(affinity=pinned_pod("b")), node("a"), node("b")).node == "b"
+    assert (
+        where(asking(affinity=pinned_pod("a", operator="NotIn")), node("a"), node("b")).node == "b"
+    )
     mismatch = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
-    assert where(asking(affinity=pinned("c")), node("a")).why_not == mismatch
+    assert where(asking(affinity=pinned_pod("c")), node("a")).why_not == mismatch
     assert (
         where(asking(nodeSelector={"kubernetes.io/hostname": "b"}), node("a"), node("b")).node
         == "b"
@@ -93,7 +96,7 @@ def test_without_nodes_there_is_no_place():
 
 def test_pods_alike_have_the_same_likeness():
     assert (
-        wish_of(asking()).likeness()
-        == wish_of(asking()).likeness()
-        != wish_of(asking("2")).likeness()
+        pod_requirements(asking()).likeness()
+        == pod_requirements(asking()).likeness()
+        != pod_requirements(asking("2")).likeness()
     )

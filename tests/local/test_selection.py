@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.local.objects.api_errors import Refusal
+from services.local.objects.api_errors import ApiError
 from services.local.objects.label_selectors import field_selector, label_selector, term_matches
 from tests.local.builders import pod
 
@@ -36,7 +36,7 @@ def test_a_label_selector_chooses(text, green, bare):
 
 @pytest.mark.parametrize("text", ["app in web", "a b", "=x", "app in (x", "!"])
 def test_a_label_selector_that_cannot_be_read_is_refused(text):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         label_selector(text)
     assert caught.value.code == 400
 
@@ -55,7 +55,7 @@ def test_a_field_that_is_missing_counts_as_empty():
 
 
 def test_a_field_that_the_kind_does_not_offer_is_refused():
-    with pytest.raises(Refusal, match=r"field label not supported: spec.colour"):
+    with pytest.raises(ApiError, match=r"field label not supported: spec.colour"):
         field_selector("spec.colour=red", ["spec.nodeName"])
 
 

@@ -96,7 +96,7 @@ async def test_its_bus_writes_what_it_acknowledged_to_disk_within_a_second(tmp_p
     assert intervals_s == [0.5, 0.5, 0.5]
 
 
-async def killed(stack: Stack) -> None:
+async def kill_and_wait(stack: Stack) -> None:
     """All at once, with nobody to start anything again, or to say anything."""
     parts = [stack.parts.pop(name) for name in [*stack.parts]]
     for part in parts:
@@ -166,7 +166,7 @@ async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file, services=("monitor",)) as up:
         had = await node_told(up, ready=True)
-        await killed(up)
+        await kill_and_wait(up)
     async with Stack(tmp_path / "weir", file, services=()) as up:
         shut = await node_told(up, ready=False)
         assert (shut.node_uid, shut.own, shut.free) == (had.node_uid, (), had.allocatable)

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from kubernetes.aio import watch
 
-from services.local.objects.api_errors import Refusal
+from services.local.objects.api_errors import ApiError
 from services.local.objects.label_selectors import label_selector
-from services.local.store import Change, Journal, Stored
+from services.local.store import Change, ObjectVersion, WatchCache
 from tests.local.builders import idle, node, pod
 
 
@@ -176,20 +176,22 @@ async def test_all_watchers_see_the_same_order(cluster, kube):
 
 
 def stored(name, revision, **labels):
-    return Stored(pod(name, labels=labels, meta={"resourceVersion": str(revision)}), revision)
+    return ObjectVersion(
+        pod(name, labels=labels, meta={"resourceVersion": str(revision)}), revision
+    )
 
 
 async def test_a_journal_forgets_the_oldest_and_says_so():
-    journal = Journal(0, length=2)
+    journal = WatchCache(0, length=2)
     for number in (1, 2, 3):
         journal.append(Change("ADDED", None, stored(f"p{number}", number)), 0.0)
     assert [c.revision for c in journal.after(1)] == [2, 3] and journal.after(3) == []
-    with pytest.raises(Refusal, match="too old resource version: 0"):
+    with pytest.raises(ApiError, match="too old resource version: 0"):
         journal.after(0)
 
 
 async def test_it_forgets_the_old_ones_and_never_the_newest():
-    journal = Journal(0, length=9)
+    journal = WatchCache(0, length=9)
     for number, at_s in ((1, 0.0), (2, 1.0), (3, 300.5), (4, 1000.0)):
         journal.append(Change("ADDED", None, stored(f"p{number}", number)), at_s)
         assert journal.after(number - 1)[-1].revision == number
@@ -198,5 +200,5 @@ async def test_it_forgets_the_old_ones_and_never_the_newest():
 
 def test_the_bytes_of_an_event_are_made_once():
     change = Change("MODIFIED", stored("p", 1, a="b"), stored("p", 2, a="b"))
-    assert change.seen_by(label_selector("a=b")) == "MODIFIED"
+    assert change.event_type_for(label_selector("a=b")) == "MODIFIED"
     assert change.line("MODIFIED") is change.line("MODIFIED")

@@ -23,7 +23,7 @@ METRICS = "metrics.k8s.io"
 METRIC_KINDS = (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
 
 
-def version() -> Body:
+def version_info() -> Body:
     major, minor = VERSION.removeprefix("v").split(".")[:2]
     return {
         "major": major,
@@ -42,13 +42,13 @@ def core_versions() -> Body:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def groups() -> list[str]:
+def group_versions() -> list[str]:
     return sorted(
         {f"{kind.group}/{kind.version}" for kind in KINDS if kind.group} | {f"{METRICS}/v1beta1"}
     )
 
 
-def group(group_version: str) -> Body:
+def api_group(group_version: str) -> Body:
     name, _, number = group_version.partition("/")
     one = {"groupVersion": group_version, "version": number}
     return {"name": name, "versions": [one], "preferredVersion": one}
@@ -58,16 +58,16 @@ def group_list() -> Body:
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
-        "groups": [group(each) for each in groups()],
+        "groups": [api_group(each) for each in group_versions()],
     }
 
 
-def one_group(name: str) -> Body | None:
-    found = next((each for each in groups() if each.partition("/")[0] == name), None)
-    return {"kind": "APIGroup", "apiVersion": "v1", **group(found)} if found else None
+def find_group(name: str) -> Body | None:
+    found = next((each for each in group_versions() if each.partition("/")[0] == name), None)
+    return {"kind": "APIGroup", "apiVersion": "v1", **api_group(found)} if found else None
 
 
-def resource(kind: Kind) -> Body:
+def resource_entry(kind: Kind) -> Body:
     short = {"shortNames": list(kind.short)} if kind.short else {}
     shown = {"categories": ["all"]} if kind in IN_ALL else {}
     return {
@@ -81,7 +81,7 @@ def resource(kind: Kind) -> Body:
     }
 
 
-def subresources(kind: Kind) -> list[Body]:
+def subresource_entries(kind: Kind) -> list[Body]:
     names = [*(("status",) if kind.has_status else ()), *kind.subresources]
     return [
         {
@@ -105,7 +105,9 @@ OF_ITS_OWN: dict[str, Body] = {
 def resource_list(group: str, version: str) -> Body | None:
     """None: no such group and version."""
     here = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
-    listed = [entry for kind in here for entry in (resource(kind), *subresources(kind))]
+    listed = [
+        entry for kind in here for entry in (resource_entry(kind), *subresource_entries(kind))
+    ]
     if (group, version) == (METRICS, "v1beta1"):
         listed = [
             {
@@ -141,20 +143,20 @@ def openapi_path(kind: Kind) -> str:
     return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
 
 
-def openapi(path: str) -> Body | None:
+def openapi_document(path: str) -> Body | None:
     here = [kind for kind in KINDS if openapi_path(kind) == path]
     if not here:
         return None
-    paths = {f"/{path}/{kind.plural}/{{name}}": {"patch": validated(kind)} for kind in here}
+    paths = {f"/{path}/{kind.plural}/{{name}}": {"patch": patch_operation(kind)} for kind in here}
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": VERSION},
         "paths": paths,
-        "components": {"schemas": schemas(here)},
+        "components": {"schemas": openapi_schemas(here)},
     }
 
 
-def validated(kind: Kind) -> Body:
+def patch_operation(kind: Kind) -> Body:
     named = {"group": kind.group, "version": kind.version, "kind": kind.name}
     parameters = [
         {"name": name, "in": "query", "schema": {"type": "string"}}
@@ -175,7 +177,7 @@ TYPES = {
 TYPES |= {"float": "number", "bool": "boolean", "object": "object"}
 
 
-def schemas(kinds: Iterable[Kind]) -> dict[str, Body]:
+def openapi_schemas(kinds: Iterable[Kind]) -> dict[str, Body]:
     """Return the schemas of these kinds, by name, and of all that they are made of."""
     found: dict[str, Body] = {}
     for kind in kinds:

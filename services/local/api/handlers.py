@@ -23,33 +23,39 @@ from services.local.api.request import (
     JSON,
     PROTOBUF,
     ListOptions,
-    Place,
-    body_of,
-    decoded,
-    deletion_of,
-    is_dry,
+    ResourcePath,
+    check_types,
+    is_dry_run,
     list_options,
-    number,
-    truth,
+    parse_boolean,
+    parse_number,
+    read_body,
+    read_deletion,
 )
-from services.local.api.tables import form_of, many, one
-from services.local.controllers import bound
-from services.local.events import as_core, as_new
+from services.local.api.tables import format_list, format_object, requested_form
+from services.local.controllers import bound_pod
+from services.local.events import to_core_v1, to_events_v1
 from services.local.objects import bodies, patches
 from services.local.objects.admission import (
     admit_new,
     admit_status,
     admit_update,
-    check,
+    raise_if_invalid,
     resize_causes,
-    resized,
-    risen,
+    with_new_resources,
+    with_next_generation,
 )
-from services.local.objects.api_errors import bad_request, conflict, expired, not_allowed, not_found
+from services.local.objects.api_errors import (
+    bad_request,
+    conflict,
+    expired_error,
+    not_allowed,
+    not_found,
+)
 from services.local.objects.bodies import (
     Body,
     containers_of,
-    is_over,
+    has_ended,
     meta,
     name_of,
     namespace_of,
@@ -61,7 +67,15 @@ from services.local.objects.bodies import (
     with_spec,
 )
 from services.local.objects.kinds import EVENT, NAMESPACE, NEW_EVENT, POD, Kind
-from services.local.store import BEFORE_ALL, STALE, Deletion, Key, Store, Stored, encode
+from services.local.store import (
+    BEFORE_ALL,
+    CONFLICT_MESSAGE,
+    Deletion,
+    Key,
+    ObjectVersion,
+    Store,
+    encode,
+)
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,33 +87,41 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     after: Key
 
 
-def answer(body: Body, code: int = 200) -> web.Response:
+def json_response(body: Body, code: int = 200) -> web.Response:
     return web.Response(body=encode(body), status=code, content_type=JSON)
 
 
-def outward(kind: Kind, body: Body) -> Body:
-    return as_new(body) if kind is NEW_EVENT else body
+def to_requested_version(kind: Kind, body: Body) -> Body:
+    return to_events_v1(body) if kind is NEW_EVENT else body
 
 
-def get_one(request: web.Request, store: Store, place: Place) -> web.Response:
-    body = outward(place.kind, store.read(place.kind, place.namespace, place.name))
-    return answer(one(form_of(request.headers.get("Accept", "")), place.kind, body, store.clock()))
+def get_one(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
+    body = to_requested_version(place.kind, store.read(place.kind, place.namespace, place.name))
+    return json_response(
+        format_object(
+            requested_form(request.headers.get("Accept", "")), place.kind, body, store.clock()
+        )
+    )
 
 
-def matching(
-    store: Store, place: Place, options: ListOptions, after: Key = BEFORE_ALL
-) -> Iterator[Stored]:
+def matching_objects(
+    store: Store, place: ResourcePath, options: ListOptions, after: Key = BEFORE_ALL
+) -> Iterator[ObjectVersion]:
     """What a list shows, in order, from behind a key."""
-    for stored in store.stored_after(place.kind, place.namespace, after):
-        seen = Stored(as_new(stored.body), stored.revision) if place.kind is NEW_EVENT else stored
+    for stored in store.list_after(place.kind, place.namespace, after):
+        seen = (
+            ObjectVersion(to_events_v1(stored.body), stored.revision)
+            if place.kind is NEW_EVENT
+            else stored
+        )
         if options.match(seen.body) and place.name in ("", name_of(seen.body)):
             yield seen
 
 
-def get_list(request: web.Request, store: Store, place: Place) -> web.Response:
+def get_list(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
     options = list_options(place.kind, request.query)
-    page = read_token(options.go_on, store.journal(place.kind).floor) if options.go_on else None
-    found = matching(store, place, options, page.after if page else BEFORE_ALL)
+    page = read_token(options.go_on, store.watch_cache(place.kind).floor) if options.go_on else None
+    found = matching_objects(store, place, options, page.after if page else BEFORE_ALL)
     chosen = list(islice(found, options.limit or None))
     revision = page.revision if page else store.revision
     meta: Body = {"resourceVersion": str(revision)}
@@ -108,18 +130,20 @@ def get_list(request: web.Request, store: Store, place: Place) -> web.Response:
         meta["continue"] = write_token(Page(revision=revision, after=last))
         if not options.selects:  # as in the real server, which would have to look at all of them
             meta["remainingItemCount"] = store.count_after(place.kind, place.namespace, last)
-    if form := form_of(request.headers.get("Accept", "")):
-        return answer(many(form, place.kind, [s.body for s in chosen], store.clock(), meta))
-    return joined(place.kind, meta, chosen)
+    if form := requested_form(request.headers.get("Accept", "")):
+        return json_response(
+            format_list(form, place.kind, [s.body for s in chosen], store.clock(), meta)
+        )
+    return list_response(place.kind, meta, chosen)
 
 
-def joined(kind: Kind, meta: Body, items: list[Stored]) -> web.Response:
+def list_response(kind: Kind, meta: Body, items: list[ObjectVersion]) -> web.Response:
     head = encode({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta})
     body = head[:-1] + b',"items":[' + b",".join(s.encoded for s in items) + b"]}"
     return web.Response(body=body, content_type=JSON)
 
 
-def key_of(stored: Stored) -> Key:
+def key_of(stored: ObjectVersion) -> Key:
     return namespace_of(stored.body), name_of(stored.body)
 
 
@@ -134,7 +158,7 @@ def read_token(text: str, floor: int) -> Page:
     except (binascii.Error, msgspec.DecodeError) as error:
         raise bad_request(f"continue key is not valid: {error}") from error
     if page.revision < floor:
-        raise expired(page.revision, floor)
+        raise expired_error(page.revision, floor)
     return page
 
 
@@ -149,67 +173,69 @@ PATCHES: dict[str, Callable[[Any, Any], Any]] = {
 Admit = Callable[[Kind, Body, Body], Body]  # kind, old, new -> what is stored
 
 
-def inward(request: web.Request, kind: Kind, body: Body) -> tuple[Kind, Body]:
+def to_stored_version(request: web.Request, kind: Kind, body: Body) -> tuple[Kind, Body]:
     """As it may be stored, by its types; both forms of events are stored in the first one."""
-    decoded(kind, body, strict=request.query.get("fieldValidation") == "Strict")
-    return (EVENT, as_core(body)) if kind is NEW_EVENT and isinstance(body, dict) else (kind, body)
+    check_types(kind, body, strict=request.query.get("fieldValidation") == "Strict")
+    return (
+        (EVENT, to_core_v1(body)) if kind is NEW_EVENT and isinstance(body, dict) else (kind, body)
+    )
 
 
-async def create(request: web.Request, store: Store, place: Place) -> web.Response:
+async def create_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
     media = (JSON, PROTOBUF) if place.kind is NAMESPACE else (JSON,)
-    kind, given = inward(request, place.kind, await body_of(request, *media))
+    kind, given = to_stored_version(request, place.kind, await read_body(request, *media))
     if kind.namespaced and store.find(NAMESPACE, "", place.namespace) is None:
         raise not_found("namespaces", place.namespace)
     body = admit_new(kind, place.namespace, given, store.now(), store.uids(), store.revision)
-    stored = body if is_dry(request) else store.create(kind, body)
-    return answer(outward(place.kind, stored), 201)
+    stored = body if is_dry_run(request) else store.create(kind, body)
+    return json_response(to_requested_version(place.kind, stored), 201)
 
 
-def admit_for(place: Place) -> Admit:
+def admit_for(place: ResourcePath) -> Admit:
     return admit_status if place.sub == "status" else admit_update
 
 
-async def replace(request: web.Request, store: Store, place: Place) -> web.Response:
-    kind, given = inward(request, place.kind, await body_of(request, JSON))
-    return settle(request, store, place, kind, given)
+async def replace_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
+    kind, given = to_stored_version(request, place.kind, await read_body(request, JSON))
+    return store_update(request, store, place, kind, given)
 
 
-async def patch(request: web.Request, store: Store, place: Place) -> web.Response:
-    change = await body_of(request, *PATCHES)
+async def patch_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
+    change = await read_body(request, *PATCHES)
     if isinstance(change, list) != (request.content_type == JSON_PATCH):
         raise bad_request("a JSON patch is a list of operations, any other patch is an object")
     kind, old = place.kind, store.read(place.kind, place.namespace, place.name)
-    changed = PATCHES[request.content_type](outward(kind, old), change)
-    kind, new = inward(request, kind, changed)
-    return settle(request, store, place, kind, new)
+    changed = PATCHES[request.content_type](to_requested_version(kind, old), change)
+    kind, new = to_stored_version(request, kind, changed)
+    return store_update(request, store, place, kind, new)
 
 
-def settle(
-    request: web.Request, store: Store, place: Place, kind: Kind, given: Body
+def store_update(
+    request: web.Request, store: Store, place: ResourcePath, kind: Kind, given: Body
 ) -> web.Response:
     old = store.read(kind, place.namespace, place.name)
     if meta(given).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
-        raise conflict(kind.plural, place.name, STALE)
+        raise conflict(kind.plural, place.name, CONFLICT_MESSAGE)
     new = admit_for(place)(kind, old, given)
-    stored = new if is_dry(request) else store.update(kind, new)
-    return answer(outward(place.kind, stored))
+    stored = new if is_dry_run(request) else store.update(kind, new)
+    return json_response(to_requested_version(place.kind, stored))
 
 
-def remove(store: Store, kind: Kind, body: Body, how: Deletion) -> Body:
+def delete_object(store: Store, kind: Kind, body: Body, how: Deletion) -> Body:
     if how.orphan:
         for dependent, owned in store.dependents(uid_of(body)):
-            store.update(dependent, bodies.orphaned(owned, uid_of(body)))
+            store.update(dependent, bodies.without_owner(owned, uid_of(body)))
     return store.delete(kind, namespace_of(body), name_of(body), how)
 
 
-async def delete(request: web.Request, store: Store, place: Place) -> web.Response:
-    how = await deletion_of(request)
+async def delete_one(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
+    how = await read_deletion(request)
     body = store.read(place.kind, place.namespace, place.name)
-    gone = body if is_dry(request) else remove(store, place.kind, body, how)
-    return answer(gone if place.kind.returns_deleted else done(place.kind, gone))
+    gone = body if is_dry_run(request) else delete_object(store, place.kind, body, how)
+    return json_response(gone if place.kind.returns_deleted else success_status(place.kind, gone))
 
 
-def done(kind: Kind, body: Body) -> Body:
+def success_status(kind: Kind, body: Body) -> Body:
     details = {"name": name_of(body), "group": kind.group, "kind": kind.plural, "uid": uid_of(body)}
     return {
         "kind": "Status",
@@ -220,13 +246,17 @@ def done(kind: Kind, body: Body) -> Body:
     }
 
 
-async def delete_collection(request: web.Request, store: Store, place: Place) -> web.Response:
-    how = await deletion_of(request)
+async def delete_collection(
+    request: web.Request, store: Store, place: ResourcePath
+) -> web.Response:
+    how = await read_deletion(request)
     options = list_options(place.kind, request.query)
-    chosen = list(matching(store, place, options))  # before anything is removed
-    gone = [remove(store, place.kind, stored.body, how) for stored in chosen]
+    chosen = list(matching_objects(store, place, options))  # before anything is removed
+    gone = [delete_object(store, place.kind, stored.body, how) for stored in chosen]
     listed = {"kind": f"{place.kind.name}List", "apiVersion": place.kind.api_version}
-    return answer({**listed, "metadata": {"resourceVersion": str(store.revision)}, "items": gone})
+    return json_response(
+        {**listed, "metadata": {"resourceVersion": str(store.revision)}, "items": gone}
+    )
 
 
 LOOK_S = 0.1  # between two looks at a log that is followed
@@ -241,8 +271,8 @@ SUCCESS: Body = {
 }
 
 
-async def bind(request: web.Request, store: Store, place: Place) -> web.Response:
-    binding = await body_of(request, JSON)
+async def bind_pod(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
+    binding = await read_body(request, JSON)
     name = place.name or name_of(binding)
     node = str((binding.get("target") or {}).get("name") or "")
     pod = store.read(POD, place.namespace, name)
@@ -252,14 +282,14 @@ async def bind(request: web.Request, store: Store, place: Place) -> web.Response
         raise conflict(
             "pods/binding", name, f"pod {name} is already assigned to node {node_of(pod)!r}"
         )
-    if not is_dry(request):
-        store.update(POD, bound(pod, node, store.now()))
-    return answer(SUCCESS, 201)
+    if not is_dry_run(request):
+        store.update(POD, bound_pod(pod, node, store.now()))
+    return json_response(SUCCESS, 201)
 
 
-async def evict(request: web.Request, store: Store, place: Place) -> web.Response:
+async def evict_pod(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
     """No disruption budget is looked at. As a real one, it first says on the pod why it goes."""
-    eviction = await body_of(request, JSON, PROTOBUF)
+    eviction = await read_body(request, JSON, PROTOBUF)
     options = eviction.get("deleteOptions") or {}
     before = options.get("preconditions") or {}
     how = Deletion(
@@ -268,28 +298,34 @@ async def evict(request: web.Request, store: Store, place: Place) -> web.Respons
         revision=before.get("resourceVersion"),
     )
     pod = store.read(POD, place.namespace, place.name)
-    if not is_dry(request):
-        if not is_over(pod) and not (how.uid and how.uid != meta(pod)["uid"]) and not how.revision:
+    if not is_dry_run(request):
+        if (
+            not has_ended(pod)
+            and not (how.uid and how.uid != meta(pod)["uid"])
+            and not how.revision
+        ):
             store.update(POD, with_condition(pod, store.now(), *EVICTED))
         store.delete(POD, place.namespace, place.name, how)
-    return answer(SUCCESS, 201)
+    return json_response(SUCCESS, 201)
 
 
-async def resize(request: web.Request, store: Store, place: Place) -> web.Response:
+async def resize_pod(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
     old = store.read(POD, place.namespace, place.name)
     if request.method == "GET":
-        return answer(old)
-    change = await body_of(request, JSON if request.method == "PUT" else request.content_type)
+        return json_response(old)
+    change = await read_body(request, JSON if request.method == "PUT" else request.content_type)
     old = store.read(POD, place.namespace, place.name)
-    wanted = decoded(POD, change if request.method == "PUT" else patched(request, old, change))
+    wanted = check_types(
+        POD, change if request.method == "PUT" else apply_patch(request, old, change)
+    )
     if meta(wanted).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
         raise conflict("pods", place.name, "the object has been modified")
-    check(POD, old, resize_causes(old, wanted))
-    new = risen(old, resized(old, wanted))
-    return answer(new if is_dry(request) else store.update(POD, new))
+    raise_if_invalid(POD, old, resize_causes(old, wanted))
+    new = with_next_generation(old, with_new_resources(old, wanted))
+    return json_response(new if is_dry_run(request) else store.update(POD, new))
 
 
-def patched(request: web.Request, old: Body, change: object) -> Body:
+def apply_patch(request: web.Request, old: Body, change: object) -> Body:
     how = PATCHES.get(request.content_type)
     if how is None:
         raise bad_request(f"unknown kind of patch: {request.content_type}")
@@ -297,10 +333,12 @@ def patched(request: web.Request, old: Body, change: object) -> Body:
     return body
 
 
-async def finalize(request: web.Request, store: Store, place: Place) -> web.Response:
-    given = await body_of(request, JSON)
+async def finalize_namespace(
+    request: web.Request, store: Store, place: ResourcePath
+) -> web.Response:
+    given = await read_body(request, JSON)
     old = store.read(NAMESPACE, "", place.name)
-    return answer(
+    return json_response(
         store.update(NAMESPACE, with_spec(old, finalizers=spec(given).get("finalizers") or None))
     )
 
@@ -308,7 +346,9 @@ async def finalize(request: web.Request, store: Store, place: Place) -> web.Resp
 # ---- logs
 
 
-async def log(request: web.Request, store: Store, place: Place, logs: Path) -> web.StreamResponse:
+async def send_log(
+    request: web.Request, store: Store, place: ResourcePath, logs: Path
+) -> web.StreamResponse:
     """No time is kept with a line, so what asks for one is refused."""
     if request.method != "GET":
         raise not_allowed(request.method)
@@ -327,11 +367,14 @@ async def log(request: web.Request, store: Store, place: Place, logs: Path) -> w
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
     position = await send_tail(
-        response, file, number(request.query, "tailLines"), number(request.query, "limitBytes")
+        response,
+        file,
+        parse_number(request.query, "tailLines"),
+        parse_number(request.query, "limitBytes"),
     )
-    if truth(request.query.get("follow")):
+    if parse_boolean(request.query.get("follow")):
         with suppress(ConnectionResetError):  # the client has gone
-            await follow(response, store, place, file, position, str(meta(pod)["uid"]))
+            await follow_log(response, store, place, file, position, str(meta(pod)["uid"]))
     return response
 
 
@@ -361,12 +404,17 @@ async def send_tail(
     return len(text)
 
 
-async def follow(
-    response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str
+async def follow_log(
+    response: web.StreamResponse,
+    store: Store,
+    place: ResourcePath,
+    file: Path,
+    position: int,
+    uid: str,
 ) -> None:
     while True:
         pod = store.find(POD, place.namespace, place.name)
-        ended = pod is None or is_over(pod) or meta(pod)["uid"] != uid or not status(pod)
+        ended = pod is None or has_ended(pod) or meta(pod)["uid"] != uid or not status(pod)
         if file.exists():
             with file.open("rb") as stream:
                 stream.seek(position)

@@ -33,52 +33,52 @@ from kubernetes.client import models
 from services.local.objects.api_errors import bad_request, no_such_path, unsupported_media
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import BY_PATH, NEW_EVENT, Kind
-from services.local.objects.label_selectors import Match, both, field_selector, label_selector
+from services.local.objects.label_selectors import Match, field_selector, label_selector, match_both
 from services.local.store import Deletion
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     namespace: str = ""  # empty: all of them, or the kind has none
     name: str = ""  # empty: the collection
     sub: str = ""
 
 
-def locate(path: str) -> Place:
+def parse_path(path: str) -> ResourcePath:
     """Raises NotFound for a path that is not served."""
     steps = [step for step in path.split("/") if step]
     if steps[:2] == ["api", "v1"]:
-        return within("", "v1", steps[2:])
+        return parse_resource_path("", "v1", steps[2:])
     if steps[:1] == ["apis"] and len(steps) >= 4:
-        return within(steps[1], steps[2], steps[3:])
+        return parse_resource_path(steps[1], steps[2], steps[3:])
     raise no_such_path()
 
 
-def within(group: str, version: str, steps: list[str]) -> Place:
+def parse_resource_path(group: str, version: str, steps: list[str]) -> ResourcePath:
     inner = (
         BY_PATH.get((group, version, steps[2]))
         if steps[:1] == ["namespaces"] and len(steps) >= 3
         else None
     )
     if inner is not None:
-        return checked(inner, steps[1], steps[3:]) if inner.namespaced else refuse()
+        return resource_path(inner, steps[1], steps[3:]) if inner.namespaced else refuse()
     if steps[:1] == ["namespaces"] and len(steps) == 3 and steps[2] == "bindings":
-        return Place(kind=BY_PATH["", "v1", "pods"], namespace=steps[1], sub="binding")
+        return ResourcePath(kind=BY_PATH["", "v1", "pods"], namespace=steps[1], sub="binding")
     kind = BY_PATH.get((group, version, steps[0])) if steps else None
     if kind is None or (kind.namespaced and len(steps) > 1):
         return refuse()
-    return checked(kind, "", steps[1:])
+    return resource_path(kind, "", steps[1:])
 
 
-def checked(kind: Kind, namespace: str, rest: list[str]) -> Place:
+def resource_path(kind: Kind, namespace: str, rest: list[str]) -> ResourcePath:
     name, sub = (*rest, "", "")[:2]
     known = (*kind.subresources, *(("status",) if kind.has_status else ()))
     if len(rest) > 2 or (sub and sub not in known):
         return refuse()
-    return Place(kind=kind, namespace=namespace, name=name, sub=sub)
+    return ResourcePath(kind=kind, namespace=namespace, name=name, sub=sub)
 
 
-def refuse() -> Place:
+def refuse() -> ResourcePath:
     raise no_such_path()
 
 
@@ -96,11 +96,11 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     initial_events: bool | None = None  # None: as the revision says
 
 
-def truth(text: str | None) -> bool:
+def parse_boolean(text: str | None) -> bool:
     return text in ("true", "1", "True")
 
 
-def number(query: Mapping[str, str], name: str) -> int | None:
+def parse_number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
@@ -112,21 +112,21 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
     initial = query.get("sendInitialEvents")
     return ListOptions(
-        match=both(
+        match=match_both(
             label_selector(query.get("labelSelector", "")),
             field_selector(query.get("fieldSelector", ""), kind.fields),
         ),
         selects=bool(query.get("labelSelector") or query.get("fieldSelector")),
-        limit=number(query, "limit") or 0,
+        limit=parse_number(query, "limit") or 0,
         go_on=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),
-        timeout_s=number(query, "timeoutSeconds"),
-        bookmarks=truth(query.get("allowWatchBookmarks")),
-        initial_events=None if initial is None else truth(initial),
+        timeout_s=parse_number(query, "timeoutSeconds"),
+        bookmarks=parse_boolean(query.get("allowWatchBookmarks")),
+        initial_events=None if initial is None else parse_boolean(initial),
     )
 
 
-async def body_of(request: web.Request, *media: str) -> Any:
+async def read_body(request: web.Request, *media: str) -> Any:
     """The decoded body; a body of no stated type is JSON. Raises what a bad one deserves."""
     given = request.content_type if "Content-Type" in request.headers else JSON
     if given not in media:
@@ -139,16 +139,18 @@ async def body_of(request: web.Request, *media: str) -> Any:
         raise bad_request(f"the body is no JSON: {error}") from error
 
 
-async def deletion_of(request: web.Request) -> Deletion:
+async def read_deletion(request: web.Request) -> Deletion:
     """From the body and from the query; the query wins, as it does in a real one."""
     raw: Body = (
-        await body_of(request, JSON, PROTOBUF)
+        await read_body(request, JSON, PROTOBUF)
         if request.can_read_body and await request.read()
         else {}
     )
-    asked = number(request.query, "gracePeriodSeconds")
+    asked = parse_number(request.query, "gracePeriodSeconds")
     policy = request.query.get("propagationPolicy") or raw.get("propagationPolicy")
-    legacy = truth(request.query.get("orphanDependents")) or bool(raw.get("orphanDependents"))
+    legacy = parse_boolean(request.query.get("orphanDependents")) or bool(
+        raw.get("orphanDependents")
+    )
     before = raw.get("preconditions") or {}
     return Deletion(
         grace_s=raw.get("gracePeriodSeconds") if asked is None else asked,
@@ -159,7 +161,7 @@ async def deletion_of(request: web.Request) -> Deletion:
     )
 
 
-def is_dry(request: web.Request) -> bool:
+def is_dry_run(request: web.Request) -> bool:
     return "All" in request.query.getall("dryRun", [])
 
 
@@ -183,7 +185,7 @@ TOLD = {
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(.+)\]")
 
 
-def decoded(kind: Kind, body: Any, strict: bool = False) -> Any:
+def check_types(kind: Kind, body: Any, strict: bool = False) -> Any:
     """The body as it is; raises a refusal (400) that names the first field of a wrong type, or all
     unknown ones.
     """
@@ -325,15 +327,15 @@ def body_in(raw: bytes) -> Body:
     else.
     """
     try:
-        whole = _fields_protobuf(raw.removeprefix(MAGIC)) if raw.startswith(MAGIC) else {}
-        kind = _fields_protobuf(whole[1][-1])[2][-1].decode()
+        whole = _protobuf_fields(raw.removeprefix(MAGIC)) if raw.startswith(MAGIC) else {}
+        kind = _protobuf_fields(whole[1][-1])[2][-1].decode()
         return {"kind": kind, **_message(kind, whole.get(2, [b""])[-1])}
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
         raise bad_request("the body is no protobuf of a kind that is read here") from error
 
 
 def _message(kind: str, raw: bytes) -> Body:
-    names, found = NAMED[kind], _fields_protobuf(raw)
+    names, found = NAMED[kind], _protobuf_fields(raw)
     return {
         names[number][0]: _value(names[number][1], found[number][-1])
         for number in names
@@ -349,7 +351,7 @@ def _value(what: str, value: Any) -> Any:
     return value.decode() if what == "text" else _message(what, value)
 
 
-def _fields_protobuf(raw: bytes) -> Fields:
+def _protobuf_fields(raw: bytes) -> Fields:
     """The values of each field, in their order: numbers and bytes."""
     found: Fields = {}
     at = 0

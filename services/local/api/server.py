@@ -18,23 +18,30 @@ import structlog
 from aiohttp import BasicAuth, web
 
 from services.local.api import discovery, handlers, watch
-from services.local.api.handlers import answer
-from services.local.api.request import JSON, PROTOBUF, Place, body_of, locate, truth
-from services.local.kubelet.container import World
+from services.local.api.handlers import json_response
+from services.local.api.request import (
+    JSON,
+    PROTOBUF,
+    ResourcePath,
+    parse_boolean,
+    parse_path,
+    read_body,
+)
+from services.local.kubelet.container import KubeletContext
 from services.local.kubelet.kubelet import Sample, Usage
 from services.local.objects.api_errors import (
-    Refusal,
+    ApiError,
     bad_request,
     forbidden,
     no_such_path,
     not_allowed,
     not_found,
-    unauthorized,
+    unauthorized_error,
 )
-from services.local.objects.bodies import Body, labels, stamp, status
+from services.local.objects.bodies import Body, format_time, labels, status
 from services.local.objects.kinds import NODE, POD
 from services.local.objects.label_selectors import label_selector
-from services.local.objects.resources import amounts
+from services.local.objects.resources import parse_amounts
 from services.local.store import Store
 
 log = structlog.get_logger()
@@ -44,11 +51,11 @@ LOCAL_NAMES = ("127.0.0.1", "localhost")
 LARGEST_BODY = 4 * 2**20
 
 
-class Server:
+class ApiServer:
     def __init__(
         self,
         store: Store,
-        metrics: Metrics,
+        metrics: MetricsApi,
         logs: Path,
         token: str = "",
         bookmark_s: float = watch.BOOKMARK_S,
@@ -61,11 +68,13 @@ class Server:
 
     def app(self) -> web.Application:
         """The table of contents."""
-        app = web.Application(middlewares=[said, self.guarded], client_max_size=LARGEST_BODY)
+        app = web.Application(
+            middlewares=[error_responses, self.check_access], client_max_size=LARGEST_BODY
+        )
         for path in ("/healthz", "/livez", "/readyz"):
             app.router.add_get(path, healthy)
         for path in ("/version", "/version/"):  # the official Python client asks for the latter
-            app.router.add_get(path, constant(discovery.version()))
+            app.router.add_get(path, constant(discovery.version_info()))
         app.router.add_get("/api", constant(discovery.core_versions()))
         app.router.add_get("/apis", constant(discovery.group_list()))
         app.router.add_get("/api/v1", resources)
@@ -73,14 +82,14 @@ class Server:
         app.router.add_get("/apis/{group}/{version}", resources)
         app.router.add_get("/openapi/v3", constant(discovery.openapi_index()))
         app.router.add_get("/openapi/v3/{path:.+}", openapi)
-        app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", reviewed)
+        app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review_access)
         app.router.add_get("/debug/cpu-seconds", self.cpu_seconds)
         app.router.add_get("/apis/metrics.k8s.io/v1beta1/{rest:.+}", self.measures)
         app.router.add_route("*", "/{path:.*}", self.objects)
         return app
 
     @web.middleware
-    async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.headers.get("Origin") or (
             request.host.rpartition(":")[0] not in LOCAL_NAMES and request.host not in LOCAL_NAMES
         ):
@@ -89,7 +98,7 @@ class Server:
         if (given or self.token) and not (
             self.token and hmac.compare_digest(given.encode(), self.token.encode())
         ):
-            raise unauthorized()
+            raise unauthorized_error()
         return await handler(request)
 
     async def cpu_seconds(self, request: web.Request) -> web.Response:
@@ -99,44 +108,48 @@ class Server:
         return self.metrics.serve(request)
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
-        place = locate(request.path)
+        place = parse_path(request.path)
         if place.sub and place.sub != "status":
             return await self.subresource(request, place)
         return await (self.one(request, place) if place.name else self.many(request, place))
 
-    async def many(self, request: web.Request, place: Place) -> web.StreamResponse:
-        if request.method == "GET" and truth(request.query.get("watch")):
-            return await watch.serve(request, self.store, place, self.bookmark_s)
+    async def many(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
+        if request.method == "GET" and parse_boolean(request.query.get("watch")):
+            return await watch.serve_watch(request, self.store, place, self.bookmark_s)
         if request.method == "GET":
             return handlers.get_list(request, self.store, place)
         if place.kind.namespaced and not place.namespace:
             raise not_allowed(request.method)
         if request.method == "POST":
-            return await handlers.create(request, self.store, place)
+            return await handlers.create_object(request, self.store, place)
         if request.method == "DELETE":
             return await handlers.delete_collection(request, self.store, place)
         raise not_allowed(request.method)
 
-    async def one(self, request: web.Request, place: Place) -> web.StreamResponse:
-        if request.method == "GET" and truth(request.query.get("watch")):
-            return await watch.serve(request, self.store, place, self.bookmark_s)
+    async def one(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
+        if request.method == "GET" and parse_boolean(request.query.get("watch")):
+            return await watch.serve_watch(request, self.store, place, self.bookmark_s)
         if request.method == "GET":
             return handlers.get_one(request, self.store, place)
-        verbs = {"PUT": handlers.replace, "PATCH": handlers.patch, "DELETE": handlers.delete}
+        verbs = {
+            "PUT": handlers.replace_object,
+            "PATCH": handlers.patch_object,
+            "DELETE": handlers.delete_one,
+        }
         if request.method not in verbs or (place.sub and request.method == "DELETE"):
             raise not_allowed(request.method)
         return await verbs[request.method](request, self.store, place)
 
-    async def subresource(self, request: web.Request, place: Place) -> web.StreamResponse:
+    async def subresource(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
         if place.sub == "log":
-            return await handlers.log(request, self.store, place, self.logs)
+            return await handlers.send_log(request, self.store, place, self.logs)
         verbs = {
-            ("POST", "binding"): handlers.bind,
-            ("POST", "eviction"): handlers.evict,
-            ("GET", "resize"): handlers.resize,
-            ("PUT", "resize"): handlers.resize,
-            ("PATCH", "resize"): handlers.resize,
-            ("PUT", "finalize"): handlers.finalize,
+            ("POST", "binding"): handlers.bind_pod,
+            ("POST", "eviction"): handlers.evict_pod,
+            ("GET", "resize"): handlers.resize_pod,
+            ("PUT", "resize"): handlers.resize_pod,
+            ("PATCH", "resize"): handlers.resize_pod,
+            ("PUT", "finalize"): handlers.finalize_namespace,
         }
         if (request.method, place.sub) not in verbs:
             raise not_allowed(request.method)
@@ -144,33 +157,33 @@ class Server:
 
 
 @web.middleware
-async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def error_responses(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal as a Status object."""
     try:
         return await handler(request)
-    except Refusal as refusal:
-        return handlers.answer(refusal.as_status(), refusal.code)
+    except ApiError as refusal:
+        return handlers.json_response(refusal.as_status(), refusal.code)
     except web.HTTPRequestEntityTooLarge:
-        return handlers.answer(
-            Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413
+        return handlers.json_response(
+            ApiError(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
         wrong = bad_request(
             f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
         )
-        return handlers.answer(wrong.as_status(), wrong.code)
+        return handlers.json_response(wrong.as_status(), wrong.code)
 
 
-async def reviewed(request: web.Request) -> web.Response:
+async def review_access(request: web.Request) -> web.Response:
     """May the asker do this? There are no accounts here: who is let in may do everything."""
-    asked = await body_of(request, JSON, PROTOBUF)
+    asked = await read_body(request, JSON, PROTOBUF)
     told = {
         "kind": "SelfSubjectAccessReview",
         "apiVersion": "authorization.k8s.io/v1",
         "metadata": {},
     }
-    return handlers.answer(
+    return handlers.json_response(
         {**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201
     )
 
@@ -190,7 +203,7 @@ def _token(authorization: str) -> str:
 
 def constant(body: Body) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        return handlers.answer(body)
+        return handlers.json_response(body)
 
     return handler
 
@@ -200,20 +213,20 @@ async def healthy(request: web.Request) -> web.Response:
 
 
 async def one_group(request: web.Request) -> web.Response:
-    found = discovery.one_group(request.match_info["group"])
-    return handlers.answer(found) if found else refuse()
+    found = discovery.find_group(request.match_info["group"])
+    return handlers.json_response(found) if found else refuse()
 
 
 async def openapi(request: web.Request) -> web.Response:
-    found = discovery.openapi(request.match_info["path"])
-    return handlers.answer(found) if found else refuse()
+    found = discovery.openapi_document(request.match_info["path"])
+    return handlers.json_response(found) if found else refuse()
 
 
 async def resources(request: web.Request) -> web.Response:
     found = discovery.resource_list(
         request.match_info.get("group", ""), request.match_info.get("version", "v1")
     )
-    return handlers.answer(found) if found else refuse()
+    return handlers.json_response(found) if found else refuse()
 
 
 def refuse() -> web.Response:
@@ -223,12 +236,12 @@ def refuse() -> web.Response:
 VERSION = "metrics.k8s.io/v1beta1"
 
 
-def used(sample: Sample) -> Body:
+def usage_amounts(sample: Sample) -> Body:
     return {"cpu": f"{round(sample.cores * 1e9)}n", "memory": f"{sample.memory // 1024}Ki"}
 
 
-def measured(kind: str, meta: Body, sample: Sample) -> Body:
-    when = stamp(sample.at_s)
+def metrics_head(kind: str, meta: Body, sample: Sample) -> Body:
+    when = format_time(sample.at_s)
     return {
         "kind": kind,
         "apiVersion": VERSION,
@@ -240,20 +253,20 @@ def measured(kind: str, meta: Body, sample: Sample) -> Body:
 
 def node_metrics(name: str, sample: Sample, node: Body) -> Body:
     return {
-        **measured("NodeMetrics", {"name": name, "labels": labels(node)}, sample),
-        "usage": used(sample),
+        **metrics_head("NodeMetrics", {"name": name, "labels": labels(node)}, sample),
+        "usage": usage_amounts(sample),
     }
 
 
 def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
     """Measured by the pod: its first container stands for all."""
     meta = {"namespace": place[0], "name": place[1], "labels": labels(pod)}
-    container = {"name": pod["spec"]["containers"][0]["name"], "usage": used(sample)}
-    return {**measured("PodMetrics", meta, sample), "containers": [container]}
+    container = {"name": pod["spec"]["containers"][0]["name"], "usage": usage_amounts(sample)}
+    return {**metrics_head("PodMetrics", meta, sample), "containers": [container]}
 
 
-class Metrics:
-    def __init__(self, world: World, usage: Usage) -> None:
+class MetricsApi:
+    def __init__(self, world: KubeletContext, usage: Usage) -> None:
         self.world, self.usage = world, usage
 
     def serve(self, request: web.Request) -> web.Response:
@@ -265,14 +278,14 @@ class Metrics:
             raise no_such_path()
         found = self.nodes() if rest[0] == "nodes" else self.pods(namespace)
         if len(rest) == 1:
-            return self.listed(rest[0], found, request.query.get("labelSelector", ""))
+            return self.metrics_list(rest[0], found, request.query.get("labelSelector", ""))
         named = [m for m in found if m["metadata"]["name"] == rest[1]]
-        return answer(named[0] if named else missing(rest))
+        return json_response(named[0] if named else missing(rest))
 
-    def listed(self, plural: str, found: list[Body], selector: str) -> web.Response:
+    def metrics_list(self, plural: str, found: list[Body], selector: str) -> web.Response:
         match = label_selector(selector)
         kind = "NodeMetricsList" if plural == "nodes" else "PodMetricsList"
-        return answer(
+        return json_response(
             {
                 "kind": kind,
                 "apiVersion": VERSION,
@@ -307,13 +320,13 @@ class Metrics:
             name: {"allocatable": self.allocatable(name), "seconds": s}
             for name, s in measured["nodes"].items()
         }
-        return answer(
+        return json_response(
             {"enforced": self.world.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
         )
 
     def allocatable(self, name: str) -> float:
         node = self.world.store.find(NODE, "", name) or {}
-        return amounts(status(node).get("allocatable")).get("cpu", 0) / 1000
+        return parse_amounts(status(node).get("allocatable")).get("cpu", 0) / 1000
 
 
 def missing(rest: list[str]) -> Body:

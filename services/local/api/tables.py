@@ -55,15 +55,15 @@ def duration(seconds: float) -> str:
     )
 
 
-def name(body: Body, _: float) -> str:
+def name_cell(body: Body, _: float) -> str:
     return name_of(body)
 
 
-def age(body: Body, now_s: float) -> str:
+def age_cell(body: Body, now_s: float) -> str:
     return duration(seconds_since(meta(body).get("creationTimestamp"), now_s))
 
 
-def at(path: str, missing: str = NONE) -> Callable[[Body, float], str]:
+def path_cell(path: str, missing: str = NONE) -> Callable[[Body, float], str]:
     return lambda body, _: str(at_path(body, path) or missing)
 
 
@@ -137,7 +137,7 @@ def data_size(body: Body, _: float) -> str:
     return str(len(body.get("data") or {}))
 
 
-NAME, AGE = ("Name", name), ("Age", age)
+NAME, AGE = ("Name", name_cell), ("Age", age_cell)
 NARROW: dict[str, list[Column]] = {
     "Pod": [NAME, ("Ready", pod_ready), ("Status", pod_state), ("Restarts", pod_restarts), AGE],
     "Node": [
@@ -145,41 +145,41 @@ NARROW: dict[str, list[Column]] = {
         ("Status", node_state),
         ("Roles", node_roles),
         AGE,
-        ("Version", at("status.nodeInfo.kubeletVersion")),
+        ("Version", path_cell("status.nodeInfo.kubeletVersion")),
     ],
-    "Namespace": [NAME, ("Status", at("status.phase")), AGE],
+    "Namespace": [NAME, ("Status", path_cell("status.phase")), AGE],
     "Event": [
         ("Last Seen", event_age),
-        ("Type", at("type")),
-        ("Reason", at("reason")),
+        ("Type", path_cell("type")),
+        ("Reason", path_cell("reason")),
         ("Object", event_object),
-        ("Message", at("message")),
+        ("Message", path_cell("message")),
     ],
     "Service": [
         NAME,
-        ("Type", at("spec.type")),
-        ("Cluster-IP", at("spec.clusterIP")),
+        ("Type", path_cell("spec.type")),
+        ("Cluster-IP", path_cell("spec.clusterIP")),
         ("Ports", service_ports),
         AGE,
     ],
-    "Lease": [NAME, ("Holder", at("spec.holderIdentity")), AGE],
+    "Lease": [NAME, ("Holder", path_cell("spec.holderIdentity")), AGE],
     "ConfigMap": [NAME, ("Data", data_size), AGE],
-    "Secret": [NAME, ("Type", at("type", "Opaque")), ("Data", data_size), AGE],
+    "Secret": [NAME, ("Type", path_cell("type", "Opaque")), ("Data", data_size), AGE],
     "PersistentVolumeClaim": [
         NAME,
-        ("Status", at("status.phase")),
-        ("Volume", at("spec.volumeName", "")),
+        ("Status", path_cell("status.phase")),
+        ("Volume", path_cell("spec.volumeName", "")),
         AGE,
     ],
 }
 ONLY_WIDE: dict[str, list[Column]] = {
-    "Pod": [("IP", at("status.podIP")), ("Node", lambda pod, _: node_of(pod) or NONE)],
+    "Pod": [("IP", path_cell("status.podIP")), ("Node", lambda pod, _: node_of(pod) or NONE)],
     "Node": [
         ("Internal-IP", node_address),
-        ("CPU", at("status.allocatable.cpu")),
-        ("Memory", at("status.allocatable.memory")),
-        ("Kernel-Version", at("status.nodeInfo.kernelVersion")),
-        ("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion")),
+        ("CPU", path_cell("status.allocatable.cpu")),
+        ("Memory", path_cell("status.allocatable.memory")),
+        ("Kernel-Version", path_cell("status.nodeInfo.kernelVersion")),
+        ("Container-Runtime", path_cell("status.nodeInfo.containerRuntimeVersion")),
     ],
 }
 
@@ -223,18 +223,18 @@ def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body
 TABLE, PARTIAL = "Table", "PartialObjectMetadata"
 
 
-def form_of(accept: str) -> str:
+def requested_form(accept: str) -> str:
     """Empty: as they are."""
     return next((form for form in (TABLE, PARTIAL) if f"as={form}" in accept), "")
 
 
-def one(form: str, kind: Kind, body: Body, now_s: float) -> Body:
+def format_object(form: str, kind: Kind, body: Body, now_s: float) -> Body:
     if form == TABLE:
         return table(kind, [body], now_s, {"resourceVersion": meta(body).get("resourceVersion")})
     return partial(body) if form == PARTIAL else body
 
 
-def many(form: str, kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
+def format_list(form: str, kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
     """A list in another form than its objects have."""
     if form == TABLE:
         return table(kind, bodies, now_s, list_meta)

@@ -13,14 +13,14 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from services.local.api.handlers import matching
-from services.local.api.request import JSON, ListOptions, Place, list_options
-from services.local.api.tables import form_of, one
-from services.local.events import as_new
-from services.local.objects.api_errors import Refusal, bad_request, too_new
+from services.local.api.handlers import matching_objects
+from services.local.api.request import JSON, ListOptions, ResourcePath, list_options
+from services.local.api.tables import format_object, requested_form
+from services.local.events import to_events_v1
+from services.local.objects.api_errors import ApiError, bad_request, too_new
 from services.local.objects.bodies import Body, name_of, namespace_of
 from services.local.objects.kinds import NEW_EVENT, Kind
-from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, line_of
+from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, watch_line
 
 BOOKMARK_S = 60.0
 EXPIRED = 410
@@ -29,57 +29,61 @@ LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in 
 
 class Watch:
     def __init__(
-        self, store: Store, place: Place, options: ListOptions, form: str, bookmark_s: float
+        self, store: Store, place: ResourcePath, options: ListOptions, form: str, bookmark_s: float
     ) -> None:
         self.store = store
         self.place = place
         self.options = options
         self.form = form
-        self.journal = store.journal(place.kind)
+        self.journal = store.watch_cache(place.kind)
         self.bookmark_s = bookmark_s
         self.position = store.revision
 
-    def first(self) -> bytes:
+    def initial_lines(self) -> bytes:
         """What goes out before anything happens. Raises if the revision cannot be served."""
         asked, initial = self.options.revision, self.options.initial_events
         if not asked.isdigit() and asked:
             raise bad_request(f"invalid resource version: {asked!r}")
         if initial or (initial is None and asked in ("", "0")):
-            return self.everything() + (self.bookmark(ended=True) if initial else b"")
+            return self.existing_objects() + (self.bookmark(ended=True) if initial else b"")
         self.position = int(asked) if asked else self.store.revision
         if self.position > self.store.revision:
             raise too_new(self.position, self.store.revision)
-        return self.later()
+        return self.new_lines()
 
-    def everything(self) -> bytes:
-        found = matching(self.store, self.place, self.options)
-        return b"".join(self.written(ADDED, s.body, s.encoded) for s in found)
+    def existing_objects(self) -> bytes:
+        found = matching_objects(self.store, self.place, self.options)
+        return b"".join(self.encode_event(ADDED, s.body, s.encoded) for s in found)
 
-    def later(self) -> bytes:
+    def new_lines(self) -> bytes:
         """What happened since the position, which moves."""
         changes = self.journal.after(self.position)
         self.position = max(self.position, self.store.revision)
-        return b"".join(self.line(change) for change in changes)
+        return b"".join(self.change_line(change) for change in changes)
 
-    def line(self, change: Change) -> bytes:
+    def change_line(self, change: Change) -> bytes:
         body = change.after.body
         if self.place.namespace not in ("", namespace_of(body)) or self.place.name not in (
             "",
             name_of(body),
         ):
             return b""
-        verb = change.seen_by(self.options.match)
+        verb = change.event_type_for(self.options.match)
         if verb is None:
             return b""
         if self.form or self.place.kind is NEW_EVENT:
-            return self.written(verb, change.shown(verb), None)
+            return self.encode_event(verb, change.visible_body(verb), None)
         return change.line(verb)
 
-    def written(self, verb: str, body: Body, encoded: bytes | None) -> bytes:
-        body = as_new(body) if self.place.kind is NEW_EVENT and "regarding" not in body else body
+    def encode_event(self, verb: str, body: Body, encoded: bytes | None) -> bytes:
+        body = (
+            to_events_v1(body) if self.place.kind is NEW_EVENT and "regarding" not in body else body
+        )
         if self.form:
-            return line_of(verb, encode(one(self.form, self.place.kind, body, self.store.clock())))
-        return line_of(verb, encoded if encoded is not None else encode(body))
+            return watch_line(
+                verb, encode(format_object(self.form, self.place.kind, body, self.store.clock()))
+            )
+        return watch_line(verb, encoded if encoded is not None else encode(body))
 
     def bookmark(self, ended: bool = False) -> bytes:
         return bookmark_line(self.place.kind, self.position, ended)
@@ -88,21 +92,23 @@ class Watch:
 def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
     notes = {"annotations": {"k8s.io/initial-events-end": "true"}} if ended else {}
     told = {"resourceVersion": str(revision), "creationTimestamp": None, **notes}
-    return line_of(
+    return watch_line(
         BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told})
     )
 
 
-async def serve(
-    request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S
+async def serve_watch(
+    request: web.Request, store: Store, place: ResourcePath, bookmark_s: float = BOOKMARK_S
 ) -> web.StreamResponse:
     options = list_options(place.kind, request.query)
-    watch = Watch(store, place, options, form_of(request.headers.get("Accept", "")), bookmark_s)
+    watch = Watch(
+        store, place, options, requested_form(request.headers.get("Accept", "")), bookmark_s
+    )
     response = web.StreamResponse(headers={"Content-Type": JSON})
     response.enable_chunked_encoding()
     try:
-        first = watch.first()
-    except Refusal as refusal:
+        first = watch.initial_lines()
+    except ApiError as refusal:
         if refusal.code != EXPIRED:
             raise
         await response.prepare(request)
@@ -111,23 +117,23 @@ async def serve(
     await response.prepare(request)
     with suppress(ConnectionResetError):  # the client has gone
         await response.write(first)
-        await follow(watch, response, options.timeout_s or random.uniform(*LONGEST_S))
+        await send_changes(watch, response, options.timeout_s or random.uniform(*LONGEST_S))
     return response
 
 
-def error_line(refusal: Refusal) -> bytes:
-    return line_of(ERROR, encode(refusal.as_status()))
+def error_line(refusal: ApiError) -> bytes:
+    return watch_line(ERROR, encode(refusal.as_status()))
 
 
-async def follow(watch: Watch, response: web.StreamResponse, timeout_s: float) -> None:
+async def send_changes(watch: Watch, response: web.StreamResponse, timeout_s: float) -> None:
     """Until the time is over, the client has gone, or the journal has forgotten where we stood."""
     loop = asyncio.get_running_loop()
     end, bookmark_at = loop.time() + timeout_s, loop.time() + watch.bookmark_s
     while loop.time() < end:
         news = watch.journal.news
         try:
-            lines = watch.later()
-        except Refusal as refusal:
+            lines = watch.new_lines()
+        except ApiError as refusal:
             await response.write(error_line(refusal))
             return
         if watch.options.bookmarks and loop.time() >= bookmark_at:

@@ -72,7 +72,7 @@ def weight_of(shares: int) -> int:
     return 1 + (shares - 2) * 9999 // 262142
 
 
-class Cgroups(Protocol):
+class CgroupManager(Protocol):
     enforced: bool
 
     def open_node(self, node: str, cpu: int) -> None: ...
@@ -100,12 +100,12 @@ def pids_in(folder: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def remove(folder: Path) -> None:
+def remove_cgroup(folder: Path) -> None:
     """Children first; a group that is still in use is left for the next start to remove."""
     if not folder.is_dir():
         return
     for child in [path for path in folder.iterdir() if path.is_dir()]:
-        remove(child)
+        remove_cgroup(child)
     try:
         folder.rmdir()
     except OSError as error:
@@ -131,35 +131,37 @@ def under_own(mount: Path, controller: str, name: str) -> Path:
     return (own if own.is_dir() else mount) / name
 
 
-def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgroups:
+def find_cgroup_manager(
+    name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")
+) -> CgroupManager:
     """The best that this machine lets us have."""
     try:
         if (mount / "cgroup.controllers").exists():
             return version_two(mount, name, period_us)
         if not (mount / "cpu").is_dir():
-            return NotPermitted(f"there are no control groups at {mount}")
+            return ProcOnly(f"there are no control groups at {mount}")
         cpu, account, memory = (under_own(mount / c, c, name) for c in ("cpu", "cpuacct", "memory"))
-        tried = VersionOne(cpu, account, memory, period_us)
+        tried = CgroupsV1(cpu, account, memory, period_us)
         tried.open_node("trial", 1000)
         tried.close_node("trial")
         return tried
     except OSError as error:
-        return NotPermitted(str(error))
+        return ProcOnly(str(error))
 
 
-def version_two(mount: Path, name: str, period_us: int) -> Cgroups:
+def version_two(mount: Path, name: str, period_us: int) -> CgroupManager:
     """The root may hold processes beside groups; no other group may, so there we stand beside our
     own.
     """
     base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")
-    tried = VersionTwo(base / name, period_us)
+    tried = CgroupsV2(base / name, period_us)
     tried.open_node("trial", 1000)
     tried.close_node("trial")
     return tried
 
 
-class VersionOne:
+class CgroupsV1:
     enforced = True
 
     def __init__(self, cpu: Path, account: Path, memory: Path, period_us: int) -> None:
@@ -235,18 +237,18 @@ class VersionOne:
 
     def close_pod(self, node: str, pod: str) -> None:
         for root in self.roots:
-            remove(root / node / pod)
+            remove_cgroup(root / node / pod)
 
     def close_node(self, node: str) -> None:
         for root in self.roots:
-            remove(root / node)
+            remove_cgroup(root / node)
 
     def close(self) -> None:
         for root in self.roots:
-            remove(root)
+            remove_cgroup(root)
 
 
-class VersionTwo:
+class CgroupsV2:
     enforced = True
 
     def __init__(self, root: Path, period_us: int) -> None:
@@ -306,19 +308,19 @@ class VersionTwo:
         return number_after((self.root / node / pod / "memory.events").read_text(), "oom_kill")
 
     def close_pod(self, node: str, pod: str) -> None:
-        remove(self.root / node / pod)
+        remove_cgroup(self.root / node / pod)
 
     def close_node(self, node: str) -> None:
-        remove(self.root / node)
+        remove_cgroup(self.root / node)
 
     def close(self) -> None:
-        remove(self.root)
+        remove_cgroup(self.root)
 
 
 FRESH_S = 0.05
 
 
-class NotPermitted:
+class ProcOnly:
     enforced = False
 
     def __init__(self, why: str) -> None:
@@ -346,7 +348,7 @@ class NotPermitted:
     def processes(self, node: str, pod: str) -> list[int]:
         """One look at /proc serves all pods for a moment."""
         if time.monotonic() - self.looked_at >= FRESH_S:
-            self.found, self.looked_at = processes.by_pod(), time.monotonic()
+            self.found, self.looked_at = processes.processes_by_pod(), time.monotonic()
         return self.found.get(pod, [])
 
     def pod_seconds(self, node: str, pod: str) -> float:

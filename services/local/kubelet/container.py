@@ -38,8 +38,8 @@ from pathlib import Path
 import msgspec
 
 from services.local.kubelet import processes
-from services.local.kubelet.cgroup_manager import Cgroups
-from services.local.kubelet.pod_status import LOOPBACK, End, end_of
+from services.local.kubelet.cgroup_manager import CgroupManager
+from services.local.kubelet.pod_status import LOOPBACK, ContainerExit, container_exit
 from services.local.objects.bodies import (
     Body,
     at_path,
@@ -65,30 +65,30 @@ LOOK_AGAIN_S = 0.01
 
 
 class ContainerRun:
-    def __init__(self, world: World, pod: Body, name: str) -> None:
+    def __init__(self, world: KubeletContext, pod: Body, name: str) -> None:
         self.world = world
         self.pod = pod
         self.name = name
-        self.mark = processes.mark_of(world.home, uid_of(pod), name)
+        self.mark = processes.container_mark(world.home, uid_of(pod), name)
         self.process: Process | None = None
         self.started_s = world.store.clock()
 
-    async def start(self, launch: Launch) -> End | None:
+    async def start(self, launch: Launch) -> ContainerExit | None:
         """None if it runs; otherwise why it does not."""
         self.started_s = self.world.store.clock()
         if shutil.which(launch.command[0], path=launch.environment.get("PATH")) is None:
-            return self.not_started(
+            return self.start_error(
                 f'exec: "{launch.command[0]}": executable file not found in $PATH'
             )
         try:
             self.process = await self.spawn(launch)
         except OSError as error:
-            return self.not_started(str(error))
+            return self.start_error(str(error))
         return None
 
-    def not_started(self, message: str) -> End:
+    def start_error(self, message: str) -> ContainerExit:
         now = self.world.store.clock()
-        return End(
+        return ContainerExit(
             code=START_ERROR, started_s=now, ended_s=now, reason="StartError", message=message
         )
 
@@ -116,13 +116,13 @@ class ContainerRun:
                 start_new_session=True,
             )
 
-    async def wait(self) -> End:
+    async def wait(self) -> ContainerExit:
         assert self.process is not None
         before = self.oom_kills()
         code = await self.process.wait()
         out_of_memory = code in KILLED and self.oom_kills() > before
-        await self.clear()
-        return end_of(code, self.started_s, self.world.store.clock(), out_of_memory)
+        await self.kill_remaining()
+        return container_exit(code, self.started_s, self.world.store.clock(), out_of_memory)
 
     def oom_kills(self) -> int:
         return self.world.cgroups.oom_kills(node_of(self.pod), uid_of(self.pod))
@@ -132,13 +132,13 @@ class ContainerRun:
         affair.
         """
         if self.process is not None and self.process.returncode is None:
-            processes.send(self.process.pid, signal.SIGTERM)
+            processes.send_signal(self.process.pid, signal.SIGTERM)
 
-    def left(self) -> list[int]:
+    def remaining_processes(self) -> list[int]:
         """What runs in it, by its mark; and by the pod's group, if no other container shares
         that.
         """
-        found = set(processes.marked_with(self.mark))
+        found = set(processes.processes_of_container(self.mark))
         if self.process is not None and self.process.returncode is None:
             found.add(self.process.pid)  # also where its mark cannot be read
         if len(containers_of(self.pod)) == 1:
@@ -146,11 +146,11 @@ class ContainerRun:
         return [pid for pid in found if processes.is_running(pid)]
 
     def kill(self) -> None:
-        processes.kill(self.left())
+        processes.kill_processes(self.remaining_processes())
 
-    async def clear(self) -> None:
-        while left := self.left():
-            processes.kill(left)
+    async def kill_remaining(self) -> None:
+        while left := self.remaining_processes():
+            processes.kill_processes(left)
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
@@ -191,7 +191,7 @@ def resource_value(container: Body, reference: Body) -> str:
     return str(-(-whole_units(resource, text) // divisor))
 
 
-def referred(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | None:
+def referenced_value(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | None:
     """The value that a `valueFrom` refers to; None for an optional one that is missing."""
     if field := source.get("fieldRef"):
         return field_value(pod, str(field.get("fieldPath")))
@@ -208,32 +208,32 @@ def referred(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | 
     raise CannotLaunch(f"unknown valueFrom {sorted(source)}")
 
 
-def expanded(text: str, known: Mapping[str, str]) -> str:
+def expand_references(text: str, known: Mapping[str, str]) -> str:
     """An unknown `$(NAME)` is left as it is."""
     return REFERENCE.sub(lambda m: "$" if m[1] == "$" else known.get(m[2], m[0]), text)
 
 
-def declared(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
+def container_environment(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
     known: dict[str, str] = {}
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
         value = (
-            referred(pod, container, source, lookup)
+            referenced_value(pod, container, source, lookup)
             if source
-            else expanded(str(entry.get("value") or ""), known)
+            else expand_references(str(entry.get("value") or ""), known)
         )
         if value is not None:
             known[entry["name"]] = value
     return known
 
 
-def launch_of(
+def build_launch(
     pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
 ) -> Launch:
     """`base`: the bare environment. Raises CannotLaunch."""
-    environment = declared(pod, container, lookup)
+    environment = container_environment(pod, container, lookup)
     words = [
-        expanded(word, environment)
+        expand_references(word, environment)
         for word in [*(container.get("command") or []), *(container.get("args") or [])]
     ]
     if not container.get("command"):
@@ -272,9 +272,9 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}  # folder with the Python packages of an image; of all others this program's own
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class KubeletContext(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
-    cgroups: Cgroups
+    cgroups: CgroupManager
     settings: KubeletSettings
     data: Path
     home: str  # tells our processes from those of other clusters

@@ -24,11 +24,11 @@ import msgspec
 import structlog
 
 from services.local.cluster_spec import NodeSpec
-from services.local.events import WARNING, tell
+from services.local.events import WARNING, record_event
 from services.local.kubelet import pod_status
-from services.local.kubelet.container import World
-from services.local.kubelet.pod_status import Order
-from services.local.kubelet.pod_worker import COMPONENT, PodLife
+from services.local.kubelet.container import KubeletContext
+from services.local.kubelet.pod_status import PodAction
+from services.local.kubelet.pod_worker import COMPONENT, PodWorker
 from services.local.objects.bodies import (
     Body,
     meta,
@@ -47,74 +47,76 @@ log = structlog.get_logger()
 
 
 class Kubelet:
-    def __init__(self, world: World, nodes: set[str]) -> None:
+    def __init__(self, world: KubeletContext, nodes: set[str]) -> None:
         self.world, self.nodes = world, nodes
         self.position = world.store.revision
-        self.lives: dict[str, PodLife] = {}  # by uid
+        self.workers: dict[str, PodWorker] = {}  # by uid
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.deferred: set[str] = set()  # uids of pods that wait to be resized
 
     async def run(self) -> None:
-        journal = self.world.store.journal(POD)
+        journal = self.world.store.watch_cache(POD)
         while True:
             news = journal.news
             seen = self.world.store.revision
             for change in journal.after(self.position):
                 if node_of(change.after.body) in self.nodes:
-                    self.react(change.after.body, change.verb == DELETED)
+                    self.sync_pod(change.after.body, change.verb == DELETED)
             self.position = seen
             await news.wait()
 
-    def react(self, pod: Body, gone: bool) -> None:
+    def sync_pod(self, pod: Body, gone: bool) -> None:
         latest = pod if gone else self.world.store.find(POD, namespace_of(pod), name_of(pod))
         if latest is None or uid_of(latest) != uid_of(pod):
             return  # its end is a later change
-        life = self.lives.get(uid_of(pod))
-        order = pod_status.order_for(latest, gone, life is not None, life.granted if life else {})
+        life = self.workers.get(uid_of(pod))
+        order = pod_status.pod_action(latest, gone, life is not None, life.granted if life else {})
         {
-            Order.START: self.start,
-            Order.STOP: self.stop,
-            Order.KILL: self.kill,
-            Order.RESIZE: self.resize,
-            Order.TAKE_AWAY: self.take_away,
-            Order.NOTHING: self.leave,
+            PodAction.START: self.start_pod,
+            PodAction.STOP: self.stop_pod,
+            PodAction.KILL: self.kill_pod,
+            PodAction.RESIZE: self.resize_pod,
+            PodAction.TAKE_AWAY: self.remove_pod,
+            PodAction.NOTHING: self.do_nothing,
         }[order](latest)
 
-    def leave(self, pod: Body) -> None:
+    def do_nothing(self, pod: Body) -> None:
         """Nothing to do."""
 
-    def start(self, pod: Body) -> None:
-        if why := pod_status.why_not_started(pod, self.free_for(pod)):
-            self.refuse(pod, why)
+    def start_pod(self, pod: Body) -> None:
+        if why := pod_status.admission_failure(pod, self.free_for(pod)):
+            self.reject_pod(pod, why)
             return
-        life = self.lives[uid_of(pod)] = PodLife(self.world, pod)
+        life = self.workers[uid_of(pod)] = PodWorker(self.world, pod)
         task = self.tasks[uid_of(pod)] = asyncio.create_task(life.live())
-        task.add_done_callback(lambda done: self.ended(pod, done))
+        task.add_done_callback(lambda done: self.on_pod_worker_end(pod, done))
 
-    def refuse(self, pod: Body, why: str) -> None:
+    def reject_pod(self, pod: Body, why: str) -> None:
         lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
         message = "Sidecar containers are not run here" if why == pod_status.NO_SIDECARS else lacks
-        tell(self.world.store, pod, COMPONENT, WARNING, why, message)
+        record_event(self.world.store, pod, COMPONENT, WARNING, why, message)
         self.world.store.update(
             POD,
-            pod_status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock()),
+            pod_status.rejected_pod(
+                pod, why, f"Pod was rejected: {message}", self.world.store.clock()
+            ),
         )
 
-    def ended(self, pod: Body, task: asyncio.Task[None]) -> None:
-        self.lives.pop(uid_of(pod), None)
+    def on_pod_worker_end(self, pod: Body, task: asyncio.Task[None]) -> None:
+        self.workers.pop(uid_of(pod), None)
         self.tasks.pop(uid_of(pod), None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("PodLifeBroke", pod=name_of(pod), exc_info=error)
-        prune(self.world.logs, self.lives)
+        prune_pod_logs(self.world.logs, self.workers)
 
-    def stop(self, pod: Body) -> None:
-        self.lives[uid_of(pod)].stop(float(meta(pod).get("deletionGracePeriodSeconds") or 0))
+    def stop_pod(self, pod: Body) -> None:
+        self.workers[uid_of(pod)].stop(float(meta(pod).get("deletionGracePeriodSeconds") or 0))
 
-    def kill(self, pod: Body) -> None:
-        self.lives[uid_of(pod)].kill()
+    def kill_pod(self, pod: Body) -> None:
+        self.workers[uid_of(pod)].kill()
 
-    def take_away(self, pod: Body) -> None:
-        self.world.store.finish(POD, pod)
+    def remove_pod(self, pod: Body) -> None:
+        self.world.store.finish_pod(POD, pod)
 
     def free_for(self, pod: Body) -> dict[str, int]:
         node = self.world.store.find(NODE, "", node_of(pod)) or {}
@@ -122,12 +124,12 @@ class Kubelet:
 
     # ---- resizing in place
 
-    def resize(self, pod: Body) -> None:
+    def resize_pod(self, pod: Body) -> None:
         node = self.world.store.find(NODE, "", node_of(pod)) or {}
-        why = pod_status.why_not_resized(pod, node, self.free_for(pod))
+        why = pod_status.resize_failure(pod, node, self.free_for(pod))
         if not why:
             self.deferred.discard(uid_of(pod))
-            self.lives[uid_of(pod)].resize(pod)
+            self.workers[uid_of(pod)].resize(pod)
             return
         self.deferred.add(uid_of(pod))
         message = "Node didn't have enough resource"
@@ -138,17 +140,17 @@ class Kubelet:
 
     def retry_deferred(self) -> None:
         for uid in list(self.deferred):
-            life = self.lives.get(uid)
+            life = self.workers.get(uid)
             current = life.current() if life else None
             self.deferred.discard(uid)
             if current is not None:
-                self.react(current, gone=False)
+                self.sync_pod(current, gone=False)
 
     # ---- the end of the cluster
 
     async def stop_all(self) -> None:
         tasks = list(self.tasks.values())
-        for life in list(self.lives.values()):
+        for life in list(self.workers.values()):
             life.shut_down(self.world.settings.shutdown_s)
         if tasks:
             await asyncio.wait(tasks, timeout=self.world.settings.shutdown_s + 1)
@@ -175,9 +177,9 @@ def capacity_of(node: NodeSpec) -> Body:
     }
 
 
-def info() -> Body:
+def system_info() -> Body:
     return {
-        "architecture": architecture(),
+        "architecture": machine_architecture(),
         "operatingSystem": "linux",
         "kernelVersion": platform.release(),
         "osImage": "one machine, pods as processes",
@@ -190,7 +192,7 @@ def info() -> Body:
     }
 
 
-def architecture() -> str:
+def machine_architecture() -> str:
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
@@ -198,12 +200,12 @@ def labels_for(name: str) -> dict[str, str]:
     plain = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architecture(),
+        "kubernetes.io/arch": machine_architecture(),
     }
     return {**plain, "weir.dev/local": "true"}
 
 
-def ready(node: Body, now: str) -> Body:
+def ready_node(node: Body, now: str) -> Body:
     """Every condition as good news, with a fresh heartbeat."""
     for kind, reason in QUIET.items():
         node = with_condition(node, now, kind, "False", reason)
@@ -214,7 +216,7 @@ def ready(node: Body, now: str) -> Body:
     return {**node, "status": {**node["status"], "conditions": beating}}
 
 
-def shutting_down(node: Body, now: str) -> Body:
+def closing_node(node: Body, now: str) -> Body:
     """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there
     any more.
     """
@@ -231,7 +233,7 @@ def status_of(node: NodeSpec, name: str) -> Body:
         "capacity": capacity,
         "allocatable": capacity,
         "addresses": addresses,
-        "nodeInfo": info(),
+        "nodeInfo": system_info(),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
     }
 
@@ -255,22 +257,22 @@ def next_sample(last: Sample | None, at_s: float, seconds: float, memory: int) -
 
 
 class Usage:
-    def __init__(self, world: World, kubelet: Kubelet) -> None:
+    def __init__(self, world: KubeletContext, kubelet: Kubelet) -> None:
         self.world, self.kubelet = world, kubelet
         self.pods: dict[tuple[str, str], Sample] = {}
         self.nodes: dict[str, Sample] = {}
 
-    def look(self) -> None:
+    def measure_usage(self) -> None:
         now, groups = self.world.store.clock(), self.world.cgroups
-        pods = self.living()
+        pods = self.running_pods()
         self.pods = {
-            place(pod): next_sample(
-                self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod)
+            pod_key(pod): next_sample(
+                self.pods.get(pod_key(pod)), now, self.pod_seconds(pod), self.memory_bytes(pod)
             )
             for pod in pods
         }
         memory = {
-            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name)
+            name: sum(self.pods[pod_key(p)].memory for p in pods if node_of(p) == name)
             for name in self.kubelet.nodes
         }
         self.nodes = {
@@ -278,30 +280,32 @@ class Usage:
             for name in sorted(self.kubelet.nodes)
         }
 
-    def living(self) -> list[Body]:
-        return [life.pod for life in self.kubelet.lives.values() if life.is_open]
+    def running_pods(self) -> list[Body]:
+        return [life.pod for life in self.kubelet.workers.values() if life.is_open]
 
     def pod_seconds(self, pod: Body) -> float:
         return self.world.cgroups.pod_seconds(node_of(pod), uid_of(pod))
 
-    def memory(self, pod: Body) -> int:
+    def memory_bytes(self, pod: Body) -> int:
         return self.world.cgroups.memory_bytes(node_of(pod), uid_of(pod))
 
     def cpu_seconds(self) -> Body:
         """Read anew, for whoever measures."""
-        pods = {"/".join(place(pod)): self.pod_seconds(pod) for pod in self.living()}
+        pods = {"/".join(pod_key(pod)): self.pod_seconds(pod) for pod in self.running_pods()}
         nodes = {name: self.world.cgroups.node_seconds(name) for name in sorted(self.kubelet.nodes)}
         return {"nodes": nodes, "pods": pods}
 
 
-def place(pod: Body) -> tuple[str, str]:
+def pod_key(pod: Body) -> tuple[str, str]:
     return namespace_of(pod), name_of(pod)
 
 
 PODS, BYTES = 100, 256 << 20
 
 
-def prune(folder: Path, living: Container[str], most: int = PODS, most_bytes: int = BYTES) -> None:
+def prune_pod_logs(
+    folder: Path, living: Container[str], most: int = PODS, most_bytes: int = BYTES
+) -> None:
     """`living`: uids; a pod's folder ends with its own."""
     gone = [each for each in _folders(folder) if each.name.rpartition("_")[2] not in living]
     newest = sorted(gone, key=_written_s, reverse=True)

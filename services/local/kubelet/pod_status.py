@@ -24,12 +24,12 @@ from services.local.kubelet.cgroup_manager import Limits
 from services.local.objects.bodies import (
     Body,
     containers_of,
+    format_time,
+    has_ended,
     is_leaving,
-    is_over,
     meta,
     node_of,
     spec,
-    stamp,
     status,
     uid_of,
     with_condition,
@@ -38,20 +38,20 @@ from services.local.objects.bodies import (
 )
 from services.local.objects.resources import (
     Amounts,
-    amounts,
     container_requests,
-    minus,
+    parse_amounts,
     pod_limit,
     pod_requests,
     resources_of,
-    total,
+    subtract_amounts,
+    sum_amounts,
     wanted_requests,
 )
 
 NO_SIDECARS = "SidecarsNotServed"
 
 
-class Order(Enum):
+class PodAction(Enum):
     NOTHING = "nothing"
     START = "start"
     STOP = "stop"
@@ -60,20 +60,20 @@ class Order(Enum):
     TAKE_AWAY = "take away"
 
 
-def order_for(pod: Body, gone: bool, alive: bool, granted: dict[str, Body]) -> Order:
+def pod_action(pod: Body, gone: bool, alive: bool, granted: dict[str, Body]) -> PodAction:
     """`granted`: the resources in force, by container."""
     if gone:
-        return Order.KILL if alive else Order.NOTHING
+        return PodAction.KILL if alive else PodAction.NOTHING
     if is_leaving(pod):
-        return Order.STOP if alive else Order.TAKE_AWAY
-    if is_over(pod):
-        return Order.NOTHING
+        return PodAction.STOP if alive else PodAction.TAKE_AWAY
+    if has_ended(pod):
+        return PodAction.NOTHING
     if not alive:
-        return Order.START
-    return Order.RESIZE if granted != granted_of(pod) else Order.NOTHING
+        return PodAction.START
+    return PodAction.RESIZE if granted != desired_resources(pod) else PodAction.NOTHING
 
 
-def limits_of(pod: Body) -> Limits:
+def pod_limits(pod: Body) -> Limits:
     return Limits(
         cpu=pod_limit(pod, "cpu"), memory=pod_limit(pod, "memory"), cpu_request=cpu_request(pod)
     )
@@ -86,39 +86,46 @@ def free_for(pod: Body, node: Body, pods: Iterable[Body]) -> Amounts:
     others = [
         p
         for p in pods
-        if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not is_over(p)
+        if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not has_ended(p)
     ]
-    return minus(amounts(status(node).get("allocatable")), total(pod_requests(p) for p in others))
+    return subtract_amounts(
+        parse_amounts(status(node).get("allocatable")), sum_amounts(pod_requests(p) for p in others)
+    )
 
 
-def lacking(asked: Amounts, free: Amounts) -> list[str]:
+def exceeded_resources(asked: Amounts, free: Amounts) -> list[str]:
     return [
         resource for resource, amount in asked.items() if amount and amount > free.get(resource, 0)
     ]
 
 
-def why_not_started(pod: Body, free: Amounts) -> str:
+def admission_failure(pod: Body, free: Amounts) -> str:
     """The reason a kubelet refuses a pod that was bound past the scheduler; empty: let it in."""
     if any(c.get("restartPolicy") == "Always" for c in spec(pod).get("initContainers") or []):
         return NO_SIDECARS
-    return next((f"OutOf{resource}" for resource in lacking(pod_requests(pod), free)), "")
+    return next(
+        (f"OutOf{resource}" for resource in exceeded_resources(pod_requests(pod), free)), ""
+    )
 
 
-def why_not_resized(pod: Body, node: Body, free: Amounts) -> str:
+def resize_failure(pod: Body, node: Body, free: Amounts) -> str:
     """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always
     may.
     """
     wanted = wanted_requests(pod)
-    grows = lacking(
+    grows = exceeded_resources(
         wanted,
-        total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod))),
+        sum_amounts(
+            container_requests(with_allocated_resources(pod), c)
+            for c in containers_of(with_allocated_resources(pod))
+        ),
     )
-    if lacking(wanted, amounts(status(node).get("allocatable"))):
+    if exceeded_resources(wanted, parse_amounts(status(node).get("allocatable"))):
         return "Infeasible"
-    return "Deferred" if [r for r in lacking(wanted, free) if r in grows] else ""
+    return "Deferred" if [r for r in exceeded_resources(wanted, free) if r in grows] else ""
 
 
-def without_wish(pod: Body) -> Body:
+def with_allocated_resources(pod: Body) -> Body:
     """The pod with what it was granted instead of what it wants."""
     statuses = {
         s["name"]: s.get("resources") or {} for s in status(pod).get("containerStatuses") or []
@@ -135,7 +142,7 @@ CREATING = "ContainerCreating"
 BACK_OFF = "CrashLoopBackOff"
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a container ended."""
 
     code: int
@@ -146,37 +153,43 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     signal: int | None = None
 
 
-class Progress(msgspec.Struct, kw_only=True):
+class ContainerProgress(msgspec.Struct, kw_only=True):
     """How far a container has come."""
 
     name: str
     image: str
     started_s: float | None = None
-    end: End | None = None
-    last_end: End | None = None  # of the run before this one
+    end: ContainerExit | None = None
+    last_end: ContainerExit | None = None  # of the run before this one
     restarts: int = 0
     waiting: str = CREATING
     message: str = ""
     granted: Body = msgspec.field(default_factory=dict)  # its resources, as they are in force
 
 
-def end_of(returncode: int, started_s: float, ended_s: float, out_of_memory: bool) -> End:
+def container_exit(
+    returncode: int, started_s: float, ended_s: float, out_of_memory: bool
+) -> ContainerExit:
     """`returncode` as Python has it: minus the signal's number for a process that was killed."""
     code = SIGNAL_BASE - returncode if returncode < 0 else returncode
     killed = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None
     reason = "OOMKilled" if out_of_memory else "Error" if code else "Completed"
-    return End(code=code, started_s=started_s, ended_s=ended_s, reason=reason, signal=killed)
+    return ContainerExit(
+        code=code, started_s=started_s, ended_s=ended_s, reason=reason, signal=killed
+    )
 
 
-def fresh(container: Body) -> Progress:
+def new_progress(container: Body) -> ContainerProgress:
     granted = {
         w: q for w, q in (container.get("resources") or {}).items() if w in ("requests", "limits")
     }
-    return Progress(name=container["name"], image=str(container.get("image")), granted=granted)
+    return ContainerProgress(
+        name=container["name"], image=str(container.get("image")), granted=granted
+    )
 
 
-def ended(end: End) -> Body:
-    times = {"startedAt": stamp(end.started_s), "finishedAt": stamp(end.ended_s)}
+def terminated_state(end: ContainerExit) -> Body:
+    times = {"startedAt": format_time(end.started_s), "finishedAt": format_time(end.ended_s)}
     return {
         "terminated": without_none(
             {
@@ -190,21 +203,21 @@ def ended(end: End) -> Body:
     }
 
 
-def state_of(progress: Progress) -> Body:
+def state_of(progress: ContainerProgress) -> Body:
     if progress.end is not None:
-        return ended(progress.end)
+        return terminated_state(progress.end)
     if progress.started_s is not None:
-        return {"running": {"startedAt": stamp(progress.started_s)}}
+        return {"running": {"startedAt": format_time(progress.started_s)}}
     return {
         "waiting": without_none({"reason": progress.waiting, "message": progress.message or None})
     }
 
 
-def is_running(progress: Progress) -> bool:
+def is_running(progress: ContainerProgress) -> bool:
     return progress.started_s is not None and progress.end is None
 
 
-def container_status(progress: Progress, uid: str) -> Body:
+def container_status(progress: ContainerProgress, uid: str) -> Body:
     running = is_running(progress)
     requests = progress.granted.get("requests")
     return without_none(
@@ -217,23 +230,25 @@ def container_status(progress: Progress, uid: str) -> Body:
             "started": running,
             "restartCount": progress.restarts,
             "state": state_of(progress),
-            "lastState": ended(progress.last_end) if progress.last_end else {},
+            "lastState": terminated_state(progress.last_end) if progress.last_end else {},
             "resources": progress.granted or None,
             "allocatedResources": requests or None,
         }
     )
 
 
-def phase_of(progress: list[Progress]) -> str:
+def phase_of(progress: list[ContainerProgress]) -> str:
     if all(p.end is not None for p in progress):
         return "Succeeded" if all(p.end and p.end.code == 0 for p in progress) else "Failed"
     began = any(p.started_s is not None or p.end is not None or p.restarts for p in progress)
     return "Running" if began else "Pending"
 
 
-def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s: float) -> Body:
+def with_progress(
+    pod: Body, inits: list[ContainerProgress], mains: list[ContainerProgress], now_s: float
+) -> Body:
     """The pod with the status that follows from what its containers did."""
-    now = stamp(now_s)
+    now = format_time(now_s)
     phase = phase_of(mains)
     uid = str(meta(pod).get("uid"))
     failed_init = next((p for p in inits if p.end is not None and p.end.code), None)
@@ -270,13 +285,15 @@ def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bo
     return with_condition(pod, now, "ContainersReady", str(ready), why)
 
 
-def failed(pod: Body, reason: str, message: str, now_s: float) -> Body:
+def rejected_pod(pod: Body, reason: str, message: str, now_s: float) -> Body:
     """A pod that the kubelet refuses before anything ran."""
-    pod = with_status(pod, phase="Failed", reason=reason, message=message, startTime=stamp(now_s))
-    return with_condition(pod, stamp(now_s), "Ready", "False", "PodFailed")
+    pod = with_status(
+        pod, phase="Failed", reason=reason, message=message, startTime=format_time(now_s)
+    )
+    return with_condition(pod, format_time(now_s), "Ready", "False", "PodFailed")
 
 
-def granted_of(pod: Body) -> dict[str, Body]:
+def desired_resources(pod: Body) -> dict[str, Body]:
     return {
         c["name"]: {
             w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")
@@ -289,11 +306,11 @@ def cpu_request(pod: Body) -> int:
     return sum(resources_of(c, "requests").get("cpu", 0) for c in containers_of(pod))
 
 
-def restarts(pod: Body, end: End) -> bool:
+def should_restart(pod: Body, end: ContainerExit) -> bool:
     policy = spec(pod).get("restartPolicy")
     return policy == "Always" or (policy == "OnFailure" and end.code != 0)
 
 
-def back_off_s(earlier: int, first_s: float, longest_s: float) -> float:
+def restart_backoff_s(earlier: int, first_s: float, longest_s: float) -> float:
     """first, 2 x first, 4 x first ... at most the longest."""
     return float(min(first_s * 2**earlier, longest_s))

@@ -11,16 +11,21 @@ import base64
 import shutil
 from pathlib import Path
 
-from services.local.events import NORMAL, WARNING, tell
+from services.local.events import NORMAL, WARNING, record_event
 from services.local.kubelet import pod_status
 from services.local.kubelet.container import (
     CannotLaunch,
     ContainerRun,
-    World,
+    KubeletContext,
+    build_launch,
     empty_dirs,
-    launch_of,
 )
-from services.local.kubelet.pod_status import End, Progress, fresh, limits_of
+from services.local.kubelet.pod_status import (
+    ContainerExit,
+    ContainerProgress,
+    new_progress,
+    pod_limits,
+)
 from services.local.objects.bodies import (
     Body,
     containers_of,
@@ -42,11 +47,11 @@ SHUT_DOWN = ("Terminated", "the cluster was stopped")
 """The reason is the one that a real kubelet gives when its node is shut down."""
 
 
-class PodLife:
-    def __init__(self, world: World, pod: Body) -> None:
+class PodWorker:
+    def __init__(self, world: KubeletContext, pod: Body) -> None:
         self.world, self.pod = world, pod
-        self.inits = [fresh(c) for c in spec(pod).get("initContainers") or []]
-        self.mains = [fresh(c) for c in containers_of(pod)]
+        self.inits = [new_progress(c) for c in spec(pod).get("initContainers") or []]
+        self.mains = [new_progress(c) for c in containers_of(pod)]
         self.runs: dict[str, ContainerRun] = {}
         self.stopping = asyncio.Event()
         self.killer: asyncio.TimerHandle | None = None
@@ -64,7 +69,7 @@ class PodLife:
     def stop(self, grace_s: float) -> None:
         """Asked twice, the shorter grace counts."""
         if not self.stopping.is_set():
-            tell(
+            record_event(
                 self.world.store,
                 self.pod,
                 COMPONENT,
@@ -91,13 +96,13 @@ class PodLife:
 
     def resize(self, pod: Body) -> None:
         try:
-            self.world.cgroups.resize(node_of(pod), uid_of(pod), limits_of(pod))
+            self.world.cgroups.resize(node_of(pod), uid_of(pod), pod_limits(pod))
         except OSError as error:  # such as a memory limit below what is in use
-            tell(self.world.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
+            record_event(self.world.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
             return
         self.pod = pod
         for progress in self.mains:
-            progress.granted = pod_status.granted_of(pod)[progress.name]
+            progress.granted = pod_status.desired_resources(pod)[progress.name]
         self.report(resized=True)
 
     def shut_down(self, grace_s: float) -> None:
@@ -135,7 +140,7 @@ class PodLife:
         return self.world.pod_folder(self.pod) / "tmp"
 
     def open(self) -> None:
-        self.world.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), limits_of(self.pod))
+        self.world.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), pod_limits(self.pod))
         self.is_open = True
         self.temporary.mkdir(parents=True, exist_ok=True)
         for name in empty_dirs(self.pod):
@@ -148,7 +153,7 @@ class PodLife:
         self.report()
         current = self.current()
         if current is not None and is_leaving(current):
-            self.world.store.finish(POD, current)
+            self.world.store.finish_pod(POD, current)
 
     async def prepare(self) -> bool:
         """Run the init containers in turn; False: the containers are not to be started."""
@@ -160,13 +165,15 @@ class PodLife:
                 return False
         return not self.stopping.is_set()
 
-    async def run(self, progress: Progress, container: Body, once_done: bool = False) -> None:
+    async def run(
+        self, progress: ContainerProgress, container: Body, once_done: bool = False
+    ) -> None:
         """`once_done`: an init container, which is not run again after a success."""
         while not self.stopping.is_set():
             end = await self.run_once(progress, container)
             again = (
                 end is not None
-                and pod_status.restarts(self.pod, end)
+                and pod_status.should_restart(self.pod, end)
                 and not (once_done and end.code == 0)
             )
             if self.stopping.is_set() or (end is not None and not again):
@@ -175,26 +182,32 @@ class PodLife:
             await self.back_off(progress, end)
         self.report()
 
-    async def run_once(self, progress: Progress, container: Body) -> End | None:
+    async def run_once(self, progress: ContainerProgress, container: Body) -> ContainerExit | None:
         """How it ended; None if its command or environment cannot be made yet."""
         run = self.runs[progress.name] = ContainerRun(self.world, self.pod, progress.name)
         base = {**self.world.base_of(str(container.get("image"))), "TMPDIR": str(self.temporary)}
         folder = str(self.world.data)
         try:
-            launch = launch_of(self.pod, container, base, self.world.python, folder, self.look_up)
+            launch = build_launch(
+                self.pod, container, base, self.world.python, folder, self.look_up
+            )
         except CannotLaunch as error:
             progress.waiting, progress.message = "CreateContainerConfigError", str(error)
-            tell(self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}")
+            record_event(
+                self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}"
+            )
             return None
         end = await run.start(launch)
         if end is not None:
-            tell(self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}")
+            record_event(
+                self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}"
+            )
             return end
         return await self.see_through(progress, run)
 
-    async def see_through(self, progress: Progress, run: ContainerRun) -> End:
+    async def see_through(self, progress: ContainerProgress, run: ContainerRun) -> ContainerExit:
         progress.started_s = run.started_s
-        tell(
+        record_event(
             self.world.store,
             self.pod,
             COMPONENT,
@@ -207,17 +220,17 @@ class PodLife:
             run.terminate()
         return await run.wait()
 
-    async def back_off(self, progress: Progress, end: End | None) -> None:
+    async def back_off(self, progress: ContainerProgress, end: ContainerExit | None) -> None:
         settings, wait_s = self.world.settings, self.world.settings.retry_s
         if end is not None:
-            wait_s = pod_status.back_off_s(
+            wait_s = pod_status.restart_backoff_s(
                 progress.restarts, settings.restart_first_s, settings.restart_longest_s
             )
             progress.last_end = end
             progress.started_s = None
             progress.restarts = progress.restarts + 1
             progress.waiting = pod_status.BACK_OFF
-            tell(
+            record_event(
                 self.world.store,
                 self.pod,
                 COMPONENT,
@@ -250,10 +263,10 @@ class PodLife:
     def look_up(self, source: str, name: str, key: str) -> str | None:
         kind = BY_NAME["v1", SOURCES[source]]
         found = self.world.store.find(kind, namespace_of(self.pod), name)
-        return None if found is None else values_of(found).get(key)
+        return None if found is None else decoded_values(found).get(key)
 
 
-def values_of(source: Body) -> dict[str, str]:
+def decoded_values(source: Body) -> dict[str, str]:
     secret = source["kind"] == "Secret"
     plain = {
         key: base64.b64decode(text).decode() if secret else text

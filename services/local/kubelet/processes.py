@@ -36,16 +36,16 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def home_of(data: Path) -> str:
+def cluster_id(data: Path) -> str:
     """What tells this cluster's processes from those of another cluster on the same machine."""
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
 
 
-def mark_of(home: str, pod: str, container: str) -> str:
+def container_mark(home: str, pod: str, container: str) -> str:
     return f"{home}/{pod}/{container}"
 
 
-def mark_in(pid: int) -> str:
+def process_mark(pid: int) -> str:
     """The mark that a process carries; empty for one that is none of ours or has just gone."""
     try:
         environment = (PROC / str(pid) / "environ").read_bytes()
@@ -61,24 +61,24 @@ def all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
 
-def marked(part: str) -> list[int]:
+def processes_of_cluster(part: str) -> list[int]:
     """The processes whose mark has this part: a home or a pod's uid."""
-    return [pid for pid in all_pids() if part in mark_in(pid).split("/")]
+    return [pid for pid in all_pids() if part in process_mark(pid).split("/")]
 
 
-def by_pod() -> dict[str, list[int]]:
+def processes_by_pod() -> dict[str, list[int]]:
     """All processes of all pods, by the pod's uid."""
     found: dict[str, list[int]] = {}
     for pid in all_pids():
-        parts = mark_in(pid).split("/")
+        parts = process_mark(pid).split("/")
         if len(parts) == 3:
             found.setdefault(parts[1], []).append(pid)
     return found
 
 
-def marked_with(mark: str) -> list[int]:
+def processes_of_container(mark: str) -> list[int]:
     """The processes of one container."""
-    return [pid for pid in all_pids() if mark_in(pid) == mark]
+    return [pid for pid in all_pids() if process_mark(pid) == mark]
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -106,7 +106,7 @@ def is_running(pid: int) -> bool:
     return bool(fields) and fields[0] not in ("Z", "X")
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     """A process that has gone, or is no longer ours, is no error."""
     try:
         os.kill(pid, number)
@@ -114,9 +114,9 @@ def send(pid: int, number: int) -> None:
         log.debug("SignalNotSent", pid=pid, error=str(error))
 
 
-def kill(pids: list[int]) -> None:
+def kill_processes(pids: list[int]) -> None:
     for pid in pids:
-        send(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
 
 
 # $1 is the mark. A line says that all is well; the pipe's end without one says that we died.
@@ -130,16 +130,16 @@ for turn in 1 2 3; do
   done
 done
 """
-PATIENCE_S = 2.0
+KILL_TIMEOUT_S = 2.0
 
 
-class Keeper:
+class ProcessReaper:
     def __init__(self, home: str) -> None:
         self.home = home
         self.shell: Process | None = None
 
     async def start(self) -> None:
-        sweep(self.home)
+        kill_leftovers(self.home)
         command = ("sh", "-c", SCRIPT, "keeper", f"{MARK}={self.home}/")
         bare = {"PATH": os.environ.get("PATH", os.defpath)}
         self.shell = await asyncio.create_subprocess_exec(
@@ -148,19 +148,19 @@ class Keeper:
 
     async def stop(self) -> None:
         if self.shell is not None and self.shell.stdin is not None:
-            sweep(self.home)
+            kill_leftovers(self.home)
             self.shell.stdin.write(b"done\n")
             self.shell.stdin.close()
             await self.shell.wait()
 
 
-def sweep(home: str) -> None:
+def kill_leftovers(home: str) -> None:
     """Kill what an earlier start of this cluster left, and wait until it has gone."""
-    end = time.monotonic() + PATIENCE_S
-    left = marked(home)
+    end = time.monotonic() + KILL_TIMEOUT_S
+    left = processes_of_cluster(home)
     if left:
         log.warning("SweptOldProcesses", pids=left)
     while left and time.monotonic() < end:
-        kill(left)
+        kill_processes(left)
         time.sleep(0.01)
-        left = [pid for pid in marked(home) if is_running(pid)]
+        left = [pid for pid in processes_of_cluster(home) if is_running(pid)]

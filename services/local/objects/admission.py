@@ -36,7 +36,7 @@ from services.local.objects.bodies import (
     with_spec,
 )
 from services.local.objects.kinds import Kind
-from services.local.objects.resources import quality_of
+from services.local.objects.resources import qos_class
 from shared.kube.objects import parse_quantity, whole_units
 
 GIVEN_BY_SERVER = (
@@ -49,7 +49,7 @@ GIVEN_BY_SERVER = (
 LEFT_TO_STATUS = ("labels", "annotations", "managedFields", "resourceVersion")
 
 
-def check(kind: Kind, body: Body, causes: Causes) -> None:
+def raise_if_invalid(kind: Kind, body: Body, causes: Causes) -> None:
     if causes:
         raise invalid(kind.name, name_of(body), causes)
 
@@ -73,7 +73,7 @@ def capacity_causes(node: Body) -> Causes:
     return causes
 
 
-def typed(kind: Kind, body: Body) -> Body:
+def with_kind(kind: Kind, body: Body) -> Body:
     """The body must be of the kind that the path names."""
     if not isinstance(body, dict):
         raise bad_request("the body is not an object")
@@ -113,7 +113,7 @@ def new_namespace(body: Body) -> Body:
     }
 
 
-def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
+def with_defaults(kind: Kind, body: Body, ordinal: int) -> Body:
     if kind.name == "Pod":
         return with_meta(new_pod(body), generation=1)
     if kind.name == "Service":
@@ -126,7 +126,7 @@ def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
 
 
 def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordinal: int) -> Body:
-    given = typed(kind, body)
+    given = with_kind(kind, body)
     if kind.namespaced and namespace_of(given) not in ("", namespace):
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
@@ -136,8 +136,10 @@ def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordina
     )
     clean = with_meta(given, **dict.fromkeys((*GIVEN_BY_SERVER, "resourceVersion", "selfLink")))
     named = with_meta(clean, name=name, namespace=namespace or None)
-    check(kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named))
-    return defaulted(kind, with_meta(named, uid=uid, creationTimestamp=now), ordinal)
+    raise_if_invalid(
+        kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named)
+    )
+    return with_defaults(kind, with_meta(named, uid=uid, creationTimestamp=now), ordinal)
 
 
 def same_identity(kind: Kind, old: Body, new: Body) -> Body:
@@ -154,29 +156,29 @@ def same_identity(kind: Kind, old: Body, new: Body) -> Body:
 
 
 def admit_update(kind: Kind, old: Body, new: Body) -> Body:
-    body = same_identity(kind, old, typed(kind, new))
+    body = same_identity(kind, old, with_kind(kind, new))
     if kind.has_status:
         body = {**body, "status": status(old)}
-    check(kind, body, label_causes(body) + kind_causes(kind, body))
+    raise_if_invalid(kind, body, label_causes(body) + kind_causes(kind, body))
     return updated_pod(kind, old, body) if kind.name == "Pod" else body
 
 
 def updated_pod(kind: Kind, old: Body, new: Body) -> Body:
-    check(kind, new, update_causes(old, new))
-    return risen(old, new)
+    raise_if_invalid(kind, new, update_causes(old, new))
+    return with_next_generation(old, new)
 
 
-def risen(old: Body, new: Body) -> Body:
+def with_next_generation(old: Body, new: Body) -> Body:
     """`generation` counts the changes of the spec."""
     step = 0 if spec(old) == spec(new) else 1
     return with_meta(new, generation=int(meta(old).get("generation") or 1) + step)
 
 
 def admit_status(kind: Kind, old: Body, new: Body) -> Body:
-    body = same_identity(kind, old, typed(kind, new))
+    body = same_identity(kind, old, with_kind(kind, new))
     given = {field: meta(body).get(field) for field in LEFT_TO_STATUS}
     result = with_meta({**old, "status": status(body)}, **given)
-    check(kind, result, capacity_causes(result) if kind.name == "Node" else [])
+    raise_if_invalid(kind, result, capacity_causes(result) if kind.name == "Node" else [])
     return result
 
 
@@ -198,7 +200,7 @@ CONTAINER_DEFAULTS: Body = {
     "terminationMessagePolicy": "File",
     "imagePullPolicy": "IfNotPresent",
 }
-PATIENCE_S = 300  # how long a pod stays on a node that is not ready, unless it says otherwise
+TOLERATION_S = 300  # how long a pod stays on a node that is not ready, unless it says otherwise
 NODE_TROUBLES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 PULLS = ("Always", "IfNotPresent", "Never")
 RESTARTS = ("Always", "OnFailure", "Never")
@@ -224,12 +226,12 @@ def filled_container(container: Body) -> Body:
     }
 
 
-def patient(tolerations: list[Body]) -> list[Body]:
+def with_default_tolerations(tolerations: list[Body]) -> list[Body]:
     """What the server adds for a node in trouble: the pod is let stay for PATIENCE_S."""
     known = {t.get("key") for t in tolerations if t.get("effect") in (None, "", "NoExecute")}
     if None in known:
         return tolerations
-    added = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}
+    added = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
     return [*tolerations, *({"key": key, **added} for key in NODE_TROUBLES if key not in known)]
 
 
@@ -243,8 +245,10 @@ def filled_pod(pod: Body) -> Body:
 
 def new_pod(pod: Body) -> Body:
     filled = filled_pod(pod)
-    settled = with_spec(filled, tolerations=patient(spec(filled).get("tolerations") or []))
-    return {**settled, "status": {"phase": "Pending", "qosClass": quality_of(settled)}}
+    settled = with_spec(
+        filled, tolerations=with_default_tolerations(spec(filled).get("tolerations") or [])
+    )
+    return {**settled, "status": {"phase": "Pending", "qosClass": qos_class(settled)}}
 
 
 def quantity_causes(where: str, resources: Body) -> Causes:
@@ -341,7 +345,7 @@ def update_causes(old: Body, new: Body) -> Causes:
     ]
 
 
-def bare(container: Body) -> Body:
+def without_resizable(container: Body) -> Body:
     """A container without what a resize may change."""
     resources = container.get("resources") or {}
     parts = {
@@ -351,7 +355,7 @@ def bare(container: Body) -> Body:
     return {**container, "resources": parts}
 
 
-def resized(old: Body, wanted: Body) -> Body:
+def with_new_resources(old: Body, wanted: Body) -> Body:
     """The old pod with the wanted resources and nothing else."""
     by_name = {c.get("name"): c.get("resources") or {} for c in containers_of(wanted)}
     new = [
@@ -361,10 +365,12 @@ def resized(old: Body, wanted: Body) -> Body:
 
 
 def resize_causes(old: Body, wanted: Body) -> Causes:
-    new, causes = resized(old, wanted), pod_causes(resized(old, wanted))
-    if [bare(c) for c in containers_of(old)] != [bare(c) for c in containers_of(new)]:
+    new, causes = with_new_resources(old, wanted), pod_causes(with_new_resources(old, wanted))
+    if [without_resizable(c) for c in containers_of(old)] != [
+        without_resizable(c) for c in containers_of(new)
+    ]:
         causes.append(("spec", "Forbidden: only cpu and memory resources are mutable"))
-    if not causes and quality_of(new) != status(old).get("qosClass"):
+    if not causes and qos_class(new) != status(old).get("qosClass"):
         causes.append(
             ("metadata", "Invalid value: Pod QOS Class may not change as a result of resizing")
         )
@@ -373,7 +379,7 @@ def resize_causes(old: Body, wanted: Body) -> Causes:
     return causes
 
 
-def gates_of(pod: Body) -> list[Any]:
+def scheduling_gates(pod: Body) -> list[Any]:
     return spec(pod).get("schedulingGates") or []
 
 

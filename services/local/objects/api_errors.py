@@ -5,7 +5,7 @@ say.
 from typing import Any
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.code = code
@@ -25,67 +25,67 @@ class Refusal(Exception):
         }
 
 
-def bad_request(message: str) -> Refusal:
-    return Refusal(400, "BadRequest", message)
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequest", message)
 
 
-def unauthorized() -> Refusal:
-    return Refusal(401, "Unauthorized", "Unauthorized")
+def unauthorized_error() -> ApiError:
+    return ApiError(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(message: str) -> Refusal:
-    return Refusal(403, "Forbidden", message)
+def forbidden(message: str) -> ApiError:
+    return ApiError(403, "Forbidden", message)
 
 
-def no_such_path() -> Refusal:
-    return Refusal(404, "NotFound", "the server could not find the requested resource")
+def no_such_path() -> ApiError:
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
-def not_found(plural: str, name: str, group: str = "") -> Refusal:
+def not_found(plural: str, name: str, group: str = "") -> ApiError:
     whole = f"{plural}.{group}" if group else plural
-    return Refusal(
+    return ApiError(
         404, "NotFound", f'{whole} "{name}" not found', name=name, group=group, kind=plural
     )
 
 
-def not_allowed(method: str) -> Refusal:
-    return Refusal(405, "MethodNotAllowed", f"{method} is not supported on this resource")
+def not_allowed(method: str) -> ApiError:
+    return ApiError(405, "MethodNotAllowed", f"{method} is not supported on this resource")
 
 
-def already_exists(plural: str, name: str) -> Refusal:
-    return Refusal(
+def already_exists(plural: str, name: str) -> ApiError:
+    return ApiError(
         409, "AlreadyExists", f'{plural} "{name}" already exists', name=name, kind=plural
     )
 
 
-def conflict(plural: str, name: str, why: str) -> Refusal:
+def conflict(plural: str, name: str, why: str) -> ApiError:
     message = f'Operation cannot be fulfilled on {plural} "{name}": {why}'
-    return Refusal(409, "Conflict", message, name=name, kind=plural)
+    return ApiError(409, "Conflict", message, name=name, kind=plural)
 
 
-def expired(asked: int, oldest: int) -> Refusal:
-    return Refusal(410, "Expired", f"too old resource version: {asked} ({oldest})")
+def expired_error(asked: int, oldest: int) -> ApiError:
+    return ApiError(410, "Expired", f"too old resource version: {asked} ({oldest})")
 
 
-def unsupported_media(given: str, known: str) -> Refusal:
+def unsupported_media(given: str, known: str) -> ApiError:
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {known}"
     )
-    return Refusal(415, "UnsupportedMediaType", f"{message} (given: {given or 'none'})")
+    return ApiError(415, "UnsupportedMediaType", f"{message} (given: {given or 'none'})")
 
 
-def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> Refusal:
+def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> ApiError:
     """`causes` are pairs of field and what is wrong with it: all of them, not only the first."""
     said = [f"{field}: {why}" for field, why in causes]
     listed = [
         {"reason": "FieldValueInvalid", "field": field, "message": why} for field, why in causes
     ]
     whole = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
-    return Refusal(
+    return ApiError(
         422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed
     )
 
 
-def too_new(asked: int, current: int) -> Refusal:
+def too_new(asked: int, current: int) -> ApiError:
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
-    return Refusal(504, "Timeout", message, retryAfterSeconds=1)
+    return ApiError(504, "Timeout", message, retryAfterSeconds=1)

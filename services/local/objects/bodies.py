@@ -60,7 +60,7 @@ def containers_of(pod: Body) -> list[Body]:
     return spec(pod).get("containers") or []
 
 
-def is_over(pod: Body) -> bool:
+def has_ended(pod: Body) -> bool:
     return status(pod).get("phase") in OVER
 
 
@@ -75,11 +75,11 @@ def at_path(body: Body, path: str) -> Any:
     return value
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro_stamp(seconds: float) -> str:
+def format_micro_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -142,7 +142,7 @@ def is_garbage(body: Body, is_alive: Callable[[str], bool]) -> bool:
     return bool(owners) and known and not any(is_alive(str(owner.get("uid"))) for owner in owners)
 
 
-def orphaned(body: Body, uid: str) -> Body:
+def without_owner(body: Body, uid: str) -> Body:
     return with_meta(
         body, ownerReferences=[o for o in owners_of(body) if o.get("uid") != uid] or None
     )

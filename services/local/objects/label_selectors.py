@@ -22,11 +22,11 @@ EXISTS = re.compile(rf"^(!?)\s*({KEY})$")
 FIELD = re.compile(r"^([A-Za-z][\w.]*?)(==|!=|=)(.*)$")
 
 
-def everything(_: Body) -> bool:
+def match_everything(_: Body) -> bool:
     return True
 
 
-def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Test:
+def label_test(key: str, operator: str, values: Iterable[str] = ()) -> Test:
     """One term; the operators are spelt as in a node affinity."""
     wanted = list(values)
     tests: dict[str, Test] = {
@@ -34,32 +34,36 @@ def requirement(key: str, operator: str, values: Iterable[str] = ()) -> Test:
         "NotIn": lambda found: found.get(key) not in wanted,
         "Exists": lambda found: key in found,
         "DoesNotExist": lambda found: key not in found,
-        "Gt": lambda found: whole(found.get(key)) is not None and int(found[key]) > int(wanted[0]),
-        "Lt": lambda found: whole(found.get(key)) is not None and int(found[key]) < int(wanted[0]),
+        "Gt": lambda found: (
+            parse_integer(found.get(key)) is not None and int(found[key]) > int(wanted[0])
+        ),
+        "Lt": lambda found: (
+            parse_integer(found.get(key)) is not None and int(found[key]) < int(wanted[0])
+        ),
     }
     if operator not in tests:
         raise bad_request(f"{operator!r} is not a valid selector operator")
     return tests[operator]
 
 
-def whole(text: str | None) -> int | None:
+def parse_integer(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
 
 def label_term(text: str) -> Test:
     if found := IN.match(text):
         values = [value.strip() for value in found[3].split(",")]
-        return requirement(found[1], "In" if found[2] == "in" else "NotIn", values)
+        return label_test(found[1], "In" if found[2] == "in" else "NotIn", values)
     if found := EQUAL.match(text):
-        return requirement(found[1], "NotIn" if found[2] == "!=" else "In", [found[3]])
+        return label_test(found[1], "NotIn" if found[2] == "!=" else "In", [found[3]])
     if found := EXISTS.match(text):
-        return requirement(found[2], "DoesNotExist" if found[1] else "Exists")
+        return label_test(found[2], "DoesNotExist" if found[1] else "Exists")
     raise bad_request(f"unable to parse requirement: {text!r}")
 
 
 def label_selector(text: str) -> Match:
     terms = [label_term(part.strip()) for part in PARTS.split(text) if part.strip()]
-    return (lambda body: all(term(labels(body)) for term in terms)) if terms else everything
+    return (lambda body: all(term(labels(body)) for term in terms)) if terms else match_everything
 
 
 def field_term(text: str, allowed: Iterable[str]) -> Match:
@@ -82,12 +86,12 @@ def field_text(value: object) -> str:
 def field_selector(text: str, allowed: Iterable[str]) -> Match:
     names = ["metadata.name", "metadata.namespace", *allowed]
     terms = [field_term(part.strip(), names) for part in text.split(",") if part.strip()]
-    return (lambda body: all(term(body) for term in terms)) if terms else everything
+    return (lambda body: all(term(body) for term in terms)) if terms else match_everything
 
 
-def both(left: Match, right: Match) -> Match:
-    if left is everything or right is everything:
-        return right if left is everything else left
+def match_both(left: Match, right: Match) -> Match:
+    if left is match_everything or right is match_everything:
+        return right if left is match_everything else left
     return lambda body: left(body) and right(body)
 
 
@@ -99,5 +103,5 @@ def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> 
     fields = {"metadata.name": node_name}
     pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]
     return bool(pairs) and all(
-        requirement(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs
+        label_test(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs
     )

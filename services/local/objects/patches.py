@@ -12,7 +12,7 @@ All of them give a new document and leave the old one as it was.
 import copy
 from typing import Any
 
-from services.local.objects.api_errors import Refusal, bad_request
+from services.local.objects.api_errors import ApiError, bad_request
 from services.local.objects.bodies import Body
 
 MERGE_KEYS = {
@@ -105,14 +105,14 @@ def merge_keyed(key: str, old: list[Body], new: list[Body]) -> list[Body]:
     return list(items.values())
 
 
-def pointer(path: str) -> list[str]:
+def pointer_steps(path: str) -> list[str]:
     if path and not path.startswith("/"):
         raise bad_request(f"invalid JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
 
 
-def missing(path: str) -> Refusal:
-    return Refusal(
+def missing_path(path: str) -> ApiError:
+    return ApiError(
         422,
         "Invalid",
         f"the server rejected our request due to an error in our request: no such path {path!r}",
@@ -121,24 +121,24 @@ def missing(path: str) -> Refusal:
 
 def index_of(steps: list[Any], step: str, path: str, room: int) -> int:
     if not step.isdigit() or int(step) >= len(steps) + room:
-        raise missing(path)
+        raise missing_path(path)
     return int(step)
 
 
 def value_at(document: Any, path: str) -> Any:
-    for step in pointer(path):
+    for step in pointer_steps(path):
         if isinstance(document, list):
             document = document[index_of(document, step, path, 0)]
         elif isinstance(document, dict) and step in document:
             document = document[step]
         else:
-            raise missing(path)
+            raise missing_path(path)
     return document
 
 
-def put(document: Any, path: str, value: Any, grow: bool) -> Any:
+def put_value(document: Any, path: str, value: Any, grow: bool) -> Any:
     """`grow`: the operation adds (a list gets longer); otherwise it replaces what must be there."""
-    steps = pointer(path)
+    steps = pointer_steps(path)
     if not steps:
         return value
     parent = value_at(document, path.rpartition("/")[0])
@@ -152,12 +152,12 @@ def put(document: Any, path: str, value: Any, grow: bool) -> Any:
     elif isinstance(parent, dict) and (grow or steps[-1] in parent):
         parent[steps[-1]] = value
     else:
-        raise missing(path)
+        raise missing_path(path)
     return document
 
 
-def take(document: Any, path: str) -> Any:
-    parent, step = value_at(document, path.rpartition("/")[0]), pointer(path)[-1]
+def take_value(document: Any, path: str) -> Any:
+    parent, step = value_at(document, path.rpartition("/")[0]), pointer_steps(path)[-1]
     value = value_at(document, path)
     del parent[int(step) if isinstance(parent, list) else step]
     return value
@@ -166,19 +166,21 @@ def take(document: Any, path: str) -> Any:
 def apply_operation(document: Any, operation: Body) -> Any:
     kind, path = operation.get("op"), str(operation.get("path", ""))
     if kind in ("add", "replace"):
-        return put(document, path, copy.deepcopy(operation.get("value")), grow=kind == "add")
+        return put_value(document, path, copy.deepcopy(operation.get("value")), grow=kind == "add")
     if kind == "remove":
-        take(document, path)
+        take_value(document, path)
         return document
     if kind in ("copy", "move"):
         source = str(operation.get("from", ""))
         value = (
-            take(document, source) if kind == "move" else copy.deepcopy(value_at(document, source))
+            take_value(document, source)
+            if kind == "move"
+            else copy.deepcopy(value_at(document, source))
         )
-        return put(document, path, value, grow=True)
+        return put_value(document, path, value, grow=True)
     if kind == "test":
         if value_at(document, path) != operation.get("value"):
-            raise Refusal(
+            raise ApiError(
                 422, "Invalid", f"the server rejected our request: test of {path!r} failed"
             )
         return document

@@ -27,7 +27,7 @@ from services.local.objects.bodies import (
     Body,
     condition,
     containers_of,
-    is_over,
+    has_ended,
     name_of,
     spec,
     status,
@@ -36,21 +36,23 @@ from services.local.objects.bodies import (
 from shared.kube.objects import whole_units
 
 
-def total(parts: Iterable[Amounts]) -> Amounts:
+def sum_amounts(parts: Iterable[Amounts]) -> Amounts:
     result: Amounts = {}
     for part in parts:
-        result = plus(result, part)
+        result = add_amounts(result, part)
     return result
 
 
 def resources_of(container: Body, which: str) -> Amounts:
-    return amounts((container.get("resources") or {}).get(which))
+    return parse_amounts((container.get("resources") or {}).get(which))
 
 
-def granted(pod: Body) -> dict[str, Amounts]:
+def allocated_by_container(pod: Body) -> dict[str, Amounts]:
     statuses = status(pod).get("containerStatuses") or []
     return {
-        s["name"]: amounts(s["allocatedResources"]) for s in statuses if s.get("allocatedResources")
+        s["name"]: parse_amounts(s["allocatedResources"])
+        for s in statuses
+        if s.get("allocatedResources")
     }
 
 
@@ -59,18 +61,21 @@ def is_infeasible(pod: Body) -> bool:
 
 
 def container_requests(pod: Body, container: Body) -> Amounts:
-    wanted, has = resources_of(container, "requests"), granted(pod).get(str(container.get("name")))
+    wanted, has = (
+        resources_of(container, "requests"),
+        allocated_by_container(pod).get(str(container.get("name"))),
+    )
     if has is None:
         return wanted
-    return has if is_infeasible(pod) else at_least(wanted, has)
+    return has if is_infeasible(pod) else maximum_amounts(wanted, has)
 
 
 def pod_requests(pod: Body) -> Amounts:
-    running = total(container_requests(pod, c) for c in containers_of(pod))
+    running = sum_amounts(container_requests(pod, c) for c in containers_of(pod))
     starting, sidecars = init_requests(spec(pod).get("initContainers") or [])
-    running = at_least(plus(running, sidecars), starting)
-    whole = {**running, **amounts((spec(pod).get("resources") or {}).get("requests"))}
-    return plus(plus(whole, amounts(spec(pod).get("overhead"))), {"pods": 1})
+    running = maximum_amounts(add_amounts(running, sidecars), starting)
+    whole = {**running, **parse_amounts((spec(pod).get("resources") or {}).get("requests"))}
+    return add_amounts(add_amounts(whole, parse_amounts(spec(pod).get("overhead"))), {"pods": 1})
 
 
 def init_requests(containers: list[Body]) -> tuple[Amounts, Amounts]:
@@ -78,14 +83,16 @@ def init_requests(containers: list[Body]) -> tuple[Amounts, Amounts]:
     most: Amounts = {}
     sidecars: Amounts = {}
     for container in containers:
-        held = plus(sidecars, resources_of(container, "requests"))
-        most = at_least(most, held)
+        held = add_amounts(sidecars, resources_of(container, "requests"))
+        most = maximum_amounts(most, held)
         sidecars = held if container.get("restartPolicy") == "Always" else sidecars
     return most, sidecars
 
 
 def wanted_requests(pod: Body) -> Amounts:
-    return plus(total(resources_of(c, "requests") for c in containers_of(pod)), {"pods": 1})
+    return add_amounts(
+        sum_amounts(resources_of(c, "requests") for c in containers_of(pod)), {"pods": 1}
+    )
 
 
 def pod_limit(pod: Body, resource: str) -> int | None:
@@ -95,7 +102,7 @@ def pod_limit(pod: Body, resource: str) -> int | None:
     return sum(known) if known and len(known) == len(limits) else None
 
 
-def quality_of(pod: Body) -> str:
+def qos_class(pod: Body) -> str:
     every = [*containers_of(pod), *(spec(pod).get("initContainers") or [])]
     pairs = [(resources_of(c, "requests"), resources_of(c, "limits")) for c in every]
     if not any(a.get(r) for pair in pairs for a in pair for r in ("cpu", "memory")):
@@ -110,12 +117,12 @@ PLAIN = ("cpu", "memory")
 PODS = ("pods", "count/pods")
 
 
-def used_by(pod: Body) -> Amounts:
+def quota_usage(pod: Body) -> Amounts:
     """Return what one pod uses, by the names that a quota has for it."""
-    if is_over(pod):
+    if has_ended(pod):
         return {}
     requests = pod_requests(pod)
-    limits = total(resources_of(each, "limits") for each in containers_of(pod))
+    limits = sum_amounts(resources_of(each, "limits") for each in containers_of(pod))
     named = {
         f"requests.{resource}": amount
         for resource, amount in requests.items()
@@ -126,21 +133,23 @@ def used_by(pod: Body) -> Amounts:
     return named | dict.fromkeys(PODS, 1)
 
 
-def hard_of(quota: Body) -> Amounts:
+def quota_limits(quota: Body) -> Amounts:
     """In thousandths of a core, and in the units of all else; nothing for a quota with scopes."""
     if spec(quota).get("scopes") or spec(quota).get("scopeSelector"):
         return {}
     hard = spec(quota).get("hard") or {}
-    cores = {name: amounts({"cpu": text})["cpu"] for name, text in hard.items() if _is_cpu(name)}
-    return amounts({name: text for name, text in hard.items() if not _is_cpu(name)}) | cores
+    cores = {
+        name: parse_amounts({"cpu": text})["cpu"] for name, text in hard.items() if _is_cpu(name)
+    }
+    return parse_amounts({name: text for name, text in hard.items() if not _is_cpu(name)}) | cores
 
 
-def counted(quota: Body, pods: Iterable[Body]) -> Body:
+def with_usage(quota: Body, pods: Iterable[Body]) -> Body:
     """Return the quota with the status that its controller writes."""
     used: Amounts = {}
     for pod in pods:
-        used = plus(used, used_by(pod))
-    told = {name: _text(name, used.get(name, 0)) for name in hard_of(quota)}
+        used = add_amounts(used, quota_usage(pod))
+    told = {name: _text(name, used.get(name, 0)) for name in quota_limits(quota)}
     hard = spec(quota).get("hard") or {}
     return (
         quota
@@ -149,12 +158,12 @@ def counted(quota: Body, pods: Iterable[Body]) -> Body:
     )
 
 
-def exceeded(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
+def quota_error(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
     """Why a quota refuses one more pod; empty where it does not."""
-    wants, used = used_by(pod), Amounts()
+    wants, used = quota_usage(pod), Amounts()
     for other in pods:
-        used = plus(used, used_by(other))
-    hard = hard_of(quota)
+        used = add_amounts(used, quota_usage(other))
+    hard = quota_limits(quota)
     over = [
         name
         for name in sorted(hard)
@@ -180,19 +189,19 @@ def _text(name: str, amount: int) -> str:
 Amounts = dict[str, int]
 
 
-def amounts(listed: dict[str, Any] | None) -> Amounts:
+def parse_amounts(listed: dict[str, Any] | None) -> Amounts:
     return {resource: whole_units(resource, text) for resource, text in (listed or {}).items()}
 
 
-def plus(left: Amounts, right: Amounts) -> Amounts:
+def add_amounts(left: Amounts, right: Amounts) -> Amounts:
     return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
 
 
-def minus(left: Amounts, right: Amounts) -> Amounts:
+def subtract_amounts(left: Amounts, right: Amounts) -> Amounts:
     return {key: left.get(key, 0) - right.get(key, 0) for key in {**left, **right}}
 
 
-def at_least(left: Amounts, right: Amounts) -> Amounts:
+def maximum_amounts(left: Amounts, right: Amounts) -> Amounts:
     return {key: max(left.get(key, 0), right.get(key, 0)) for key in {**left, **right}}
 
 

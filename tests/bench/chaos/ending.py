@@ -168,7 +168,7 @@ async def leaked(world: World) -> int:
     """Pods of jobs that are over, and of processes those that no pod has. A machine that stands
     still for seconds, as it may while so much ends at once, is asked again.
     """
-    until, home = time.monotonic() + TIDY_S, processes.home_of(world.folder / "weir" / "cluster")
+    until, home = time.monotonic() + TIDY_S, processes.cluster_id(world.folder / "weir" / "cluster")
     while True:
         try:
             pods = [*await world.pods(), *await world.pods("tenants")]
@@ -176,13 +176,13 @@ async def leaked(world: World) -> int:
             if time.monotonic() > until:
                 raise
             continue
-        if not pods and not processes.marked(home):
+        if not pods and not processes.processes_of_cluster(home):
             return 0
         if time.monotonic() > until:
             say(
-                f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}"
+                f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.processes_of_cluster(home)}"
             )
-            return max(len(pods), len(processes.marked(home)))
+            return max(len(pods), len(processes.processes_of_cluster(home)))
         await asyncio.sleep(LOOK_S)
 
 

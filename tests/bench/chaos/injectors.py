@@ -143,7 +143,9 @@ async def lose_node(world: World, fault: Fault) -> str:
 
 
 async def _silence(pods: Iterable[dict[str, Any]], fault: Fault) -> None:
-    pids = [pid for pod in pods for pid in processes.by_pod().get(pod["metadata"]["uid"], [])]
+    pids = [
+        pid for pod in pods for pid in processes.processes_by_pod().get(pod["metadata"]["uid"], [])
+    ]
     if fault.who == "silent":
         await held(pids, NODE_AWAY_S + fault.hold_s)
     else:

@@ -66,6 +66,6 @@ async def _lose_ps(play: Play, number: int) -> None:
 async def _lose_all(play: Play) -> None:
     here = {t.pod for t in standing.of(play.world.heard, ClusterSpecPublished)[-1].tasks}
     uids = [p["metadata"]["uid"] for p in await play.world.pods() if p["metadata"]["name"] in here]
-    by_pod = processes.by_pod()
+    by_pod = processes.processes_by_pod()
     for pid in [pid for uid in uids for pid in by_pod.get(uid, [])]:
-        processes.send(pid, signal.SIGKILL)
+        processes.send_signal(pid, signal.SIGKILL)

@@ -1,27 +1,26 @@
-"""A cluster on one machine: a Kubernetes API stand-in on loopback whose kubelet runs pods as
-processes.
+"""A Kubernetes cluster on one machine: an API server on loopback, and a kubelet of processes.
 
-Hears: what any Kubernetes client asks for, over HTTP on 127.0.0.1.
-Says:  what a real API server would: objects, watches, Status objects for every refusal.
-Read first: `service.py`, how it is put together; `store.py`, the rules of state; `kubelet/__init__.py`, pods
-as processes.
+Consumes: HTTP requests of any Kubernetes client, on 127.0.0.1.
+Publishes: objects, watch events, and a Status object for every error, as a real API server does.
+Read first: `service.py` builds the cluster; `store.py` has the rules of state.
 
-    clients --> api/ --> store --> journal --> watches
+    clients --> api/ --> store --> watch caches --> watches
                            ^          |
-                           |          +--> scheduling (asks scheduler), controllers (ask garbage),
-                           |                kubelet (asks rules)
-                           +------------------------------------------------------------------+
+                           |          +--> controllers, scheduler loop, kubelet
+                           +-----------------------+
 
-The law: the store alone holds state; every part reads the journal and writes to the store; what is
-decided is decided by pure functions (`scheduler`, `garbage`, `objects/`, `kubelet/rules`,
-`kubelet/status`).
+Law: only the store holds state. Every other part reads the watch caches and writes to the store.
+Pure functions make the decisions (`scheduler`, `objects/`, `kubelet/pod_status`).
+Law: no module here imports a module of a service.
 
-Nodes that somebody registers over the API are the kubelet's no business: pods bound to them stay as
-their clients say, so hundreds of nodes and thousands of pods can be simulated.
+The kubelet ignores nodes that a client registers over the API. Pods that are bound to them keep the
+status that their clients write. So hundreds of nodes and thousands of pods can be simulated.
 
-Network policies are objects like any other, and nobody keeps them: all pods are on loopback.
+Network policies are stored but not enforced: all pods are on loopback.
 
-Not here: images, networks, probes, mounts (see `kubelet/launch.py`), pod affinity, topology spread,
-preemption, volumes claims that bind, disruption budgets, roles, custom resources, server-side
-apply, persistence of objects. Linux only.
+Not supported: images, networks, probes, mounts (see `kubelet/container.py`), pod affinity, topology
+spread, preemption, binding of volume claims, disruption budgets, roles, custom resources,
+server-side apply, persistence of objects. Linux only.
+
+Written by hand: kind, k3s and kwok need containers or root, or do not run the commands of pods.
 """

@@ -144,7 +144,9 @@ def is_namespace(name: str) -> bool:
 
 
 def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
-    """Return the reasons against the fields of a mapping. `path`: the text before a field's name."""
+    """Return the reasons against the fields of a mapping. `path`: the text before a field's
+    name.
+    """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     reasons = []
     for name in raw:

@@ -1,17 +1,15 @@
-"""What tidies up after everybody: ownership, namespaces, pods without a node, old events. They act
-on the store as somebody with a client could, and decide nothing themselves: see `garbage.py`.
+"""Control loops: garbage collector, namespaces, quotas, old events, scheduler loop, tenants.
 
-A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates
-a node writes that.
+They act on the store as any client could. `objects.bodies.is_garbage` and `scheduler.choose_node`
+decide for them.
 
-The scheduler's hands: hears pods and nodes from the store, asks `scheduler.choose`, binds or
-says why not.
+The Ready condition alone shows that a node's owner no longer reports. A client that simulates a
+node has to write it.
 
-What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not
-five thousand.
+`NodeUsage` updates the requests on each node with every pod change. So the cost of one more pod
+does not depend on the number of pods.
 
-The tenants of the cluster file: pods of somebody else that come and go. `due` decides, `Tenancy`
-does.
+`TenantController` creates and deletes the tenant pods of the cluster file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Events, as `kubectl describe` shows them; and the two forms of one: core/v1 and
-events.k8s.io/v1.
+"""The events recorder, and the two versions of an event: core/v1 and events.k8s.io/v1.
 
-Telling people: the system's own events. One that cannot be written (its namespace is going) is
-dropped.
+Written by hand: the official client has models of events, but neither a recorder nor a conversion.
 """
 
 from __future__ import annotations

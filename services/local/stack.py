@@ -7,9 +7,9 @@ A service that ends is started again at once. All processes end with the stack, 
 
 The bus may be a cluster of several nats-servers. It then survives the loss of one.
 
-Access to the API stand-in: the API runs commands as its owner for every client that may create pods,
-and every local user can reach its port. So each request carries a bearer token. The token is random
-for each folder, and only files of the owner contain it.
+Access to the API stand-in: the API runs commands as its owner for every client that may create
+pods, and every local user can reach its port. So each request carries a bearer token. The token is
+random for each folder, and only files of the owner contain it.
 """
 
 from __future__ import annotations

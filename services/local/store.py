@@ -1,26 +1,22 @@
-"""The state of the cluster: objects by kind, namespace and name, under one revision number for all
-of them.
+"""The object store and its watch caches.
 
-Every write makes a new body and takes the next revision; a write that changes nothing takes none.
-Nothing here waits, so each call is a transaction. Deleting follows the rules of the real store:
+Objects are kept by kind, namespace and name, under one revision number for all of them. Every write
+makes a new body and takes the next revision. A write that changes nothing takes none. No function
+here waits, so each call is a transaction. Deletion follows the rules of the real store:
 
-    finalizers left            -> deletionTimestamp is set, the object stays until an update takes the last
-                               one away
-    a pod that a node may hold -> deletionTimestamp and grace are set, the kubelet takes the pod away when it
-    has ended
+    finalizers left            -> deletionTimestamp is set; the object stays until an update removes
+                                  the last finalizer
+    a pod that is on a node    -> deletionTimestamp and grace are set; the kubelet removes the pod
+                                  when it has ended
     grace 0 for such a pod     -> MODIFIED with deletionTimestamp, then DELETED, at once
     otherwise                  -> DELETED
 
-Objects live in memory only: a cluster that is started again is a new one, with revisions above
-those of the last.
+Objects are in memory only. A cluster that is started again is a new one, with higher revisions.
 
-What happened, in order: the memory behind every watch.
-
-One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once
-for all watchers. A watcher is no queue but a position: it reads what came since, and sleeps on
-`news`. So five hundred watchers cost nothing while nothing happens, and a slow one holds nobody up:
-if the journal has forgotten the revision after which it wants to read, it is told so (410 Expired)
-and lists again, just as behind a real API server.
+One `WatchCache` for each kind holds the recent changes in order. A change is encoded once for all
+watchers. A watcher is a position in the cache: it reads the changes after it and sleeps on `news`.
+So watchers cost nothing while nothing changes, and a slow watcher delays no other. If the cache has
+discarded its position, it gets 410 Expired and lists again, as with a real API server.
 """
 
 from __future__ import annotations

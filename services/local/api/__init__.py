@@ -1,13 +1,9 @@
-"""The API server: the paths, verbs and answers that Weir, the official clients and kubectl use,
-over HTTP.
+"""The API server, over HTTP: the paths and verbs that Weir, the official clients and kubectl use.
 
-paths.py         a path -> what it is about                       (pure)
-discovery.py     what there is, for clients that ask first        (pure)
-tables.py        the columns of `kubectl get`                     (pure)
-options.py       the query of a request and the options of a deletion
-reading.py       get and list          watching.py      watch
-writing.py       create, replace, patch, delete
-subresources.py  status, binding, eviction, resize, log
-metrics.py       metrics.k8s.io and /debug/cpu-seconds
-server.py        the doors: who may enter, who answers, how a refusal is said
+server.py     routes, access, errors; metrics.k8s.io and /debug/cpu-seconds
+request.py    path, query and body of a request, decoded and checked
+handlers.py   get, list, create, replace, patch, delete; the subresources
+watch.py      watch
+discovery.py  API groups and OpenAPI        (pure)
+tables.py     the columns of `kubectl get`  (pure)
 """

@@ -1,7 +1,7 @@
-"""What there is, for clients that ask before they act.
+"""API discovery, and the OpenAPI schemas for `kubectl explain`.
 
-The fields of each kind as OpenAPI has them, for `kubectl explain`: made from the official
-client's models. Pure.
+Schemas come from the models of the official client. Written by hand: the client can read discovery
+documents, but cannot produce them.
 """
 
 from __future__ import annotations

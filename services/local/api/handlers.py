@@ -1,8 +1,7 @@
-"""get and list. A list is joined from bytes that are there already; no object is encoded twice.
+"""The verbs and the subresources.
 
-create, replace, patch, delete. Each is one step: nothing waits between reading and writing.
-
-What is written apart from an object: binding, eviction, resize, log, finalize; not `status`.
+A list is joined from bytes that exist already; no object is encoded twice. Each write is one step:
+nothing waits between reading and writing.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""A path of the API -> what it is about.
+"""Decode a request: its path, query and body.
 
-What a request says besides its path: the query, typed; the options of a deletion; the body.
+Body types are those of the official client's models. Unknown fields are ignored, unless the request
+asks for strict validation (`fieldValidation=Strict`), as kubectl does. null counts as absent. A
+quantity may be a number: the client calls it a string, so a number is accepted where a mapping
+holds strings.
 
-Does a body have the types that its kind has? A real server decodes into typed fields, and
-refuses what does not fit.
+kubectl sends some bodies in Kubernetes' protobuf: an eviction and the options of a deletion
+(`drain`), a namespace (`create ns`), and an access review (`auth can-i`). Only these are read: the
+bytes `k8s `, then a message. Its field 1 is the type (1: apiVersion, 2: kind), its field 2 the
+encoded object (k8s.io/apimachinery, `runtime.Unknown`). Field numbers are those of the .proto files
+of k8s.io/api (`Eviction`) and k8s.io/apimachinery (`DeleteOptions`, `Preconditions`, `ObjectMeta`).
 
-The types are those of the official client's models. Unknown fields are passed over, unless the
-request asks for strict validation (`fieldValidation=Strict`), as kubectl does; null is as good as
-absent, as on a real server. A quantity may be a number; the client calls it a string, so where
-strings stand by name numbers may.
-
-What kubectl sends in Kubernetes' protobuf: an eviction and the options of a deletion (`drain`),
-a namespace (`create ns`), and whether one may do something (`auth can-i`). Nothing else is read.
-
-The bytes `k8s\0`, then a message whose field 1 tells what it is (1: apiVersion, 2: kind) and whose
-field 2 is that, encoded (k8s.io/apimachinery, `runtime.Unknown`). Field numbers are those of the
-.proto files of k8s.io/api (`Eviction`) and of k8s.io/apimachinery (`DeleteOptions`,
-`Preconditions`, `ObjectMeta`).
+Written by hand: four small messages do not justify protobuf with generated code of all of
+Kubernetes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The doors. Who may enter, who answers, and how a refusal is said.
+"""The HTTP server: routes, access control, error responses, and metrics.k8s.io for `kubectl top`.
 
-The server runs commands for whoever may create pods, so it answers on loopback only, and never a
-web page: a request with an Origin, or with a Host that is not this machine, is refused. There are
-no accounts. A cluster that was started with a token (`weir up` always gives one) refuses every
-request without it (401); one without a token lets in requests without credentials.
-
-metrics.k8s.io, so that `kubectl top` works; and the counters that a benchmark divides.
+The server runs commands for every client that may create pods. So it listens on loopback only, and
+refuses a request with an Origin or with a foreign Host: a web page gets no answer. There are no
+accounts. A cluster with a token (`weir up` always sets one) refuses every request without it (401).
+A cluster without a token accepts requests without credentials.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The columns of `kubectl get`: a list as a Table, for clients that ask for one.
+"""The forms of a response: full objects, a table for `kubectl get`, or metadata only.
 
-The forms in which a client may want objects: as they are, as a table, or their metadata
-alone.
+Written by hand: the server computes the cells, and the official client has no code for it.
 """
 
 from __future__ import annotations

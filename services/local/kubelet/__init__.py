@@ -1,12 +1,9 @@
-"""The kubelet: pods of the nodes it owns become processes, and what becomes of them becomes their
-status.
+"""The kubelet: runs the pods of its nodes as processes and writes their status.
 
-rules.py    what to do about a pod: start, stop, kill, resize, take away       (pure)
-status.py   what a pod's containers did -> the status everybody reads          (pure)
-launch.py   a container's command, environment and folder                      (pure)
-pod.py      one pod's life: its processes from the first to the last
-cgroups.py  cpu and memory limits, and how much was used, where the machine lets us
-machine.py  which of the three implementations of that this machine allows
-keeper.py   nobody is left behind, not even when this program is killed
-node.py     the nodes: registered, refreshed, measured
+kubelet.py         main loop, node status, usage, logs of past pods
+pod_worker.py      one pod: its processes from the first to the last
+container.py       one container: command, environment, process
+pod_status.py      decisions: the action for a pod, the status of a pod        (pure)
+cgroup_manager.py  CPU and memory limits and measurement
+processes.py       find and kill processes of pods, also after a crash
 """

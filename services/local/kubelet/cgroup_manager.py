@@ -1,32 +1,24 @@
-"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by
-/proc where it does not.
+"""The cgroup manager: limits and measures CPU and memory of pods, by cgroups v1 or v2 or /proc.
 
 Contract, for every implementation:
 
-    open_node(node, cpu)       twice is once. What runs on the node shares `cpu` thousandths of a core.
-    open_pod(node, pod, ...)   before the pod's first process; its processes join through `joining(...)`.
-    resize(node, pod, ...)     takes effect at once, for processes that run already.
-    pod_seconds / node_seconds cpu seconds used since it was opened; of a node: by all pods that ever ran
-    there.
-    processes(node, pod)       every process inside, whoever its parent is now.
-    close_pod / close_node     removes; what still runs inside was killed before. A missing one is no error.
+    open_node(node, cpu)       idempotent; all pods of the node share `cpu` thousandths of a core
+    open_pod(node, pod, ...)   before the pod's first process, which joins through `process_files(...)`
+    resize(node, pod, ...)     takes effect at once, also for processes that run already
+    pod_seconds, node_seconds  CPU seconds since it was opened; of a node: of all pods that ran there
+    processes(node, pod)       every process inside, whichever its parent is now
+    close_pod, close_node      remove the group; its processes were killed before; idempotent
 
-    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms,
-    which kernels refuse.
+    quota = cpu limit x period; period = 10 ms, longer so that the quota is at least 1 ms
 
-A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps
-up to 100 ms in the middle of an answer.
+A long period delays remote calls: with the usual 100 ms, a task without quota sleeps up to 100 ms
+in the middle of an answer.
 
-Which control groups does this machine let us have? Tried, not guessed.
+`find_cgroup_manager` tries each version. v1 has three hierarchies (cpu, cpuacct, memory) with the
+same folders. v2 has one hierarchy, and its inner groups hold no processes. `ProcOnly` limits
+nothing. It misses the CPU time of a process between the last measurement and its end.
 
-Control groups, version 1: three hierarchies, cpu, cpuacct and memory, with the same folders in
-each.
-
-Control groups, version 2: one hierarchy, whose middle groups hold no processes.
-
-No control groups: nothing is limited, and what was used is read from /proc.
-
-What a process used between the last look and its end is lost.
+Written by hand: each version is a few reads and writes of files, and both versions occur.
 """
 
 from __future__ import annotations

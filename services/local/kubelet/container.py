@@ -1,26 +1,20 @@
-"""One container, once: its process from start to end, and nothing of it afterwards.
+"""One container: its command and environment, and its process from start to end.
 
-The process joins its pod's control groups before it becomes the command (a shell writes its own
-number and then execs), so not an instant of it goes unmeasured. It leads a session of its own. When
-it has ended, whatever it left behind is killed: in a real container the end of the first process is
-the end of all.
+The process joins its pod's cgroups before it becomes the command (a shell writes its own process
+number, then calls exec). So all of its use is measured. It leads its own session. When it has
+ended, its remaining processes are killed, as in a real container.
 
-How a container becomes a command: pure, from the pod's body and what the kubelet knows.
+The image only selects a folder of Python packages (`KubeletSettings.images`). `command` and `args`
+run on this machine. `python` is the Python that runs this program. The environment has PATH, HOME,
+LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the mark of the pod, and the variables of the container.
+`$(NAME)` is replaced as in Kubernetes; `$$` is a dollar sign.
 
-The image is recorded; it says no more than which folder of Python packages is used
-(`KubeletSettings.images`). `command` and `args` run on this machine; `python` means the Python that
-runs this program. The environment is bare: PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the
-mark, and what the container declares. `$(NAME)` is replaced as Kubernetes does, `$$` is a dollar.
+There is no mount namespace: a path in a pod is a path of this machine. A hostPath volume works if
+its mountPath equals its path. An emptyDir is a folder below the data folder, not at its mountPath;
+it is deleted with the pod. TMPDIR replaces an emptyDir at /tmp, without a size limit.
 
-There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works
-where its mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under
-the data folder and not at its mountPath. TMPDIR, which goes with the pod too, stands for an
-emptyDir at /tmp; its size has no limit.
-
-Nor has a pod a user of its own: a security context is recorded and not enforced. What a container
-may only read in a real cluster, its root, it can write here as far as whoever started all this can.
-
-What every pod's life needs of its surroundings, chosen once at start.
+There is no user namespace: a security context is stored and not enforced. A container can write
+wherever the user of this program can.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""The kubelet's main loop: hears of pods on its nodes, asks `rules.order_for`, and does as told.
+"""The kubelet: main loop over its pods, status of its nodes, usage, and logs of past pods.
 
-A node as the kubelet reports it: what it has, how it is, and the proof that it lives.
+For each change of a pod the main loop asks `pod_status.pod_action` and performs the action.
 
-How much is used: cpu seconds since the beginning, and the speed of use between the last two
-looks.
-
-What pods printed stays when they are gone, for whoever asks what happened: the newest of it.
-
-Law: no more than `PODS` folders and `BYTES` in all, the oldest go first, and never one of a pod
-that lives.
+Law: at most `PODS` log folders of ended pods and `BYTES` of logs are kept. The oldest are deleted
+first. The logs of a running pod are never deleted.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""What to do about a pod. Pure: what the store says and whether the pod has a life here in, one
-order out.
+"""The decisions of the kubelet: the action for a pod, and the status that its containers result in.
 
-         | it is gone | it is leaving | it has ended | its cpu or memory changed | otherwise
-a life   | kill       | stop          | nothing      | resize                    | nothing
-no life  | nothing    | take away     | nothing      | start                     | start
+            | deleted | is leaving | has ended | its cpu or memory changed | otherwise
+a worker    | kill    | stop       | nothing   | resize                    | nothing
+no worker   | nothing | remove     | nothing   | start                     | start
 
-What a pod's containers did, as the status that everybody reads. Pure.
-
-nothing started               Pending    ContainerCreating, or why it cannot be created
+nothing started               Pending    ContainerCreating, or the reason that it cannot be created
 one runs                      Running    Ready
 all ended, each with 0        Succeeded  Completed
 all ended, one with another   Failed     Error, or OOMKilled

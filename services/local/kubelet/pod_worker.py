@@ -1,9 +1,10 @@
-"""One pod's life, from the node's yes to the last process's end.
+"""The pod worker: runs one pod, from its admission to the end of its last process.
 
-    1 groups and folders        3 the containers, side by side, each as often as `restartPolicy` wants
-    2 init containers, in turn  4 the last status, groups and folders gone; a leaving pod is taken away
+    1 create cgroups and folders   3 run the containers in parallel, restarted by `restartPolicy`
+    2 run init containers in turn  4 write the last status; remove cgroups, folders, a leaving pod
 
-A life ends by itself, by `stop` (SIGTERM, and SIGKILL of everything after the grace), or by `kill`.
+A pod ends by itself, by `stop` (SIGTERM, then SIGKILL of all processes after the grace period), or
+by `kill`.
 """
 
 import asyncio

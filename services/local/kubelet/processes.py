@@ -1,19 +1,15 @@
-"""Processes of pods, found in /proc by what they carry: an environment variable that every
-descendant inherits.
+"""The processes of pods, found in /proc by an environment variable that every descendant inherits.
 
     WEIR_LOCAL_POD=<digest of the data folder>/<pod uid>/<container>
 
-A parent can die and a session can be left, but the environment a process was started with stays
-readable. So a pod's processes can be found whoever adopted them, also by the next start of this
-program.
+A parent can end and a session can be left, but the environment that a process started with stays
+readable. So all processes of a pod can be found, also at the next start of this program.
 
-Nobody is left behind.
-
-A small shell waits at the far end of a pipe whose near end only this program holds. When this
-program ends, however it ends, the pipe closes; the shell then kills every process that carries this
-cluster's mark, and goes. It sits in a session of its own, so that what interrupts the terminal does
-not interrupt it. And should the shell be killed too, the next start with the same data folder
-sweeps first.
+`ProcessReaper` leaves no process behind. Its shell waits at the read end of a pipe; only this
+program holds the write end. When this program ends in any way, the pipe closes. The shell then
+kills every process with this cluster's mark, and ends. It has its own session, so an interrupt of
+the terminal does not reach it. If the shell is killed too, the next start with the same data folder
+kills the leftovers first.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""What a Kubernetes object is: kinds, names, quantities, selectors, patches, defaults. All of it
-pure.
+"""Kubernetes objects: kinds, names, resources, selectors, patches, admission. All of it is pure.
+
+Written by hand: the official client models objects, but has no defaults, admission or selectors.
 """

@@ -1,19 +1,13 @@
-"""How an object enters the store: what the server fills in, what it takes from nobody, and what it
-refuses.
+"""Admission: the defaults that the server sets, and the objects that it refuses.
 
-New:    names are checked, identity is given, kinds get their defaults.
-Update: identity stays; the main resource never changes the status and the status subresource changes nothing
-        else but labels and annotations; `generation` of a pod rises with its spec.
+Create: check names, give the identity, set the defaults of the kind.
+Update: the identity stays. The main resource never changes the status. The status subresource sets
+        only the status, labels and annotations. `generation` of a pod rises with its spec.
 
-What makes a pod a good pod: what the server fills in, what it refuses, and what may change
-later.
+The spec of a pod is fixed, except its images, deadline and added tolerations. CPU and memory change
+only through the `resize` subresource, and never so that the QoS class changes.
 
-A pod's spec is fixed but for its image, its deadline, added tolerations, and labels that no one
-here reads. Cpu and memory change through the `resize` subresource alone, and never so that the
-pod's quality of service becomes another.
-
-What may be a name: a DNS-1123 subdomain, for services a DNS-1035 label; and label keys and
-values.
+A name is a DNS-1123 subdomain; of a service, a DNS-1035 label.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""What all objects have in common: the few questions that everybody asks of one.
+"""The fields that all objects have in common, and ownership.
 
-A stored body is never changed in place.
-Every `with_...` gives a new body that shares what did not change with the old one.
+A stored body is never changed in place. Every `with_...` function returns a new body, which shares
+the unchanged parts with the old one.
 
-Who goes when somebody else has gone. Pure: bodies in, verdicts out.
-
-Owned:     an object whose owners are all gone, goes. Deleting a job's Service so removes the job's pods.
-Orphaned:  when the owner is deleted with `orphan`, its name is struck from what it owned, and that stays.
-Namespace: what is in a namespace that is being deleted, goes; when it is empty, so does the namespace.
-Node:      pods on a node that no longer exists are taken away by force.
+Garbage: an object is deleted when all its owners are deleted. After a deletion with `orphan`, the
+owner is removed from the dependents, and they stay.
 """
 
 from __future__ import annotations

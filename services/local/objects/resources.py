@@ -1,21 +1,17 @@
-"""What a pod asks of its node.
+"""Resource amounts, the requests of a pod, and the usage of a ResourceQuota.
 
     requests(pod) = max(sum over containers and sidecars, each init container and the sidecars
     before it)
                     + overhead, and one of the node's `pods`
 
-A container that is being resized in place counts with the larger of what it has and what it wants,
-unless the node has said that it will never get it (Infeasible).
+A container that is being resized in place counts with the larger of its allocated and its desired
+resources, unless the node has refused them for good (Infeasible).
 
-What the ResourceQuotas of a namespace hold its pods to, as the API server and its controller
-count.
+    used(quota) = sum over the namespace's pods that have not ended: requests.cpu (or cpu),
+    limits.memory, pods ...
 
-    used = sum over the namespace's pods that have not ended        requests.cpu (or cpu), limits.memory, pods, ...
-
-Only quotas without scopes, and only what pods use, is counted; all else in a quota is kept and
-never used.
-
-Amounts of several resources, in whole numbers: thousandths of a core, bytes, devices, pods.
+Only quotas without scopes, and only resources of pods, are counted. Other entries are stored and
+not enforced. Amounts are whole numbers: thousandths of a core, bytes, devices, pods.
 """
 
 from __future__ import annotations
@@ -172,10 +168,13 @@ def quota_error(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
     if not over:
         return ""
 
-    def told(each: Amounts) -> str:
+    def format_amounts(each: Amounts) -> str:
         return ",".join(f"{name}={_text(name, each.get(name, 0))}" for name in over)
 
-    return f"exceeded quota: {name_of(quota)}, requested: {told(wants)}, used: {told(used)}, limited: {told(hard)}"
+    return (
+        f"exceeded quota: {name_of(quota)}, requested: {format_amounts(wants)}, "
+        f"used: {format_amounts(used)}, limited: {format_amounts(hard)}"
+    )
 
 
 def _is_cpu(name: str) -> bool:

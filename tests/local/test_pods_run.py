@@ -508,12 +508,12 @@ async def test_a_pod_killed_from_outside_fails(kube):
 
 async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
     body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
-    cluster.kubelet.lives["early"] = PodWorker(
+    cluster.kubelet.workers["early"] = PodWorker(
         cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}}
     )
-    cluster.usage.look()
+    cluster.usage.measure_usage()
     assert cluster.usage.cpu_seconds()["nodes"].keys() == {"big", "small-1", "small-2"}
-    del cluster.kubelet.lives["early"]
+    del cluster.kubelet.workers["early"]
 
 
 async def test_a_cluster_that_ends_says_first_that_no_node_takes_anything_any_more(tmp_path):

@@ -33,6 +33,6 @@ async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(c
         assert time.monotonic() - start < 120
     async with await kube.v1.list_namespaced_pod_without_preload_content("default") as listed:
         assert len((await listed.json())["items"]) == PODS
-    assert not cluster.kubelet.lives and all(
+    assert not cluster.kubelet.workers and all(
         b["status"]["phase"] == "Pending" for b in store.bodies(POD)
     )

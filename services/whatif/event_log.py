@@ -1,12 +1,11 @@
 """A recorded event log, as `weir events --json` prints it: a JSON object a line, with the whole
 message.
 
-The log up to a moment, as far as an explanation needs it; read once, kept small.
-
-The state is folded some seconds behind: later messages are kept as they came, so that the wishes
-of the allocator at the moment can be rebuilt by deciding again as it did. A wish is granted once it
-was held for the window, or once some wish was for the maximum delay; wishes from before the longer
-of the two make no difference.
+`History` is the log up to a moment, as far as an explanation needs it. The state is folded some
+seconds behind: later messages are kept as they came, so that the wishes of the allocator at the
+moment can be rebuilt by deciding again as it did. A wish is granted once it was held for the
+window, or once some wish was for the maximum delay; wishes from before the longer of the two make
+no difference.
 """
 
 from __future__ import annotations
@@ -48,7 +47,9 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 def read_log(text: str) -> list[LogEntry]:
-    """Return every message of a known kind, by time; raise `Bad`. Dead letters are passed over."""
+    """Return every message of a known kind, by time; raise `InvalidFile`. Dead letters are passed
+    over.
+    """
     reasons: list[FileError] = []
     entries: list[LogEntry] = []
     for number, line in enumerate(text.splitlines(), start=1):

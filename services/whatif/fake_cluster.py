@@ -1,9 +1,11 @@
-"""The machines as the monitor sees them: tenants, our pods, and the room that is left on each node.
+"""The machines of a simulation and those of a recorded log, as the monitor sees them.
+
+`SimulatedCluster` holds tenants, our pods, and the room that is left on each node.
 
 Law: no node ever holds more than it has; a look while one does raises `Overcommitted`: a decision
 was wrong. A tenant has the right of way: our newest pods on its node make room.
 
-The machines of a recorded log, and the part of them that others took.
+`RecordedCluster` reads machines off a log, and the part of them that others took:
 
     others' cpu  =  allocatable - free - our own pods    [cores]
 

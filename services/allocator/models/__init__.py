@@ -1,5 +1,5 @@
-"""What can be known of a job: how fast it would be at other sizes, how its loss falls, what its
-kind has shown.
+"""Models of jobs that two or more policies share: speed at other sizes, memory, history of a
+program.
 
 Law: models take observations and give numbers; they know of no policy and decide nothing. Read
 first: `speed.py`.

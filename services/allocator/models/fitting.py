@@ -10,8 +10,8 @@ pass, in arrays [models, observations, ...]. Where a model has fewer observation
 neighbours, what is missing counts as one that tells of no term and goes together with none, which
 changes nothing.
 
-What observed speeds tell, as rows of numbers: where nothing is known of cores, what is usual
-stands in.
+`observation_rows` turns observed speeds into rows of numbers. Where the cores are not known, the
+usual ones stand in.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""
 LEVEL = 0.75
 """Which quantile of observed times, relative to the prior's, is its level. Where one term is nearly
-all of a step most sizes have far less of it than the prior says; from their median the doubts would
-be too small for the term.
+all of a step most sizes have far less of it than the prior says; from their median the deviations
+would be too small for the term.
 """
 LEAST_SHARE = 0.015
 """What is added to each share before it is doubted, so that no term is ruled out."""

@@ -4,11 +4,9 @@ epoch; and of those that succeeded, the plan at which they ended and the memory 
 A job that waits has reported nothing yet; its program may have run before. Another version of it, a
 file of the same name, is a guide only to the plan, not to its speed.
 
-The record of a job that succeeded, for those like it: its last plan, the memory it used, and the
-iterations that were timed.
-
-Memory that was never measured counts as what its tasks had. The last reports of a job are kept, not
-all: where none is left of its beginning, the memory of all its ps is that of the earliest that are.
+`finished_job` makes the record of a job that succeeded, for jobs like it. Memory that was never
+measured counts as what its tasks had. The last reports of a job are kept, not all: where none is
+left of its beginning, the memory of all its ps is that of the earliest that are.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def histories_by_program(
 ) -> dict[str, ProgramHistory]:
     """Return what jobs that are over have shown, by their program's digest and by its name.
 
-    `known`: `past_of` of each closed job, if the caller has it.
+    `known`: `finished_job` of each closed job, if the caller has it.
     """
     if known is None:
         known = {key: tuple(finished_job(end)) for key, end in closed.items()}

@@ -1,4 +1,4 @@
-"""How fast a job would train at a size it never had: the performance model.
+"""The performance model: the speed of a job at sizes that it never had.
 
 One step of n samples by each of w workers, with p ps, takes
 
@@ -20,7 +20,7 @@ bytes in place of w/p, and e counts its w - 1 hops.
 Sources. Optimus (EuroSys 2018; its authors' code) has a, b, d, e, f: sync a M/w + b + c w/p + d w +
 e p. DLRover-RM (PVLDB 2024) has a, c, d, g and constants: the split is theirs, the exact forms are
 recalled. Dike (Electronics 2019) takes compute, transfer and update from the model's profile: its
-formulas are our reconstruction (`estimate.py`).
+formulas are our reconstruction (`model_profile.py`).
 
 Measured speeds are rougher than any such formula: shards do not divide evenly among hosts. What the
 formula leaves over of log T is taken as a Gaussian process (universal kriging; Rasmussen &
@@ -30,13 +30,11 @@ measured, and says how far to trust it elsewhere. How a model comes to its coeff
 file (`fitting.py`). This combination is ours; its constants were chosen on random surfaces, which
 show a broad plateau.
 
-How fast jobs would be at every combination of some numbers of ps, of workers and of batches:
-many jobs in one pass.
-
-The same numbers as each job's `Fit.mean`, but quicker. How alike a size is to an observation k
-falls into a factor for each number of ps (p), of workers (w), and for each batch with the usual
-cores (b); N is near, S is the same. So what the formula leaves over is, with what each observation
-pulls,
+`grid_log_speeds` gives the speeds of many jobs at every combination of some numbers of ps, workers
+and batches in one pass. Its numbers are those of each job's `Fit.mean`, but it is quicker. How
+alike a size is to an observation k falls into a factor for each number of ps (p), of workers (w),
+and for each batch with the usual cores (b); N is near, S is the same. So the residual is, with the
+weight of each observation,
 
     sum_k  pull_k (SMOOTH^2 Np Nw Nb + QUIRK^2 (Sp + Sw) Nb + ROUGH^2 Sp Sw Sb)
 

@@ -12,7 +12,7 @@ or `max` is reached. Ours, too: jobs that wait to start come before jobs that gr
 maximum while workers go on to theirs, and the allocator's payback test and timers, which the paper
 does not mention, stand behind it.
 
-The baseline: what the user asked for, for ever.
+`static` is the baseline: each job keeps the size that its user asked for.
 """
 
 from __future__ import annotations

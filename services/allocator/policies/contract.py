@@ -1,13 +1,13 @@
 """The contract of policies: every type that a policy is given, and that it returns.
 
-`policy(cluster, jobs, now) -> list of Target`: for every job it has an opinion on, the size it should
-have. A policy sees only the facts that a live allocator sees. It may shrink a job as well as grow
-it, and may ask for more than fits now: the grown one then waits until the shrunk one's pods are
-gone. A job without a want stays as it is.
+`policy(cluster, jobs, now) -> list of Target`: for every job it has an opinion on, the size it
+should have. A policy sees only the facts that a live allocator sees. It may shrink a job as well as
+grow it, and may ask for more than fits now: the grown one then waits until the shrunk one's pods
+are gone. A job without a target stays as it is.
 
 This module imports nothing else of the allocator.
 
-The weight of a job's priority.
+The weight of a job's priority (`priority_weight`) is
 
     weight = 2^p                      for -16 <= p <= 16
     weight = 2^16 (1 + p - 16)        above
@@ -299,7 +299,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     model: Any = None
     """The model that the job's policy has fitted to it (`registry.FITTERS`; of policy `weir` the
-    job's row, `weir/row_updates.py`); None: the policy fits it itself.
+    job's row, `weir/job_rows.py`); None: the policy fits it itself.
     """
 
     @property

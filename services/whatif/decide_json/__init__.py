@@ -5,5 +5,5 @@ Law: `decide.decide` decides, unchanged, over the same state that the service fo
 only become that state, and its answer a document. State is kept from one document to the next as in
 the live service: decisions, observations, wishes.
 
-Read first: `document.py` (the words), `mirror.py` (how they become state), `answer.py`.
+Read first: `document.py` (the input), `job_state.py` (a job of it as state), `answer.py`.
 """

@@ -1,10 +1,9 @@
-"""One document in, one out: the whole wanted state of every job, and why.
+"""One document in, one out: the desired state of every job, and the reason.
 
-Documents as the allocator's state, from one to the next.
-
-A job or node that stayed the same stays the very same object. A job that is said no more is over,
-and succeeded as far as anybody knows. A node's `free` is as said, or else as our running tasks
-leave it; their pods are listed, as the monitor does it, so they are not counted twice.
+`DocumentState` keeps the allocator's state from one document to the next. A job or node that stayed
+the same stays the very same object. A job that is said no more is over, and succeeded as far as
+anybody knows. A node's `free` is as said, or else as our running tasks leave it; their pods are
+listed, as the monitor does it, so they are not counted twice.
 """
 
 from __future__ import annotations

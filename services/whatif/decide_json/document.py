@@ -7,12 +7,10 @@ A value that may be unknown may be absent or null. Numbers that JSON does not kn
 are read as Python writes them, and are taken for unknown. Every reason against a document is told
 at once.
 
-A job's request from outside.
-
-It has the fields of `JobRequested`, and some kindness: a plain number stands for a span of one;
-`program`, `epochs`, `batch`, `ps` and `workers` may be absent (then unknown, 1, 1, 0 and 1);
-numbers may be whole floats. `ps` may be 0: devices side by side, whose batch is the global one. A
-job without a chief in its resources has one that costs nothing.
+A job's request has the fields of `JobRequested`, and some kindness: a plain number stands for a
+span of one; `program`, `epochs`, `batch`, `ps` and `workers` may be absent (then unknown, 1, 1, 0
+and 1); numbers may be whole floats. `ps` may be 0: devices side by side, whose batch is the global
+one. A job without a chief in its resources has one that costs nothing.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ _decoder = msgspec.json.Decoder(Document)
 
 
 def read_document(line: bytes) -> Document:
-    """Return the document of a line, or raise `Wrong`. `request.py` reads the requests in it."""
+    """Return the document of a line, or raise `Wrong`. `read_request` reads the requests in it."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

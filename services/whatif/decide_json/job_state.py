@@ -9,10 +9,9 @@
 
 Each step is one of the fold's own, as if the launcher and the trainers had said it.
 
-A job's speed, loss and progress from outside, as the reports of its trainers would leave them.
-
-Impossible values (a speed that is not above 0, a loss or an amount that is no number) are passed
-over.
+`with_observations` adds speed, loss and progress as the reports of the job's trainers would leave
+them. Impossible values (a speed that is not above 0, a loss or an amount that is no number) are
+passed over.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 `Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); somebody
 has to do the others.
 
-The future of a state if nothing else happens: decide, take the decision for true, decide again.
+`find_outcome` gives the future of a state if nothing else happens: it decides, takes the decision
+for true, and decides again.
 
-    trained(state)     each generation in flight has taken over, and the nodes list just the pods
-                       that are wanted
-    rested(state)      the last pause and the last abandoned generation of every job lie a day back
-    outcome(state)     both, after each decision, with timers of 0, until the job is given more or
-                       nothing moves
+    with_generations_landed   each generation in flight has taken over, and the nodes list just the
+                              pods that are wanted
+    without_recent_pauses     the last pause and the last abandoned generation of every job lie a
+                              day back
+    find_outcome              both, after each decision, with timers of 0, until the job is given
+                              more or nothing moves
 
 So a counterfactual need not wait: what holds a job for a time only does not hold it here.
 """

@@ -5,7 +5,7 @@
 3  the obstacle to more                                      `decide`, then, with its wishes
 4  the remedies: time and facts that come by themselves,     `waiting.py`
    else changes that somebody could make;                    `remedies.py`
-   and the speed that more tasks would have                  `prospect.py`
+   and the speed that more tasks would have                  `explanation.py`
 """
 
 from __future__ import annotations

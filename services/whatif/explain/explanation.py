@@ -1,8 +1,7 @@
 """The answer: the tasks of a job, the reason, the obstacle to more, and the remedies.
 
-The speed that more tasks would have, beside the measured one.
-
-The model is fitted to the speeds of all jobs of the program.
+`speed_prospect` gives the speed that more tasks would have, beside the measured one. Its model is
+fitted to the speeds of all jobs of the program.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Changes that somebody could make so that the job gets more: room, priority, other bounds.
 
 Of each the smallest that helps is searched for. All are tried where everything in flight has landed
-and nobody waits for time (`waiting.grounds`), by the decision itself, so that room which others
-would take first does not count. If none helps by itself, other bounds together with one of the
-others are tried.
+and nobody waits for time (`waiting.settled_states`), by the decision itself, so that room which
+others would take first does not count. If none helps by itself, other bounds together with one of
+the others are tried.
 
-The room that the job would need: on a node that is there, or as further nodes.
-
-Cores, GiB and devices are made as small as they can be, one after the other, while the decision
-still gives the job more; so less of one of them, with the others as they are told, does not help.
+The room that the job would need is on a node that is there, or on further nodes. Cores, GiB and
+devices are made as small as they can be, one after the other, while the decision still gives the
+job more; so less of one of them, with the others as they are told, does not help.
 """
 
 from __future__ import annotations

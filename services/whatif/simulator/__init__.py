@@ -6,6 +6,6 @@ time, as the live service does. The true speeds, loss curves and future events s
 policy sees the messages only. Time, seed and clock are arguments: the same seed gives the same
 world to every policy.
 
-Read first: `run.py` (the loop), then `world.py` (the effect of each event); `scenario.py` is the
+Read first: `run.py` (the loop), then `World` in it (the effect of each event); `scenario.py` is the
 input.
 """

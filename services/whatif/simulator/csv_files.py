@@ -6,7 +6,8 @@ surfaces   model, ps, workers, global_batch, samples_per_second;
 loss       model, samples, loss
 jobs       see `JOBS`; empty or absent optional cells take the defaults named in `_work`
 
-A CSV file as typed rows; or every reason against it, with line and column, at once.
+`read_table` is built on the standard `csv` module. Readers of typed CSV (pandas, csv-schema tools)
+stop at the first fault or give no column, so the checks of cells are here.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ Speeds = Mapping[str, Surface]
 
 
 def read_surfaces(text: str) -> dict[str, Surface]:
-    """Return each model's true speeds; raise `Bad`."""
+    """Return each model's true speeds; raise `InvalidFile`."""
     read = read_table(text, (*_speed_columns(text), *SPEEDS))
     _raise_errors(read, _mixed_mode_errors(read))
     points: dict[str, list[Measured]] = {}
@@ -307,7 +308,7 @@ def _mixed_mode_errors(read: Table) -> Iterator[FileError]:
 
 
 def read_losses(text: str) -> dict[str, Curve]:
-    """Return each model's loss curve; raise `Bad`."""
+    """Return each model's loss curve; raise `InvalidFile`."""
     read = read_table(text, LOSSES)
     _raise_errors(read, ())
     points: dict[str, list[Point]] = {}
@@ -319,7 +320,7 @@ def read_losses(text: str) -> dict[str, Curve]:
 
 
 def read_jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
-    """Return the jobs in the order of their submission; raise `Bad`.
+    """Return the jobs in the order of their submission; raise `InvalidFile`.
 
     `measured` is None if the speeds could not be read: then the models go unchecked.
     """

@@ -8,7 +8,7 @@ resizes      changes of a started job's tasks, nodes or batch, repairs among the
 wait_max     the longest time that a job had no tasks: before its start, or suspended [s]
 paused       the cost of resizes: time in which started jobs stood still, in all      [s]
 
-The history of one job, written down as it happens.
+`JobRecord` is the history of one job, written as it happens.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ The log is folded as the allocator folds it, and the parts of the scenario are r
     speeds    of each program, at the sizes at which it ran (geometric mean of its reports)
     loss      of each program, from the reports of its jobs
     restarts  the mean of the measured pauses of hand-overs
-    machines  see `grounds.py`
+    machines  see `fake_cluster.py`
 
 Sizes that never ran have no speed of their own: between those that ran it is interpolated, and
-beyond them nothing gains (`surfaces.py`). So a policy that would have gone where nobody went gets
+beyond them nothing gains (`scenario.py`). So a policy that would have gone where nobody went gets
 no credit for it. Jobs that never reported how much there is to do are left out, and named. The
 recorded run itself is told beside the simulated ones; its pauses are the measured ones, and where a
 task was lost, the time until the next generation trained.

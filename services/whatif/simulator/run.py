@@ -9,9 +9,8 @@ waiting.
 
 Decisions are timed with the `clock` that is handed in (seconds); nothing else depends on it.
 
-The events of a run, their effects on the world, and the facts of each: the launcher's part.
-
-A decision's new pods are there at once, beside those that run. Training stands still from the
+`World` holds the events of a run, their effects, and the facts of each: the launcher's part. A
+decision's new pods are there at once, beside those that run. Training stands still from the
 decision on for `restart_s`; then the new generation trains, and the pods that it has no use for are
 gone. (So one number stands for make-before-break or for a restart.) A decision that overtakes
 another starts its own `restart_s`. A change of nothing but resources is made in place, without a

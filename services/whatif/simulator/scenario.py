@@ -4,7 +4,7 @@ Units: seconds, cores, GiB, devices, samples; a batch is the global one (of all 
 as in the surfaces. The CSV of jobs says nothing of memory, so its tasks want none; nor of a chief,
 so it costs nothing. A job from a recorded log is asked for with its own request.
 
-The true speed of a model, between the points at which it was measured.
+`Surface` is the true speed of a model, between the points at which it was measured:
 
     v(batch, ps, workers)  [samples/s];  without ps: v(batch, workers)
 
@@ -18,11 +18,11 @@ measured numbers log v is linear. Outside the measured range:
 
 so v never exceeds the largest measured one. Measured twice, a point counts with its geometric mean.
 
-The true learning of a model: the loss by samples, between the points of a measured curve.
+`Curve` is the true loss of a model by samples, between the points of a measured curve.
 
-The cluster file: the machines that there are, and the tenants that come and go.
-
-Every reason against it is told at once.
+`read_cluster` reads the cluster file: machines, and tenants that come and go. Every error in it is
+listed at once. PyYAML reads it; its node tree has the line of each entry, so no further library is
+needed.
 
     nodes:
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
@@ -365,7 +365,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 
 
 def read_cluster(text: str) -> Cluster:
-    """Return the cluster of a file; raise `Bad`."""
+    """Return the cluster of a file; raise `InvalidFile`."""
     document, tree = _read_cluster_file(text)
     quotas = document.get("quotas") or {}
     said = list(_against_shape(document))

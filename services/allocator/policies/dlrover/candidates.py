@@ -6,10 +6,9 @@ would use their cores; others are dearer ways to train as fast. Cores that an ex
 same on every plan, so the use of one plan tells that of all. A ps always has more cores than the
 busiest one uses (hot ps). All of this is our reconstruction.
 
-Upper limits on the plans of a running job, beside its own bounds and the size of a node.
-
-Live pods do not move: a task can only grow by what is free on its node. All jobs of a namespace
-share its quota: a job can have what the others leave of it.
+`plan_bounds` gives the upper limits on the plans of a running job, beside its own bounds and the
+size of a node. Live pods do not move: a task can only grow by what is free on its node. All jobs of
+a namespace share its quota: a job can have what the others leave of it.
 """
 
 from __future__ import annotations

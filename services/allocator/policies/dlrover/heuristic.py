@@ -1,10 +1,10 @@
 """Thresholds on the use of cores, as in the open-source DLRover; its paper has another algorithm
 (`policy.py`).
 
-The tool's rules are in `thresholds.py`; its loop is here: a first plan some 180 s after the start,
-then one each 300 s, and the ps changed each 3600 s at most. In a plan the ps come first, their
-number once and then the hot ones; where they are well, the workers. The tool
-sizes tasks of those jobs only that left their sizes open (`left_open`).
+The tool's rules are functions below; its loop is `dlrover_heuristic`: a first plan some 180 s after
+the start, then one each 300 s, and the ps changed each 3600 s at most. In a plan the ps come first,
+their number once and then the hot ones; where they are well, the workers. The tool sizes tasks of
+those jobs only that left their sizes open (`left_open`).
 
 Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is what
 it holds and what is free, jobs served in turn, those that wait first; use is the mean of the last
@@ -16,29 +16,26 @@ the launcher's. A job without ps stays at its first size: the tool has no rule f
 simulate` each task uses all the cores that were asked for, so every ps is hot there: thresholds on
 use can only be tried on real training.
 
-The rules by which the open-source DLRover sizes a job in its single-job mode: thresholds on the
-use of cores.
+Each rule of the tool's single-job mode is a function; use is the mean of the last reports, `limit`
+what the job may have in all:
 
-Each rule of the tool is a function here; use is the mean of the last reports, `limit` what the job
-may have in all:
-
-    create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created`
+    create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created_plan`
                and min(ceil(limit / 5), 8) GiB
-    history    as many ps, as large, as similar jobs that ended had;         `inherited`
+    history    as many ps, as large, as similar jobs that ended had;         `inherited_plan`
                workers as large as theirs
     ps, once   limit / (ps need + worker need) processes could train;        `initial_ps`
                their ps need so many ps
-    hot ps     at 0.9 of its cores: scaled by the workers that could         `relieved`
+    hot ps     at 0.9 of its cores: scaled by the workers that could         `relieved_ps_size`
                still come, up to 32 cores
     workers    until the busiest ps is at 0.9; none above 0.95, nor where    `more_workers`
                the last ones brought less than 0.2 of what those before
                them did
     worker     the mean cores that are used, and 1.5 times the most memory   `worker_size`
-    pending    after 900 s without room: half as large, not below 4 cores    `halved`
+    pending    after 900 s without room: half as large, not below 4 cores    `halved_task`
                and 6 GiB
 
 and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is
-below five; in `inherited`, plans stand in for the use of cores, which is not kept.
+below five; in `inherited_plan`, plans stand in for the use of cores, which is not kept.
 """
 
 from __future__ import annotations

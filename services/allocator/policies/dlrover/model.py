@@ -5,11 +5,9 @@ capacity (`policy.py`). The candidates in a model are those on nodes of any size
 (`candidates.bid_of`); where nodes or bounds are too narrow for one of them, all are found
 anew.
 
-The probable needs of a job, from jobs that finished: the warm start of DLRover-RM (Wang et al.,
-PVLDB 17(12), 2024).
-
-The paper's: the k most similar finished jobs are found by their metadata, and exponentially
-smoothed,
+The warm start of DLRover-RM (Wang et al., PVLDB 17(12), 2024) takes the probable needs of a job
+from jobs that finished. The paper's: the k most similar finished jobs are found by their metadata,
+and exponentially smoothed,
 
     A <- mu A_i + (1 - mu) A          from the least to the most similar
 
@@ -63,7 +61,7 @@ NOTHING = Case(timed=())
 
 
 class StoredReach(msgspec.Struct, frozen=True):
-    """The numbers that are tried, on nodes of any size (`bidding.Reach`)."""
+    """The numbers that are tried, on nodes of any size (`bidding.PlanSpace`)."""
 
     ps: tuple[float, ...]
     workers: tuple[float, ...]

@@ -1,13 +1,13 @@
 """Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB
 17(12), 2024).
 
-1. Warm start: a job begins near the best plan of its kind (`models/history.py`).
+1. Warm start: a job begins near the best plan of its kind (`model.py`).
 2. Its throughput is fitted to what was seen (`iteration.py`), plans in reach priced
    (`candidates.py`); both are part of the job's model (`model.py`).
 3. All jobs' candidates compete for what is free, the largest weight x gain / cost first
    (`bidding.py`).
 4. Memory follows its largest use and what it will be soon, so that no ps runs out of it
-   (`models/foresight.py`).
+   (`models/memory_forecast.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight rises with the
 priority (`models/priority.py`) and towards completion; every job bids anew from its cheapest

@@ -1,8 +1,8 @@
 """The cores of a cluster, divided among jobs by their limits.
 
 Jobs that change ("movers") give up all cores above their tasks' floors; the jobs that wait take
-their first share of them; the rest is filled in proportion to the limits (`sharing.py`). A job's
-cores are spread over its tasks in the ratio that was asked for, on top of the floors.
+their first share of them; the rest is filled in proportion to the limits (`progressive_filling`). A
+job's cores are spread over its tasks in the ratio that was asked for, on top of the floors.
 
 Cores divided among jobs that stand on several nodes each: weighted max-min, by progressive
 filling.

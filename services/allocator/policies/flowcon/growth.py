@@ -17,11 +17,11 @@ and once all were completing before a pass, every limit is lifted; while all are
 interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
 interval back.
 
-From the authors' published code: all of the above, which is `growths`, `pass_`, `after_pass` and
-`heard` below. The paper has listeners always, their code only while backing off: here always. Ours:
-limits are fractions of a core, never below `floor_cpu`, where the code cuts to whole cores and a
-limit of 0 lifts it; a loss that is absent or not finite is no reading; the largest loss is the
-largest in magnitude; where no interval has a loss or CPU reading, G is 0.
+From the authors' published code: all of the above, which is `growth_efficiencies`, `run_pass`,
+`after_pass` and `heard` below. The paper has listeners always, their code only while backing off:
+here always. Ours: limits are fractions of a core, never below `floor_cpu`, where the code cuts to
+whole cores and a limit of 0 lifts it; a loss that is absent or not finite is no reading; the
+largest loss is the largest in magnitude; where no interval has a loss or CPU reading, G is 0.
 """
 
 from __future__ import annotations

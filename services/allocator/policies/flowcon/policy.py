@@ -2,7 +2,7 @@
 ICPP 2019).
 
     1 how fast each learns, by its CPU, at the last boundary   `growths` in `growth.py`
-    2 who is on which list, and each one's limit               `pass_` there, Algorithm 1
+    2 who is on which list, and each one's limit               `run_pass`, Algorithm 1
     3 the cores that the movers share, by their limits         `division.py`
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL,

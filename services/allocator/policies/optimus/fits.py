@@ -45,7 +45,9 @@ System = tuple[Floats, Floats]
 
 
 class SpeedModel(msgspec.Struct, frozen=True):
-    """The speed at any size. `coefficients`: of `_terms`; empty where nothing was measured."""
+    """The speed at any size. `coefficients`: of `_speed_terms`; empty where nothing was
+    measured.
+    """
 
     points: Points
     batch: int

@@ -1,4 +1,4 @@
-"""The outside yardstick: Optimus (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
+"""Optimus, for comparison (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
 it.
 
     gain of a task = (remaining time now - remaining time with it) / amount of its dominant resource
@@ -7,8 +7,7 @@ Every interval: one ps and one worker for each job, in the order of arrival, so 
 then again and again the task of the largest gain of all {+ps, +worker}, until no gain is positive
 or that task does not fit into the cluster any more. A task's dominant resource is the one of whose
 total in the cluster it takes the largest share. Speeds and convergence:
-`services/allocator/policies/optimus/fits.py`; the probes before them, `probes.py`; nodes,
-`nodes.py`.
+and the probes before them: `fits.py`.
 
 From the authors' published scheduler: all of the above; ties (ps before worker, then the earlier
 job); epochs that were asked for go before such as are fitted; 20 epochs more where convergence
@@ -27,14 +26,11 @@ starts at once and then changes at most once an interval; probes, within what th
 on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
 rule: of Optimus' nodes the counts that fit remain.
 
-The view of a job by Optimus' rule, and sums of resources.
-
-Optimus' choice of nodes (EuroSys 2018, and its authors' code).
-
-Smallest job first. Nodes by the cores left on them, most first; the fewest from the front that hold
-the whole job, its ps and its workers each spread evenly over them. A job that no number of nodes
-holds so gets as many tasks as fit, a ps and a worker by turns, each on the first node with room.
-The chief, which Optimus does not know, goes first of all.
+Choice of nodes (EuroSys 2018, and its authors' code): smallest job first. Nodes by the cores left
+on them, most first; the fewest from the front that hold the whole job, its ps and its workers each
+spread evenly over them. A job that no number of nodes holds so gets as many tasks as fit, a ps and
+a worker by turns, each on the first node with room. The chief, which Optimus does not know, goes
+first of all.
 """
 
 from __future__ import annotations

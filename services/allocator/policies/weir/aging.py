@@ -1,33 +1,29 @@
-"""Until when a job that waits may be overtaken by shorter ones.
+"""The time after which a waiting job may not be overtaken any more, and the cost of a pause.
 
-Shortest first has the smallest mean completion time, and lets long jobs wait for very long. First
-come, first served does not, and says how long is long: had it been the rule so far, job j, asked
-for at a_j, of work w_j, would be through
+Shortest job first has the smallest mean completion time, but lets long jobs wait for very long.
+First come, first served does not, and so gives a limit. Under first come, first served, job j of
+work w_j, submitted at a_j, would have the sojourn time
 
     F_j = C_j - a_j + (k - 1) w_j       C_j = max(C_(j-1), a_j) + w_j       [s]
 
-after that, with w in seconds of the whole cluster at its best use, the pause of its start at its
-least size among them, C by Lindley's recursion, and k the times that a job's least size takes
-longer (the median of those there are). So F knows of no pause but the first. A job grows by one,
-and shrinks again by another, so stays are as much longer:
+Here w is in seconds of the whole cluster at its best use and includes the pause of the job's start.
+C follows Lindley's recursion. k is how many times longer a job takes at its least size (the median
+of the present jobs). F includes no later pause, but a job grows by one pause and shrinks by
+another, so the limit is longer:
 
-    limit = LENGTH x the SHARE quantile of F x (1 + PAUSES x pause / alone)                      [s]
+    limit = LIMIT_FACTOR x the QUANTILE of F x (1 + PAUSES x pause / alone)                      [s]
 
-F over all jobs there are and were, and over half as many to come; pause and alone the medians of
-what one costs, and of how long a job takes at its least size. Who would otherwise end later goes
-first, most urgent first. Exempt are those that cannot end in time any more, and the few largest of
-all (above the `SHARE` quantile of w): they would cost everybody else most.
+F is taken over all present and past jobs, and over half as many to come; pause and alone are the
+medians of the cost of a pause, and of the time that a job takes at its least size. Jobs that would
+end later than the limit go first, the most urgent first. Exempt are jobs that cannot end in time
+any more, and the few largest (above the `QUANTILE` of w), which would cost the others most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with
 first come, first served in place of equal shares.
 
-What a change costs each job, in seconds for which it stands still, before it has paused for the
-first time, too.
-
-As its own pauses were measured; before that as those of its program's other jobs, which have as
-much to copy; before that as the median program's; before anybody has paused, `PAUSE_S`. (Where
-nobody knew better than `PAUSE_S`, each job had to pause once for long to learn that it had better
-not.)
+`estimate_pauses` gives the pause (s) of each job: the mean of its own measured pauses; without any,
+the mean of its program's other jobs, which copy as much; without those, that of the median program;
+else `PAUSE_S`. (With `PAUSE_S` alone, each job had to pause once to learn that pauses are long.)
 """
 
 from __future__ import annotations
@@ -44,15 +40,15 @@ from services.allocator.policies.contract import PAUSE_S
 LIMIT_FACTOR = 0.88
 QUANTILE = 0.95
 URGENT_SHARE = 0.125
-"""Who has less left than this share of the limit is urgent; who is later than twice so much is
-given up.
+"""A job with less time left than this share of the limit is urgent; one that is late by more than
+twice this share is given up.
 """
 RECURRING_SHARE = 0.5
-"""Of the jobs so far, what share is taken to come again, while jobs keep coming."""
+"""The share of the jobs so far that is taken to come again, while jobs keep coming."""
 QUIET_GAPS = 5.0
-"""Jobs have ceased to come when nobody has for so many times the usual gap."""
+"""Jobs have ceased to come when none came for this many usual gaps."""
 EXEMPTION_JOBS = 20
-"""Among fewer jobs nobody is large enough to be exempt."""
+"""Among fewer jobs none is large enough to be exempt."""
 
 
 class SojournInputs(NamedTuple):
@@ -69,8 +65,9 @@ class SojournInputs(NamedTuple):
 
 
 def overdue_jobs(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> list[int]:
-    """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`:
-    of `everybody`.
+    """Return the waiting jobs that must not be overtaken any more, most urgent first.
+
+    `asked_s`, `work_s`: of `all_arrivals`.
     """
     if not stays.waits.any():
         return []
@@ -89,8 +86,9 @@ def overdue_jobs(stays: SojournInputs, asked_s: Array, work_s: Array, now: float
 
 
 def all_arrivals(stays: SojournInputs, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
-    """When each job was asked for that there is or was, and its whole work, by time. `ended`: that
-    of others.
+    """Return submission times and whole work of all present and past jobs, by time.
+
+    `ended`: those of past jobs.
     """
     asked_s = np.concatenate([stays.asked_s, [at for at, _ in ended]])
     work_s = np.concatenate([stays.left_s + stays.done_s, [work for _, work in ended]])
@@ -99,7 +97,7 @@ def all_arrivals(stays: SojournInputs, ended: Sequence[tuple[float, float]]) -> 
 
 
 def typical_sojourn_s(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> float:
-    """The `SHARE` quantile of F, of the jobs so far and of those to come."""
+    """Return the `QUANTILE` of F, of the jobs so far and of those to come."""
     if future_work_s(asked_s, work_s, now) > 0:
         again = asked_s <= asked_s[0] + RECURRING_SHARE * (now - asked_s[0])
         asked_s = np.concatenate([asked_s, asked_s[again] + (now - asked_s[0])])
@@ -115,7 +113,7 @@ def pause_stretch(stays: SojournInputs) -> float:
 
 
 def fcfs_sojourn_s(asked_s: Array, work_s: Array) -> Array:
-    """From submission to the end, had it been first come, first served, each with the whole cluster
+    """Return the sojourn times under first come, first served, each job with the whole cluster
     (Lindley 1952).
     """
     done = np.cumsum(work_s)
@@ -123,11 +121,11 @@ def fcfs_sojourn_s(asked_s: Array, work_s: Array) -> Array:
 
 
 def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
-    """Work that will yet be asked for, in seconds of the whole cluster: as much as was so far,
-    while jobs keep coming.
+    """Return the work of jobs to come, in seconds of the whole cluster: as much as so far, while
+    jobs keep coming.
 
-    They do, until nobody has come for `QUIET` times the usual gap. (What has gone on for long will
-    go on for as long: Gott, Nature 363, 1993.)
+    They do until none came for `QUIET_GAPS` times the usual gap. (A process that has lasted long
+    will last as long again: Gott, Nature 363, 1993.)
     """
     comings = np.count_nonzero(np.diff(asked_s))  # after the first; who comes together, counts once
     gap_s = (asked_s[-1] - asked_s[0]) / max(1, comings)
@@ -137,18 +135,19 @@ def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
 Ints = NDArray[np.int64]
 
 PAUSES = 2.0
-"""Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks
+"""The number of pauses when steps move from one job to another, or when a job grows and shrinks
 again.
 """
 PAUSED_TO_GROW = 2.0
-"""A job has just paused while that was more than so many times what it would gain since by
-growing.
+"""A job counts as settled once its last pause is at most this many times what growth would have
+saved it since then.
 """
 
 
 def settled_at_s(since_s: Array | float, paused_s: Array | float, gain: Array | float) -> Array:
-    """When a job's last pause, of `paused_s`, will have been no more than a share of its time
-    since; the first one is free. The share goes by `gain`: what growing would save, of its time.
+    """Return the time at which a job's last pause has been repaid; the first pause is free.
+
+    `gain`: the share of its time that growth would save.
     """
     return np.asarray(since_s + paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 

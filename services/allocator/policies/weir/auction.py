@@ -1,18 +1,18 @@
-"""Who gets which step of the room there is, for all jobs at once.
+"""The auction: which job gets which step of the free room, for all jobs at once.
 
-Each job offers its staircase: for a step, its worth times the speed gained for the cost (a concave
-staircase, so a later step never offers more than an earlier one). Steps are granted by falling
-offer, as long as they fit; whose step does not fit gets none after it. On concave staircases that
-is optimal up to the last step that does not fit (the greedy of fractional knapsacks; Dantzig,
-Operations Research 5(2), 1957).
+Each job offers its staircase: for a step, the price of its work times the speed gained for the
+cost. The staircase is concave, so a later step never offers more than an earlier one. Steps are
+granted by falling offer as long as they fit; a job whose step does not fit gets none after it. On
+concave staircases that is optimal up to the last step that does not fit (the greedy of fractional
+knapsacks; Dantzig, Operations Research 5(2), 1957).
 
-Why a job gets no step more than it does, once all have theirs.
+`block_reasons` says why a job gets no further step:
 
-    short = what its next step takes - what is left              of each resource, of all nodes and of its quota
-    theirs = what the others have, but for the least of those that run
+    short  = what its next step takes - what is left    of each resource, on the nodes and in its quota
+    theirs = what the other jobs have, less the least size of those that run
 
-Nothing short: it has just paused, or what is left is left for who comes next. More short than is
-theirs: so much lacks, whoever had what. Else it lacks, because others gain more by it.
+Nothing short: the job has just paused, or the rest is reserved for the next job. More short than
+`theirs`: capacity lacks, whatever the others have. Else the others gain more by what they have.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ ROUNDING = 1e-9
 class Staircases:
     """Staircases side by side, arrays [jobs, steps]; past a staircase's end all is 0.
 
-    `steps` [all steps, 10]: of one job after the other, as `hull.Config`; `starts` [jobs]: where
-    each job's begin. `there`: whether a job has such a step. `upto` [resources, jobs, steps]:
-    cores, GiB and devices of each step with those below it, and the same three again for each
-    purse, a room that only some jobs may take from; `takes`: what each step takes more than the one
-    before.
+    `steps` [all steps, 10]: of one job after the other, as `staircase.Config`; `starts` [jobs]:
+    where each job's begin. `exists`: whether a job has such a step. `cumulative` [resources, jobs,
+    steps]: cores, GiB and devices of each step with those below it, and the same three again for
+    each quota, a room that only some jobs may take from; `increments`: what each step takes more
+    than the one before.
     """
 
-    def __init__(self, steps: Array, counts: Ints, purses: Sequence[int] = ()) -> None:
-        """`counts` [jobs]: steps of each; `purses`: each job's, -1: none."""
+    def __init__(self, steps: Array, counts: Ints, quota_places: Sequence[int] = ()) -> None:
+        """`counts` [jobs]: steps of each; `quota_places`: each job's, -1: none."""
         self.steps = steps
         self.starts = np.cumsum(counts) - counts
         self.exists = np.arange(counts.max(initial=0)) < counts[:, None]
         self.costs = self._side_by_side(COST)
         self.speeds = self._side_by_side(SPEED)
         amounts = np.stack([self._side_by_side(column) for column in (CPU, GIB, GPU)])
-        self.cumulative = _with_quota_amounts(amounts, purses)
+        self.cumulative = _with_quota_amounts(amounts, quota_places)
         self.increments = np.diff(self.cumulative, axis=2, prepend=0.0)
 
     def _side_by_side(self, column: int) -> Array:
@@ -61,12 +61,12 @@ class Staircases:
 
     @classmethod
     def from_configs(
-        cls, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()
+        cls, staircases: Sequence[Sequence[Config]], quota_places: Sequence[int] = ()
     ) -> Staircases:
         """Put staircases side by side."""
         counts = np.array([len(steps) for steps in staircases], dtype=int)
         rows = [np.array(steps, dtype=float).reshape(-1, COLUMNS) for steps in staircases]
-        return cls(np.concatenate(rows), counts, purses)
+        return cls(np.concatenate(rows), counts, quota_places)
 
     def step_config(self, job: int, step: int) -> Config:
         """Return a step of a job."""
@@ -74,7 +74,7 @@ class Staircases:
 
     def granted_amounts(self, given: Ints) -> Array:
         """Return what each job takes with the last step that it was given [jobs, resources]:
-        nothing with `NONE`.
+        nothing with `NO_STEP`.
         """
         upto = self.cumulative[:, np.arange(len(given)), given].T
         return np.where(given[:, None] == NO_STEP, 0.0, upto)
@@ -86,15 +86,15 @@ class Staircases:
         return np.where(self.exists, gained / np.maximum(paid, 1e-12), 0.0)
 
 
-def _with_quota_amounts(amounts: Array, purses: Sequence[int]) -> Array:
-    """Return what is taken from the room that all share, and then from each purse."""
-    number = max(purses, default=-1) + 1
+def _with_quota_amounts(amounts: Array, quota_places: Sequence[int]) -> Array:
+    """Return what is taken from the room that all share, and then from each quota."""
+    number = max(quota_places, default=-1) + 1
     if not number:
         return amounts
     parts = [amounts]
-    of = np.array(purses, dtype=int)[None, :, None]
-    for purse in range(number):
-        parts.append(np.where(of == purse, amounts, 0.0))
+    of = np.array(quota_places, dtype=int)[None, :, None]
+    for quota in range(number):
+        parts.append(np.where(of == quota, amounts, 0.0))
     return np.concatenate(parts)
 
 
@@ -113,9 +113,9 @@ def grant_steps(
     first: Sequence[int] = (),
     leaves: ReservedRoom | None = None,
 ) -> Ints:
-    """Return the last step that each job gets, or `NONE`.
+    """Return the last step that each job gets, or `NO_STEP`.
 
-    `offers` [jobs, steps]: -inf where none is made; `room` [3]: and so much again for each purse.
+    `offers` [jobs, steps]: -inf where none is made; `room` [3]: and so much again for each quota.
     The jobs in `first` get their first steps before any other, in that order.
     """
     offers = np.array(offers, dtype=float)
@@ -185,7 +185,7 @@ def block_reasons(
 ) -> list[BlockReason | None]:
     """Return the hindrance of each job; None where no step follows.
 
-    Arguments as of `granted`; `given`: its answer, `runs`: the places of the jobs that run.
+    Arguments as of `grant_steps`; `given`: its answer, `runs`: the places of the jobs that run.
     """
     jobs = np.arange(len(given))
     at = np.minimum(given + 1, stairs.exists.shape[1] - 1)
@@ -213,7 +213,7 @@ REASONS_WITHOUT_AMOUNTS: tuple[BlockReason | None, ...] = (*map(BlockReason, CAU
 
 
 def _missing_amounts(cause: Cause, amounts: Array) -> BlockReason:
-    """`amounts`: cores, GiB, devices, of all nodes, or of each purse, of which a job has one."""
+    """`amounts`: cores, GiB, devices, of all nodes, or of each quota, of which a job has one."""
     parts = np.ceil(amounts.reshape(-1, 3).sum(axis=0) * SHORTAGE_PARTS) / SHORTAGE_PARTS
     cores, memory, devices = parts.tolist()
     return BlockReason(cause, (cores, memory, devices))

@@ -4,14 +4,14 @@ The auction goes by what is likely. A job that is likely to gain nothing more st
 what its model does not know of larger sizes it never learns: on an idle cluster, too, where all
 that there is to lose are two pauses. So what the auction leaves is offered once more, by what is to
 be expected where a size that proves slower is given up again (expected improvement:
-`models/search.py`; the speeds are in each job's row, `rows.py`):
+`models/search.py`; the speeds are in each job's row, `job_rows.py`):
 
     a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of the rest
 
 No job tries while a job of the same policy waits, but for its quota, or where free capacity will be
 wanted soon (`Field.rest`). Of a program one job tries at a time, the one with most left to do, and
 a size once: what it shows holds for all. A job that has just paused waits as for any growth
-(`pauses.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI 2021),
+(`aging.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI 2021),
 for contended room as well; that was worse where room is short.
 """
 

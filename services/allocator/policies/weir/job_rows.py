@@ -1,10 +1,8 @@
-"""All that the policy needs of one job, as numbers: made once when a fact of the job changes.
+"""All that the policy needs of one job, as a row of numbers.
 
 The state of the allocator keeps a row for each job. A pass puts the rows side by side and decides
-on arrays; it looks at no model and at no other part of a job.
-
-Update the rows of jobs: a row is made again when its job, its program's model or the cluster
-changes.
+on arrays; it looks at no model and at no other part of a job. `update_rows` makes a row again when
+its job, its program's model or the cluster changes.
 """
 
 from __future__ import annotations
@@ -95,8 +93,9 @@ class Numbers(NamedTuple):
 class JobRow(msgspec.Struct, frozen=True, eq=False):
     """One job. `there`: the cluster by which costs are shares; `node`: its largest node, empty.
 
-    Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as `hull.Config`,
-    `untried` [sizes, 10] larger sizes by falling speed, which is what is to be expected of a try.
+    Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as
+    `staircase.Config`, `untried` [sizes, 10] larger sizes by falling speed, which is what is to be
+    expected of a try.
     """
 
     there: Resources
@@ -321,8 +320,8 @@ def _untried_sizes(
 ) -> list[Array]:
     """Return for each job larger sizes of which no job of its program has shown the speed.
 
-    [sizes, 10] as `hull.Config`, by falling speed: what is to be expected where a size that proves
-    slower is given up again. None for a job that does not train.
+    [sizes, 10] as `staircase.Config`, by falling speed: what is to be expected where a size that
+    proves slower is given up again. None for a job that does not train.
     """
     found = [np.zeros((0, COLUMNS))] * len(jobs)
     together: dict[Fit, list[int]] = {}

@@ -1,26 +1,22 @@
-"""All jobs that may change, side by side: the worth of each step, and whose first steps come first.
+"""All jobs that may change, side by side: the value of each step, and the order of gang floors.
 
-    worth of a step = price / best x (its speed - that of the step before) / (its cost - that one's)
+    value of a step = price / best x (its speed - that of the step before) / (its cost - that one's)
 
-`price` is what a second less of the job's work saves all jobs (`pricing.py`), and `best` the job's
+`price` is what a second less of the job's work saves all jobs (`work_prices`), and `best` the job's
 examples/s for the whole cluster's cost, so that price / best is the price of one example.
 
-What a second of each job's work is worth, so that the mean completion time becomes small.
-
-Jobs that share N cores and speed up as k^p on k of them have the smallest mean completion time
-under heSRPT (Berg, Vesilo and Harchol-Balter, "heSRPT: Parallel scheduling to minimize mean
-slowdown", Performance Evaluation 2020). With the jobs ranked by remaining size, the largest first,
-and x_i the i-th size in seconds on one core, their total time is
+Prices are those of heSRPT (Berg, Vesilo and Harchol-Balter, "heSRPT: Parallel scheduling to
+minimize mean slowdown", Performance Evaluation 2020): the smallest mean completion time of jobs
+that share N cores and speed up as k^p on k of them. With the jobs ranked by remaining size, the
+largest first, and x_i the i-th size in seconds on one core, their total time is
 
     sum over i of  x_i l_i / N^p        l_i = (i^e - (i - 1)^e)^(1/e)        e = 1 / (1 - p)
 
-so l_i is the price of the i-th job's work: what a second less of it saves everybody. Giving each
-core where price x speed-up gained is largest is their allocation exactly, and stays sensible where
-speed-ups are not powers of k: our generalisation. Ours, too: a job's size is divided by its weight
-where jobs are ranked, and its price is multiplied by it.
-
-p near 1 (work spreads without loss) makes it shortest remaining time first; p near 0 makes it equal
-shares.
+so l_i is the price of the i-th job's work. Giving each core where price x gained speed-up is
+largest is their allocation exactly, and stays sensible where speed-ups are not powers of k: our
+generalisation. Also ours: a job's size is divided by its weight for the ranking, and its price is
+multiplied by it. p near 1 (work spreads without loss) gives shortest remaining time first; p near 0
+gives equal shares.
 """
 
 from __future__ import annotations
@@ -283,7 +279,7 @@ class Market:
         self.example_price = worth / self.best
         self.step_values = self._repaid_gain_per_cost() * self.example_price[:, None]
         self.running = np.flatnonzero(~self.waits).tolist()
-        # Of `_held_worth`, what does not change with time.
+        # Of `_held_step_values`, what does not change with time.
         rows = np.arange(len(self.jobs))
         top = np.maximum(self.holds_step.sum(axis=1) - 1, 0)
         run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
@@ -388,7 +384,7 @@ class Market:
         free for long: nothing while jobs come to a busy queue, and less what a job that grows
         leaves while they come to another.
 
-        `rooms`, `given`: as in `granted`; a job that runs and was given nothing has its least.
+        `rooms`, `given`: as in `grant_steps`; a job that runs and was given nothing has its least.
         """
         given = np.where(self.holds_step.any(axis=1), np.maximum(given, 0), given)
         left = rooms - self.stairs.granted_amounts(given).sum(axis=0)

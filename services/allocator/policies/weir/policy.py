@@ -2,25 +2,25 @@
 having.
 
     1. Each job's staircase: its speeds by size and batch, by the model fitted to all jobs of its
-       program, on their concave hull over cost (`staircase.py`, `rows.py`).
-    2. Each job's price: what a second less of its work saves all jobs together (`pricing.py`,
+       program, on their concave hull over cost (`staircase.py`, `job_rows.py`).
+    2. Each job's price: what a second less of its work saves all jobs together (`market.py`,
        heSRPT).
     3. The room, step by step, to the job that gains most price x speed for its cost (`auction.py`);
        first steps are gang floors: of jobs that run, then of those for which all would wait in the
        end, then of the others by their price. What a job has counts more, so that no job is robbed
        for a trifle; one that has just paused may shrink, but not grow, until what it may gain is
        more than another pause.
-    4. Where that passes over jobs that may not be overtaken any more (`patience.py`): once more,
+    4. Where that passes over jobs that may not be overtaken any more (`aging.py`): once more,
        with these first in all that jobs would not keep anyway.
     5. What is left goes to jobs that may gain by a larger size, though that is not likely
-       (`trying.py`).
+       (`exploration.py`).
 
 From the seeds: free room is used (Config Manager), but for a little that waits for the next job; by
 a fitted model that a growth path refines (Dike), what remains to be learned counts (FlowCon's and
 Optimus' loss-awareness enter by the remaining work), gain per cost decides (DLRover), size and
 batch are chosen together for all jobs (IBM). The prices are what none of them has.
 
-The combination is ours. All jobs side by side: `field.py`. A job of which nothing is known yet is
+The combination is ours. All jobs side by side: `market.py`. A job of which nothing is known yet is
 taken to be like the median of those that are. A namespace's quota is a second room from which its
 jobs' steps are taken, so that what it may not use goes to others.
 """

@@ -38,7 +38,7 @@ WHY_NOT: dict[Cause, str] = {
 def targets_of(field: Market, given: Ints, hindered: Sequence[BlockReason | None]) -> list[Target]:
     """Return the want of each job: what it is to have where it is granted a step, and none more.
 
-    `given` [jobs]: the last step that each gets, `NONE`: none.
+    `given` [jobs]: the last step that each gets, `NO_STEP`: none.
     """
     # The granted step; whether it is what the job has, less, or too little to change for [jobs].
     steps = field.stairs.steps[field.stairs.starts + np.maximum(given, 0)]
@@ -114,7 +114,7 @@ class JobContext:
 class _KeepTargets:
     """The wants of jobs that keep what they have. Equal reasons are made once in a pass.
 
-    `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `hull.Config`.
+    `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `staircase.Config`.
     """
 
     def __init__(self, field: Market, given: Ints, steps: Array) -> None:

@@ -1,16 +1,14 @@
-"""What a job could be, as a staircase of configurations in which each step gains less speed for its
-cost than the last.
+"""The sizes that a job may have, as a staircase: each step gains less speed for its cost than the
+one before.
 
 Configurations below the upper concave hull of speed over cost are never the best use of what they
 cost: a mixture of their neighbours would be faster. On a hull the greedy rule, always the step that
 gains most for its cost, is optimal up to the last step that does not fit.
 
-The sizes that a job may have: what each takes, how fast it would be, and which are worth having.
-
 The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al.,
 "Dominant Resource Fairness", NSDI 2011). A size that is not on the concave hull of speed over cost
 is never the best use of what it costs; the rest, from the gang floor on, is a staircase on which
-each step gains less for its cost than the one before (`hull.py`). The staircases of many jobs are
+each step gains less for its cost than the one before. The staircases of many jobs are
 built side by side, in arrays [jobs, sizes].
 """
 
@@ -72,7 +70,7 @@ PS, WORKERS, BATCH, CPU, GIB, GPU, COST, SPEED, SPREAD_SPEED, SCARCE = range(COL
 
 
 def concave_hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
-    """Of each job, which points lie on the upper concave hull from its base on, by rising cost.
+    """Return for each job the points on the upper concave hull from its base on, by rising cost.
 
     `cost`, `speed`: [jobs, points], all finite; `base`: cost and speed [jobs, 2]; what is no faster
     is left out.
@@ -192,7 +190,8 @@ Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 def build_staircases(
     jobs: Sequence[tuple[JobSnapshot, Fit]], there: Resources, node: Resources
 ) -> list[Array]:
-    """Return each job's staircase, [steps, 10] as `hull.Config`: the gang floor, then the hull.
+    """Return each job's staircase, [steps, 10] as `staircase.Config`: the gang floor, then the
+    hull.
 
     Empty where even the floor is larger than the cluster. `node`: the largest one, empty.
     """
@@ -314,7 +313,7 @@ def _build_staircases(cases: Sequence[Case], grid: Grid, there: Resources) -> li
     floors = speed[:, :number_of_floors].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
     above = concave_hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
-    # All that is known of each size, in the order of `hull.Config` [jobs, sizes, 10].
+    # All that is known of each size, in the order of `staircase.Config` [jobs, sizes, 10].
     scarce = shares.argmax(axis=0).astype(np.float64)
     parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, apart, scarce]
     table = np.stack(parts, axis=2)

@@ -49,7 +49,7 @@ def test_jobs_of_an_unknown_program_are_not_taken_for_alike() -> None:
         ({"batch": 1.5}, ["batch: Expected `{start, min, max}`"]),
         (
             {"priority": "high", "policy": "best"},
-            ["priority: Expected `int`, got 'high'", "policy: 'best' is none"],
+            ["priority: Expected `int`, got 'high'", "policy: 'best' is not known"],
         ),
         (
             {"resources": {"worker": {"cpus": 1}}},

@@ -6,7 +6,7 @@ nodes (CPU/GPU ratio) and the input data, so that nobody writes a configuration 
 % of the optimal throughput. Its formulas and components were not at hand, so everything below is
 our reconstruction.
 
-    profile -> kind:  compute-bound, communication-bound or balanced      (`models/model_profile.py`)
+    profile -> kind: compute-bound, communication-bound or balanced   (`models/model_profile.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
     communication-bound:  a ps for each worker, and as many workers as leave transfer <= compute
     balanced, or nothing known of the model: the best by the performance model   (`models/speed.py`)

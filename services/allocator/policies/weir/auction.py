@@ -8,7 +8,7 @@ knapsacks; Dantzig, Operations Research 5(2), 1957).
 
 `block_reasons` says why a job gets no further step:
 
-    short  = what its next step takes - what is left    of each resource, on the nodes and in its quota
+    short  = what its next step takes - what is left  of each resource, on nodes and in its quota
     theirs = what the other jobs have, less the least size of those that run
 
 Nothing short: the job has just paused, or the rest is reserved for the next job. More short than

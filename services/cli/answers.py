@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from services.cli.reader import Wanted
-from services.cli.reading import read
+from services.console.log_reader import Wanted, read
 from shared.bus.bus import Bus
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import Message

@@ -10,13 +10,11 @@ import msgspec
 from nats.js.errors import NotFoundError
 
 from services.cli import connection, words
-from services.cli.entry import Entry
-from services.cli.filters import filters
-from services.cli.letter_line import document, line, whole
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import Wanted, read
+from services.console.text.event_lines import document_letter_line, line_letter_line, whole
 from shared.bus import dead_letters, subjects
 from shared.bus.bus import Bus
 from shared.bus.subjects import DEAD, FACTS, ORDERS
@@ -65,9 +63,9 @@ async def list_all(bus: Bus, args: argparse.Namespace) -> int:
     async for entry in read(bus, [Wanted(DEAD, filters(DEAD), since_s=since_s)], follow=False):
         found += 1
         if args.json:
-            print(document(entry), flush=True)
+            print(document_letter_line(entry), flush=True)
         elif isinstance(entry.said, DeadLetter):
-            console.print(line(entry.sequence, entry.said, entry.stored_s, None))
+            console.print(line_letter_line(entry.sequence, entry.said, entry.stored_s, None))
     if not found:
         print("there are no dead letters", file=sys.stderr)
     return DONE
@@ -76,7 +74,7 @@ async def list_all(bus: Bus, args: argparse.Namespace) -> int:
 async def show(bus: Bus, args: argparse.Namespace) -> int:
     entry = await letter(bus, args.number)
     assert isinstance(entry.said, DeadLetter)
-    print(document(entry) if args.json else whole(entry.said))
+    print(document_letter_line(entry) if args.json else whole(entry.said))
     return DONE
 
 

@@ -26,11 +26,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from services.cli import figures, picture, scene
 from services.cli.examples import examples_folder
 from services.cli.trial import Failed, Trial, trial
-from services.cli.turns import Turns
 from services.cli.up import cluster_file
+from services.console.report import runs
+from services.console.top import demo_screen
+from services.console.top.demo_screen import Turns
 from services.local.stack import CannotStart, Stack
 from shared.messages import (
     AllocationDecided,
@@ -136,7 +137,7 @@ async def _watch(console: Console, watched: Trial) -> None:
             await _play(watched)
         finally:
             drawing.cancel()
-            live.update(scene.draw(watched, "the end"))
+            live.update(demo_screen.draw(watched, "the end", time.time()))
 
 
 async def _told(console: Console, watched: Trial) -> None:
@@ -146,7 +147,7 @@ async def _told(console: Console, watched: Trial) -> None:
         await _play(watched)
     finally:
         await cancel_tasks(telling)
-        console.print(scene.draw(watched, "the end"))
+        console.print(demo_screen.draw(watched, "the end", time.time()))
 
 
 async def tell(watched: Trial, say: Callable[[str], None], turns: Turns) -> None:
@@ -161,7 +162,9 @@ async def tell(watched: Trial, say: Callable[[str], None], turns: Turns) -> None
 async def _draw(live: Live, watched: Trial) -> None:
     turns = Turns()
     while True:
-        live.update(scene.draw(watched, turns.heading(watched.saying, time.monotonic())))
+        live.update(
+            demo_screen.draw(watched, turns.heading(watched.saying, time.monotonic()), time.time())
+        )
         await asyncio.sleep(REDRAW_S)
 
 
@@ -225,7 +228,7 @@ def _last_report(watched: Trial) -> float:
 
 def _report(console: Console, watched: Trial, png: Path) -> int:
     elastic, static = watched.as_run("elastic", EPOCHS), _static(watched)
-    picture.draw([static, elastic], png, "digits: elastic (measured) against static (predicted)")
+    runs.draw([static, elastic], png, "digits: elastic (measured) against static (predicted)")
     console.print(_table(watched, elastic, static))
     console.print(f"the picture: {png}")
     result = _result(watched)
@@ -233,7 +236,7 @@ def _report(console: Console, watched: Trial, png: Path) -> int:
     return 0 if result["grew"] and result["examples_counted"] == result["examples_expected"] else 1
 
 
-def _static(watched: Trial) -> picture.Run:
+def _static(watched: Trial) -> runs.Run:
     """Predicted: the job at the speed that it had before the decision to grow, to its end. From
     then on it is slowed by the larger generation, which is prepared beside it: a static one would
     not be.
@@ -243,9 +246,7 @@ def _static(watched: Trial) -> picture.Run:
     epoch = last.total_samples / EPOCHS * trained_s / last.samples
     total = began - watched.submitted_s + epoch * EPOCHS
     basis = BASIS.format(seconds=trained_s, epochs=last.samples * EPOCHS / last.total_samples)
-    return picture.Run(
-        name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS, basis=basis
-    )
+    return runs.Run(name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS, basis=basis)
 
 
 def _last_alone(watched: Trial) -> ProgressReported:
@@ -263,14 +264,14 @@ def _training_since(watched: Trial) -> float:
     return next(h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed))
 
 
-def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
+def _table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Table:
     table = Table(title="digits, elastic against static", caption=static.basis)
     for heading in ("", "static (predicted)", "elastic (measured)"):
         table.add_column(heading, justify="right")
     ends = (elastic.epoch_s[-1], static.epoch_s[-1])
     table.add_row("total time", f"{static.total_s:.0f} s", f"{elastic.total_s:.0f} s")
     table.add_row("last epoch", f"{ends[1]:.2f} s", f"{ends[0]:.2f} s")
-    mean = figures.utilisation(
+    mean = runs.utilisation(
         watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s
     )
     table.add_row("utilisation, mean of the run", "", f"{mean:.0%}")
@@ -280,8 +281,8 @@ def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
 def _result(watched: Trial) -> dict[str, Any]:
     finished, decided = watched.of(JobFinished)[-1], watched.of(AllocationDecided)
     resumed = watched.of(TrainingResumed)
-    first = scene.sizes(decided, resumed[0].generation)
-    last = scene.sizes(decided, resumed[-1].generation)
+    first = demo_screen.sizes(decided, resumed[0].generation)
+    last = demo_screen.sizes(decided, resumed[-1].generation)
     pauses = [r.pause_s for r in resumed if r.pause_s is not None]
     return {
         "grew": last["ps"] > first["ps"] and last["worker"] > first["worker"],

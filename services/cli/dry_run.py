@@ -24,10 +24,9 @@ from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
 from services.cli import connection
-from services.cli.filters import filters
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.trouble import WRONG_USE, Trouble
+from services.console.log_entry import filters
+from services.console.log_reader import Wanted, read
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts

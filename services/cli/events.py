@@ -13,16 +13,14 @@ from contextlib import aclosing
 from rich.rule import Rule
 
 from services.cli import connection, moments, words
-from services.cli.absence import absent
-from services.cli.entry import Entry
-from services.cli.event_line import brief, document, line, when
-from services.cli.filters import filters
 from services.cli.jobs import snapshots
 from services.cli.kinds import kinds
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import Wanted, read
+from services.console.text.event_lines import brief, document, line, when
+from services.console.text.sentences import absent
 from shared.bus.bus import Bus
 from shared.bus.subjects import DEAD, FACTS, ORDERS
 

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from services.cli import connection, words
 from services.cli.dry_run import rules_for
-from services.cli.explained import told
 from services.cli.jobs import snapshots
 from services.cli.moments import SAID, allow_ages, moment
 from services.cli.past import past, with_event
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from services.cli.unexplained import unexplained
+from services.console.why.explanation import told, unexplained
 from services.whatif.explain.explain import explain_job
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted

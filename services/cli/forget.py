@@ -14,9 +14,8 @@ from pathlib import Path
 
 from services.cli import connection, words
 from services.cli.cancel import standing_of
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.trouble import DONE, Trouble
+from services.console.log_reader import Wanted, read
 from shared import checkpoints
 from shared.bus.bus import Bus
 from shared.bus.subjects import ORDERS, pattern

@@ -14,12 +14,12 @@ from rich.live import Live
 
 from services.allocator.job_views import JobView
 from services.cli import connection, words
-from services.cli.entry import Entry
-from services.cli.jobs_table import table
-from services.cli.reading import either
 from services.cli.starts import Starts
 from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
+from services.console.log_entry import Entry
+from services.console.log_reader import either
+from services.console.top.job_tables import table
 from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import ConsumerGone, PullConsumer

@@ -13,7 +13,7 @@ from services.cli import connection
 from services.cli.jobs import snapshots
 from services.cli.trouble import DONE, Trouble
 from services.cli.words import is_name
-from services.console.board.derived import over
+from services.console.board.figures import over
 from shared.bus.bus import Bus
 
 ANSWER_S = 1.0

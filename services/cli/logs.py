@@ -16,14 +16,13 @@ import urllib3
 from kubernetes import client, config
 
 from services.cli import connection, words
-from services.cli.absence import absent
-from services.cli.echoes import once
 from services.cli.jobs import snapshots
 from services.cli.kept_log import kept
-from services.cli.log_line import lines, routine
 from services.cli.pod_choice import Pod, choose
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
+from services.console.text.log_lines import lines, once, routine
+from services.console.text.sentences import absent
 from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus

@@ -16,9 +16,8 @@ from nats.js.errors import NotFoundError
 from services.allocator import snapshot
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, with_last_fact
-from services.cli.filters import filters
-from services.cli.reader import THEIR_CLOCKS_S, Wanted
-from services.cli.reading import read
+from services.console.log_entry import filters
+from services.console.log_reader import THEIR_CLOCKS_S, Wanted, read
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus

@@ -15,10 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import answers, connection, store
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.remains import Remains, remains_in
 from services.cli.trouble import DONE, FAILED, Trouble
+from services.console.log_reader import Wanted, read
 from shared.bus.bus import Bus
 from shared.bus.subjects import ORDERS, pattern
 from shared.messages import JobAccepted, JobRejected, Program

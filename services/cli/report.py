@@ -13,14 +13,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 from services.cli import connection, words
-from services.cli.filters import filters
 from services.cli.past import beginning
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.board.board import Board, apply, begun
+from services.console.log_entry import filters
+from services.console.log_reader import Wanted, read
+from services.console.report.account import Passes, heard
 from services.console.report.page import contents, page
-from services.console.report.passes import Passes, heard
 from shared.bus.bus import Bus
 from shared.bus.subjects import FACTS, ORDERS, pattern
 from shared.messages import CapacityChanged

@@ -21,12 +21,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.cli import file_formats, simulated
+from services.cli import file_formats
 from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.policy_names import policies
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
-from services.console.top.figures_table import differing, table
+from services.console.report import runs as runs_module
+from services.console.report.runs import differing, table
 from services.whatif import event_log
 from services.whatif.simulator import csv_files, recorded_run
 from services.whatif.simulator import scenario as scenario_module
@@ -249,7 +250,7 @@ def _write(path: Path, body: bytes) -> None:
 
 def _drawn(runs: Sequence[Run], path: Path) -> None:
     try:
-        simulated.draw(runs, path)
+        runs_module.draw_simulated(runs, path)
     except ModuleNotFoundError as error:
         raise Trouble(
             f"no picture: {error.name} is not installed (pip install 'weir[local]')"

@@ -9,11 +9,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from services.allocator.job_views import JobView
-from services.cli.entry import Entry
-from services.cli.filters import filters
-from services.cli.reader import OUR_CLOCK_S, Wanted
-from services.cli.reading import read
-from services.console.board.beginning import OF_BEGINNING, Beginning, heard, shown
+from services.console.board.job_history import OF_BEGINNING, Beginning, heard, shown
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import OUR_CLOCK_S, Wanted, read
 from shared.bus.bus import Bus
 from shared.bus.subjects import FACTS, ORDERS, tag_of
 from shared.messages import JobMessage

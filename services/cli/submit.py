@@ -20,15 +20,13 @@ import msgspec
 from services.cli import answers, connection, from_tfjob, request_file, store, words
 from services.cli.asking import Asked, asked
 from services.cli.dry_run import dry_run, rules_for
-from services.cli.entry import Entry
 from services.cli.events import printer
 from services.cli.examples import example
-from services.cli.filters import filters
-from services.cli.reader import OUR_CLOCK_S, Wanted
-from services.cli.reading import read
 from services.cli.request_file import Fields
 from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import OUR_CLOCK_S, Wanted, read
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
 from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, event_headers, tag_of

@@ -18,10 +18,10 @@ from services.cli import connection, words
 from services.cli.terminal import Terminal, of_tables
 from services.cli.trouble import DONE
 from services.console.board.board import Board
-from services.console.board.derived import over
+from services.console.board.figures import over
 from services.console.page.watch import Watch
-from services.console.top.palette import letters
-from services.console.top.whole import Look, whole
+from services.console.top.cells import letters
+from services.console.top.screen import Look, whole
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
 

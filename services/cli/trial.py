@@ -16,9 +16,9 @@ import aiohttp
 import msgspec
 from nats.js.api import DeliverPolicy
 
-from services.cli import figures, store
-from services.cli.figures import CpuSample
-from services.cli.picture import Run
+from services.cli import store
+from services.console.report import runs
+from services.console.report.runs import CpuSample, Run
 from services.local.cluster_spec import TenantSpec
 from services.local.controllers import pod_spec
 from services.local.stack import Stack
@@ -147,11 +147,11 @@ class Trial:
         """What there is to draw of a finished job."""
         resumed = [h.stored_s for h in self.heard if isinstance(h.message, TrainingResumed)]
         end_s = self.of(JobFinished)[-1].finished_s
-        used = figures.utilisation_over_time(self.cpu)
+        used = runs.utilisation_over_time(self.cpu)
         return Run(
             name=name,
             total_s=end_s - self.submitted_s,
-            epoch_s=figures.epoch_seconds(self.of(ProgressReported), resumed[0], epochs),
+            epoch_s=runs.epoch_seconds(self.of(ProgressReported), resumed[0], epochs),
             utilisation=[(s - self.submitted_s, u) for s, u in used if s <= end_s],
             hand_overs=[s - self.submitted_s for s in resumed[1:]],
         )

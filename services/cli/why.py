@@ -12,18 +12,13 @@ from contextlib import aclosing
 import msgspec
 
 from services.cli import connection, words
-from services.cli.entry import Entry
-from services.cli.event_line import parts
-from services.cli.event_name import name_of, place_of
-from services.cli.filters import filters
-from services.cli.reader import THEIR_CLOCKS_S, Wanted
-from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
-from services.console.why.chain import Chain, Step, causes, chain
-from services.console.why.known import Known
-from services.console.why.lacking import Lack, lacks
-from services.console.why.lines import reasons, table
+from services.console.log_entry import Entry, filters, name_of, place_of
+from services.console.log_reader import THEIR_CLOCKS_S, Wanted, read
+from services.console.text.event_lines import parts
+from services.console.why.chain import Chain, Lack, Step, causes, chain, lacks, reasons, table
+from services.console.why.rules import Known
 from shared.bus.bus import Bus
 from shared.bus.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
 from shared.messages import CapacityChanged, Message

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from services.allocator.admission.validation import NAME
@@ -58,14 +58,6 @@ def duration(text: str) -> float:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
     return float(found[1]) * SECONDS[found[2] or "s"]
-
-
-def evaluated(metrics: Mapping[str, float]) -> list[str]:
-    """What a program's `evaluation()` said at the end, named as such: the loss of training is
-    another number.
-    """
-    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    return [f"evaluation: {told}"] if told else []
 
 
 def namespace_argument(

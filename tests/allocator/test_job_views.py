@@ -18,7 +18,7 @@ from services.allocator.job_views import (
 )
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
-from services.console.board.derived import left_s
+from services.console.board.figures import left_s
 from shared.messages import JobFinished
 from tests.allocator.builders import (
     Story,

@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from services.cli import demo, figures, picture
+from services.cli import demo
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
+from services.console.report import runs as runs_module
 from services.local.stack import Stack
 from shared.messages import JobFinished, ProgressReported, TrainingResumed
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
@@ -35,7 +36,7 @@ PICTURE = Path(os.environ.get("BENCH_PICTURE", "bench-elastic.png"))
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
-    run: picture.Run
+    run: runs_module.Run
     utilisation: float
     accuracy: float
     exact: bool
@@ -81,7 +82,7 @@ def _outcome(policy: str, watched: Trial) -> Outcome:
     reports = watched.of(ProgressReported)
     return Outcome(
         run=watched.as_run("elastic" if policy == "config-manager" else policy, EPOCHS),
-        utilisation=figures.utilisation(watched.cpu, watched.submitted_s, over.finished_s),
+        utilisation=runs_module.utilisation(watched.cpu, watched.submitted_s, over.finished_s),
         accuracy=over.metrics["accuracy"],
         exact=over.counted == reports[-1].total_samples,
         generations=len(watched.of(TrainingResumed)),
@@ -96,7 +97,7 @@ async def main() -> dict[str, Any]:
         say(f"{number + 1}/{REPETITIONS} static  {_line(static[-1])}")
         elastic.append(await once("config-manager", static[-1].run.total_s * LEAVE_AT))
         say(f"{number + 1}/{REPETITIONS} elastic {_line(elastic[-1])}")
-    picture.draw(
+    runs_module.draw(
         [static[-1].run, elastic[-1].run], PICTURE, "digits: static and elastic, both measured"
     )
     say(f"the picture: {PICTURE}")
@@ -114,7 +115,7 @@ def result(static: list[Outcome], elastic: list[Outcome]) -> dict[str, Any]:
         "static_s": static_s,
         "elastic_s": elastic_s,
         "cut": 1.0 - elastic_s / static_s,
-        "ideal_cut": figures.ideal_cut(BUSY_SHARE, LEAVE_AT),
+        "ideal_cut": runs_module.ideal_cut(BUSY_SHARE, LEAVE_AT),
         "exactly_once": all(o.exact for runs in both.values() for o in runs),
         "generations": max(o.generations for o in elastic),
         "cpu_limits_enforced": True,

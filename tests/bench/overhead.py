@@ -19,9 +19,10 @@ from typing import Any
 
 import psutil
 
-from services.cli import demo, figures
+from services.cli import demo
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
+from services.console.report import runs
 from services.local.stack import Stack
 from shared.messages import ProgressReported
 from tests.bench import hand, handwritten, plain
@@ -128,7 +129,7 @@ async def _alone(side: Side, speed: Any) -> float:
 
 
 def _speed(watched: Trial, from_s: float, to_s: float) -> float:
-    return figures.speed(watched.of(ProgressReported), from_s, to_s)
+    return runs.speed(watched.of(ProgressReported), from_s, to_s)
 
 
 def _points(progress: Path) -> list[tuple[float, float]]:

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from services.cli import figures
 from services.cli.trial import trial
 from services.cli.up import cluster_file
+from services.console.report import runs
 from services.local.stack import Stack
 from shared.messages import (
     GenerationPrepared,
@@ -96,9 +96,9 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     watched = player.watched
     resumed: TrainingResumed = watched.of(TrainingResumed)[-1]
     reports = watched.of(ProgressReported)
-    before = figures.speed(reports, decided_s - BEFORE_S, decided_s)
-    after = figures.speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
-    did = figures.samples_at(reports, resumed_s + AFTER_S) - figures.samples_at(reports, decided_s)
+    before = runs.speed(reports, decided_s - BEFORE_S, decided_s)
+    after = runs.speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
+    did = runs.samples_at(reports, resumed_s + AFTER_S) - runs.samples_at(reports, decided_s)
     could = before * (resumed_s - decided_s) + after * AFTER_S
     prepared = [
         p.seconds for p in watched.of(GenerationPrepared) if p.generation == player.generation

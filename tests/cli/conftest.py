@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from services.__main__ import weir
-from services.cli import connection, reader
+from services.cli import connection
+from services.console import log_reader
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
 
@@ -27,7 +28,7 @@ class Said(NamedTuple):
     err: str
 
 
-connection.CONNECT_S = reader.WAIT_S = (
+connection.CONNECT_S = log_reader.WAIT_S = (
     60.0  # a machine that stands still for seconds is not at fault
 )
 Prompt = Callable[..., Awaitable[Said]]

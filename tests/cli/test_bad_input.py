@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.cli.entry import Entry
-from services.cli.event_line import document, line
+from services.console.log_entry import Entry
+from services.console.text.event_lines import document, line
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS

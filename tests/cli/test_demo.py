@@ -12,11 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from services.__main__ import COMMANDS
-from services.cli import demo, picture, scene
-from services.cli.figures import CpuSample
-from services.cli.picture import Run
+from services.cli import demo
 from services.cli.trial import Trial
-from services.cli.turns import Turns
+from services.console.report import runs
+from services.console.report.runs import CpuSample, Run
+from services.console.top import demo_screen
+from services.console.top.demo_screen import Turns
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     JobFinished,
@@ -120,7 +121,7 @@ def test_a_legend_names_what_is_drawn_and_no_more() -> None:
         name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)]
     )
 
-    *_, epochs, used = picture.plotted([foreseen, measured], "one against the other").axes
+    *_, epochs, used = runs.plotted([foreseen, measured], "one against the other").axes
 
     assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
 
@@ -131,7 +132,7 @@ def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
         name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=used, hand_overs=[4.0, 7.0]
     )
 
-    *_, axes = picture.plotted([run], "one against the other").axes
+    *_, axes = runs.plotted([run], "one against the other").axes
 
     assert named(axes) == ["elastic", "elastic: a new size takes over"]
 
@@ -151,9 +152,7 @@ def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_
         in static.basis
     )
     table = demo._table(watched, static, static)
-    figure = picture.plotted(
-        [static, watched.as_run("elastic", demo.EPOCHS)], "one against the other"
-    )
+    figure = runs.plotted([static, watched.as_run("elastic", demo.EPOCHS)], "one against the other")
     assert static.basis == table.caption and static.basis in [
         text.get_text() for text in figure.texts
     ]
@@ -186,7 +185,9 @@ def named(axes: Any) -> list[str]:
 def test_a_utilisation_says_of_which_time_it_is() -> None:
     watched = Watched()
     watched.heard.append(report(50))
-    drawn = scene._figures(cast(Trial, watched), watched.of(ProgressReported), [])
+    drawn = demo_screen._figures(
+        cast(Trial, watched), watched.of(ProgressReported), [], time.time()
+    )
 
     assert "utilisation, last 3 s" in [column.header for column in drawn.columns]
 

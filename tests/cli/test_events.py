@@ -13,12 +13,10 @@ import msgspec
 import pytest
 
 from services.allocator.job_views import JobView
-from services.cli.entry import Entry
 from services.cli.events import by_day
-from services.cli.filters import filters
-from services.cli.reader import Wanted
-from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import Wanted, in_order, read
 from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus

@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from services.cli.event_line import fact
-from services.cli.sentences import TROUBLES, sentence
+from services.console.text.event_lines import fact
+from services.console.text.sentences import TROUBLES, sentence
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,

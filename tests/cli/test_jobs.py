@@ -12,14 +12,14 @@ import msgspec
 
 from services.allocator.job_views import JobView
 from services.cli.jobs import Views, snapshots, told
-from services.cli.jobs_table import HEADINGS
+from services.console.top.job_tables import HEADINGS
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
 from shared.messages import JobAccepted
 from tests.allocator.builders import UID
 from tests.cli.conftest import Prompt
 from tests.console.board.builders import decided
-from tests.console.board.test_beginning import CHIEF, runs
+from tests.console.board.test_job_history import CHIEF, runs
 from tests.shared.sample_messages import request
 
 

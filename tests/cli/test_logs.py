@@ -14,8 +14,8 @@ from services.cli.logs import whole_lines
 from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
-from tests.cli.test_echoes import CAUSE, CLOSURE
 from tests.cli.test_jobs import shown
+from tests.console.text.test_log_lines import CAUSE, CLOSURE
 
 Keep = Callable[[str, str], None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.console.report.account import account
-from services.console.report.words import whole as count
+from services.console.report.drawing import whole as count
 from shared.bus.bus import Bus
 from tests.cli.conftest import Prompt
 from tests.console.report.story import of_digits, whole

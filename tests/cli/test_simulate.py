@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.__main__ import weir
-from services.cli import simulated
+from services.console.report import runs as runs_module
 from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, JobFinished, Message, Span, TaskPlan
@@ -186,13 +186,13 @@ def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> Non
         for each in (records, many)
     ]
 
-    figure = simulated.plotted(runs)
+    figure = runs_module.plotted_simulated(runs)
     jobs, used, times, crowd, *_, last = figure.axes
     pyplot.close(figure)
 
     assert [tick.get_text() for tick in jobs.get_yticklabels()] == ["digits", "waves"]
     assert (
-        10 <= len(crowd.get_yticks()) <= simulated.NAMES_MOST
+        10 <= len(crowd.get_yticks()) <= runs_module.NAMES_MOST
         and crowd.get_yticklabels()[0].get_text() == "job-0"
     )
     meanings = [text.get_text() for text in figure.legends[0].get_texts()]

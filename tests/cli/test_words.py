@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from services.cli.words import duration, evaluated, name
+from services.cli.words import duration, name
+from services.console.text.sentences import evaluated
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.cli import demo, report, scene
+from services.cli import demo, report
 from services.cli.trial import trial
 from services.console.board.board import Board
-from services.console.board.derived import core_seconds
-from services.console.report.account import account
+from services.console.board.figures import core_seconds
+from services.console.report.account import Passes, account
 from services.console.report.page import contents, page
-from services.console.report.passes import Passes
+from services.console.top import demo_screen
 from services.local.stack import Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import left_behind
@@ -50,7 +50,7 @@ async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(
         told_of(board, passes, watched.of(TrainingResumed), tmp_path)
     resumed = watched.of(TrainingResumed)
     assert over.counted == over.samples == watched.of(ProgressReported)[-1].total_samples
-    assert scene.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {
+    assert demo_screen.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {
         "chief": 1,
         "ps": 2,
         "worker": 2,

@@ -22,10 +22,10 @@ from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply_late
 from services.allocator.state.state import apply as folded
 from services.allocator.state.state import with_last_fact as folded_last_fact
-from services.console.board import series, story
-from services.console.board.beginning import shown
-from services.console.board.nodes import Node, Totals, node_of, rounded, summed
-from services.console.board.story import Decision, Story
+from services.console.board import cluster as cluster_module
+from services.console.board import job_history
+from services.console.board.cluster import Node, Totals, node_of, rounded, summed
+from services.console.board.job_history import Decision, Story, shown
 from services.whatif.event_log import LogEntry, is_cause
 from shared.bounds import add_early_fact
 from shared.messages import (
@@ -104,7 +104,7 @@ def apply(board: Board, told: LogEntry) -> Board:
         state=state,
         at_s=max(board.at_s, told.at_s),
         sequences=board.sequences | {told.stream: told.sequence},
-        recent=series.newest(board.recent, told, RECENT_KEPT),
+        recent=cluster_module.newest(board.recent, told, RECENT_KEPT),
         events=board.events
         if isinstance(told.message, SEEN_OTHERWISE)
         else _newest(board.events, told),
@@ -125,7 +125,7 @@ SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged
 
 
 def _newest(events: tuple[LogEntry, ...], told: LogEntry) -> tuple[LogEntry, ...]:
-    return series.newest(events, told, EVENTS_KEPT)
+    return cluster_module.newest(events, told, EVENTS_KEPT)
 
 
 def _event(board: Board, said: Message) -> LogEntry | None:
@@ -171,7 +171,7 @@ def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
         board,
         nodes=left | {come.name: come} if come else left,
         totals=totals,
-        cluster=series.added(board.cluster, totals),
+        cluster=cluster_module.added(board.cluster, totals),
         jobs=_held(board, gone, come, at_s),
     )
 
@@ -183,7 +183,7 @@ def _held(board: Board, gone: Node | None, come: Node | None, at_s: float) -> di
         had, has = _load(gone, key), _load(come, key)
         if had != has and (known := jobs.get(key)):
             held = rounded(subtract(add(known.holding, has), had))
-            jobs = jobs | {key: story.holds(known, held, at_s)}
+            jobs = jobs | {key: job_history.holds(known, held, at_s)}
     return jobs
 
 
@@ -204,7 +204,7 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
         return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _what_came_early(known, board)
-    after = story.heard(known, told, event)
+    after = job_history.heard_story(known, told, event)
     after = replace(after, view=_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
     return OF_BOARD.get(type(said), _as_it_is)(board, before, after)
@@ -228,7 +228,7 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
         job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
     )
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
-    return story.holds(
+    return job_history.holds(
         begins, rounded(total_of(_load(node, key) for node in board.nodes.values())), at_s
     )
 
@@ -241,7 +241,10 @@ def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     own = [told for told, fact in facts if fact.uid == begins.uid and fact.key() == begins.key]
     state = board.state
     for told in own:
-        begins, state = story.heard(begins, told), apply_late(state, told.message, told.at_s)
+        begins, state = (
+            job_history.heard_story(begins, told),
+            apply_late(state, told.message, told.at_s),
+        )
     left = tuple(told for told in board.early if told not in own)
     return begins, replace(board, state=state, early=left) if own else board
 
@@ -267,7 +270,7 @@ def _decided(board: Board, before: Story | None, after: Story) -> Board:
     ):
         return board
     return replace(
-        board, decisions=series.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT)
+        board, decisions=cluster_module.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT)
     )
 
 
@@ -277,7 +280,7 @@ def _reported(board: Board, before: Story | None, after: Story) -> Board:
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
     totals = replace(board.totals, at_s=board.at_s, used=used.cpu, used_gib=used.memory_gib)
-    return replace(board, totals=totals, cluster=series.added(board.cluster, totals))
+    return replace(board, totals=totals, cluster=cluster_module.added(board.cluster, totals))
 
 
 def _ended(board: Board, before: Story | None, after: Story) -> Board:

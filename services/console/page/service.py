@@ -19,8 +19,9 @@ from aiohttp import web
 
 from services.cli.dry_run import rules_here
 from services.cli.trouble import Trouble
-from services.console.page import doors, whatif
-from services.console.page.pushing import push
+from services.console.page import http_api
+from services.console.page import what_if as what_if_module
+from services.console.page.http_api import push
 from services.console.page.watch import Watch
 from shared.bus.bus import Bus
 from shared.messages import Port
@@ -53,10 +54,10 @@ class Page:
     def app(self) -> web.Application:
         """The table of contents."""
         app = web.Application(
-            middlewares=[doors.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL
+            middlewares=[http_api.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL
         )
-        app.on_response_prepare.append(doors.say_how_to_treat)
-        app.add_routes(doors.files())
+        app.on_response_prepare.append(http_api.say_how_to_treat)
+        app.add_routes(http_api.files())
         app.add_routes(
             [web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)]
         )
@@ -86,7 +87,7 @@ class Page:
         return web.Response(text="ready\n")
 
     async def example(self, request: web.Request) -> web.Response:
-        return web.Response(text=whatif.example(self.watch.board.state))
+        return web.Response(text=what_if_module.example(self.watch.board.state))
 
     async def what_if(self, request: web.Request) -> web.Response:
         """One at a time, beside the loop: it may take as long as two decisions do."""
@@ -94,9 +95,13 @@ class Page:
         async with self.asking:
             try:
                 rules, state = rules_here(), self.watch.board.state
-                found = await asyncio.to_thread(whatif.answer, state, text, time.time(), rules)
+                found = await asyncio.to_thread(
+                    what_if_module.answer, state, text, time.time(), rules
+                )
             except Trouble as trouble:
-                found = whatif.Answer(refused=[f"the page's own settings are wrong: {trouble}"])
+                found = what_if_module.Answer(
+                    refused=[f"the page's own settings are wrong: {trouble}"]
+                )
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def open(self) -> web.AppRunner:

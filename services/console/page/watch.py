@@ -18,13 +18,11 @@ from nats.errors import Error as NatsError
 
 from services.allocator import snapshot
 from services.allocator.state.state import State
-from services.cli.entry import Entry
-from services.cli.filters import filters
 from services.cli.jobs import snapshots
 from services.cli.past import MANY
-from services.cli.reader import Wanted
-from services.cli.reading import read
 from services.console.board.board import apply, begun, why, with_last_fact
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import Wanted, read
 from shared.bus.bus import Bus
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS

@@ -17,20 +17,45 @@ Each core-second that was held is in one of these parts, which add up to all of 
     ending            after the end, until the pods had gone
 
     done again        of training: examples lost with a ps or a chief / examples a second before / x cores had by then
+
+How long each epoch took: a fold of its own, because the read model thins what was reported.
+Pure.
+
+    an epoch is over when as many examples as it and those before it have were applied; between two
+    reports, at at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
+
+with what the two reports say of time and examples, and `size` the examples of an epoch: the time
+between two reports is shared out evenly, and a pause never is. One that was rolled back ends when
+it is complete again; the first begins with the first update.
+
+What each decision foresaw, and what came, by the same formula (`services/allocator/steps/payback.py`).
+Pure.
+
+foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
+came       saved = left / v - left / v'';  in all: saved - slowed - pause
+
+remaining  examples that were left when it was decided                                      [examples]
+left       examples that were left when the next generation took over                       [examples]
+v, v''     measured: examples a second before the decision, and of the generation that came [examples/s]
+v'         what was foreseen; from `saved`, `remaining` and `v` by the first formula        [examples/s]
+slowed     by how much what trained got behind while the next was prepared beside it        [s]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
-from services.console.board import series
+from services.console.board import cluster
 from services.console.board.board import Board
-from services.console.board.derived import speed
-from services.console.board.nodes import Totals
-from services.console.board.story import Story, Stretch
+from services.console.board.cluster import Totals
+from services.console.board.figures import Outcome, outcomes, speed
+from services.console.board.job_history import Story, Stretch
+from services.whatif.event_log import LogEntry
+from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +173,7 @@ def parts(board: Board, story: Story) -> Parts:
 
 
 def _held_at(story: Story, at_s: float) -> float:
-    point = series.at(story.held, at_s)
+    point = cluster.at(story.held, at_s)
     return point.cpu if point else 0.0
 
 
@@ -200,3 +225,111 @@ def _spans(totals: Sequence[Totals], from_s: float, to_s: float) -> Iterable[tup
         lasted = min(end_s, to_s) - max(total.at_s, from_s)
         if lasted > 0:
             yield total, lasted
+
+
+class Passes(msgspec.Struct, frozen=True):
+    """Of one job, by its uid. `size`: examples of an epoch, 0 before the first report. `ends`: when
+    each complete epoch was over, by its number from 1; `last_s`, `last`: time and examples of the
+    newest report or a generation's begin.
+    """
+
+    uid: int = -1
+    epochs: int = 0
+    began_s: float | None = None
+    ends: dict[int, float] = {}
+    last_s: float = 0.0
+    last: int = 0
+    size: float = 0.0
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each complete epoch, in their order; pauses in it included."""
+        if self.began_s is None:
+            return []
+        ends = [at for _, at in sorted(self.ends.items())]
+        return [later - earlier for earlier, later in pairwise([self.began_s, *ends])]
+
+
+def heard(passes: Passes, told: LogEntry) -> Passes:
+    """With one more message of this job, or of a later one with its name."""
+    said = told.message
+    if isinstance(said, JobAccepted) and said.uid > passes.uid:
+        return Passes(said.uid, said.request.epochs)
+    if not isinstance(said, TrainingResumed | ProgressReported) or said.uid != passes.uid:
+        return passes
+    if isinstance(said, TrainingResumed):
+        return _resumed(passes, said, told.at_s)
+    passes = replace(passes, size=said.total_samples / passes.epochs)
+    ends = passes.ends | _over(passes, said.samples, told.at_s)
+    return replace(passes, ends=ends, last_s=told.at_s, last=said.samples)
+
+
+def _resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
+    """What was applied behind the last report was so before the pause; what was lost was not."""
+    began_s = at_s if passes.began_s is None else passes.began_s
+    ends = passes.ends | _over(passes, said.samples, at_s - said.off_s - (said.pause_s or 0.0))
+    kept = {number: at for number, at in ends.items() if number * passes.size <= said.samples}
+    return replace(passes, began_s=began_s, ends=kept, last_s=at_s, last=said.samples)
+
+
+def _over(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
+    """The epochs that were complete since the last word, and when."""
+    more = samples - passes.last
+    if more <= 0 or not passes.size:
+        return {}
+    shares = {
+        number: (number * passes.size - passes.last) / more
+        for number in range(1, int(samples / passes.size) + 1)
+    }
+    return {
+        number: passes.last_s + part * (at_s - passes.last_s)
+        for number, part in shares.items()
+        if part > 0
+    }
+
+
+class Came(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision beside what came of it. `number` counts from 1; `remaining`, `left`: examples, as
+    last reported before it and before the hand-over.
+
+    None: not known, or nothing was foreseen.
+    """
+
+    number: int
+    outcome: Outcome
+    remaining: int | None = None
+    left: int | None = None
+
+    @property
+    def foreseen_speed(self) -> float | None:
+        before, gain_s = self.outcome.before, self.outcome.decision.gain_s
+        if not (before and gain_s and self.remaining):
+            return None
+        left_s = self.remaining / before - gain_s
+        return self.remaining / left_s if left_s > 0 else None
+
+    @property
+    def saved_s(self) -> float | None:
+        """Seconds by the speed alone, without what it cost to come there; below 0: it is slower."""
+        before, after = self.outcome.before, self.outcome.after
+        return (
+            self.left / before - self.left / after
+            if before and after and self.left is not None
+            else None
+        )
+
+    @property
+    def in_all_s(self) -> float | None:
+        """Seconds by which the job is over sooner for it; below 0: later."""
+        if self.saved_s is None:
+            return None
+        return self.saved_s - (self.outcome.slowed_s or 0.0) - (self.outcome.pause_s or 0.0)
+
+
+def foresights(story: Story) -> Iterator[Came]:
+    whole = story.view.total_samples
+    for number, outcome in enumerate(outcomes(story), start=1):
+        told = [report for report in story.reports if report.at_s <= outcome.decision.at_s]
+        by_then = (told[-1].samples if told else None, outcome.applied)
+        remaining, left = (max(whole - n, 0) if n is not None and whole else None for n in by_then)
+        yield Came(number=number, outcome=outcome, remaining=remaining, left=left)

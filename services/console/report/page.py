@@ -9,14 +9,22 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from services.console.board.board import Board
-from services.console.board.derived import HOUR_S
-from services.console.board.story import Story
-from services.console.report import bars, drawing, tables
-from services.console.report.account import Account, account
-from services.console.report.foresight import Came, foresights
-from services.console.report.style import HATCHES, STYLE
-from services.console.report.timeline import timeline
-from services.console.report.words import clock, lasting, lines, number, percent, text, whole
+from services.console.board.figures import HOUR_S
+from services.console.board.job_history import Story
+from services.console.report import charts, drawing, tables
+from services.console.report.account import Account, Came, account, foresights
+from services.console.report.charts import timeline
+from services.console.report.drawing import (
+    HATCHES,
+    STYLE,
+    clock,
+    lasting,
+    lines,
+    number,
+    percent,
+    text,
+    whole,
+)
 from shared.text import MINUS, format_count
 
 
@@ -69,10 +77,10 @@ def _sections(told: Contents) -> Iterable[str]:
         yield _section(
             "Each epoch",
             f"{EPOCH} {longest}",
-            _drawings(lambda width: bars.epochs(told.epochs, width)),
+            _drawings(lambda width: charts.epochs(told.epochs, width)),
         )
     yield _paused(told)
-    held = _drawings(lambda width: bars.cores(told.account.parts, width))
+    held = _drawings(lambda width: charts.cores(told.account.parts, width))
     yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
         yield _section(
@@ -220,10 +228,10 @@ def _paused(told: Contents) -> str:
     )
     if told.account.off_s:
         said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
-    if len(paused) > bars.BARS_MOST:
-        said += f" The last {bars.BARS_MOST} are drawn."
+    if len(paused) > charts.BARS_MOST:
+        said += f" The last {charts.BARS_MOST} are drawn."
     return _section(
-        "Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width))
+        "Pauses by phase", said, _drawings(lambda width: charts.pauses(told.story.stretches, width))
     )
 
 

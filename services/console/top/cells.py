@@ -1,6 +1,23 @@
-"""Numbers as they stand in a table: pure. What is not known is a dash."""
+"""Numbers as they stand in a table: pure. What is not known is a dash.
+
+Bars and curves out of characters: pure.
+
+Which letter and colour a job has, for as long as it is shown: pure.
+
+Which columns of a table there is room for: pure.
+
+A table without lines, whose cells are cut and never folded: pure.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Literal, NamedTuple
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 
 from shared.text import format_duration
 
@@ -47,3 +64,152 @@ def loss(value: float | None) -> str:
 
 def size(now: int, wanted: int) -> str:
     return str(now) if now == wanted else f"{now}→{wanted}"
+
+
+LEVELS = "▁▂▃▄▅▆▇█"
+DONE, TO_DO = "█", "─"
+
+
+class Part(NamedTuple):
+    """So much of a bar, drawn with this character."""
+
+    amount: float
+    character: str
+    style: str = ""
+
+
+def bar(parts: Sequence[Part], width: int) -> Text:
+    """Parts side by side, each as wide as its share; to a character, so that together they are
+    `width`.
+
+    Where each ends is rounded, not how wide it is: so no error adds up.
+    """
+    whole = sum(part.amount for part in parts)
+    drawn = Text()
+    before = 0.0
+    for part in parts if whole > 0 else ():
+        begin, end = (round(at / whole * width) for at in (before, before + part.amount))
+        drawn.append(part.character * (end - begin), part.style)
+        before += part.amount
+    return drawn
+
+
+def curve(values: Sequence[float], width: int) -> str:
+    """The last `width` of them, between the least and the most of those."""
+    shown = values[-width:]
+    if not shown:
+        return ""
+    least, span = min(shown), max(shown) - min(shown)
+    return "".join(
+        LEVELS[round((value - least) / span * (len(LEVELS) - 1)) if span else 0] for value in shown
+    )
+
+
+def progress(share: float | None, width: int) -> str:
+    """0 to 1; nothing, where it is not known."""
+    if share is None:
+        return ""
+    done = round(min(max(share, 0.0), 1.0) * width)
+    return DONE * done + TO_DO * (width - done)
+
+
+OKABE_ITO = (
+    ("#000000", "#56B4E9"),
+    ("#000000", "#E69F00"),
+    ("#000000", "#009E73"),
+    ("#000000", "#F0E442"),
+    ("#FFFFFF", "#0072B2"),
+    ("#000000", "#CC79A7"),
+    ("#000000", "#D55E00"),
+)
+"""Letter on ground; each pair has a contrast above 4.5 to 1."""
+OTHERS = "░"
+FREE = "·"
+MANY = "+"
+"""Somebody else's; nobody's; a job of ours beyond the last letter."""
+
+Letters = Mapping[str, str]
+"""By job, `<namespace>.<name>`."""
+
+
+def letters(before: Letters, jobs: Iterable[str]) -> dict[str, str]:
+    """Who had a letter keeps it; others get the first that is free; where there is none, `MANY`."""
+    wanted = list(jobs)
+    kept = {job: before[job] for job in wanted if job in before}
+    free = iter(sorted(set(ascii_uppercase) - set(kept.values())))
+    return {job: kept[job] if job in kept else next(free, MANY) for job in wanted}
+
+
+def style(letter: str) -> str:
+    ink, ground = OKABE_ITO[(ord(letter) - ord("A")) % len(OKABE_ITO)]
+    return f"{ink} on {ground}"
+
+
+def badge(letter: str) -> Text:
+    return Text(f" {letter} ", style(letter))
+
+
+ENDLESS = 1 << 16
+"""Columns, where no terminal says how many there are: nothing is folded and nothing cut."""
+
+
+def capped(most: int, width: int) -> int:
+    """So many columns of `width` at most; without a limit where that has no end."""
+    return most if width < ENDLESS else ENDLESS
+
+
+def longest(cells: Iterable[Text | str]) -> int:
+    """Columns that the widest of them takes."""
+    return max(
+        (cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells), default=0
+    )
+
+
+def fitting(
+    wide: Mapping[str, int], yielding: Sequence[str], width: int, gap: int
+) -> dict[str, int]:
+    """Those that stand side by side in `width`, `gap` apart: of the `yielding` as many as there is
+    room for, the last ones first. `wide`: what each needs. What does not yield stays, even where
+    that is too wide.
+    """
+    kept = {heading for heading in wide if heading not in yielding}
+    for heading in reversed(yielding):
+        if heading in wide and taken({each: wide[each] for each in {*kept, heading}}, gap) <= width:
+            kept.add(heading)
+    return {heading: needed for heading, needed in wide.items() if heading in kept}
+
+
+def taken(wide: Mapping[str, int], gap: int) -> int:
+    """By all of them, side by side."""
+    return sum(wide.values()) + gap * (len(wide) - 1)
+
+
+GAP = 1
+
+
+def plain_table(
+    headings: Sequence[str],
+    right: Container[str] = (),
+    least: Sequence[int] = (),
+    width: int | None = None,
+) -> Table:
+    """`least`: widths below which columns are not cut; without one that of the heading. `width`: of
+    the whole; what is left of it is the last column's.
+    """
+    drawn = Table(
+        box=None,
+        pad_edge=False,
+        show_header=any(headings),
+        header_style="dim",
+        padding=(0, GAP, 0, 0),
+    )
+    known = [*least, *([0] * (len(headings) - len(least)))]
+    wide = [max(each, len(heading)) for heading, each in zip(headings, known, strict=True)]
+    for heading, each in zip(headings, wide, strict=True):
+        side: Literal["left", "right"] = "right" if heading in right else "left"
+        drawn.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", min_width=each)
+    if width is not None:
+        drawn.columns[-1].max_width = max(
+            width - sum(wide[:-1]) - GAP * (len(wide) - 1), wide[-1], 1
+        )
+    return drawn

@@ -2,18 +2,47 @@
 
 Backwards every cause is followed. Forwards one decision is passed and no second one: what that
 brings about is its own story, and `weir why` tells it of its name.
+
+What else has to be read to know the causes of what is known: pure.
+
+Orders are few, and read whole. Facts are many: they are read of the jobs and nodes that a chain
+touches, and of all nodes only around a decision that names one's change.
+
+A chain as a table for people: when, which, what, whose, because of what, and a sentence. Pure.
+
+What comes often and alike (reports, periodic checkpoints, a task a pod) is told once and counted.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import tzinfo
+from typing import Literal, NamedTuple
 
-from services.cli.entry import Entry
-from services.console.why.known import Known
-from services.console.why.rules import because
-from shared.messages import AllocationDecided
+import msgspec
+from rich.text import Text
+
+from services.console.log_entry import Entry, name_of
+from services.console.text.event_lines import Cell, beside, cells, fact, told, when
+from services.console.why.rules import Known, because, key_of
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    ChangeRequested,
+    ClaimsChanged,
+    DeadLetter,
+    ForgetRequested,
+    JobRequested,
+    QuotaChanged,
+    ResumeRequested,
+    ServiceTroubled,
+    SuspendRequested,
+    TaskExited,
+    TaskLeaving,
+)
+from shared.text import format_duration
 
 Name = tuple[str, int]
 """Stream and sequence."""
@@ -90,3 +119,140 @@ def _name(entry: Entry) -> Name:
 
 def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.entry.order))
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """Facts that are not read yet: of a job (`<namespace>.<name>`), of a node up to a time, of all
+    nodes around one.
+    """
+
+    of: Literal["job", "node", "nodes"]
+    whose: str = ""
+    at_s: float = 0.0
+
+
+def lacks(entries: Iterable[Entry], known: Known) -> set[Lack]:
+    """`entries`: those whose causes one wants to know."""
+    return {lack for entry in entries for lack in _of(entry, known)}
+
+
+def _of(entry: Entry, known: Known) -> Iterator[Lack]:
+    said = entry.said
+    if key := key_of(entry):
+        yield Lack("job", key)
+    if isinstance(said, CapacityChanged):
+        yield Lack("node", said.key(), entry.stored_s)
+    if isinstance(said, AllocationDecided) and said.cause != "-" and said.cause not in known.by_id:
+        yield _where(said, entry.stored_s, known)
+
+
+def _where(said: AllocationDecided, at_s: float, known: Known) -> Lack:
+    """The id of a fact begins with its job's uid; that of a node's change does not."""
+    uid, whole = said.cause.partition(".")[0], said.cause.count(".") > 1
+    keys = [
+        key for key, uids in known.uids.items() if whole and uid.isdecimal() and int(uid) in uids
+    ]
+    return Lack("job", keys[0]) if keys else Lack("nodes", at_s=at_s)
+
+
+ALIKE = 3
+"""So many of a kind with the same cause are shown; of more, the first."""
+AT = 12
+BECAUSE = 11
+HEADING = "bold underline"
+ROOTS = {
+    JobRequested: "a person",
+    CancelRequested: "a person",
+    ChangeRequested: "a person",
+    SuspendRequested: "a person",
+    ResumeRequested: "a person",
+    ForgetRequested: "a person",
+    CapacityChanged: "the world",
+    QuotaChanged: "the world",
+    ClaimsChanged: "the world",
+    TaskLeaving: "the world",
+    TaskExited: "the world",
+    ServiceTroubled: "the world",
+    DeadLetter: "the world",
+}
+UNKNOWN = "not known"
+"""The cause of any other kind that has none: it is not in the log (any more), or not told."""
+
+
+def table(chain: Chain, zone: tzinfo | None, width: int | None, most: int | None) -> Iterator[Text]:
+    """`zone` None: that of this machine. `width` None: lines are not folded. `most`: rows a part;
+    None: all.
+    """
+    zero_s = chain.event.entry.stored_s
+    heads = [("WHEN", AT + 1), ("EVENT", 7), ("BECAUSE OF", BECAUSE + 1), ("FACT", 0)]
+    yield Text("".join(f"{head:<{wide}}" for head, wide in heads), "dim")
+    for heading, steps, from_its_end in _parts(chain, zone):
+        yield Text(f"\n{heading}", HEADING)
+        shown = _thinned(steps)
+        kept, left = _cut(shown, most, from_its_end)
+        for step, more in kept:
+            yield _row(step, zero_s, width)
+            if more:
+                yield Text(f"{'':<{AT + 1}}{_more(step, more, zero_s)}", "dim")
+        if left:
+            yield Text(f"{'':<{AT + 1}}and {left} more: --all shows them", "dim")
+
+
+def _parts(chain: Chain, zone: tzinfo | None) -> Iterator[tuple[str, Sequence[Step], bool]]:
+    """Heading, rows, and whether of many the last count."""
+    at = " ".join(when(chain.event.entry.stored_s, zone))
+    if chain.before:
+        yield "what led to it", chain.before, True
+    yield f"the event, {at}", [chain.event], False
+    if chain.after:
+        yield "what came of it", chain.after, False
+
+
+def _row(step: Step, zero_s: float, width: int | None) -> Text:
+    name, *rest = cells(step.entry)
+    after = (offset(step.entry, zero_s), AT, "dim")
+    because: Cell = (reasons(step), BECAUSE, "dim")
+    return beside([after, name, because, *rest], told(step.entry), width)
+
+
+def offset(entry: Entry, zero_s: float) -> str:
+    """How long before or after the event."""
+    apart = entry.stored_s - zero_s
+    if apart == 0:
+        return "0"
+    size = format_duration(abs(apart), fine=True)
+    return f"{'-' if apart < 0 else '+'}{size}"
+
+
+def reasons(step: Step) -> str:
+    """The names of what led to it; of a root what it is."""
+    return " ".join(map(name_of, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
+
+
+def _thinned(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
+    """Each with those like it that it stands for."""
+    alike: dict[tuple[str, str, str], list[Step]] = {}
+    for step in steps:
+        alike.setdefault((fact(step.entry.said), _whose(step), reasons(step)), []).append(step)
+    kept: list[tuple[Step, list[Step]]] = [
+        (s, []) for group in alike.values() if len(group) <= ALIKE for s in group
+    ]
+    firsts = [(group[0], group[1:]) for group in alike.values() if len(group) > ALIKE]
+    return sorted([*kept, *firsts], key=lambda shown: shown[0].entry.order)
+
+
+def _whose(step: Step) -> str:
+    return f"{getattr(step.entry.said, 'namespace', '')}/{getattr(step.entry.said, 'job', '')}"
+
+
+def _cut(
+    shown: list[tuple[Step, list[Step]]], most: int | None, from_its_end: bool
+) -> tuple[list[tuple[Step, list[Step]]], int]:
+    if most is None or len(shown) <= most:
+        return shown, 0
+    return (shown[-most:] if from_its_end else shown[:most]), len(shown) - most
+
+
+def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
+    last = more[-1].entry
+    return f"and {len(more)} more of {fact(step.entry.said)}, the last {name_of(last)} at {offset(last, zero_s)}"

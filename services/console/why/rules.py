@@ -1,4 +1,11 @@
-"""What brings a message about: one rule a kind. Pure.
+"""What was read of the log, by what one asks of it: pure.
+
+The log as it was when one message was stored: pure.
+
+Why a node is as it is, as far as that is our own doing: which pods of ours came or went.
+Pure.
+
+What brings a message about: one rule a kind. Pure.
 
 A rule names the messages without which this one would not have been said, out of what was stored
 before it. A kind without a rule is a root: a person's wish, or what was seen of the world.
@@ -6,13 +13,12 @@ before it. A kind without a rule is a root: a person's wish, or what was seen of
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from services.cli.entry import Entry
-from services.console.why.before import Before
-from services.console.why.known import Known, key_of
-from services.console.why.own_pods import comings_and_goings
+from services.console.log_entry import Entry
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -29,8 +35,10 @@ from shared.messages import (
     JobAccepted,
     JobChanged,
     JobFinished,
+    JobNameMessage,
     JobRejected,
     JobRequested,
+    Message,
     ProgressReported,
     ResumeRequested,
     SuspendRequested,
@@ -41,6 +49,155 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
+
+M = TypeVar("M", bound=Message)
+Holds = Callable[[Any], bool]
+Order = tuple[float, str, int]
+
+
+class Known:
+    """`entries`: in the order in which they were stored; what was read twice is there once."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        there = {(entry.stream, entry.sequence): entry for entry in entries}
+        self.entries = sorted(there.values(), key=lambda entry: entry.order)
+        self.by_id: dict[str, Entry] = {}
+        self.uids: dict[str, list[int]] = defaultdict(list)
+        self._told: dict[tuple[type[Message], str], list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            if isinstance(entry.said, Message):
+                self._note(entry, entry.said)
+
+    def _note(self, entry: Entry, said: Message) -> None:
+        self.by_id.setdefault(said.id(), entry)  # the first of what was said twice
+        self._told[type(said), said.key()].append(entry)
+        if uid := uid_of(entry):
+            self._told[type(said), str(uid)].append(entry)
+            self.uids[said.key()].append(uid)
+
+    def of(self, kind: type[Message], whose: str | int) -> list[Entry]:
+        """Every message of a kind about a job (`<namespace>.<name>`, or its uid), or about a
+        node.
+        """
+        return self._told.get((kind, str(whose)), [])
+
+    def newest(
+        self, kind: type[Message], whose: str | int, before: Order, holds: Holds = lambda _: True
+    ) -> Entry | None:
+        """The last that was stored before, of those that it holds for."""
+        told = self.of(kind, whose)
+        end = bisect_left(told, before, key=lambda entry: entry.order)
+        return next((told[i] for i in range(end - 1, -1, -1) if holds(told[i].said)), None)
+
+    def first(
+        self, kind: type[Message], whose: str | int, after: Order, holds: Holds = lambda _: True
+    ) -> Entry | None:
+        """The first that was stored at or after."""
+        told = self.of(kind, whose)
+        begin = bisect_left(told, after, key=lambda entry: entry.order)
+        return next((told[i] for i in range(begin, len(told)) if holds(told[i].said)), None)
+
+
+def uid_of(entry: Entry) -> int:
+    """Of the job that a message is about; a request's own number is the uid that its job will have.
+    0: of none.
+    """
+    return (
+        entry.sequence
+        if isinstance(entry.said, JobRequested)
+        else int(getattr(entry.said, "uid", 0))
+    )
+
+
+def key_of(entry: Entry) -> str:
+    """`<namespace>.<job>`; empty for what is about a node or a service, or is a dead letter."""
+    return (
+        entry.said.key()
+        if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected)
+        else ""
+    )
+
+
+class Before(NamedTuple):
+    entry: Entry
+    known: Known
+
+    def last(self, kind: type[Message], holds: Holds = lambda _: True) -> Entry | None:
+        """The newest of a kind about the same job."""
+        return self.known.newest(kind, uid_of(self.entry), self.entry.order, holds)
+
+    def of_generation(self, kind: type[Message], generation: int) -> Entry | None:
+        return self.last(kind, lambda said: said.generation == generation)
+
+    def latest(self, *found: Entry | None) -> list[Entry]:
+        """The newest of several, if there is any."""
+        return sorted((e for e in found if e is not None), key=lambda e: e.order)[-1:]
+
+    def decision_of(self, role: str, serial: int) -> Entry | None:
+        """The decision that first wants a task: its pod is made for it."""
+        told = self.known.of(AllocationDecided, uid_of(self.entry))
+        return next(
+            (e for e in told if e.order < self.entry.order and wants(e.said, role, serial)), None
+        )
+
+
+def wants(decision: Any, role: str, serial: int) -> bool:
+    """Whether a decision has this task."""
+    return any((t.role, t.serial) == (role, serial) for t in decision.tasks)
+
+
+Pod = tuple[str, str, str]
+"""Namespace, job, name."""
+
+
+def comings_and_goings(m: CapacityChanged, before: Before) -> Iterable[Entry | None]:
+    """What made, or ended, each of them; of strangers' pods nothing is said."""
+    seen = before.known.newest(CapacityChanged, m.key(), before.entry.order)
+    if seen is None or not isinstance(seen.said, CapacityChanged):
+        return []
+    was, now = _pods(seen.said), _pods(m)
+    return [_maker(pod, before) for pod in now - was] + [_ender(pod, before) for pod in was - now]
+
+
+def _pods(m: CapacityChanged) -> set[Pod]:
+    return {(pod.namespace, pod.job, pod.pod) for pod in m.own}
+
+
+def _maker(pod: Pod, before: Before) -> Entry | None:
+    """The decision that first wants it."""
+    task = task_of(pod)
+    told = before.known.of(AllocationDecided, _uid(pod, before))
+    return next((e for e in told if e.order < before.entry.order and wants(e.said, *task)), None)
+
+
+def _ender(pod: Pod, before: Before) -> Entry | None:
+    """The decision that first did without it; else the end of its job."""
+    task = task_of(pod)
+    uid = _uid(pod, before)
+    made = _maker(pod, before)
+    dropped = None
+    if made is not None:
+        dropped = before.known.first(
+            AllocationDecided, uid, made.order, lambda said: not wants(said, *task)
+        )
+    if dropped is not None and dropped.order < before.entry.order:
+        return dropped
+    return before.known.newest(JobFinished, uid, before.entry.order)
+
+
+def _uid(pod: Pod, before: Before) -> int:
+    """Of the job that last bore this name."""
+    namespace, job, _ = pod
+    last = before.known.newest(AllocationDecided, f"{namespace}.{job}", before.entry.order)
+    return uid_of(last) if last else 0
+
+
+def task_of(pod: Pod) -> tuple[str, int]:
+    """Role and serial of a pod that is called `<job>-<role>-<serial>`."""
+    _, job, name = pod
+    role, _, serial = name.removeprefix(f"{job}-").rpartition("-")
+    return role, int(serial) if serial.isdecimal() else -1
+
 
 Found = Iterable[Entry | None]
 

@@ -6,9 +6,9 @@ import msgspec
 
 from services.allocator.job_views import job_view
 from services.allocator.state.state import State
-from services.console.board import derived
+from services.console.board import figures
 from services.console.board.board import apply, begun, why
-from services.console.board.nodes import HELD, Totals
+from services.console.board.cluster import HELD, Totals
 from shared.messages import Alternative, JobFinished, Resources
 from tests.allocator.builders import abandoned, accepted, exited, request, resumed
 from tests.console.board.builders import Log, decided, finished, folded, holding, progress, tasks
@@ -72,10 +72,10 @@ def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
         "three pods of 1 GiB"
     )
     assert (story.using.memory_gib, totals.used_gib) == (1.0, 1.0), "as its last report has it"
-    assert derived.memory_share(totals) == 3.0 / totals.allocatable_gib
+    assert figures.memory_share(totals) == 3.0 / totals.allocatable_gib
     assert (
-        derived.memory_use(totals) == 1.0 / totals.allocatable_gib
-        and derived.memory_use(Totals()) is None
+        figures.memory_use(totals) == 1.0 / totals.allocatable_gib
+        and figures.memory_use(Totals()) is None
     )
 
 
@@ -184,7 +184,7 @@ def test_a_job_whose_pods_are_gone_uses_nothing_and_neither_does_the_cluster() -
     log.say(*(exited(task, 0, "Terminated") for task in tasks()))
 
     story = log.board.jobs[JOB]
-    assert (story.view.samples_per_second, derived.left_s(story.view)) == (0.0, None)
+    assert (story.view.samples_per_second, figures.left_s(story.view)) == (0.0, None)
     assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
 
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from services.console.board.board import begun
-from services.console.page import doors
+from services.console.page import http_api
 from services.console.page.service import Page, Settings
-from services.console.page.whatif import example
+from services.console.page.what_if import example
 from tests.console.board.test_board import running
 from tests.console.page.conftest import Still, served
 
@@ -61,7 +61,7 @@ async def test_a_browser_is_told_to_load_nothing_from_elsewhere(
 
 
 def test_no_file_names_another_machine() -> None:
-    for path in doors.STATIC.iterdir():
+    for path in http_api.STATIC.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "//" not in "".join(line for line in text.splitlines() if "://" in line), path.name
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, begun
-from services.console.report.passes import Passes, heard
+from services.console.report.account import Passes, heard
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (

@@ -1,5 +1,10 @@
 """Where time and cores went: every core-second that was held is in one part, and every part is
 traced to facts.
+
+Epochs end between the reports around them, in proportion to the examples; a pause is never
+shared out.
+
+What was foreseen is as the decision said; what came is measured, by the same formula.
 """
 
 from __future__ import annotations
@@ -7,8 +12,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.console.board.derived import core_seconds
-from services.console.report.account import account, cluster_shares
+from services.console.board.figures import core_seconds
+from services.console.report.account import Passes, account, cluster_shares, foresights, heard
 from shared.messages import Resources
 from tests.allocator.builders import accepted, request
 from tests.console.report.story import (
@@ -19,6 +24,7 @@ from tests.console.report.story import (
     Log,
     begun_at_ten,
     decided,
+    even,
     of_digits,
     pods,
     report,
@@ -152,3 +158,130 @@ def test_cores_that_a_generation_is_given_in_place_train_too() -> None:
     assert account(log.board, of_digits(log.board)).parts.training == pytest.approx(
         1.5 * 5 + 3.0 * 5
     )
+
+
+def test_an_epoch_ends_where_its_last_example_lies_between_two_reports() -> None:
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 1_900, 60))
+        .say(32, report(1, 2_100, 60))
+        .say(40, report(1, 4_000, 60))
+    )
+
+    assert log.passes.seconds == [11, 9]  # from 20, the first update, to 31; to 40
+
+
+def test_several_between_two_reports_are_as_long_as_each_other() -> None:
+    log = begun_at_ten().say(20, report(1, 100, 60)).say(40, report(1, 8_100, 60))
+
+    assert log.passes.seconds == pytest.approx([4.75, 5, 5, 5])
+
+
+def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_no_end() -> None:
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 1_900, 60))
+        .say(90, resumed(2, 1_950))
+        .say(92, report(2, 2_050, 60))
+    )
+
+    assert log.passes.seconds == [71]
+
+
+def test_one_that_ended_behind_the_last_report_ended_before_the_pause() -> None:
+    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(50, resumed(2, 2_100, pause_s=18.0))
+
+    assert log.passes.seconds == [11]  # at 31: half of the way from 30 to 32, when the pause began
+
+
+def test_one_that_was_rolled_back_ends_when_it_is_complete_again() -> None:
+    log = begun_at_ten().say(30, report(1, 2_100, 60)).say(35, resumed(2, 1_800))
+    assert log.passes.seconds == []
+
+    assert log.say(37, report(2, 2_200, 60)).passes.seconds == [16]
+
+
+def test_all_epochs_of_a_life_lie_between_its_first_update_and_its_last_report() -> None:
+    seconds = whole().passes.seconds
+
+    assert len(seconds) == EPOCHS and min(seconds) > 0
+    assert 20 + sum(seconds) <= 115
+
+
+def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_heard_any_more() -> (
+    None
+):
+    log = (
+        begun_at_ten()
+        .say(30, report(1, 2_100, 60))
+        .say(50, accepted(request("digits", epochs=3), uid=9))
+    )
+    log.say(51, replace(report(1, 2_200, 60), uid=UID))
+    assert log.passes == Passes(9, 3)
+
+    assert log.say(60, replace(resumed(1, 32), uid=9)).passes.began_s == 60
+
+
+def test_before_the_job_is_known_nothing_is_counted() -> None:
+    assert heard(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes()
+
+
+def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:
+    story = of_digits(whole().board)
+    came = list(foresights(story))[1]
+    first, second = story.stretches[:2]
+    decided = next(r for r in reversed(story.reports) if r.at_s <= 41)
+    before = (decided.samples - first.first.samples) / (decided.at_s - first.first.at_s)
+    after = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)
+    remaining, left = EXAMPLES - decided.samples, EXAMPLES - first.last.samples
+
+    assert (came.outcome.decision.gain_s, came.outcome.decision.cost_s, came.outcome.pause_s) == (
+        95.0,
+        1.0,
+        0.71,
+    )
+    assert (came.remaining, came.left) == (remaining, left)
+    assert came.saved_s == pytest.approx(left / before - left / after)
+    assert came.foreseen_speed == pytest.approx(remaining / (remaining / before - 95.0))
+
+
+def test_what_slows_while_the_next_is_prepared_is_a_cost_and_not_the_speed_before() -> None:
+    """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s: of 12,000 too few
+    are left.
+    """
+    log = begun_at_ten()
+    at = even(log, 1, 20, 20, 32, 100)
+    log.say(40.5, decided(2, 1, 2, 40.5, gain_s=30.0, cost_s=2.0))
+    at = even(log, 1, 40, 60, at, 40)
+    log.say(102, resumed(2, at, previous=1, pause_s=2.0))
+    even(log, 2, 102, 10, at, 110)
+    came = list(foresights(of_digits(log.board)))[1]
+
+    assert came.outcome.before == pytest.approx(100.0)
+    assert came.outcome.slowed_s == pytest.approx(60 - 60 * 40 / 100)
+    assert came.saved_s == pytest.approx(came.left / 100 - came.left / 110)
+    assert (
+        came.in_all_s == pytest.approx(came.saved_s - 36.0 - 2.0)
+        and came.in_all_s < 0 < came.saved_s
+    )
+
+
+def test_of_a_start_nothing_was_foreseen() -> None:
+    first = next(iter(foresights(of_digits(whole().board))))
+
+    assert (first.number, first.foreseen_speed, first.saved_s) == (1, None, None)
+    assert first.outcome.resumed_s == 20
+
+
+def test_what_did_not_come_to_be_has_saved_nothing() -> None:
+    last = list(foresights(of_digits(whole().board)))[-1]
+
+    assert last.outcome.decision.abandoned == "digits-worker-7 is unschedulable"
+    assert last.saved_s is None and last.outcome.pause_s is None
+
+
+def test_before_the_first_report_nothing_is_known_of_what_is_left() -> None:
+    log = begun_at_ten()
+    assert [one.remaining for one in foresights(of_digits(log.board))] == [None]
+    log.say(30, report(1, 500, 60.0))
+    assert [one.remaining for one in foresights(of_digits(log.board))] == [None]

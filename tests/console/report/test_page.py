@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from services.console.board.derived import HOUR_S
-from services.console.board.story import Story
-from services.console.report import words
+from services.console.board.figures import HOUR_S
+from services.console.board.job_history import Story
+from services.console.report import drawing
 from services.console.report.account import account
 from services.console.report.page import Contents, contents, page
 from shared.messages import CheckpointSaved
@@ -102,9 +102,9 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
         "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses"
         in text
     )
-    assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
+    assert f"Utilisation of CPU {drawing.percent(found.utilisation)} used, of what it held" in text
     assert (
-        f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}"
+        f"requested {drawing.percent(found.cluster_ours)}, all pods {drawing.percent(found.cluster_all)}"
         in text
     )
     spans = "first update to end: pauses, last save, evaluation included"
@@ -112,7 +112,7 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     assert "so without pauses and what follows the last update" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
     assert (
-        f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text
+        f"Cost, CPU-hours {drawing.number(found.parts.held / HOUR_S)} " in text
         and "(500 examples lost)" in text
     )
 
@@ -209,7 +209,7 @@ def test_a_job_that_waits_has_a_page_too() -> None:
 
     assert (
         "Pending: not over" in text
-        and f"{words.NOTHING} to the first update" in text
+        and f"{drawing.NOTHING} to the first update" in text
         and "no report yet" in text
     )
 
@@ -238,7 +238,7 @@ def test_no_number_is_made_of_nothing() -> None:
     text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
 
     assert (
-        f"Utilisation of CPU {words.NOTHING} used" in text
-        and f"Throughput, examples/s {words.NOTHING} pauses" in text
+        f"Utilisation of CPU {drawing.NOTHING} used" in text
+        and f"Throughput, examples/s {drawing.NOTHING} pauses" in text
     )
     assert "nan" not in text.lower() and "inf " not in text.lower()

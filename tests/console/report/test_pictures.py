@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from services.console.report.drawing import STYLE
 from services.console.report.page import contents, page
-from services.console.report.style import STYLE
 from tests.console.report.story import Log, begun_at_ten, of_digits, report, shifted, whole
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.cli.entry import Entry
 from services.console.board.board import Board, apply, begun, why
+from services.console.log_entry import Entry
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import stream_holding, subject_of
 from shared.messages import (

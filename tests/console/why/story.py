@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.cli.entry import Entry
-from services.console.why.known import Known
+from services.console.log_entry import Entry
+from services.console.why.rules import Known
 from shared.bus.subjects import FACTS, ORDERS, stream_holding, subject_of
 from shared.messages import (
     AllocationDecided,

@@ -1,16 +1,23 @@
-"""Back to the roots, and on to the next decision."""
+"""Back to the roots, and on to the next decision.
+
+What else has to be read.
+
+A chain as people see it.
+"""
 
 from __future__ import annotations
+
+from datetime import UTC
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.cli.entry import Entry
-from services.console.why.chain import Chain, chain
-from services.console.why.known import Known
+from services.console.log_entry import Entry
+from services.console.why.chain import Chain, Lack, chain, lacks, table
+from services.console.why.rules import Known
 from shared.bus.subjects import stream_holding, subject_of
-from tests.console.why.story import SMALL, Growth
+from tests.console.why.story import SMALL, Growth, Job
 from tests.shared.malformed import odd_messages
 
 
@@ -86,3 +93,90 @@ def test_whatever_was_said_a_chain_ends(said: list[object]) -> None:
     known = Known(told)
 
     assert all(isinstance(chain(each, known), Chain) for each in told)
+
+
+def test_of_a_job_its_facts_and_of_a_node_what_was_before() -> None:
+    grown = Growth()
+
+    assert lacks([grown.spec1], grown.log.known()) == {Lack("job", "default.digits")}
+    assert lacks([grown.freed], grown.log.known()) == {Lack("node", "n1", grown.freed.stored_s)}
+
+
+def test_a_cause_that_is_known_lacks_nothing_more() -> None:
+    grown = Growth()
+    orders = Known([e for e in grown.log.entries if e is not grown.freed])
+
+    assert lacks([grown.second], grown.log.known()) == {Lack("job", "default.digits")}
+    assert lacks([grown.second], orders) == {
+        Lack("job", "default.digits"),
+        Lack("nodes", at_s=grown.second.stored_s),
+    }
+
+
+def test_a_cause_of_another_job_is_looked_for_among_its_facts() -> None:
+    grown = Growth()
+    other = Job(grown.log, "clicks")
+    decided = other.decided(1, SMALL, "1.training.progress.2.-.80")
+    known = Known([e for e in grown.log.entries if e not in grown.reports2])
+
+    assert lacks([decided], known) == {Lack("job", "default.clicks"), Lack("job", "default.digits")}
+
+
+def drawn(
+    event: Entry, grown: Growth, width: int | None = None, most: int | None = None
+) -> list[str]:
+    return [line.plain for line in table(chain(event, grown.log.known()), UTC, width, most)]
+
+
+def test_it_reads_from_the_root_to_the_end() -> None:
+    grown = Growth()
+    lines = drawn(grown.trains2, grown)
+
+    assert lines[0].split() == ["WHEN", "EVENT", "BECAUSE", "OF", "FACT"]
+    assert [line.strip() for line in lines if line.startswith("\n")] == [
+        "what led to it",
+        "the event, 2023-11-14 22:13:23",
+        "what came of it",
+    ]
+    assert lines[2].split()[:5] == ["-1.10", "s", "f17", "the", "world"]
+    assert lines[3].split()[2:5] == ["o6", "f17", "allocation.decided"]
+    assert lines[10].split()[:4] == ["0", "f25", "o8", "f24"]
+
+
+def test_each_cause_that_is_named_stands_above_what_it_led_to() -> None:
+    grown = Growth()
+    seen: set[str] = set()
+    for line in drawn(grown.end, grown)[1:]:
+        if line.startswith("\n"):
+            continue
+        name, because = line[13:20].strip(), line[20:32].split()
+        assert {b for b in because if b[0] in "of" and b[1:].isdecimal()} <= seen
+        seen.add(name)
+
+
+def test_what_comes_often_is_told_once_and_counted() -> None:
+    grown = Growth()
+    lines = drawn(grown.trains1, grown)
+
+    reports = [line for line in lines if "training.progress" in line]
+    assert len(reports) == 2
+    assert reports[1].strip() == "and 4 more of training.progress, the last f16 at +0.50 s"
+
+
+def test_of_a_long_chain_the_rows_nearest_to_the_event_are_shown() -> None:
+    grown = Growth()
+    lines = drawn(grown.trains2, grown, most=2)
+
+    assert [line.split()[2] for line in lines[2:4]] == ["o8", "f24"]
+    assert lines[4].strip() == "and 5 more: --all shows them"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_at_a_terminal_it_keeps_within_it(width: int) -> None:
+    grown = Growth()
+
+    for event in grown.log.entries:
+        assert (
+            max(len(part) for line in drawn(event, grown, width) for part in line.splitlines())
+            <= width
+        )

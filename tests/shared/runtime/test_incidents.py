@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from nats.errors import SlowConsumerError
 
-from services.cli.sentences import sentence
+from services.console.text.sentences import sentence
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import Message, ServiceTroubled

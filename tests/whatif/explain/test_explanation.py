@@ -19,7 +19,7 @@ from tests.allocator.builders import (
     span,
 )
 from tests.allocator.test_decide import running
-from tests.cli.test_explained import lines
+from tests.console.why.test_explanation import lines
 from tests.whatif.explain.asking import KEY, why
 
 

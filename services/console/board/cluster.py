@@ -1,0 +1,178 @@
+"""One node as its last `CapacityChanged` has it, and the sum of all nodes: pure.
+
+Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by
+job) or `others`, and the rest is free: allocatable = ours + others + free, as the monitor counts
+(free is never below zero, so that a node on which more is requested than it has shows more held
+than allocatable).
+
+What grows for ever, kept short: points in time, thinned and never invented. Pure.
+
+A series that is full loses about half of its points, those that lie close to others, so that what
+stays is spread evenly over the whole time. What stays is as it was said; nothing is averaged and
+nothing put between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from services.allocator.placement.amounts import NO_MORE, add, subtract, total_of
+from shared.kube import eviction
+from shared.messages import CapacityChanged, OwnPod, Resources
+
+DIGITS = 6
+"""Behind the point; sums that are told again and again would drift otherwise."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are going;
+    `closed`: why it takes no new pods, empty where it does.
+    """
+
+    name: str
+    at_s: float
+    allocatable: Resources
+    free: Resources
+    others: Resources
+    load: dict[str, Resources] = {}
+    pods: tuple[OwnPod, ...] = ()
+    closed: str = ""
+
+    @property
+    def ours(self) -> Resources:
+        return rounded(total_of(self.load.values()))
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may
+    go; `used`: measured use of our tasks, as each job last reported it.
+    """
+
+    at_s: float = 0.0
+    nodes: int = 0
+    allocatable: float = 0.0
+    ours: float = 0.0
+    others: float = 0.0
+    free: float = 0.0
+    closed: float = 0.0
+    used: float = 0.0
+    allocatable_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    free_gib: float = 0.0
+    used_gib: float = 0.0
+
+
+def node_of(fact: CapacityChanged, at_s: float) -> Node:
+    load = _load(fact.own)
+    return Node(
+        name=fact.node,
+        at_s=at_s,
+        allocatable=fact.allocatable,
+        free=fact.free,
+        others=rounded(subtract(subtract(fact.allocatable, fact.free), total_of(load.values()))),
+        load=load,
+        pods=fact.own,
+        closed=closed(fact),
+    )
+
+
+def closed(fact: CapacityChanged) -> str:
+    if not fact.ready:
+        return "not ready"
+    if why := eviction.leaving_reason(fact.schedulable, fact.taints):
+        return "cordoned" if not fact.schedulable else f"leaving ({why})"
+    return ""
+
+
+def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
+    load: dict[str, Resources] = {}
+    for pod in pods:
+        key = f"{pod.namespace}.{pod.job}"
+        load[key] = add(load.get(key, NO_MORE), pod.resources)
+    return {key: rounded(held) for key, held in load.items()}
+
+
+def rounded(of: Resources) -> Resources:
+    return Resources(cpu=round(of.cpu, DIGITS), memory_gib=round(of.memory_gib, DIGITS), gpu=of.gpu)
+
+
+def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
+    """The sum after one node has changed."""
+    sums = {name: getattr(totals, name) for name in ("nodes", *SUMS)}
+    for node, sign in ((gone, -1), (come, 1)):
+        for name, amount in _parts(node).items() if node else ():
+            sums[name] += sign * amount
+    return msgspec.structs.replace(
+        totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()}
+    )
+
+
+HELD = ("allocatable", "ours", "others", "free")
+SUMS = (*HELD, *(f"{name}_gib" for name in HELD), "closed")
+
+
+def _parts(node: Node) -> dict[str, float]:
+    held: dict[str, Resources] = {name: getattr(node, name) for name in HELD}
+    return {
+        "nodes": 1,
+        **{name: amount.cpu for name, amount in held.items()},
+        **{f"{name}_gib": amount.memory_gib for name, amount in held.items()},
+        "closed": node.free.cpu if node.closed else 0.0,
+    }
+
+
+MOST = 512
+"""Points of a series."""
+
+
+class Timed(Protocol):
+    @property
+    def at_s(self) -> float: ...
+
+
+P = TypeVar("P", bound=Timed)
+T = TypeVar("T")
+
+
+def added(points: tuple[P, ...], point: P, most: int = MOST) -> tuple[P, ...]:
+    """With one more at its end; where that is too many, thinned to at most `most / 2 + 2`."""
+    longer = (*points, point)
+    return longer if len(longer) <= most else thinned(longer, most)
+
+
+def thinned(points: tuple[P, ...], most: int) -> tuple[P, ...]:
+    """The first, the last, and of those between such as are more than 2 / `most` of the whole time
+    apart.
+    """
+    gap = 2 * (points[-1].at_s - points[0].at_s) / most
+    kept = [points[0]]
+    for point in points[1:-1]:
+        if point.at_s - kept[-1].at_s > gap:
+            kept.append(point)
+    return (*kept, points[-1])
+
+
+def newest(things: tuple[T, ...], thing: T, most: int) -> tuple[T, ...]:
+    """With one more, the newest of them."""
+    return (*things[-most + 1 :], thing) if len(things) >= most else (*things, thing)
+
+
+def come(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
+    """What came at the end since then; None where it was thinned meanwhile, or is another
+    series.
+    """
+    if not before:
+        return after
+    same = (
+        len(after) >= len(before) and after[len(before) - 1] is before[-1] and after[0] is before[0]
+    )
+    return after[len(before) :] if same else None
+
+
+def at(points: Sequence[P], at_s: float) -> P | None:
+    """The last point up to a time: what a series of steps was then."""
+    return next((point for point in reversed(points) if point.at_s <= at_s), None)

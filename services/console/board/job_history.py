@@ -1,0 +1,488 @@
+"""What a job that starts waits for, as its pods and its first generation tell of themselves: pure.
+
+    AllocationDecided      these pods are to be              TaskStarted, TaskReady   one runs, one stands ready
+    ClusterSpecPublished   the chief builds and traces       GenerationPrepared       one task is prepared
+    HandOverOrdered        the generation is to begin        TrainingResumed          it has made its first update
+
+Facts and orders come in separate streams: a pod may be heard of before it is heard that it is to
+be.
+
+One job from its acceptance to its end, as the bus tells of it: pure.
+
+Beside the view that `weir jobs` shows it has what happened over time: every decision with its
+reason, the alternatives that lost, what it foresaw (`gain_s`, `cost_s`); every generation that
+trained, with its pause in phases and its first and last report; reports and cores held, as thinned
+series; and sums that no thinning touches (core-seconds, pauses, examples that were applied and
+lost).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.job_views import TRAINS, JobView
+from services.console.board import cluster
+from services.whatif.event_log import LogEntry
+from services.whatif.explain.explanation import Holding, tasks_held
+from shared.messages import (
+    AllocationDecided,
+    Alternative,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    JobMessage,
+    JobRequested,
+    Message,
+    Phases,
+    ProgressReported,
+    Resources,
+    TaskExited,
+    TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
+from shared.text import format_count
+
+Names = frozenset[str]
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Names of pods; `chief` is among `wanted`. `prepared`, `published` and `ordered` are of the
+    newest generation that said so.
+    """
+
+    generation: int = 0
+    wanted: Names = frozenset()
+    chief: str = ""
+    running: Names = frozenset()
+    ready: Names = frozenset()
+    published: int = 0
+    prepared: tuple[int, Names] = (0, frozenset())
+    ordered: int = 0
+
+
+def heard(known: Beginning, said: Message) -> Beginning:
+    """After one more message of the job."""
+    return OF_BEGINNING[type(said)](known, said) if type(said) in OF_BEGINNING else known
+
+
+def _decided(known: Beginning, said: AllocationDecided) -> Beginning:
+    if said.generation < known.generation:
+        return known
+    pods = {task.pod(said.job): task.role for task in said.tasks}
+    chief = next((pod for pod, role in pods.items() if role == "chief"), "")
+    return replace(known, generation=said.generation, wanted=frozenset(pods), chief=chief)
+
+
+def _started(known: Beginning, said: TaskStarted) -> Beginning:
+    return replace(known, running=known.running | {said.pod})
+
+
+def _ready(known: Beginning, said: TaskReady) -> Beginning:
+    return replace(known, running=known.running | {said.pod}, ready=known.ready | {said.pod})
+
+
+def _exited(known: Beginning, said: TaskExited) -> Beginning:
+    return replace(known, running=known.running - {said.pod}, ready=known.ready - {said.pod})
+
+
+def _published(known: Beginning, said: ClusterSpecPublished) -> Beginning:
+    return replace(known, published=max(known.published, said.generation))
+
+
+def _prepared(known: Beginning, said: GenerationPrepared) -> Beginning:
+    newest, pods = known.prepared
+    if said.error is not None or said.generation < newest:
+        return known
+    return replace(
+        known,
+        prepared=(said.generation, {*pods, said.pod} if said.generation == newest else {said.pod}),
+    )
+
+
+def _ordered(known: Beginning, said: HandOverOrdered) -> Beginning:
+    return replace(known, ordered=max(known.ordered, said.generation))
+
+
+OF_BEGINNING: dict[type[Message], Callable[[Beginning, Any], Beginning]] = {
+    AllocationDecided: _decided,
+    TaskStarted: _started,
+    TaskReady: _ready,
+    TaskExited: _exited,
+    ClusterSpecPublished: _published,
+    GenerationPrepared: _prepared,
+    HandOverOrdered: _ordered,
+}
+
+
+# ---------------------------------------------------------------- in words
+
+
+def shown(view: JobView, known: Beginning | None) -> JobView:
+    """While it starts, what it waits for is why it has nothing yet; None: its first messages are
+    not known.
+    """
+    return (
+        replace(view, why=awaited(known))
+        if view.phase == "Starting" and known and known.wanted
+        else view
+    )
+
+
+def awaited(known: Beginning) -> str:
+    """The first of these steps that is not done."""
+    number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
+    if known.wanted - known.ready:
+        running, ready = (len(known.wanted & there) for there in (known.running, known.ready))
+        return f"waits for {pods}: {running} of {number} run, {ready} ready"
+    if known.published < known.generation:
+        return f"all {pods} are ready; waits for its cluster spec"
+    if known.ordered >= known.generation:
+        return "all is prepared; waits for its first update"
+    newest, prepared = known.prepared
+    done = known.wanted & prepared if newest == known.generation else frozenset()
+    if known.chief in done:
+        return f"waits for tasks: {len(done)} of {number} prepared"
+    return f"all {pods} are ready; the chief connects, builds the model and traces a step"
+
+
+DECISIONS_KEPT = 128
+STRETCHES_KEPT = 256
+MARKS_KEPT = 128
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was decided and why; `gain_s` and `cost_s` are what it foresaw, seconds saved and
+    seconds paused. `event`: the fact that led to it, where it was still at hand; `cause` is its id.
+    `abandoned`: why it did not come to be.
+    """
+
+    at_s: float
+    job: str
+    namespace: str
+    uid: int
+    revision: int
+    gives: Holding
+    reason: str
+    alternatives: tuple[Alternative, ...] = ()
+    gain_s: float = 0.0
+    cost_s: float = 0.0
+    cause: str = "-"
+    event: LogEntry | None = None
+    abandoned: str = ""
+
+    @property
+    def generation(self) -> int:
+        return self.gives.generation
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the
+    report before; `memory_gib`: what they have resident; None: not measured.
+    """
+
+    at_s: float
+    generation: int
+    step: int
+    epoch: int
+    samples: int
+    samples_per_second: float
+    loss: float | None = None
+    cpu: float | None = None
+    memory_gib: float | None = None
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of
+    how long a stand-still it is the end; `off_s`: for how long the whole cluster was off beside.
+    `lost`: examples that had been applied and were not in the checkpoint that it went on from.
+    `gives`: what was decided; None where that was too long ago.
+    """
+
+    generation: int
+    resumed_s: float
+    previous: int | None = None
+    gives: Holding | None = None
+    pause_s: float | None = None
+    off_s: float = 0.0
+    phases: Phases = Phases()
+    learning_rate: float | None = None
+    lost: int = 0
+    first: Report | None = None
+    last: Report | None = None
+    ended_s: float | None = None
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """From then on the job's pods held so many cores and GiB: requests, as the nodes' facts have
+    them.
+    """
+
+    at_s: float
+    cpu: float
+    memory_gib: float = 0.0
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the
+    last change of what is held; `used_core_s`: core-seconds used, of which reports tell. `marks`:
+    what went wrong or was given up, as it was said. `beginning`: None where the log does not tell
+    it any more.
+    """
+
+    uid: int
+    request: JobRequested
+    asked_s: float
+    view: JobView
+    decisions: tuple[Decision, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+    reports: tuple[Report, ...] = ()
+    held: tuple[Held, ...] = ()
+    marks: tuple[LogEntry, ...] = ()
+    applied: int = 0
+    core_s: float = 0.0
+    used_core_s: float = 0.0
+    paused_s: float = 0.0
+    off_s: float = 0.0
+    lost: int = 0
+    saves: int = 0
+    save_cost_s: float = 0.0
+    finished: JobFinished | None = None
+    beginning: Beginning | None = Beginning()
+
+    @property
+    def key(self) -> str:
+        return self.request.key()
+
+    @property
+    def runs(self) -> Stretch | None:
+        """The generation that trains, or was the last to."""
+        return self.stretches[-1] if self.stretches else None
+
+    @property
+    def using(self) -> Resources:
+        """As last reported; nothing while it does not train."""
+        if not self.reports or self.finished is not None or self.view.phase not in TRAINS:
+            return Resources()
+        return Resources(
+            cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0
+        )
+
+    @property
+    def holding(self) -> Resources:
+        """What its pods hold now."""
+        return (
+            Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib)
+            if self.held
+            else Resources()
+        )
+
+    @property
+    def held_cpu(self) -> float:
+        """Cores."""
+        return self.held[-1].cpu if self.held else 0.0
+
+
+def heard_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> Story:
+    """The story after one more message of its job; the same, where that is an old one. `event`: a
+    decision's cause.
+    """
+    said = told.message
+    if not isinstance(said, JobMessage) or said.uid != story.uid:
+        return story
+    if story.beginning and (begins := heard(story.beginning, said)) is not story.beginning:
+        story = replace(story, beginning=begins)
+    if type(said) not in OF_STORY:
+        return story
+    if isinstance(said, AllocationDecided):
+        return _decided_story(story, said, told.at_s, event)
+    story = OF_STORY[type(said)](story, said, told.at_s)
+    return (
+        replace(story, marks=cluster.newest(story.marks, told, MARKS_KEPT))
+        if isinstance(said, MARKS)
+        else story
+    )
+
+
+def holds(story: Story, held: Resources, at_s: float) -> Story:
+    """Its pods hold so much from now on."""
+    if (held.cpu, held.memory_gib) == (story.holding.cpu, story.holding.memory_gib):
+        return story
+    since_s = story.held[-1].at_s if story.held else at_s
+    core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
+    return replace(
+        story, core_s=core_s, held=cluster.added(story.held, Held(at_s, held.cpu, held.memory_gib))
+    )
+
+
+# ---------------------------------------------------------------- decided, and what came of it
+
+
+def _decided_story(
+    story: Story, said: AllocationDecided, at_s: float, event: LogEntry | None
+) -> Story:
+    if story.decisions and said.revision <= story.decisions[-1].revision:
+        return story
+    made = Decision(
+        at_s=at_s,
+        job=said.job,
+        namespace=said.namespace,
+        uid=said.uid,
+        revision=said.revision,
+        gives=tasks_held(said),
+        reason=said.reason,
+        alternatives=said.alternatives,
+        gain_s=said.gain_s,
+        cost_s=said.cost_s,
+        cause=said.cause,
+        event=event,
+    )
+    decided = replace(story, decisions=cluster.newest(story.decisions, made, DECISIONS_KEPT))
+    return replace(decided, stretches=_sized(story.stretches, made))
+
+
+def _sized(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
+    """Facts and orders come in separate streams: a generation may resume before its decision is
+    heard.
+    """
+    if (
+        not stretches
+        or stretches[-1].gives is not None
+        or stretches[-1].generation != made.generation
+    ):
+        return stretches
+    return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
+
+
+def _abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:
+    gone = [d for d in story.decisions if d.generation == said.generation and not d.abandoned]
+    if story.runs and story.runs.generation >= said.generation:
+        return story
+    marked = {d.revision: replace(d, abandoned=said.reason) for d in gone}
+    return replace(story, decisions=tuple(marked.get(d.revision, d) for d in story.decisions))
+
+
+def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
+    before = story.runs
+    if before and said.generation <= before.generation:
+        return story
+    pause_s, lost = said.pause_s or 0.0, max(story.applied - said.samples, 0)
+    begun = Stretch(
+        generation=said.generation,
+        resumed_s=at_s,
+        previous=said.previous,
+        gives=next(
+            (d.gives for d in reversed(story.decisions) if d.generation == said.generation), None
+        ),
+        pause_s=said.pause_s,
+        off_s=said.off_s,
+        phases=said.phases,
+        learning_rate=said.learning_rate,
+        lost=lost,
+    )
+    ended = _closed(story, at_s - pause_s - said.off_s)
+    return replace(
+        ended,
+        stretches=cluster.newest(ended.stretches, begun, STRETCHES_KEPT),
+        applied=said.samples,
+        paused_s=story.paused_s + pause_s,
+        off_s=story.off_s + said.off_s,
+        lost=story.lost + lost,
+    )
+
+
+def _closed(story: Story, at_s: float) -> Story:
+    """The generation that trained does no more."""
+    runs = story.runs
+    if runs is None or runs.ended_s is not None:
+        return story
+    return replace(
+        story, stretches=(*story.stretches[:-1], replace(runs, ended_s=max(at_s, runs.resumed_s)))
+    )
+
+
+# ---------------------------------------------------------------- how far
+
+
+def _progress(story: Story, said: ProgressReported, at_s: float) -> Story:
+    runs, last = story.runs, story.reports[-1] if story.reports else None
+    stale = runs is not None and said.generation < runs.generation
+    if stale or (last and (said.generation, said.step) <= (last.generation, last.step)):
+        return story
+    report = _report(said, at_s)
+    since_s = (
+        last.at_s
+        if last and last.generation == said.generation
+        else runs.resumed_s
+        if runs
+        else at_s
+    )
+    return replace(
+        story,
+        reports=cluster.added(story.reports, report),
+        stretches=_reported(story.stretches, report),
+        applied=said.samples,
+        used_core_s=story.used_core_s + (report.cpu or 0.0) * max(at_s - since_s, 0.0),
+    )
+
+
+def _report(said: ProgressReported, at_s: float) -> Report:
+    return Report(
+        at_s=at_s,
+        generation=said.generation,
+        step=said.step,
+        epoch=said.epoch,
+        samples=said.samples,
+        samples_per_second=said.samples_per_second,
+        loss=said.loss,
+        cpu=round(sum(one.cpu for one in said.usage), 6) if said.usage else None,
+        memory_gib=round(sum(one.memory_gib for one in said.usage), 6) if said.usage else None,
+    )
+
+
+def _reported(stretches: tuple[Stretch, ...], report: Report) -> tuple[Stretch, ...]:
+    if not stretches or stretches[-1].generation != report.generation:
+        return stretches
+    runs = stretches[-1]
+    return (*stretches[:-1], replace(runs, first=runs.first or report, last=report))
+
+
+def _saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
+    stale = story.runs is not None and said.generation < story.runs.generation
+    applied = story.applied if stale else max(story.applied, said.samples)
+    return replace(
+        story, applied=applied, saves=story.saves + 1, save_cost_s=story.save_cost_s + said.cost_s
+    )
+
+
+def _finished(story: Story, said: JobFinished, at_s: float) -> Story:
+    return replace(_closed(story, at_s), finished=said)
+
+
+def _noted(story: Story, said: Message, at_s: float) -> Story:
+    return story
+
+
+OF_STORY: dict[type[Message], Callable[[Story, Any, float], Story]] = {
+    GenerationAbandoned: _abandoned,
+    TrainingResumed: _resumed,
+    ProgressReported: _progress,
+    CheckpointSaved: _saved,
+    CheckpointFailed: _noted,
+    CheckpointSkipped: _noted,
+    TaskLeaving: _noted,
+    TaskExited: _noted,
+    JobFinished: _finished,
+    AllocationDecided: _noted,
+}
+MARKS = (GenerationAbandoned, CheckpointFailed, CheckpointSkipped, TaskLeaving, TaskExited)

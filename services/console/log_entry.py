@@ -1,0 +1,118 @@
+"""One stored message, and where and when the server stored it: what people look at.
+
+The short name by which one stored message is asked for: its stream's letter, and its number
+there. Pure.
+
+`o12` is number 12 of the orders, `f345` of the facts, `d3` of the dead letters.
+
+Which subjects of each stream a person wants to see: pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.whatif.event_log import LogEntry
+from shared.bus.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
+from shared.messages import DeadLetter, Message
+
+
+@dataclass(frozen=True)
+class Entry:
+    said: Message | DeadLetter
+    subject: str
+    stream: str
+    sequence: int
+    stored_s: float
+
+    @property
+    def told(self) -> LogEntry | None:
+        """As folds hear it; None: a dead letter, which nobody could read."""
+        said = self.said
+        return (
+            None
+            if isinstance(said, DeadLetter)
+            else LogEntry(self.stored_s, self.stream, self.sequence, said)
+        )
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        return self.stored_s, self.stream, self.sequence
+
+
+LETTERS = {"o": ORDERS, "f": FACTS, "d": DEAD}
+OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
+LONGEST_NUMBER = 18  # digits: what fits into the server's number
+
+
+def name_of(entry: Entry) -> str:
+    return f"{OF_STREAM[entry.stream]}{entry.sequence}"
+
+
+def place_of(text: str) -> tuple[str, int] | None:
+    """Stream and number; None where this is no such name."""
+    found = re.fullmatch(rf"([{''.join(LETTERS)}])([1-9]\d{{0,{LONGEST_NUMBER - 1}}})", text)
+    return (LETTERS[found[1]], int(found[2])) if found else None
+
+
+ANY = "*"
+AREAS = {
+    ORDERS: ("job", "allocation", "cluster"),
+    FACTS: ("task", "training", "capacity", "service"),
+}
+OF_NO_JOB = ("capacity", "service")
+REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume", "job.forget")
+"""May be said without a namespace: then it is the default one."""
+
+
+def filters(
+    stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()
+) -> list[str]:
+    """A consumer's filters on one stream: all of it, or what is about one job, or about a
+    namespace's jobs.
+
+    `kinds`: tags of messages; none: every kind. Of a stream that holds nothing of these kinds there
+    are no filters.
+    """
+    if job is None and namespace is None:
+        heads = (
+            _dead(kinds)
+            if stream == DEAD
+            else [f"{PREFIX}.{kind}" for kind in _kinds(stream, kinds)]
+        )
+        return [f"{head}.>" for head in heads]
+    tail = f"{namespace or ANY}.{job or ANY}"
+    if stream == DEAD:
+        return [
+            f"{DeadLetter.PREFIX}.{PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)
+        ]
+    return [f"{PREFIX}.{kind}.{tail}" for kind in _of_jobs(stream, kinds)] + _short(
+        stream, job, namespace, kinds
+    )
+
+
+def _kinds(stream: str, kinds: Sequence[str]) -> Sequence[str]:
+    """Of this stream; whole areas, where no kind is named."""
+    return (
+        [kind for kind in kinds if kind.partition(".")[0] in AREAS[stream]]
+        if kinds
+        else AREAS[stream]
+    )
+
+
+def _of_jobs(stream: str, kinds: Sequence[str]) -> list[str]:
+    """As two tokens each, and none that is about nodes or services."""
+    named = [kind if "." in kind else f"{kind}.{ANY}" for kind in _kinds(stream, kinds)]
+    return [kind for kind in named if kind.partition(".")[0] not in OF_NO_JOB]
+
+
+def _dead(kinds: Sequence[str]) -> list[str]:
+    return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}" for kind in kinds] or [DeadLetter.PREFIX]
+
+
+def _short(stream: str, job: str | None, namespace: str | None, kinds: Sequence[str]) -> list[str]:
+    if stream != ORDERS or namespace not in (None, "default"):
+        return []
+    return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS if tag in (kinds or BY_TAG)]

@@ -1,0 +1,403 @@
+"""A board's parts as plain rows, for a browser. Pure.
+
+Times are seconds since 1970, amounts of CPU cores, of memory (`*_gib`) GiB, speeds examples a
+second. Nothing is computed here that `services/board` has not computed: rows choose and name.
+
+One job's story as a browser draws it on a time axis, and of it only what is new. Pure.
+
+What a browser is sent: what it has not been told yet. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from services.console.board import cluster, figures
+from services.console.board.board import Board
+from services.console.board.cluster import Node, Totals
+from services.console.board.figures import Stack, changes
+from services.console.board.job_history import Decision, Report, Story, Stretch
+from services.console.text.sentences import sentence
+from shared.messages import Alternative, Phases
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One part; what is empty is left out."""
+
+
+class NodeRow(Row, frozen=True, kw_only=True):
+    """`load`: cores by job; `others`: cores of somebody else's pods; `ours_gib`: what all jobs
+    hold.
+    """
+
+    name: str
+    at_s: float
+    cpu: float
+    memory_gib: float
+    gpu: int = 0
+    free: float = 0.0
+    free_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    others: float = 0.0
+    load: dict[str, float] = {}
+    closed: str = ""
+
+
+class JobRow(Row, frozen=True, kw_only=True):
+    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long
+    it takes still. `pauses`: how many, `paused_s`: all together, and `pause_s`: the last; table and
+    timeline show these. `metrics`: what its evaluation said at the end; `loss` is that of
+    training.
+    """
+
+    key: str
+    job: str
+    namespace: str
+    uid: int
+    phase: str
+    policy: str = ""
+    priority: int = 0
+    ps: int = 0
+    workers: int = 0
+    wanted_ps: int = 0
+    wanted_workers: int = 0
+    batch: int = 0
+    generation: int = 0
+    step: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    samples: int = 0
+    total: int = 0
+    share: float | None = None
+    left_s: float | None = None
+    speed: float = 0.0
+    loss: float | None = None
+    losses: list[float] = []
+    held: float = 0.0
+    used: float = 0.0
+    held_gib: float = 0.0
+    used_gib: float = 0.0
+    pause_s: float | None = None
+    pauses: int = 0
+    paused_s: float = 0.0
+    why: str = ""
+    asked_s: float = 0.0
+    finished_s: float = 0.0
+    metrics: dict[str, float] = {}
+
+
+class DecisionRow(Row, frozen=True, kw_only=True):
+    """`event`: the fact that led to it, as a sentence."""
+
+    at_s: float
+    key: str
+    uid: int
+    revision: int
+    generation: int
+    ps: int
+    workers: int
+    batch: int
+    cpu: float
+    reason: str
+    nodes: dict[str, tuple[str, ...]] = {}
+    alternatives: tuple[Alternative, ...] = ()
+    gain_s: float = 0.0
+    cost_s: float = 0.0
+    event: str = ""
+    abandoned: str = ""
+
+
+class TotalsRow(Row, frozen=True, kw_only=True):
+    nodes: int = 0
+    allocatable: float = 0.0
+    ours: float = 0.0
+    others: float = 0.0
+    free: float = 0.0
+    closed: float = 0.0
+    used: float = 0.0
+    allocatable_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    free_gib: float = 0.0
+    used_gib: float = 0.0
+    held_share: float | None = None
+    used_share: float | None = None
+    held_gib_share: float | None = None
+    used_gib_share: float | None = None
+
+
+def node_row(node: Node) -> NodeRow:
+    return NodeRow(
+        name=node.name,
+        at_s=node.at_s,
+        cpu=node.allocatable.cpu,
+        memory_gib=node.allocatable.memory_gib,
+        gpu=node.allocatable.gpu,
+        free=node.free.cpu,
+        free_gib=node.free.memory_gib,
+        ours_gib=node.ours.memory_gib,
+        others_gib=node.others.memory_gib,
+        others=node.others.cpu,
+        load={key: held.cpu for key, held in node.load.items()},
+        closed=node.closed,
+    )
+
+
+def totals_row(totals: Totals) -> TotalsRow:
+    sums = {
+        name: getattr(totals, name) for name in TotalsRow.__struct_fields__ if hasattr(totals, name)
+    }
+    return TotalsRow(
+        **sums,
+        held_share=figures.utilisation(totals),
+        used_share=figures.use(totals),
+        held_gib_share=figures.memory_share(totals),
+        used_gib_share=figures.memory_use(totals),
+    )
+
+
+def job_row(story: Story) -> JobRow:
+    view = story.view
+    return JobRow(
+        key=story.key,
+        job=view.job,
+        namespace=view.namespace,
+        uid=story.uid,
+        phase=view.shown_phase,
+        policy=story.request.policy or "",
+        priority=story.request.priority,
+        ps=view.ps,
+        workers=view.workers,
+        wanted_ps=view.wanted_ps,
+        wanted_workers=view.wanted_workers,
+        batch=view.batch,
+        generation=view.generation,
+        step=view.step,
+        epoch=view.epoch,
+        epochs=story.request.epochs,
+        samples=view.samples,
+        total=view.total_samples,
+        share=figures.share(view),
+        left_s=figures.left_s(view),
+        speed=view.samples_per_second,
+        loss=view.loss,
+        losses=figures.losses(story),
+        held=story.held_cpu,
+        used=story.using.cpu,
+        held_gib=story.holding.memory_gib,
+        used_gib=story.using.memory_gib,
+        pause_s=figures.last_pause_s(story),
+        pauses=len(figures.pauses_s(story)),
+        paused_s=story.paused_s,
+        why=view.why or view.reason,
+        asked_s=story.asked_s,
+        finished_s=view.finished_s,
+        metrics=view.metrics,
+    )
+
+
+def decision_row(decision: Decision) -> DecisionRow:
+    gives, event = decision.gives, decision.event
+    return DecisionRow(
+        at_s=decision.at_s,
+        key=f"{decision.namespace}.{decision.job}",
+        uid=decision.uid,
+        revision=decision.revision,
+        generation=gives.generation,
+        ps=gives.ps,
+        workers=gives.workers,
+        batch=gives.batch,
+        cpu=gives.cpu,
+        nodes=gives.nodes,
+        reason=decision.reason,
+        alternatives=decision.alternatives,
+        gain_s=decision.gain_s,
+        cost_s=decision.cost_s,
+        event=f"{event.message.key().replace('.', '/', 1)} {sentence(event.message)}"
+        if event
+        else "",
+        abandoned=decision.abandoned,
+    )
+
+
+T = TypeVar("T")
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Points of a series; `fresh`: all of it, else what came at its end."""
+
+    fresh: bool = False
+    rows: list[tuple[Any, ...]] = []
+
+
+class StretchRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A generation that trained, and the pause before it. `speed`: mean between its first and its
+    last report.
+    """
+
+    generation: int
+    resumed_s: float
+    ended_s: float | None = None
+    ps: int | None = None
+    workers: int | None = None
+    batch: int | None = None
+    pause_s: float | None = None
+    phases: Phases = Phases()
+    lost: int = 0
+    speed: float | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What came of a decision: see `services/console/board/figures.py`. Speeds in examples a second."""
+
+    revision: int
+    reaction_s: float | None = None
+    pause_s: float | None = None
+    slowed_s: float | None = None
+    speed_before: float | None = None
+    speed_after: float | None = None
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """`reports`: (time, examples a second, loss, cores used, generation, examples applied); `held`:
+    (time, cores); `marks`: (time, sentence). What is None has not changed since it was sent.
+    """
+
+    key: str
+    uid: int
+    reports: Rows
+    held: Rows
+    cpu_hours: float
+    used_cpu_hours: float
+    off_s: float = 0.0
+    lost: int
+    saves: int
+    save_cost_s: float
+    stretches: list[StretchRow] | None = None
+    decisions: list[DecisionRow] | None = None
+    outcomes: list[Outcome] | None = None
+    marks: list[tuple[float, str]] | None = None
+
+
+def detail(before: Story | None, after: Story, now_s: float) -> Detail:
+    """`before`: what this browser has of it already."""
+    old = before if before and before.uid == after.uid else None
+    decided = old is None or old.decisions is not after.decisions
+    moved = decided or old is None or old.stretches is not after.stretches
+    return Detail(
+        key=after.key,
+        uid=after.uid,
+        reports=_rows(old.reports if old else None, after.reports, _report),
+        held=_rows(old.held if old else None, after.held, lambda held: (held.at_s, held.cpu)),
+        cpu_hours=figures.cpu_hours(after, now_s),
+        used_cpu_hours=after.used_core_s / figures.HOUR_S,
+        off_s=after.off_s,
+        lost=after.lost,
+        saves=after.saves,
+        save_cost_s=after.save_cost_s,
+        stretches=[*map(_stretch, after.stretches)] if moved else None,
+        decisions=[*map(decision_row, after.decisions)] if decided else None,
+        outcomes=_came(after) if moved else None,
+        marks=_marks(after) if old is None or old.marks is not after.marks else None,
+    )
+
+
+def _rows(before: Sequence[T] | None, after: Sequence[T], row: Any) -> Rows:
+    new = None if before is None else cluster.come(before, after)
+    return Rows(fresh=new is None, rows=[row(one) for one in (after if new is None else new)])
+
+
+def _report(report: Report) -> tuple[Any, ...]:
+    return (
+        report.at_s,
+        report.samples_per_second,
+        report.loss,
+        report.cpu,
+        report.generation,
+        report.samples,
+    )
+
+
+def _stretch(stretch: Stretch) -> StretchRow:
+    gives = stretch.gives
+    return StretchRow(
+        generation=stretch.generation,
+        resumed_s=stretch.resumed_s,
+        ended_s=stretch.ended_s,
+        ps=gives.ps if gives else None,
+        workers=gives.workers if gives else None,
+        batch=gives.batch if gives else None,
+        pause_s=stretch.pause_s,
+        phases=stretch.phases,
+        lost=stretch.lost,
+        speed=figures.speed(stretch),
+    )
+
+
+def _came(story: Story) -> list[Outcome]:
+    return [
+        Outcome(
+            revision=came.decision.revision,
+            reaction_s=came.reaction_s,
+            pause_s=came.pause_s,
+            slowed_s=came.slowed_s,
+            speed_before=came.before,
+            speed_after=came.after,
+        )
+        for came in figures.outcomes(story)
+        if came.resumed_s is not None
+    ]
+
+
+def _marks(story: Story) -> list[tuple[float, str]]:
+    return [(told.at_s, sentence(told.message)) for told in story.marks]
+
+
+class News(Row, frozen=True, kw_only=True):
+    """What a browser has not been told yet. `whole`: forget what was told before. `cut_s`: since
+    when we hear nothing of the bus; `at_s`: when the newest message was stored; `number`: of this
+    news, for one browser.
+    """
+
+    now_s: float
+    at_s: float
+    number: int
+    whole: bool = False
+    reading: bool = False
+    cut_s: float | None = None
+    totals: TotalsRow | None = None
+    nodes: list[NodeRow] = []
+    gone_nodes: tuple[str, ...] = ()
+    jobs: list[JobRow] = []
+    gone_jobs: tuple[str, ...] = ()
+    decisions: list[DecisionRow] = []
+    stack: Stack | None = None
+    detail: Detail | None = None
+
+
+def parts(before: Board | None, after: Board) -> dict[str, object]:
+    """The fields of `News` that tell what changed; with nothing before, everything."""
+    new = changes(before or Board(), after)
+    found: dict[str, object] = {
+        "nodes": [*map(node_row, new.nodes)],
+        "gone_nodes": new.gone_nodes,
+        "jobs": [*map(job_row, new.jobs)],
+        "gone_jobs": new.gone_jobs,
+        "decisions": [*map(decision_row, new.decisions)],
+    }
+    if before is None or after.totals is not before.totals:
+        found["totals"] = totals_row(after.totals)
+    return found
+
+
+def anew(before: Board | None, after: Board) -> bool:
+    """Whether a browser has to forget what it was told: nothing, or of streams that were made anew
+    since.
+    """
+    return before is None or any(
+        after.sequences.get(name, 0) < heard for name, heard in before.sequences.items()
+    )

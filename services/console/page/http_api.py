@@ -1,0 +1,174 @@
+"""Who may come in, and how what is sent is to be treated: HTTP around the page. Edge.
+
+Who answers on this machine only, answers this machine's names only (so that no site can have its
+own name point here), and no other site's page gets an answer to what it posts. A browser is told to
+load nothing from anywhere else.
+
+One browser, told again and again what is new to it: server-sent events. Edge.
+
+A browser that is slow is told less often and never falls behind: what it is told is always the
+difference between what it was told last and what is now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from services.console.board.board import Board
+from services.console.board.figures import Stack, stack
+from services.console.page import browser_updates
+from services.console.page.browser_updates import News, detail
+from services.console.page.watch import Watch
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+STATIC = Path(__file__).with_name("static")
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def guard(host: str) -> Middleware:
+    """`host`: on which we listen."""
+    local = host in LOOPBACK
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if local and _name(request.host) not in LOOPBACK:
+            raise web.HTTPForbidden(text="this page answers to this machine's own names only\n")
+        origin = request.headers.get("Origin")
+        if origin and urlsplit(origin).netloc != request.host:
+            raise web.HTTPForbidden(text="another site may not ask here\n")
+        return await handler(request)
+
+    return guarded
+
+
+def _name(host: str) -> str:
+    """Without the port; of IPv6 without the brackets."""
+    return urlsplit(f"//{host}").hostname or ""
+
+
+async def say_how_to_treat(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in SAFE.items():
+        response.headers.setdefault(name, value)
+
+
+def files() -> list[web.RouteDef]:
+    """Everything in `static/`, read once; `/` is the page itself."""
+    routes = [
+        web.get(f"/{path.name}", _file(path))
+        for path in sorted(STATIC.iterdir())
+        if path.suffix in TYPES
+    ]
+    return [web.get("/", _file(STATIC / "index.html")), *routes]
+
+
+def _file(path: Path) -> Handler:
+    body = path.read_bytes()
+
+    async def send(request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=TYPES[path.suffix], charset="utf-8")
+
+    return send
+
+
+BEAT_S = 1.0
+"""So often at least something is said, so that who hears nothing knows that he does."""
+STACK_S = 1.0
+"""Between two pictures of the whole cluster."""
+AGAIN_MS = 1000
+"""After so long a browser that has lost us tries again."""
+LONGEST_S = 366 * 86_400.0
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+
+@dataclass
+class Browser:
+    """What it looks at (`job`: `<namespace>.<job>`, `span_s`: of the cluster's picture), and what
+    it has been told.
+    """
+
+    job: str
+    span_s: float
+    told: Board | None = None
+    stacked_s: float = 0.0
+    number: int = 0
+    stack: Stack | None = field(default=None)
+
+    def news(self, watch: Watch, now_s: float) -> News:
+        board, before = watch.board, self.told
+        if browser_updates.anew(before, board):
+            before = None
+        self.number += 1
+        story = board.jobs.get(self.job)
+        known = before.jobs.get(self.job) if before else None
+        said = News(
+            now_s=now_s,
+            at_s=board.at_s,
+            number=self.number,
+            whole=before is None,
+            reading=not watch.caught_up,
+            cut_s=watch.cut_s,
+            stack=self._stack(board, now_s, watch.cut_s),
+            detail=detail(known, story, now_s) if story and story is not known else None,
+            **browser_updates.parts(before, board),  # type: ignore[arg-type]
+        )
+        self.told = board
+        return said
+
+    def _stack(self, board: Board, now_s: float, cut_s: float | None) -> Stack | None:
+        """Up to now; while we hear nothing, up to when we last did."""
+        if now_s - self.stacked_s < STACK_S:
+            return None
+        self.stacked_s = now_s
+        return stack(board, now_s - self.span_s, now_s if cut_s is None else cut_s)
+
+
+async def push(request: web.Request, watch: Watch, push_s: float) -> web.StreamResponse:
+    """Until the browser leaves. `push_s`: shortest time between two pieces of news."""
+    browser = Browser(request.query.get("job", ""), _span(request.query.get("span", "")))
+    response = web.StreamResponse(headers=HEADERS)
+    await response.prepare(request)
+    await response.write(b"retry: %d\n\n" % AGAIN_MS)
+    with suppress(ConnectionError):
+        while True:
+            turned = watch.turned
+            body = msgspec.json.encode(browser.news(watch, time.time()))
+            await response.write(b"data: " + body + b"\n\n")
+            await asyncio.sleep(push_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(turned.wait(), BEAT_S - min(push_s, BEAT_S / 2))
+    return response
+
+
+def _span(text: str) -> float:
+    """Seconds; an hour where nothing else that can be read is said."""
+    try:
+        return min(max(float(text), 1.0), LONGEST_S)
+    except ValueError:
+        return 3600.0

@@ -1,0 +1,238 @@
+"""One stored message as one line: when, its name, what, whose, the numbers one looks for, and a
+sentence. Pure.
+
+For people: columns, with colours where the terminal has them; at a terminal fewer of them, and a
+long sentence goes on below its own beginning. For programs: one JSON object, the message whole.
+
+Columns in front of a sentence, as one line; at a terminal the sentence goes on below its own
+beginning. Pure.
+
+One dead letter, as a line of a list and whole: pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from services.console.log_entry import Entry, name_of
+from services.console.text.sentences import sentence
+from shared.bus.subjects import BY_TAG, tag_of
+from shared.messages import (
+    CapacityChanged,
+    ChangeRejected,
+    CheckpointFailed,
+    CheckpointSkipped,
+    ClaimsChanged,
+    DeadLetter,
+    GenerationAbandoned,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    QuotaChanged,
+    ServiceTroubled,
+)
+from shared.text import headline, single_line
+
+DEAD = "dead.letter"
+STYLES = {
+    "job": "cyan",
+    "capacity": "blue",
+    "allocation": "magenta",
+    "cluster": "yellow",
+    "task": "white",
+}
+STYLES |= {"training": "green", "dead": "red", "service": "bright_black"}
+BAD = "bold red"
+BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
+AT_THE_ENDS = {"uid": "uid", **BETWEEN}
+WIDTHS = (19, 6, 20, 18, 22)  # time, name, fact, whose, numbers
+CLOCK = 8
+LONGEST_FACT = max(map(len, BY_TAG))
+WHOSE = 14
+
+
+def line(entry: Entry, zone: tzinfo | None) -> Text:
+    """Never folded. `zone` None: that of this machine."""
+    day, clock = when(entry.stored_s, zone)
+    columns = (
+        f"{day} {clock}",
+        name_of(entry),
+        fact(entry.said),
+        whose(entry.said),
+        numbers(entry),
+    )
+    styles = ("dim", "dim", style(entry.said), "bold", "dim")
+    return beside([*zip(columns, WIDTHS, styles, strict=True)], told(entry), None)
+
+
+def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
+    """For a terminal of so many columns, on which the day stands above."""
+    return beside(
+        [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], told(entry), width
+    )
+
+
+def cells(entry: Entry) -> list[Cell]:
+    """Its name, what it is, and whose."""
+    name = (name_of(entry), WIDTHS[1], "dim")
+    return [
+        name,
+        (fact(entry.said), LONGEST_FACT, style(entry.said)),
+        (whose(entry.said), WHOSE, "bold"),
+    ]
+
+
+def told(entry: Entry) -> Text:
+    return Text(sentence(entry.said), BAD if bad(entry.said) else "")
+
+
+def document(entry: Entry) -> str:
+    """One JSON object."""
+    return msgspec.json.encode(parts(entry)).decode()
+
+
+def parts(entry: Entry) -> dict[str, Any]:
+    """`event`: its name, for `weir why`; `id`: the same said twice has it twice."""
+    return {
+        "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
+        "event": name_of(entry),
+        "fact": fact(entry.said),
+        "stream": entry.stream,
+        "sequence": entry.sequence,
+        "subject": entry.subject,
+        "id": entry.said.id() if isinstance(entry.said, Message) else None,
+        "sentence": sentence(entry.said),
+        "message": entry.said,
+    }
+
+
+def fact(said: Message | DeadLetter) -> str:
+    return DEAD if isinstance(said, DeadLetter) else tag_of(type(said))
+
+
+def whose(said: Message | DeadLetter) -> str:
+    """The node or the service, or the job: with its namespace where that is not the default one."""
+    if isinstance(said, CapacityChanged):
+        return said.node
+    if isinstance(said, QuotaChanged | ClaimsChanged):
+        return said.namespace
+    if isinstance(said, ServiceTroubled):
+        return said.service
+    job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")
+    return job if namespace == "default" else f"{namespace}/{job}"
+
+
+def numbers(entry: Entry) -> str:
+    """What one greps for: the uid at both ends of a job's life; revision, generation and step in
+    between.
+    """
+    if isinstance(entry.said, JobRequested):
+        return f"uid={entry.sequence}"
+    chosen = AT_THE_ENDS if fact(entry.said).startswith("job.") else BETWEEN
+    return " ".join(
+        f"{short}={value}"
+        for name, short in chosen.items()
+        if (value := getattr(entry.said, name, 0))
+    )
+
+
+def when(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
+    """The day, and the time of day."""
+    at = datetime.fromtimestamp(stored_s, UTC).astimezone(zone)
+    return f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}"
+
+
+def style(said: Message | DeadLetter) -> str:
+    return BAD if bad(said) else STYLES[fact(said).partition(".")[0]]
+
+
+def bad(said: Message | DeadLetter) -> bool:
+    """What somebody should look at."""
+    if isinstance(said, JobFinished):
+        return said.outcome == "failed"
+    if isinstance(said, ServiceTroubled):
+        return said.seconds is None
+    failures = (
+        JobRejected,
+        ChangeRejected,
+        GenerationAbandoned,
+        CheckpointFailed,
+        CheckpointSkipped,
+        DeadLetter,
+    )
+    return isinstance(said, failures) or bool(getattr(said, "error", None))
+
+
+Cell = tuple[str, int, str]
+"""Text, width in columns, style. What is wider pushes what follows to the right."""
+LEAST, INDENT = 24, 6
+"""With fewer columns than these beside its cells a sentence stands below them, so far from the
+left.
+"""
+
+
+def beside(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
+    """`width` of the terminal; None: one line, however long."""
+    front = Text.assemble(
+        *((f"{_padded(single_line(text), wide)} ", style) for text, wide, style in cells)
+    )
+    if width is None or sentence.cell_len <= width - front.cell_len:
+        return Text.assemble(front, sentence)
+    if width - front.cell_len >= LEAST:
+        return Text.assemble(front, _folded(sentence, width, front.cell_len))
+    front.rstrip()
+    return Text.assemble(front, "\n", " " * INDENT, _folded(sentence, width, INDENT))
+
+
+def _folded(sentence: Text, width: int, begins: int) -> Text:
+    lines = sentence.wrap(RULER, max(width - begins, LEAST))
+    for line in lines:
+        line.rstrip()
+    return Text(f"\n{' ' * begins}").join(lines)
+
+
+RULER = Console(width=1)
+"""Folding asks for one; the width is given each time."""
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+SHOWN = ("stream", "sequence", "said_by", "subject", "error", "body")
+
+
+def line_letter_line(number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None) -> Text:
+    """`number`: by which it is asked for. `zone` None: that of this machine."""
+    return Text.assemble(
+        (f"{number:>6} ", "bold"),
+        (f"{' '.join(when(stored_s, zone))} ", "dim"),
+        (f"{single_line(letter.subject)} ", "cyan"),
+        headline(letter.error),
+    )
+
+
+def whole(letter: DeadLetter) -> str:
+    """A line a field; the body last, as it was."""
+    return "\n".join(f"{name + ':':<10}{getattr(letter, name)}" for name in SHOWN)
+
+
+def document_letter_line(entry: Entry) -> str:
+    """One JSON object."""
+    assert isinstance(entry.said, DeadLetter)
+    fields: dict[str, Any] = msgspec.structs.asdict(entry.said)
+    return msgspec.json.encode(
+        {"letter": entry.sequence, "time": _iso(entry.stored_s), **fields}
+    ).decode()
+
+
+def _iso(stored_s: float) -> str:
+    return datetime.fromtimestamp(stored_s, UTC).isoformat()

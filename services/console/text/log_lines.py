@@ -1,0 +1,157 @@
+"""One line that a task printed, as a person reads it: pure.
+
+What services and trainers say is JSON, a line each: it becomes time, level, task, message and the
+other fields. What else there is, a library's words or the program's own, is shown as it is. Foreign
+text obeys nothing here: control characters are taken out.
+
+What TensorFlow repeats of a program's failure while it travels between tasks: pure.
+
+It stands a dozen times in a log, in the words of gRPC and between Weir's marks
+(`trainer/cause.py`). What is between the marks is shown the first time, and nothing else of it.
+Such an echo lasts until somebody else is known to speak.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from services.trainer import cause
+from shared.text import cut_middle, single_line
+
+LEVELS = {
+    "debug": "dim",
+    "info": "green",
+    "warning": "bold yellow",
+    "error": "bold red",
+    "critical": "bold red",
+}
+ROUTINE = ("debug", "info")
+STARTS = re.compile(
+    rb"I\d{4} |WARNING: All log messages before absl::|E\d{4} .*failed call to cuInit"
+    rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is invoked"
+)
+"""Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by
+itself.
+"""
+IN_FRONT = ("timestamp", "level", "event")
+KNOWN = ("service", "job", "settings", "exception")
+"""Besides: who asks knows the job, settings are many (`--json` has them), and an exception has
+lines of its own.
+"""
+LEVEL_WIDE = 7
+TASK_WIDE = 10
+EVENT_WIDE = 22
+VALUE_MOST = 400
+
+
+def routine(raw: bytes) -> bool:
+    """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it
+    who asks what a program printed. Warnings and errors of Weir are none of it.
+    """
+    said = _said(raw)
+    return said.get("level") in ROUTINE if said else bool(STARTS.match(raw))
+
+
+def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
+    """`zone` None: that of this machine."""
+    said = _said(raw)
+    if said is None:
+        yield Text(_clean(raw.decode("utf-8", "replace")))
+        return
+    level = single_line(str(said.get("level", "")))
+    yield Text.assemble(
+        (f"{_clock(said.get('timestamp'), zone)} ", "dim"),
+        (f"{level:<{LEVEL_WIDE}} ", LEVELS.get(level, "")),
+        (f"{task:<{TASK_WIDE}} ", "cyan"),
+        (f"{single_line(str(said['event'])):<{EVENT_WIDE}}", "bold"),
+        *(piece for name, value in _fields(said) for piece in ((f" {name}=", "dim"), value)),
+    )
+    for line in _traceback(said.get("exception")):
+        yield Text(f"    {line}", "red")
+
+
+def _said(raw: bytes) -> dict[str, Any] | None:
+    """None for what no service has said."""
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The generation first, for that is what one looks for; a field that is not known says
+    nothing.
+    """
+    for name in sorted(said, key=lambda name: (name != "generation", name)):
+        value = said[name]
+        if name not in (*IN_FRONT, *KNOWN) and value is not None:
+            text = single_line(
+                value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            )
+            yield single_line(name), cut_middle(text, VALUE_MOST, head=0.5, gap=" [...] ")
+
+
+def _traceback(exception: Any) -> Iterator[str]:
+    """As structlog tells it: each with its frames, the oldest first."""
+    if isinstance(exception, str):
+        yield from map(_clean, exception.splitlines())
+    for one in exception if isinstance(exception, list) else ():
+        frames = one.get("frames", ()) if isinstance(one, dict) else ()
+        for frame in frames if isinstance(frames, list) else ():
+            yield single_line(
+                f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
+            )
+        if isinstance(one, dict):
+            yield single_line(f"{one.get('exc_type')}: {one.get('exc_value')}")
+
+
+def _clock(stamp: Any, zone: tzinfo | None) -> str:
+    try:
+        return f"{datetime.fromisoformat(stamp).astimezone(zone):%H:%M:%S.%f}"[:-3]
+    except (TypeError, ValueError):
+        return " " * len("00:00:00.000")
+
+
+def _clean(text: str) -> str:
+    """Its spaces stay as they are."""
+    return "".join(c if c.isprintable() or c == "\t" else " " for c in text.rstrip("\r\n"))
+
+
+BEGINS, ENDS = cause.BEGINS.encode(), cause.ENDS.encode()
+ECHO = re.compile(
+    rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .* Truncated error message: "
+)
+OTHERS = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
+LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
+"""The same once more, on one line."""
+MORE = re.compile(
+    rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful op|derived err)"
+)
+"""Behind that: what else had waited for what failed, and from whom that was heard."""
+
+
+def once(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each line, or what is left of it without the marks; and whether it is to be shown."""
+    told: set[bytes] = set()
+    echoes = shows = ended = False
+    for line in lines:
+        begins, last = ECHO.match(line) or BEGINS in line, LAST.match(line)
+        ended = ended and bool(last or MORE.match(line))
+        if begins or OTHERS.match(line):
+            echoes, shows = bool(begins), False
+        says = line.rpartition(BEGINS)[2]
+        if says != line and not last and says not in told:
+            told.add(says)
+            shows = True
+        text, mark, _ = says.partition(ENDS)
+        shown = not (echoes or ended) or (shows and not last)
+        yield (line if not echoes else text + b"\n" * bool(mark)), shown
+        shows = shows and not mark
+        ended, echoes = ended or bool(echoes and last), echoes and not last

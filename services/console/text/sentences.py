@@ -1,0 +1,429 @@
+"""Every message as one sentence: pure. The subject of each sentence is the job (or node) named
+beside it.
+
+Foreign text (a program's traceback, a reason) is cut to its last line and cleaned of control
+characters.
+
+Why a job has no pods to show the log of, and where to look instead. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from services.allocator.job_views import ENDED, JobView
+from services.allocator.placement.shortage import describe_resources as amount
+from services.trainer import rate
+from shared.messages import (
+    CORDONED,
+    DELETED,
+    EVICTED,
+    SIGTERM,
+    TAINTED,
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    ChangeRejected,
+    ChangeRequested,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
+    ClaimsChanged,
+    ClusterSpecPublished,
+    DeadLetter,
+    ForgetRequested,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobAccepted,
+    JobChanged,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    ProgressReported,
+    QuotaChanged,
+    ResumeRequested,
+    Role,
+    ServiceTroubled,
+    Span,
+    SuspendRequested,
+    TaskExited,
+    TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
+from shared.text import (
+    format_count,
+    format_duration,
+    format_names,
+    headline,
+    last_line,
+    plural_form,
+    single_line,
+)
+
+
+def sentence(said: Message | DeadLetter) -> str:
+    return single_line(SENTENCES[type(said)](said))
+
+
+# ---------------------------------------------------------------- people and answers
+
+
+def _requested(m: JobRequested) -> str:
+    size = (
+        f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
+    )
+    return f"asks to train {m.program.name} for {format_count(m.epochs, 'epoch')} with {size}"
+
+
+def _cancel(m: CancelRequested) -> str:
+    return "is to stop and leave nothing behind"
+
+
+def _change(m: ChangeRequested) -> str:
+    priority = [] if m.priority is None else [f"priority {m.priority}"]
+    bounds = [
+        f"{each.min} to {each.max} {role}"
+        for role, each in (("ps", m.ps), ("workers", m.workers))
+        if each
+    ]
+    return f"is to have {' and '.join([*priority, *bounds]) or 'no change'}"
+
+
+def _suspend(m: SuspendRequested) -> str:
+    return "is to save, and to give back what it has"
+
+
+def _resume(m: ResumeRequested) -> str:
+    return "is to go on"
+
+
+def _forget(m: ForgetRequested) -> str:
+    return "is to be forgotten"
+
+
+def _changed(m: JobChanged) -> str:
+    how = "is suspended" if m.suspended else "may run"
+    bounds = (
+        f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {format_count(m.workers.max, 'worker')}"
+    )
+    return f"{how}, priority {m.priority}, {bounds}"
+
+
+def _unchanged(m: ChangeRejected) -> str:
+    return f"is not changed: {'; '.join(m.reasons)}"
+
+
+def _accepted(m: JobAccepted) -> str:
+    return f"is accepted as job {m.uid}, policy {m.request.policy or 'of the cluster'}"
+
+
+def _rejected(m: JobRejected) -> str:
+    return f"is refused: {'; '.join(m.reasons)}"
+
+
+# ---------------------------------------------------------------- what is free, what should run
+
+
+def _capacity(m: CapacityChanged) -> str:
+    if m.gone:
+        return "is gone"
+    closed = [
+        said
+        for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable))
+        if so
+    ]
+    ours = f", {format_count(len(m.own), 'pod')} of ours" if m.own else ""
+    return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+
+
+def _quota(m: QuotaChanged) -> str:
+    told = [
+        f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used"
+        for bound in m.bounds
+    ]
+    told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
+    return "; ".join(told) or "has no quota"
+
+
+def _claims(m: ClaimsChanged) -> str:
+    claims = [claim for placement in m.placements for claim in placement.claims]
+    return (
+        f"has {format_count(len(claims), 'claim')} bound to some nodes only"
+        if claims
+        else "has no claim bound to nodes"
+    )
+
+
+def _decided(m: AllocationDecided) -> str:
+    if not m.tasks:
+        return f"is to have no tasks: {m.reason}"
+    nodes = len({task.node for task in m.tasks})
+    has = f"{_roles(t.role for t in m.tasks)} on {format_count(nodes, 'node')}, batch {m.batch}"
+    return f"is to have {has}: {m.reason}{_rate(m)}"
+
+
+def _rate(m: AllocationDecided) -> str:
+    """Where it becomes another than the program's, and by which rules."""
+    asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
+    by_batch = rate.of_batch(asked.learning_rate, m.batch, asked.batch.start)
+    by_workers = rate.of_workers(asked.rate_with_workers, workers, asked.workers.start)
+    parts = (
+        (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
+        (
+            by_workers,
+            f"{asked.rate_with_workers}: {asked.workers.start} -> {format_count(workers, 'worker')}",
+        ),
+    )
+    rules = ", ".join(rule for changes, rule in parts if changes != 1.0)
+    share = by_batch * by_workers
+    return f"; learning rate 1 -> {share:.3g} of the program's ({rules})" if rules else ""
+
+
+# ---------------------------------------------------------------- making it so
+
+
+def _ready(m: TaskReady) -> str:
+    return f"{m.task()} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
+
+
+def _started(m: TaskStarted) -> str:
+    return f"{m.task()} runs on {m.node}"
+
+
+def _leaving(m: TaskLeaving) -> str:
+    cause, by = LEAVES.get(m.why, (m.why, MOVES))
+    told = f" ({headline(m.message)})" if m.message else ""
+    until = f", by {_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
+    return f"{m.task()} has to leave {m.node}{until}: {cause}{told}; {by}"
+
+
+MOVES = "it works on until another node has its place, and the chief saves in time"
+ENDS = "it works on until another node has its place or, where all of its job is told so, until the chief has saved"
+LEAVES = {
+    SIGTERM: ("it was told to end", ENDS),
+    EVICTED: ("Kubernetes evicts the pod", MOVES),
+    DELETED: ("somebody deletes the pod", MOVES),
+    CORDONED: (
+        "the node is cordoned",
+        "it moves when all fits elsewhere, and stays if that is taken back",
+    ),
+    TAINTED: ("the node is being taken away", MOVES),
+}
+"""Cause and remedy, by the reason."""
+
+
+def _exited(m: TaskExited) -> str:
+    code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
+    return (
+        f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
+    )
+
+
+def _spec(m: ClusterSpecPublished) -> str:
+    return f"generation {m.generation} is {_roles(t.role for t in m.tasks)}, batch {m.batch}{_after(m.previous)}"
+
+
+def _prepared(m: GenerationPrepared) -> str:
+    if m.error is not None:
+        return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
+    took = (
+        f" after {m.seconds:.1f} s" if m.seconds else ""
+    )  # a ps or worker only stands: there is nothing to measure
+    return f"{m.task()} is prepared for generation {m.generation}{took}"
+
+
+def _handover(m: HandOverOrdered) -> str:
+    if m.previous is None:
+        return f"generation {m.generation} is to begin"
+    return f"generation {m.previous} is to drain and generation {m.generation} to take over"
+
+
+def _abandoned(m: GenerationAbandoned) -> str:
+    meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} goes on"
+    return f"generation {m.generation} will not be: {headline(m.reason)}{meanwhile}"
+
+
+def _updated(m: TaskUpdated) -> str:
+    return f"{m.task()} has {amount(m.resources)} now, changed in place"
+
+
+# ---------------------------------------------------------------- it happens
+
+
+WAITED_LEAST_S = 1.0
+
+
+def _saved(m: CheckpointSaved) -> str:
+    final = ", and applies nothing more" if m.final else ""
+    stood = f", and held all training up: {m.stood}" if m.stood else ""
+    held = format_duration(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
+    paused = f", of which it held training up for {held}" if held else ""
+    waited = (
+        f"; the bus answered only after {format_duration(m.waited_s)}"
+        if m.waited_s >= WAITED_LEAST_S
+        else ""
+    )
+    took = format_duration(m.seconds, fine=True)
+    return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
+
+
+def _unsaved(m: CheckpointFailed) -> str:
+    given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
+    return (
+        f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
+    )
+
+
+def _skipped(m: CheckpointSkipped) -> str:
+    instead = f"{m.instead} is taken" if m.instead else "none is left, so it begins anew"
+    return f"generation {m.generation} does not go on from {m.path}: {m.cause}; {instead}"
+
+
+def _resumed(m: TrainingResumed) -> str:
+    at = "" if m.learning_rate is None else f", learning rate {m.learning_rate:.4g}"
+    if m.pause_s is None:
+        return f"generation {m.generation} trains, from step {m.step}{at}"
+    p = m.phases
+    off = f", off for {format_duration(m.off_s)} before" if m.off_s else ""
+    waiting = f"waiting until ready and traced {p.waiting_s(m.pause_s):.2f}"
+    made_way = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
+    phases = f"{made_way}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
+    pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
+    return f"generation {m.generation} trains on from step {m.step} {pause}{at}"
+
+
+def _progress(m: ProgressReported) -> str:
+    share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
+    loss = "" if m.loss is None else f", loss {m.loss:.4f}"
+    return f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
+
+
+def _finished(m: JobFinished) -> str:
+    metrics = "".join(f", {said}" for said in evaluated(m.metrics))
+    cause = headline(m.cause)
+    return f"{m.outcome} after {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
+
+
+def _troubled(m: ServiceTroubled) -> str:
+    lasted = "" if m.seconds is None else f", which is over after {m.seconds:.1f} s"
+    return f"{TROUBLES[m.what]}{lasted}: {headline(m.cause)}; {m.remedy}"
+
+
+TROUBLES = {
+    "no room": "a stream is full",
+    "bus away": "the bus was away",
+    "bus slow": "is too slow for the bus",
+    "kubernetes away": "Kubernetes cannot be read",
+    "began again": "began again",
+}
+"""By what it is."""
+
+
+def _dead(m: DeadLetter) -> str:
+    where = f"{m.subject} (sequence {m.sequence}, said by {m.said_by})"
+    return f"{where} could not be read: {m.error}; `weir dead-letters` shows it whole"
+
+
+# ---------------------------------------------------------------- words
+
+
+def _span(span: Span) -> str:
+    return str(span.start) if span.min == span.max else f"{span.start} ({span.min} to {span.max})"
+
+
+def _noun(span: Span, noun: str) -> str:
+    return noun if span.max == 1 else plural_form(noun)
+
+
+def _roles(roles: Iterable[Role]) -> str:
+    counts = Counter[str](roles)
+    return " + ".join(
+        format_count(counts[role], role) for role in ("chief", "ps", "worker") if counts[role]
+    )
+
+
+def _clock(point_s: float) -> str:
+    return datetime.fromtimestamp(point_s, UTC).strftime("%H:%M:%S UTC")
+
+
+def _because(text: str) -> str:
+    return f", {text}" if text else ""
+
+
+def _after(previous: int | None) -> str:
+    return "" if previous is None else f", after generation {previous}"
+
+
+SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
+    JobRequested: _requested,
+    CancelRequested: _cancel,
+    ChangeRequested: _change,
+    SuspendRequested: _suspend,
+    ResumeRequested: _resume,
+    ForgetRequested: _forget,
+    JobAccepted: _accepted,
+    JobRejected: _rejected,
+    JobChanged: _changed,
+    ChangeRejected: _unchanged,
+    CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
+    AllocationDecided: _decided,
+    TaskReady: _ready,
+    TaskStarted: _started,
+    TaskLeaving: _leaving,
+    TaskExited: _exited,
+    ClusterSpecPublished: _spec,
+    GenerationPrepared: _prepared,
+    HandOverOrdered: _handover,
+    GenerationAbandoned: _abandoned,
+    TaskUpdated: _updated,
+    CheckpointSaved: _saved,
+    CheckpointFailed: _unsaved,
+    CheckpointSkipped: _skipped,
+    TrainingResumed: _resumed,
+    ProgressReported: _progress,
+    JobFinished: _finished,
+    ServiceTroubled: _troubled,
+    DeadLetter: _dead,
+}
+
+ASK = "`weir submit FILE` asks for one"
+LISTED = 10
+"""So many jobs are named where the one that was meant is not there."""
+
+
+def absent(key: str, views: Mapping[str, JobView]) -> str:
+    """What to tell of the job `<namespace>.<job>`, from the views of all jobs."""
+    name, view = key.replace(".", "/"), views.get(key)
+    if view is None:
+        return f"there is no job {name}; {_listed(views)}"
+    if view.phase in ENDED.values():
+        more = f"`weir events -n {view.namespace} --job {view.job}` tells what happened, with --json its whole cause"
+        return f"job {name} is over ({view.phase.lower()}), and its logs went with its pods; {more}"
+    return f"job {name} has no pods yet: {view.why or view.reason or 'it is about to start'}"
+
+
+def _listed(views: Mapping[str, JobView]) -> str:
+    names = [key.replace(".", "/") for key in sorted(views)]
+    if not names:
+        return f"there are none; {ASK}"
+    return (
+        f"there are {format_names(names, LISTED)}{' (`weir jobs`)' if len(names) > LISTED else ''}"
+    )
+
+
+def evaluated(metrics: Mapping[str, float]) -> list[str]:
+    """What a program's `evaluation()` said at the end, named as such: the loss of training is
+    another number.
+    """
+    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return [f"evaluation: {told}"] if told else []

@@ -1,0 +1,137 @@
+"""What a browser is sent: every number is one that the bus has said, or that the board has made of
+it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.console.board import figures
+from services.console.board.board import begun
+from services.console.page import browser_updates
+from services.console.page.browser_updates import detail
+from services.console.page.http_api import Browser
+from shared.messages import AllocationDecided, CapacityChanged, ProgressReported
+from tests.console.board.builders import Log, decided, holding, progress
+from tests.console.board.test_board import JOB, running
+from tests.console.board.test_job_history import handed_over
+from tests.console.page import scene
+from tests.console.page.conftest import Still
+
+NOW_S = 1_700_000_000.0
+
+
+def test_a_node_s_row_is_its_last_fact() -> None:
+    last: dict[str, CapacityChanged] = {}
+    for told in scene.told(NOW_S):
+        if isinstance(told.message, CapacityChanged):
+            last[told.message.node] = told.message
+    shown = {
+        row.name: row for row in map(browser_updates.node_row, scene.board(NOW_S).nodes.values())
+    }
+
+    assert shown.keys() == last.keys()
+    for name, fact in last.items():
+        row, ours = shown[name], sum(pod.resources.cpu for pod in fact.own)
+        assert (row.cpu, row.free) == (fact.allocatable.cpu, fact.free.cpu)
+        assert abs(sum(row.load.values()) - ours) < 1e-9
+        assert abs(row.others - max(fact.allocatable.cpu - fact.free.cpu - ours, 0.0)) < 1e-9
+
+
+def test_a_job_s_row_is_its_last_report_and_its_last_decision() -> None:
+    reports: dict[str, ProgressReported] = {}
+    decisions: dict[str, AllocationDecided] = {}
+    for told in scene.told(NOW_S):
+        if isinstance(told.message, ProgressReported):
+            reports[told.message.key()] = told.message
+        if isinstance(told.message, AllocationDecided):
+            decisions[told.message.key()] = told.message
+    board = scene.board(NOW_S)
+    for row in map(browser_updates.job_row, board.jobs.values()):
+        report = reports[row.key]
+        if row.phase == "Running":
+            assert (row.samples, row.total, row.loss) == (
+                report.samples,
+                report.total_samples,
+                report.loss,
+            )
+            assert row.speed == report.samples_per_second
+            roles = [task.role for task in decisions[row.key].tasks]
+            if decisions[row.key].generation == row.generation:
+                assert (row.ps, row.workers) == (roles.count("ps"), roles.count("worker"))
+        assert row.share == figures.share(board.jobs[row.key].view)
+
+
+def test_points_on_the_time_axis_are_reports_at_the_time_of_their_storing() -> None:
+    said = {
+        (told.at_s, told.message.samples_per_second, told.message.loss)
+        for told in scene.told(NOW_S)
+        if isinstance(told.message, ProgressReported) and told.message.job == "digits"
+    }
+    story = scene.board(NOW_S).jobs["default.digits"]
+    points = detail(None, story, NOW_S).reports.rows
+
+    assert len(points) > 200 and {point[:3] for point in points} <= said
+
+
+def test_a_browser_that_puts_the_news_together_has_the_board() -> None:
+    log, browser = Log(), Browser(job=JOB, span_s=60.0)
+    jobs: dict[str, browser_updates.JobRow] = {}
+    nodes: dict[str, browser_updates.NodeRow] = {}
+    points: list[object] = []
+    for told in handed_over().told:
+        log.say(told.message)
+        news = browser.news(Still(log.board), log.now_s)  # type: ignore[arg-type]
+        jobs |= {row.key: row for row in news.jobs}
+        nodes |= {row.name: row for row in news.nodes}
+        if news.detail:
+            points = (
+                news.detail.reports.rows
+                if news.detail.reports.fresh
+                else points + news.detail.reports.rows
+            )
+
+    assert jobs == {key: browser_updates.job_row(story) for key, story in log.board.jobs.items()}
+    assert nodes == {name: browser_updates.node_row(node) for name, node in log.board.nodes.items()}
+    assert len(points) == len(log.board.jobs[JOB].reports) == 4
+
+
+def test_nothing_new_is_short() -> None:
+    browser, still = Browser(job=JOB, span_s=60.0), Still(running().board)
+    whole, beat = browser.news(still, 10.0), browser.news(still, 10.5)  # type: ignore[arg-type]
+
+    assert whole.whole and not beat.whole and beat.number == 2
+    assert len(msgspec.json.encode(beat)) < 100
+
+
+def test_only_what_changed_is_sent_again() -> None:
+    log, browser = running(), Browser(job="", span_s=60.0)
+    log.say(holding("n2"))
+    browser.news(Still(log.board), 10.0)  # type: ignore[arg-type]
+    news = browser.news(Still(log.say(progress(300))), 10.1)  # type: ignore[arg-type]
+
+    assert [row.key for row in news.jobs] == [JOB] and news.nodes == [] and news.decisions == []
+
+
+def test_a_decision_s_row_says_what_led_to_it_as_a_sentence() -> None:
+    log = running()
+    free = holding("n2")
+    log.say(free, decided(2, cause=free.id()))
+
+    assert browser_updates.decision_row(log.board.decisions[-1]).event.startswith("n2 has 8 cpu")
+
+
+def test_the_page_is_told_that_the_bus_is_away_and_that_it_is_still_read() -> None:
+    still = Still(begun())
+    still.cut_s, still.caught_up = 5.0, False  # type: ignore[assignment]
+    news = Browser(job="", span_s=60.0).news(still, 6.0)  # type: ignore[arg-type]
+
+    assert news.cut_s == 5.0 and news.reading
+
+
+def test_while_the_bus_is_away_nothing_is_drawn_beyond_what_was_heard() -> None:
+    still = Still(running().board)
+    still.cut_s = 9.0  # type: ignore[assignment]
+    news = Browser(job="", span_s=60.0).news(still, 50.0)  # type: ignore[arg-type]
+
+    assert news.stack is not None and news.stack.times[-1] == 9.0

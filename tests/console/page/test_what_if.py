@@ -1,0 +1,110 @@
+"""What if a job were asked for: the same words as `weir submit --dry-run`, of the board's own
+state.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.console.page.what_if import answer, example
+from tests.allocator.builders import AT_ONCE, node
+from tests.console.board.builders import Log, holding
+from tests.console.board.test_board import running
+
+NOW_S = 100.0
+EXAMPLE = example(running().board.state)
+
+
+def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> None:
+    log = running()
+    log.say(holding("n2", cpu=8), holding("n1", pods=3))
+
+    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    assert found.refused == [] and found.says[0].startswith(
+        "job default/proposal would start now with 1 ps, "
+    )
+    assert any(line.startswith("why: ") for line in found.says) and any(
+        line.startswith("where: ") for line in found.says
+    )
+
+
+def test_who_names_no_policy_is_told_what_to_add_and_of_no_setting_of_another_machine() -> None:
+    state = running().board.state
+
+    (said,) = [
+        line for line in answer(state, EXAMPLE, NOW_S, AT_ONCE).says if line.startswith("policy: ")
+    ]
+    assert said.endswith(
+        "(it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`)"
+    )
+    (said,) = [
+        line
+        for line in answer(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says
+        if line.startswith("policy: ")
+    ]
+    assert said == "policy: static"
+
+
+def test_a_job_that_finds_no_room_would_wait() -> None:
+    log = running()
+    log.say(holding("n1", pods=3, others=5))
+
+    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    assert found.says[0].startswith("job default/proposal would wait for room")
+    assert found.says[1:3] == [
+        "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task wholly on one node",
+        "free now: 0 cpu, 62 GiB in all; the most on one node 0 cpu, 62 GiB (n1)",
+    ]
+
+
+def test_where_no_node_takes_tasks_the_answer_says_so() -> None:
+    log = running()
+    log.say(replace(holding("n1", pods=3), schedulable=False))
+
+    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    assert found.says[1] == "free now: nothing, no node takes tasks"
+
+
+@pytest.mark.parametrize(
+    ("others", "worker"),
+    [((0.0, 0.0, 0.0, 0.0), 0.5), ((0.5, 0.3, 0.1, 0.0), 0.2), ((0.5, 0.5, 0.2, 0.5), 0.1)],
+)
+def test_the_example_is_as_large_as_there_is_room_for(
+    others: tuple[float, ...], worker: float
+) -> None:
+    """On nodes of half a core, beside what somebody else has of them."""
+    log = Log()
+    for number, cpu in enumerate(others, start=1):
+        log.say(node(f"node-{number}", cpu=0.5, free=0.5 - cpu))
+
+    proposed = example(log.board.state)
+    assert f"  worker: {{cpu: {worker:g}, " in proposed
+    assert answer(log.board.state, proposed, NOW_S, AT_ONCE).says[0] == (
+        "job default/proposal would start now with 1 ps, 2 workers, batch 64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("job: [", "is not YAML"),
+        ("42", "is not a job request"),
+        (EXAMPLE.replace("epochs: 3", "epochs: 0"), "epochs"),
+        (EXAMPLE.replace("job: proposal", "job: mnist"), "mnist"),
+    ],
+)
+def test_what_would_be_refused_is_told_with_every_reason(text: str, reason: str) -> None:
+    found = answer(running().board.state, text, NOW_S, AT_ONCE)
+
+    assert found.says == [] and any(reason in line for line in found.refused)
+
+
+def test_aliases_that_multiply_are_refused_and_take_no_memory() -> None:
+    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+    )
+
+    found = answer(running().board.state, f"{EXAMPLE}{laughs}", NOW_S, AT_ONCE)
+
+    assert not found.says and "with its aliases expanded it is larger" in found.refused[0]

@@ -1,0 +1,173 @@
+"""What a task prints, as a person reads it.
+
+A program's failure stands once in a log, without Weir's marks, however often TensorFlow repeats
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+from typing import Any
+
+from services.console.text.log_lines import lines, once, routine
+from services.trainer import cause
+
+
+def shown(raw: bytes | dict[str, Any], task: str = "worker-2") -> list[str]:
+    said = raw if isinstance(raw, bytes) else json.dumps(raw).encode() + b"\n"
+    return [line.plain for line in lines(said, task, UTC)]
+
+
+SAID = {
+    "of": None,
+    "cause": "10.cluster.published.2.-.2",
+    "event": "StartChild",
+    "generation": 2,
+    "service": "trainer",
+    "job": "digits",
+    "level": "info",
+    "timestamp": "2026-11-22T02:46:11.549478Z",
+}
+
+
+def test_what_weir_says_is_time_level_task_message_and_fields_the_generation_first() -> None:
+    (line,) = shown(SAID)
+
+    assert line == (
+        "02:46:11.549 info    worker-2   StartChild             generation=2 cause=10.cluster.published.2.-.2"
+    )
+
+
+def test_what_else_is_printed_stays_as_it_is_but_obeys_nothing() -> None:
+    assert shown(b"epoch 3:  loss 0.25\n") == ["epoch 3:  loss 0.25"]
+    assert shown(b"\x1b[2J cleared\r\n") == [" [2J cleared"]
+    assert shown(b'{"loss": 0.25}\n') == ['{"loss": 0.25}'], "JSON of the program's own"
+    assert shown(b"\xff\xfe") == ["\ufffd\ufffd"] and shown(b"[1, 2]") == ["[1, 2]"]
+
+
+def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothing_of_the_program() -> (
+    None
+):
+    assert routine(json.dumps(SAID).encode())
+    assert not routine(json.dumps({**SAID, "level": "warning"}).encode())
+    assert routine(
+        b"I0000 00:00:1795326885.475742   25375 port.cc:153] oneDNN custom operations are on.\n"
+    )
+    assert routine(
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    )
+    assert routine(
+        b"E0000 00:00:1795326922.9   25375 cuda_platform.cc:52] failed call to cuInit: INTERNAL\n"
+    )
+    for own in (
+        b"epoch 3\n",
+        b'{"loss": 0.25}\n',
+        b'{"event": "mine"}\n',
+        b"I think\n",
+        b"WARNING: mine\n",
+    ):
+        assert not routine(own)
+
+
+def test_settings_are_left_to_json() -> None:
+    (line,) = shown({**SAID, "event": "Starting", "settings": {"a": 1}, "text": "x"})
+
+    assert "settings" not in line and line.endswith("text=x")
+
+
+def test_of_a_long_value_the_beginning_and_the_end_are_shown() -> None:
+    frames = "\n".join(f'  File "net.py", line {at}, in loss' for at in range(100))
+    cause = f"net.py:99: ValueError: no such row\nTraceback (most recent call last):\n{frames}\nValueError: no such row"
+
+    (line,) = shown({**SAID, "event": "ChildEnded", "cause": cause})
+
+    assert (
+        " cause=net.py:99: ValueError: no such row Traceback (most recent" in line
+        and " [...] " in line
+    )
+    assert (
+        line.endswith('File "net.py", line 99, in loss ValueError: no such row') and len(line) < 600
+    )
+
+
+def test_an_exception_is_told_below_with_where_it_came_from() -> None:
+    frames = [{"filename": "train.py", "lineno": 7, "name": "loss"}]
+    error = {"exc_type": "ValueError", "exc_value": "shapes differ\nby one", "frames": frames}
+
+    first, *below = shown({**SAID, "level": "error", "exception": [error]})
+
+    assert first.startswith("02:46:11.549 error ")
+    assert below == ["    train.py:7 in loss", "    ValueError: shapes differ by one"]
+
+
+def test_an_odd_line_costs_nothing_but_its_columns() -> None:
+    (line,) = shown(
+        {"event": 7, "timestamp": "yesterday", "level": None, "exception": [3, {"frames": "x"}]}
+    )[:1]
+
+    assert line.split() == ["None", "worker-2", "7"]
+
+
+CAUSE = """ValueError: seven is not a digit here
+Traceback (most recent call last):
+  File "digits.py", line 9, in check
+ValueError: seven is not a digit here"""
+MARKED = f"{cause.BEGINS}{CAUSE}{cause.ENDS}"
+CLOSURE = f"""ERROR:tensorflow: /job:worker/task:0 encountered the following error when processing closure: Unknown:
+
+Detected at node PyFunc defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  (0) UNKNOWN:   Failed: {MARKED}
+Traceback (most recent call last):
+services.trainer.cause.Failed: {cause.BEGINS}{CAUSE[:50]} ... [truncated]
+Additional GRPC error information from remote target /job:worker/replica:0/task:0:
+:UNKNOWN:Error received from peer  {{grpc_message:"Failed: {cause.BEGINS}ValueError: seven", grpc_status:2}}
+"""
+TRUNCATED = f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
+ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
+
+
+def shown_test_echoes(log: str) -> list[str]:
+    return [
+        line.decode().rstrip("\n")
+        for line, is_shown in once(log.encode().splitlines(keepends=True))
+        if is_shown
+    ]
+
+
+def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:
+    log = f"epoch 3\n{CLOSURE}{CLOSURE}{ENDED}"
+
+    assert shown_test_echoes(log) == ["epoch 3", *CAUSE.splitlines(), ENDED.strip()]
+    assert shown_test_echoes(f"{TRUNCATED}{TRUNCATED}") == CAUSE.splitlines()
+
+
+def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
+    other = CLOSURE.replace("seven", "eight")
+
+    assert shown_test_echoes(f"{CLOSURE}mine\n{other}") == [
+        *CAUSE.splitlines(),
+        "mine",
+        *CAUSE.replace("seven", "eight").splitlines(),
+    ]
+
+
+def test_what_else_had_waited_for_what_failed_is_an_echo_as_well() -> None:
+    """As TensorFlow 2.21 writes it where a worker's failure is heard by way of a ps, too."""
+    heard = ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven", grpc_status:2}\n'
+    waited = f"\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target /job:ps:\n{heard}"
+    others = "  (1) UNKNOWN:  Failed\n\t [[{{node PyFunc}}]]\n0 successful operations.\n0 derived errors ignored.\n"
+
+    assert shown_test_echoes(f"{CLOSURE}{waited}{others}{waited}mine\n\t [[sgd]]\n{ENDED}") == [
+        *(*CAUSE.splitlines(), "mine", "\t [[sgd]]", ENDED.strip()),
+    ], "and what the program says later is its own"
+
+
+def test_a_program_that_prints_its_own_traceback_keeps_it() -> None:
+    assert shown_test_echoes(f"{CAUSE}\n") == CAUSE.splitlines()
+
+
+def test_no_line_is_lost_or_added() -> None:
+    log = f"a\n{CLOSURE}{TRUNCATED}b"
+    assert len([*once(log.encode().splitlines(keepends=True))]) == len(log.splitlines())

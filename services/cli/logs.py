@@ -23,9 +23,9 @@ from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.console.text.log_lines import lines, once, routine
 from services.console.text.sentences import absent
-from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus
+from shared.kube.labels import JOB, ROLE
 from shared.text import format_count
 
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")

@@ -1,43 +1,122 @@
-"""What Kubernetes says, read into small facts: pods, headless services, nodes.
+"""Small facts about pods, services and nodes, read from the objects of the Kubernetes API.
 
-Law: a pod is judged by its deletionTimestamp, how its container ended, and its node's Ready. Never
-by phase alone: on a dead node a pod stays `Running` for ever. An object that is not as Kubernetes
-makes them is `Strange`; what anybody may write into one, its annotations, can be anything and never
-makes it so.
+Law: null means absent; a value of another type than Kubernetes uses is a decoding error.
+
+Law: a pod is judged by its deletionTimestamp, by how its container ended, and by the readiness of
+its node, never by its phase alone: on a dead node a pod stays `Running` for ever. An object that
+Kubernetes cannot have made raises `MalformedObject`; annotations can hold anything and never do.
+
+`shared/kube/eviction.py` says which taints evict pods. A node that is not ready or unreachable has
+a taint as well, but it is judged by its readiness (`steps/task_reports.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import replace
 
-from services.launcher import labels
-from services.launcher.doom import doom
-from services.launcher.quantities import resources
-from services.launcher.shapes import (
-    Condition,
-    Container,
-    ContainerStatus,
-    Meta,
-    NodeObject,
-    NodeSpec,
-    NodeStatus,
-    PodObject,
-    PodStatus,
-    Requirements,
-    ServiceObject,
-    Spec,
-    State,
-    Terminated,
-    Waiting,
-)
+from services.launcher.pods import resources
+from shared.kube import labels
+from shared.kube.eviction import TAKEN_AWAY, evicts_pods
 from shared.kube.objects import ApiObject, MalformedObject
-from shared.messages import DELETED, EVICTED, Resources, Role, Taint
+from shared.messages import CORDONED, DELETED, EVICTED, TAINTED, Resources, Role, Taint, Whole
+
+Amounts = dict[str, str | int | float]
+
+
+class Meta(ApiObject, frozen=True):
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Condition(ApiObject, frozen=True):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class Requirements(ApiObject, frozen=True):
+    requests: Amounts | None = None
+
+
+class Container(ApiObject, frozen=True):
+    resources: Requirements | None = None
+
+
+class Waiting(ApiObject, frozen=True):
+    reason: str | None = None
+
+
+class Terminated(ApiObject, frozen=True):
+    finished_at: str | None = None
+    exit_code: Whole | None = None
+    reason: str | None = None
+    message: str | None = None
+
+
+class State(ApiObject, frozen=True):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(ApiObject, frozen=True):
+    state: State | None = None
+    resources: Requirements | None = None
+
+
+class Spec(ApiObject, frozen=True):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+
+
+class PodStatus(ApiObject, frozen=True):
+    phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class NodeStatus(ApiObject, frozen=True):
+    conditions: list[Condition] | None = None
+
+
+class PodObject(ApiObject, frozen=True):
+    metadata: Meta
+    spec: Spec | None = None
+    status: PodStatus | None = None
+
+
+class ServiceObject(ApiObject, frozen=True):
+    metadata: Meta
+
+
+class NodeTaint(ApiObject, frozen=True):
+    key: str
+    effect: str
+
+
+class NodeSpec(ApiObject, frozen=True):
+    unschedulable: bool | None = None
+    taints: list[NodeTaint] | None = None
+
+
+class NodeObject(ApiObject, frozen=True):
+    metadata: Meta
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
 
 Kind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
@@ -300,3 +379,20 @@ def _amounts(required: Requirements | None) -> dict[str, str | int | float]:
 
 def _first(items: list[S] | None, otherwise: S) -> S:
     return items[0] if items else otherwise
+
+
+class Doom(msgspec.Struct, frozen=True):
+    """Why a node's pods have to go, who says so, and within how many seconds (0: not known)."""
+
+    why: str
+    by: str = ""
+    within_s: float = 0.0
+
+
+def doom(unschedulable: bool, taints: Iterable[Taint]) -> Doom | None:
+    """None for a node whose pods may stay; of several reasons the hardest."""
+    found = [taint for taint in taints if evicts_pods(taint)]
+    if found:
+        first = min(found, key=lambda taint: (TAKEN_AWAY.get(taint.key) or float("inf"), taint.key))
+        return Doom(TAINTED, f"{first.key}:{first.effect}", TAKEN_AWAY.get(first.key, 0.0))
+    return Doom(CORDONED) if unschedulable else None

@@ -1,18 +1,24 @@
-"""Performing what was decided, on a Kubernetes API server. Edge.
+"""The launcher's side of the Kubernetes API: watches, and the execution of actions.
 
-Promise: performing an action twice, or late, is harmless: what is there is left as it is, what is
-gone is gone, and only the very pod that was meant (its uid is a precondition) is deleted.
-`Refused`: it will not work this way, and why. `TryLater`: it may work soon; nothing, or everything,
-may have been done.
+Promise: an action that is performed twice, or late, does no harm. An existing object is left as it
+is, a missing one counts as deleted, and only the pod that was meant is deleted (its uid is a
+precondition). `Refused`: the action cannot work, and why. `TryLater`: it may work soon; nothing or
+everything may have been done.
+
+A failed action is not retried here. After a delay it is handed back, and the reconciler orders it
+again if it is still wanted. The delay grows with each failure in a row.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import structlog
 
-from services.launcher import labels, pods, policies
+from services.launcher import facts, pods
 from services.launcher.actions import (
     Action,
     CreatePod,
@@ -21,12 +27,83 @@ from services.launcher.actions import (
     CreateService,
     DeletePod,
     DeleteService,
+    Making,
     ResizePod,
 )
-from services.launcher.paths import path
+from services.launcher.credentials import Minter
+from services.launcher.facts import Kind, ServiceObject
 from services.launcher.settings import Settings
-from services.launcher.shapes import ServiceObject
+from services.launcher.steps import pod_actions
+from shared.kube import labels
 from shared.kube.client import READ_ERRORS, Api, ApiError
+from shared.kube.labels import SELECTOR
+from shared.kube.watch import Event, ListWatch
+
+log = structlog.get_logger()
+
+OnOutcome = Callable[[Action, str | None], None]
+OnMade = Callable[[Action], None]
+
+
+class Hands:
+    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why
+    it never will be. `on_made(action)`: it is done, and no watch will show it.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        on_outcome: OnOutcome,
+        on_made: OnMade,
+        minter: Minter | None = None,
+    ) -> None:
+        self.api = api
+        self.settings = settings
+        self.on_outcome = on_outcome
+        self.on_made = on_made
+        self.minter = minter
+        self.failures: dict[str, int] = {}  # in a row, by action
+        self.slots = asyncio.Semaphore(settings.kube_parallel)
+
+    async def perform(self, action: Action) -> None:
+        log.info(type(action).__name__, action=action.key())
+        try:
+            async with self.slots:
+                await perform(self._whole(action), self.api, self.settings)
+            self.failures.pop(action.key(), None)
+            if isinstance(action, CreateSecret):
+                self.on_made(action)
+        except Refused as error:
+            await self.refused(action, str(error))
+        except TryLater as error:
+            await self.again_later(action, str(error))
+
+    def _whole(self, action: Action) -> Action:
+        """With the secret in it that it is about, which is nowhere else."""
+        return (
+            self.minter.filled(action)
+            if isinstance(action, CreateSecret) and self.minter
+            else action
+        )
+
+    async def refused(self, action: Action, why: str) -> None:
+        """What cannot be made is handed back at once; a resize that cannot be is left; a deletion
+        is tried again.
+        """
+        log.warning("Refused", action=action.key(), error=why)
+        if isinstance(action, Making):
+            self.on_outcome(action, why)
+        elif not isinstance(action, ResizePod):
+            await self.again_later(action, why)
+
+    async def again_later(self, action: Action, why: str) -> None:
+        count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
+        wait_s = self.api.backoff_s(count)
+        log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
+        await asyncio.sleep(wait_s)
+        self.on_outcome(action, None)
+
 
 Body = dict[str, Any]
 BAD_REQUEST = 400
@@ -60,7 +137,7 @@ async def _create_service(action: CreateService, api: Api, settings: Settings) -
 
 
 async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> None:
-    await _create(api, "networkpolicies", policies.manifest(action))
+    await _create(api, "networkpolicies", pod_actions.manifest(action))
 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
@@ -144,3 +221,39 @@ _PERFORM: dict[type[Action], Any] = {
     DeleteService: _delete_service,
     ResizePod: _resize,
 }
+
+GROUPS = {"networkpolicies": "/apis/networking.k8s.io/v1"}
+CORE = "/api/v1"
+
+
+def path(kind: str, namespace: str = "", name: str = "") -> str:
+    """All of a kind; in one namespace, where one is given; or one object."""
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"{GROUPS.get(kind, CORE)}{inside}/{kind}" + (f"/{name}" if name else "")
+
+
+KINDS: tuple[Kind, ...] = ("nodes", "services", "networkpolicies", "pods")
+READERS: dict[Kind, Callable[[bytes], Any]] = {
+    "nodes": facts.node_fact,
+    "services": facts.service_fact,
+    "networkpolicies": facts.policy_fact,
+    "pods": facts.pod_fact,
+}
+OnEvent = Callable[[Kind, str, Event[Any]], None]
+"""Kind, the namespace that was looked at (empty: all), and what was seen there."""
+
+
+def watched(settings: Settings) -> list[tuple[Kind, str]]:
+    """Each kind with each namespace in which it is looked at; empty: in all of them."""
+    inside = settings.job_namespaces or ("",)
+    kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]
+    return [
+        (kind, namespace) for kind in kinds for namespace in (("",) if kind == "nodes" else inside)
+    ]
+
+
+async def watch(api: Api, kind: Kind, namespace: str, on_event: OnEvent) -> None:
+    """Tell everything of a kind, for ever."""
+    query = {} if kind == "nodes" else {"labelSelector": SELECTOR}
+    async for event in ListWatch(api, path(kind, namespace), READERS[kind], query).follow():
+        on_event(kind, namespace, event)

@@ -1,31 +1,36 @@
-"""What a trainer's pod and a job's service look like to Kubernetes: plain manifests, made from a
-decision.
+"""The manifests of a trainer's pod and of a job's service, made from a decision.
 
-The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by
-affinity to the node that was chosen, so the scheduler has the last word; what it requests is its
-limit, of cpu only where that is hard; and it never restarts: a lost task is decided anew. What it
-may do is in `confinement.py`.
+The service is headless and owns the pods, so that deleting it removes the job. Node affinity binds
+a pod to the chosen node, so the scheduler has the last word. Requests equal limits; cpu has a limit
+only where it is hard. A pod never restarts: a lost task is decided again.
+
+A program is untrusted code. Its pod passes the Pod Security standard `restricted`, never runs as
+root, has no capability and no API token, and has a read-only root. Beside its volumes and
+checkpoints it may write only to /tmp, which is empty at the start, limited, and deleted with the
+pod. HOME is there too, because libraries keep caches at home.
+
+Law: a pod sees the checkpoint folder of its own job and, read-only, the one that it continues from;
+nothing else of the claim.
+
+The API server rewrites quantities ("1000m" becomes "1"), so they are compared as numbers, in
+millicores and MiB.
 """
 
 from __future__ import annotations
 
 import base64
+import posixpath
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod, CreateSecret
-from services.launcher.checkpoints import (
-    checkpoint_dir,
-    checkpoint_mounts,
-    checkpoint_volumes,
-    continue_from,
-)
-from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
-from shared.kube.objects import GPU
+from shared import checkpoints
+from shared.kube import labels
+from shared.kube.objects import GIB, GPU, whole_units
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 
 Body = dict[str, Any]
@@ -141,7 +146,7 @@ def _spec(order: CreatePod, settings: Settings) -> Body:
     volumes = [
         *_volumes(request),
         *checkpoint_volumes(order.decision, settings),
-        confinement.volume(settings),
+        volume(settings),
     ]
     return {
         "hostname": order.name,
@@ -151,7 +156,7 @@ def _spec(order: CreatePod, settings: Settings) -> Body:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "affinity": _on_node(task.node),
-        "securityContext": confinement.of_pod(settings),
+        "securityContext": of_pod(settings),
         "containers": [_container(order, settings)],
         "volumes": volumes,
         **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
@@ -174,9 +179,9 @@ def _container(order: CreatePod, settings: Settings) -> Body:
         "command": COMMAND,
         "env": [*_env(order, settings), *_pod_env()],
         "resources": amounts(order.task.resources, request.cpu_limits),
-        "securityContext": confinement.CONTAINER,
+        "securityContext": SECURITY_CONTEXT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, confinement.mount()],
+        "volumeMounts": [*mounts, mount()],
         **({"ports": [{"name": PORT, "containerPort": port}]} if port else {}),
     }
 
@@ -205,7 +210,7 @@ def _env(order: CreatePod, settings: Settings) -> list[Body]:
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",
         "GRPC_FAIL_FAST": "use_caller",
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        **confinement.home(settings),
+        **home(settings),
     }
     if earlier := continue_from(decision, settings):
         values["WEIR_TRAINER_CONTINUE_FROM"] = earlier
@@ -244,3 +249,124 @@ def _source(volume: Volume) -> Body:
         if volume.host_path is not None
         else {"emptyDir": {}}
     )
+
+
+FOLDER, VOLUME = "/tmp", "weir-tmp"  # requests cannot name a volume `weir-...`
+SECURITY_CONTEXT: Body = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+
+
+def of_pod(settings: Settings) -> Body:
+    """Its security context. Which user it runs as, the image says, unless the settings do."""
+    user = settings.run_as_user
+    return {
+        "runAsNonRoot": True,
+        "runAsGroup": settings.run_as_group,  # else a user that the image does not know has the group of root
+        "fsGroup": settings.fs_group,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **({"runAsUser": user} if user is not None else {}),
+    }
+
+
+def volume(settings: Settings) -> Body:
+    return {"name": VOLUME, "emptyDir": {"sizeLimit": f"{round(settings.tmp_gib * 1024)}Mi"}}
+
+
+def mount() -> Body:
+    return {"name": VOLUME, "mountPath": FOLDER}
+
+
+def home(settings: Settings) -> dict[str, str]:
+    return {"HOME": settings.home} if settings.home else {}
+
+
+CHECKPOINTS = "weir-checkpoints"
+
+
+def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
+    """Return the path or URL of the job's own folder, as its pods see it."""
+    return _in_pod(_own_folder(decision), settings)
+
+
+def continue_from(decision: AllocationDecided, settings: Settings) -> str:
+    """Return the path or URL of the finished job's folder that this one continues from; empty if
+    there is none.
+    """
+    earlier = decision.request.checkpoint.continue_from
+    return _in_pod(earlier, settings) if earlier else ""
+
+
+def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[dict[str, Any]]:
+    """Return the mounts of a container, at the same paths as if the whole claim were mounted."""
+    if not settings.checkpoint_claim:
+        return []
+    folders = {_own_folder(decision): False}
+    if earlier := decision.request.checkpoint.continue_from:
+        folders.setdefault(earlier, True)
+    return [
+        _mount(folder, read_only, settings)
+        for folder, read_only in folders.items()
+        if "://" not in folder
+    ]
+
+
+def _own_folder(decision: AllocationDecided) -> str:
+    return checkpoints.checkpoint_location(
+        decision.request, decision.uid, decision.checkpoint_folder
+    )
+
+
+def _in_pod(folder: str, settings: Settings) -> str:
+    return folder if "://" in folder else posixpath.join(settings.checkpoint_dir, folder)
+
+
+def _mount(folder: str, read_only: bool, settings: Settings) -> dict[str, Any]:
+    mount = {
+        "name": CHECKPOINTS,
+        "mountPath": _in_pod(folder, settings),
+        "subPath": posixpath.normpath(folder),
+    }
+    return {**mount, "readOnly": True} if read_only else mount
+
+
+def checkpoint_volumes(decision: AllocationDecided, settings: Settings) -> list[dict[str, Any]]:
+    """Return the claim as a volume of the pod, if anything of it is mounted."""
+    if not checkpoint_mounts(decision, settings):
+        return []
+    return [
+        {"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": settings.checkpoint_claim}}
+    ]
+
+
+def quantities(resources: Resources) -> dict[str, str]:
+    """As a container's requests and limits have them."""
+    found = {"cpu": f"{millicores(resources)}m", "memory": f"{mebibytes(resources)}Mi"}
+    return {**found, GPU: str(resources.gpu)} if resources.gpu else found
+
+
+def resources(listed: Mapping[str, object]) -> Resources:
+    return Resources(
+        cpu=whole_units("cpu", listed.get("cpu", 0)) / 1000,
+        memory_gib=whole_units("memory", listed.get("memory", 0)) / GIB,
+        gpu=whole_units(GPU, listed.get(GPU, 0)),
+    )
+
+
+def millicores(resources: Resources) -> int:
+    return round(resources.cpu * 1000)
+
+
+def mebibytes(resources: Resources) -> int:
+    return round(resources.memory_gib * 1024)
+
+
+def same(one: Resources, other: Resources) -> bool:
+    """Alike in what can change in place."""
+    return (millicores(one), mebibytes(one)) == (millicores(other), mebibytes(other))
+
+
+def grows(old: Resources, new: Resources) -> bool:
+    return millicores(new) >= millicores(old) and mebibytes(new) >= mebibytes(old)

@@ -17,18 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.launcher import policies
 from services.launcher.actions import Action, Say
-from services.launcher.creations import creations
-from services.launcher.exits import exits, lost_s, starts
-from services.launcher.generations import abandonment, in_flight, superseded
 from services.launcher.jobs import Job
-from services.launcher.notices import notices
-from services.launcher.resizes import resizes
 from services.launcher.settings import Settings
-from services.launcher.specs import next_step
-from services.launcher.troubles import reason, troubles
-from services.launcher.victims import orphaned_s, remains, victims
+from services.launcher.steps import pod_actions
+from services.launcher.steps.generations import (
+    abandonment,
+    in_flight,
+    next_step,
+    reason,
+    superseded,
+    troubles,
+)
+from services.launcher.steps.pod_actions import creations, orphaned_s, remains, resizes, victims
+from services.launcher.steps.task_reports import exits, lost_s, notices, starts
 from services.launcher.view import View
 from shared.messages import JobMessage
 
@@ -61,7 +63,7 @@ def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
         *_say(exits(view, job, now, rules.node_lost_s)),
         *_say(notices(view, job)),
         *_say(superseded(view, job)),
-        *policies.missing(view, job, rules),
+        *pod_actions.missing(view, job, rules),
         *_flight(view, job, now, rules),
         *_say(starts(view, job)),
         *victims(view, job),

@@ -18,17 +18,17 @@ from typing import Any, cast
 import msgspec
 import structlog
 
-from services.launcher import exits, facts, memory, view
+from services.launcher import facts, view
+from services.launcher import snapshot as snapshot_module
 from services.launcher.actions import Action, CreateSecret, Making, Say
-from services.launcher.event_writer import EventWriter
-from services.launcher.events import note_of
+from services.launcher.credentials import Minter, minter
+from services.launcher.events import EventWriter, note_of
 from services.launcher.facts import Kind
-from services.launcher.hands import Hands
-from services.launcher.measures import Meters
-from services.launcher.minting import Minter, minter
+from services.launcher.kube import Hands, watch, watched
+from services.launcher.metrics import Meters
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
-from services.launcher.watch import watch, watched
+from services.launcher.steps import task_reports
 from shared.bounds import within_bounds
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -110,7 +110,7 @@ class Launcher:
             str, int
         ] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
-        self.meters, self.snapshots = Meters(), SnapshotStore(bus, memory.KEY)
+        self.meters, self.snapshots = Meters(), SnapshotStore(bus, snapshot_module.KEY)
         self.events = EventWriter(api, settings, clock)
 
     # ------------------------------------------------------------ remember
@@ -232,7 +232,7 @@ class Launcher:
                 self.view = view.asked(self.view, action.key())
                 self.bus.spawn(self.hands.perform(action))
         for uid in uids:
-            self.view = exits.forget(self.view, uid)
+            self.view = task_reports.forget(self.view, uid)
             self.look_again(uid)
 
     def look_again(self, uid: int) -> None:
@@ -337,18 +337,18 @@ class Launcher:
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await self.snapshots.store(memory.encoded(self.snapshot()))
+            await self.snapshots.store(snapshot_module.encoded(self.snapshot()))
 
-    def snapshot(self) -> memory.Snapshot:
-        return memory.Snapshot(
+    def snapshot(self) -> snapshot_module.Snapshot:
+        return snapshot_module.Snapshot(
             after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told
         )
 
-    def begin_from(self, known: memory.Snapshot) -> None:
+    def begin_from(self, known: snapshot_module.Snapshot) -> None:
         self.view = view.View(told=known.told)
         self.after, self.stored_s = dict(known.after), dict(known.stored_s)
 
-    async def follow(self, known: memory.Snapshot) -> None:
+    async def follow(self, known: snapshot_module.Snapshot) -> None:
         """Hear what a snapshot lacks; all, where a stream was set back and it is of messages that
         are no more.
         """
@@ -359,7 +359,7 @@ class Launcher:
             )
         except StreamSetBack as error:
             log.warning("StartsFromTheLog", reason=str(error))
-            self.begin_from(memory.Snapshot())
+            self.begin_from(snapshot_module.Snapshot())
             await self.bus.follow((*HEARD, *SAID), self.on_fact, {})
         self.replaying = False
 
@@ -385,7 +385,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.health.add_source("kubernetes", lambda: limiter.request_measures(api.requests))
     bus.health.add_source("the snapshot", launcher.snapshots.measures)
     bus.health.add_source("launcher", lambda: launcher.meters.measures(launcher.view))
-    await launcher.follow(await memory.load(bus))
+    await launcher.follow(await snapshot_module.load(bus))
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()

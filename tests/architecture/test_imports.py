@@ -46,13 +46,11 @@ EDGES = {
     },
     "services.launcher": {
         "__main__",
-        "event_writer",
-        "hands",
+        "credentials",
+        "events",
         "kube",
-        "memory",
-        "minting",
         "service",
-        "watch",
+        "snapshot",
     },
     "services.trainer": {
         "__main__",

@@ -40,8 +40,8 @@ import msgspec
 
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
-from services.launcher.labels import SELECTOR
 from services.local.stack import Stack
+from shared.kube.labels import SELECTOR
 from shared.messages import (
     AllocationDecided,
     CancelRequested,

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from services.cli.trial import Trial
-from services.launcher.labels import JOB, ROLE, SERIAL, UID
+from shared.kube.labels import JOB, ROLE, SERIAL, UID
 from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,

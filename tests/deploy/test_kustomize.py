@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from services.launcher.labels import job_labels
+from shared.kube.labels import job_labels
 from tests.deploy.rendered import COMPONENTS, DEPLOY, OWN, Body, environment, kustomized
 
 NAMESPACE, PREFIX, JOBS, LABEL = "stage", "two-", "stage-jobs", {"team": "ml"}

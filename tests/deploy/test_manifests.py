@@ -15,10 +15,10 @@ import yaml
 
 from services.allocator.service import Settings as AllocatorSettings
 from services.console.page.service import Settings as PageSettings
-from services.launcher.labels import job_labels
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
 from services.setup.service import Settings as SetupSettings
+from shared.kube.labels import job_labels
 from shared.runtime import config
 from shared.runtime.config import Common
 from tests.deploy import cert_manager, prometheus_operator

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from services.allocator.state.state import State, apply
 from services.launcher import view as views
-from services.launcher.generations import in_flight
 from services.launcher.jobs import ahead, locked, paused
 from services.launcher.service import HEARD, SAID
+from services.launcher.steps.generations import in_flight
 from services.launcher.view import Told, View
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CheckpointSaved

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from services.launcher import pods, view
 from services.launcher.actions import CreatePod, Say
 from services.launcher.facts import (
-    MalformedObject,
     NodeFact,
     PodFact,
     ServiceFact,
@@ -21,12 +20,13 @@ from services.launcher.facts import (
     pod_fact,
     service_fact,
 )
-from services.launcher.quantities import resources
+from services.launcher.pods import resources
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.service import HEARD, SAID
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.bus import subjects
+from shared.kube.objects import MalformedObject
 from shared.messages import JobMessage, Resources
 from tests.launcher.builders import UID, decided, names, plan, sent
 from tests.launcher.test_service import Stage, stage

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.launcher.event_writer import EventWriter
-from services.launcher.events import LONGEST_TEXT, Note, note_of
+from services.launcher.events import LONGEST_TEXT, EventWriter, Note, note_of
 from services.launcher.facts import ServiceFact
 from services.launcher.settings import Settings
 from services.launcher.view import View, told

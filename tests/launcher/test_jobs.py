@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.launcher.folding import fold
-from services.launcher.generations import in_flight, previous, wanted
 from services.launcher.jobs import Job, paused
+from services.launcher.steps.generations import in_flight, previous, wanted
 from services.launcher.view import View, told
 from shared.messages import (
     ABANDONED_KEPT,

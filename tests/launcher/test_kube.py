@@ -1,4 +1,7 @@
-"""Performing actions over real HTTP: twice, too late, refused, and while the server is away."""
+"""Performing actions over real HTTP: twice, too late, refused, and while the server is away.
+
+What is looked at, and that what one namespace shows says nothing of another.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from services.launcher import kube, pods
 from services.launcher.actions import (
@@ -17,10 +21,16 @@ from services.launcher.actions import (
     DeleteService,
     ResizePod,
 )
+from services.launcher.facts import ServiceFact
+from services.launcher.kube import watched
+from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
+from services.launcher.view import View, asked, pods_listed, services_listed
 from shared.kube.client import Api, connect_api
 from shared.messages import Resources
+from shared.runtime import config
 from tests.launcher.builders import decided, plan
+from tests.launcher.world import World
 from tests.shared.kube.api_server import ApiServer, api_server
 
 POD = CreatePod(decision=decided(1, "w3"), task=plan("w3"), name="net-worker-3", owner_uid="s")
@@ -127,3 +137,67 @@ async def test_a_server_that_is_away_is_tried_later() -> None:
 
 def test_the_manifest_is_the_same_each_time() -> None:
     assert pods.pod(POD, Settings()) == pods.pod(POD, Settings())
+
+
+def test_without_namespaces_all_is_looked_at_once() -> None:
+    assert watched(Settings()) == [
+        ("nodes", ""),
+        ("services", ""),
+        ("networkpolicies", ""),
+        ("pods", ""),
+    ]
+
+
+def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
+    found = config.load_settings(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
+    kinds = ("services", "networkpolicies", "pods")
+    assert watched(found) == [
+        ("nodes", ""),
+        *((kind, namespace) for kind in kinds for namespace in ("a", "b")),
+    ]
+
+
+def test_who_makes_no_policies_looks_at_none() -> None:
+    assert "networkpolicies" not in dict(watched(Settings(network_policies=False)))
+
+
+def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
+    world = World()
+    world.train(decided(1, "c0 p1"))
+    pods = [pod for own in world.view.pods.values() for pod in own.values()]
+    elsewhere = pods_listed(world.view, [], "elsewhere")
+    assert elsewhere.pods == world.view.pods
+    assert (
+        all(
+            pod.gone
+            for own in pods_listed(world.view, [], "default").pods.values()
+            for pod in own.values()
+        )
+        and pods
+    )
+
+
+def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None:
+    """A cluster that lost everything removes a pod whose owner it does not know, while nobody
+    watches.
+    """
+    world = World()
+    world.hear(decided(1, "c0 p1"))
+    world.settle()
+    pod = next(action for action in world.done if isinstance(action, CreatePod))
+    lost = pods_listed(world.view, [])
+    unseen = asked(lost, pod.key())
+    assert pod.key() not in {a.key() for a in reconcile(unseen, world.now, world.rules)}
+
+    again = reconcile(pods_listed(unseen, []), world.now, world.rules)
+
+    assert pod.key() in {action.key() for action in again}
+
+
+def test_services_of_two_namespaces_are_known_side_by_side() -> None:
+    one = ServiceFact(namespace="a", name="net", uid="s1", job_uid=1)
+    two = replace(one, namespace="b", uid="s2", job_uid=2)
+    both = services_listed(services_listed(View(), [one], "a"), [two], "b")
+    assert both.services == {1: one, 2: two}
+    assert services_listed(both, [], "a").services == {2: two}
+    assert services_listed(both, []).services == {}

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from services.launcher.actions import CreatePod, CreatePolicy, CreateService, DeletePod, Say
 from services.launcher.facts import PodFact, ServiceFact
-from services.launcher.generations import previous
 from services.launcher.reconcile import reconcile
-from services.launcher.victims import deletion
+from services.launcher.steps.generations import previous
+from services.launcher.steps.pod_actions import deletion
 from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
 from shared.messages import (
     ClusterSpecPublished,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from nats.js.errors import NotFoundError
 
-from services.launcher import memory
+from services.launcher import snapshot
 from services.launcher.service import Launcher
 from services.launcher.settings import Settings
 from shared.bus import subjects
@@ -122,7 +122,7 @@ async def test_one_without_its_lease_changes_nothing_in_the_cluster_and_keeps_no
         with pytest.raises(Deposed):
             await api.call(method, PODS, {"metadata": {"name": "late"}})
     with pytest.raises(Deposed):
-        await memory.save(bus, memory.Snapshot())
+        await snapshot.save(bus, snapshot.Snapshot())
     assert await api.list_page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
     with pytest.raises(NotFoundError):
-        await (await bus.bucket(STATE)).get(memory.KEY)
+        await (await bus.bucket(STATE)).get(snapshot.KEY)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from services.launcher import memory
+from services.launcher import snapshot
 from services.launcher.service import start
 from services.launcher.settings import Settings
 from shared.bus import bus as wire
@@ -242,7 +242,7 @@ async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone
     await stage.begin(snapshot_s=0.0)
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     async with asyncio.timeout(ENOUGH_S):
-        while not any(job.running for job in (await memory.load(stage.bus)).told.jobs.values()):
+        while not any(job.running for job in (await snapshot.load(stage.bus)).told.jobs.values()):
             await asyncio.sleep(0.01)
     await stage.kill()
     await stage.bus.js.purge_stream("weir-facts")

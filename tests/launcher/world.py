@@ -24,11 +24,11 @@ from services.launcher.actions import (
     ResizePod,
     Say,
 )
-from services.launcher.exits import forget
 from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.jobs import paused
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings
+from services.launcher.steps.task_reports import forget
 from services.launcher.view import View
 from shared.messages import (
     AllocationDecided,

@@ -15,7 +15,7 @@ import pytest
 from services.allocator.decide import decide
 from services.allocator.settings import Rules
 from services.allocator.state.state import CONSUMED, State, apply
-from services.launcher import memory, view
+from services.launcher import snapshot, view
 from services.launcher.reconcile import reconcile
 from services.launcher.service import HEARD as LAUNCHER_HEARD
 from services.launcher.service import SAID as LAUNCHER_SAID
@@ -152,7 +152,7 @@ def test_snapshots_are_read(plain: list[StoredMessage]) -> None:
     assert set(CONSUMED) >= {
         type(h.message) for h in plain if isinstance(h.message, CapacityChanged)
     }
-    for document in (state, memory.Snapshot(after={ORDERS: 1}, told=seen.told)):
+    for document in (state, snapshot.Snapshot(after={ORDERS: 1}, told=seen.told)):
         kind = type(document)
         body = rewritten_as(kind, document)
         assert body.count(NAME.encode()) > 10

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from services.launcher.exits import NODE_LOST
 from services.launcher.facts import PodFact
+from services.launcher.steps.task_reports import NODE_LOST
 from services.launcher.view import View
 from shared.messages import (
     DELETED,

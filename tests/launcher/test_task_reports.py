@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.launcher.exits import about_pod
 from services.launcher.facts import NodeFact
+from services.launcher.steps.task_reports import about_pod
 from shared.messages import SIGTERM, GenerationAbandoned, TaskLeaving
 from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World

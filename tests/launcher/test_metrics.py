@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.launcher.facts import PodFact
-from services.launcher.measures import (
+from services.launcher.metrics import (
     ABANDONED,
     EXITED,
     PREPARING,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.launcher import memory
-from services.launcher.memory import Snapshot
+from services.launcher import snapshot
+from services.launcher.snapshot import Snapshot
 from services.launcher.view import Told
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -31,9 +31,9 @@ async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, be
     kept = Snapshot(
         after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT
     )
-    await memory.save(bus, kept)
+    await snapshot.save(bus, kept)
 
-    assert await memory.load(bus) == kept
+    assert await snapshot.load(bus) == kept
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
@@ -41,13 +41,13 @@ async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
     bus: Bus, ahead: str
 ) -> None:
     last = await streams_with_two_messages(bus)
-    await memory.save(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
+    await snapshot.save(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
 
-    assert await memory.load(bus) == Snapshot()
+    assert await snapshot.load(bus) == Snapshot()
 
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
 async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: bytes) -> None:
-    await bus.write_state(memory.KEY, body)
+    await bus.write_state(snapshot.KEY, body)
 
-    assert await memory.load(bus) == Snapshot()
+    assert await snapshot.load(bus) == Snapshot()

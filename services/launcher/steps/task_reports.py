@@ -1,7 +1,11 @@
-"""Which tasks have started, which have ended, and why.
+"""Which tasks have started, which have ended and why, and which are about to leave.
 
-Law: only a pod that is wanted can be lost. What a decision sent away is no news, so no memory of
-our own deletions is needed, and a restart cannot mistake a victim for a loss.
+Law: only a pod that a decision wants can be lost, or be told to leave. So the launcher's own
+deletions are no news, need no memory, and a restart cannot mistake a deleted pod for a loss. Each
+notice is published once for a pod, and again when its deadline becomes known or earlier.
+
+A deletionTimestamp is the time at which the pod is killed. For a node that time is unknown, unless
+its taint comes with a fixed notice (`facts.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +14,10 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from services.launcher.facts import NodeFact, PodFact
-from services.launcher.generations import wanted
-from services.launcher.jobs import Job
+from services.launcher.jobs import Job, sooner
+from services.launcher.steps.generations import wanted
 from services.launcher.view import View, pod_forgotten
-from shared.messages import DELETED, JobMessage, TaskExited, TaskStarted
+from shared.messages import DELETED, JobMessage, TaskExited, TaskLeaving, TaskStarted
 
 NODE_LOST = "NodeLost"
 
@@ -110,3 +114,56 @@ def about(fact: JobMessage) -> dict[str, Any]:
 
 def by_name(pods: Iterable[PodFact]) -> list[PodFact]:
     return sorted(pods, key=lambda pod: pod.name)
+
+
+def notices(view: View, job: Job) -> list[TaskLeaving]:
+    """What is to be said now."""
+    if not job.generations:
+        return []
+    stays = wanted(job)
+    working = [p for p in by_name(view.pods_of(job.uid)) if p.name in stays and _works(p)]
+    found = [
+        notice
+        for pod in working
+        for notice in (_of_pod(job, pod), _of_node(view, job, pod))
+        if notice
+    ]
+    return [notice for notice in found if _is_news(job, notice)]
+
+
+def _works(pod: PodFact) -> bool:
+    return pod.phase == "Running" and not pod.gone
+
+
+def _of_pod(job: Job, pod: PodFact) -> TaskLeaving | None:
+    """Somebody else deletes or evicts it, or will in a moment: then there is a condition and no
+    time yet.
+    """
+    if not pod.leaving and not pod.reason:
+        return None
+    return TaskLeaving(
+        **about_pod(job, pod),
+        node=pod.node,
+        why=pod.reason or DELETED,
+        leaves_s=pod.leaves_s,
+        message=pod.message,
+    )
+
+
+def _of_node(view: View, job: Job, pod: PodFact) -> TaskLeaving | None:
+    node = view.nodes.get(pod.node)
+    if node is None or not node.doom:
+        return None
+    return TaskLeaving(
+        **about_pod(job, pod),
+        node=pod.node,
+        why=node.doom,
+        leaves_s=node.leaves_s,
+        message=node.doomed_by,
+    )
+
+
+def _is_news(job: Job, notice: TaskLeaving) -> bool:
+    known = job.leaving.get(notice.pod_uid)
+    said = known.notices.get(notice.why) if known else None
+    return said is None or sooner(notice.leaves_s, said.leaves_s)

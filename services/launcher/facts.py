@@ -195,6 +195,14 @@ S = TypeVar("S", bound=ApiObject)
 F = TypeVar("F")
 
 
+def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
+    """Return when a pod counts as lost with its node; None while the node is ready."""
+    node = nodes.get(pod.node)
+    if node is None or node.ready or pod.over or pod.gone:
+        return None
+    return node.since_s if pod.leaving else node.since_s + node_lost_s
+
+
 def pod_fact(raw: bytes) -> PodFact | None:
     """None for a pod whose labels are not as ours; raises `Strange` for one that cannot be read."""
     return _read(raw, PodObject, _pod)

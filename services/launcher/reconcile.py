@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from services.launcher.actions import Action, Say
+from services.launcher.facts import loss_time
 from services.launcher.jobs import Job
 from services.launcher.settings import Settings
 from services.launcher.steps import pod_actions
@@ -30,7 +31,7 @@ from services.launcher.steps.generations import (
     troubles,
 )
 from services.launcher.steps.pod_actions import creations, orphaned_s, remains, resizes, victims
-from services.launcher.steps.task_reports import exits, lost_s, notices, starts
+from services.launcher.steps.task_reports import exits, notices, starts
 from services.launcher.view import View
 from shared.messages import JobMessage
 
@@ -91,7 +92,7 @@ def _dues(view: View, uid: int, rules: Settings) -> list[float]:
     if job is None:
         due = orphaned_s(view, uid, rules.orphan_s)
         return [] if due is None else [due]
-    lost = (lost_s(pod, view.nodes, rules.node_lost_s) for pod in view.pods_of(uid))
+    lost = (loss_time(pod, view.nodes, rules.node_lost_s) for pod in view.pods_of(uid))
     number = in_flight(job)
     late = troubles(view, job, number, rules) if number is not None else []
     return [due for due in lost if due is not None] + [due for due, _ in late]

@@ -118,6 +118,7 @@ PURE_ELSEWHERE = (
     "shared.auth.permissions",
     "shared.bus.subjects",
     "shared.kube.eviction",
+    "shared.kube.labels",
     "shared.kube.objects",
     "shared.runtime.config",
     "shared.runtime.health",

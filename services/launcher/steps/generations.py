@@ -11,10 +11,9 @@ next check. There is one list, so no timer can be forgotten.
 
 from __future__ import annotations
 
-from services.launcher.facts import PodFact
+from services.launcher.facts import PodFact, loss_time
 from services.launcher.jobs import Generation, Job, ahead, locked, paused
 from services.launcher.settings import Settings
-from services.launcher.steps.task_reports import lost_s
 from services.launcher.view import View
 from shared.messages import (
     OF_NODE,
@@ -351,7 +350,7 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
     if pod.leaving:
         until_s = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
         return [] if until_s is None else [(until_s, f"{name} is being deleted")]
-    lost = lost_s(pod, view.nodes, rules.node_lost_s)
+    lost = loss_time(pod, view.nodes, rules.node_lost_s)
     found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]
     if pod.stuck:
         found.append((pod.stuck_s + rules.unschedulable_s, f"{name} is unschedulable: {pod.stuck}"))

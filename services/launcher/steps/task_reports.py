@@ -13,21 +13,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from services.launcher.facts import NodeFact, PodFact
+from services.launcher.facts import NodeFact, PodFact, loss_time
 from services.launcher.jobs import Job, sooner
 from services.launcher.steps.generations import wanted
 from services.launcher.view import View, pod_forgotten
 from shared.messages import DELETED, JobMessage, TaskExited, TaskLeaving, TaskStarted
 
 NODE_LOST = "NodeLost"
-
-
-def lost_s(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
-    """When a pod counts as lost with its node; None while the node is ready."""
-    node = nodes.get(pod.node)
-    if node is None or node.ready or pod.over or pod.gone:
-        return None
-    return node.since_s if pod.leaving else node.since_s + node_lost_s
 
 
 def starts(view: View, job: Job) -> list[TaskStarted]:
@@ -72,7 +64,7 @@ def _exit(
             "message": pod.message,
         }
         return TaskExited(**about_pod(job, pod), node=pod.node, **ending)
-    lost = lost_s(pod, nodes, node_lost_s)
+    lost = loss_time(pod, nodes, node_lost_s)
     if lost is None or lost > now:
         return None
     message = f"node {pod.node} is not ready"

@@ -147,7 +147,7 @@ class Unanswering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bus, name)
 
-    async def last(self, kind: type[Message], key: str) -> StoredMessage | None:
+    async def last_message(self, kind: type[Message], key: str) -> StoredMessage | None:
         if self.error is not None:
             raise self.error
         await asyncio.Event().wait()

@@ -355,7 +355,7 @@ async def test_what_cannot_be_evaluated_is_told_before_anything_is_trained(start
 
         finished = await fleet.finished()
 
-        told = "hanging.py:65: LookupError: the exam papers are lost\nTraceback"
+        told = "hanging.py:67: LookupError: the exam papers are lost\nTraceback"
         assert finished.cause.startswith(told), finished.cause
         assert finished.outcome == "failed" and finished.samples == 0
         assert not [

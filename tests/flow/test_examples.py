@@ -72,7 +72,7 @@ async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path
     ]
     assert over.metrics["r2"] > 0.25, "0 is the mean of what was trained on"
     assert sizes[0] == 1 and sizes[-1] == 2 == len(scene.of(TrainingResumed))
-    assert scene.of(AllocationDecided)[1].reason == "whoever has the fewest workers gets the next"
+    assert scene.of(AllocationDecided)[1].reason == "the job with the fewest workers gets the next"
     assert left_behind(tmp_path) == []
 
 

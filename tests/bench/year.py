@@ -58,6 +58,7 @@ LIVE, LEAST_LIMIT = 2, 1 << 19
 least.
 """
 PATIENCE_S = 300.0
+MODULES = {"page": "services.console.page"}
 SETTINGS = {
     "WEIR_ALLOCATOR_POLICY": "static",
     "WEIR_ALLOCATOR_WINDOW_S": "0",
@@ -98,7 +99,8 @@ class Weir:
             self.parts[name] = self._service(name, {**here, **settings})
 
     def _service(self, name: str, settings: Mapping[str, str]) -> Part:
-        return Part(name, [sys.executable, "-m", f"services.{name}"], settings, self.folder)
+        module = MODULES.get(name, f"services.{name}")
+        return Part(name, [sys.executable, "-m", module], settings, self.folder)
 
     def kill(self) -> None:
         """End all of them at once; each is started again."""

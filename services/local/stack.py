@@ -47,6 +47,8 @@ from shared.runtime.process import free_port
 log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
+MODULES = {"page": "services.console.page"}
+"""Modules of services that are not named `services.<name>`."""
 KNOWS = {"page": ("allocator",)}
 """Whose settings besides its own: the page tells what the allocator would do."""
 COMMON = (
@@ -226,7 +228,8 @@ class Stack:
 
     async def start(self, name: str) -> None:
         """One of the services."""
-        await self._start(name, [sys.executable, "-m", f"services.{name}"], self._environment(name))
+        module = MODULES.get(name, f"services.{name}")
+        await self._start(name, [sys.executable, "-m", module], self._environment(name))
 
     # ------------------------------------------------------------ parts
 

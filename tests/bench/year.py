@@ -32,7 +32,7 @@ from nats.errors import Error as NatsError
 
 from services.allocator import snapshot
 from services.allocator.state.state import State
-from services.local.stack import Part
+from services.local.stack import MODULES, Part
 from services.trainer.settings import Settings as TrainerSettings
 from shared.auth.permissions import stream_of
 from shared.bus import bus as wire
@@ -58,7 +58,6 @@ LIVE, LEAST_LIMIT = 2, 1 << 19
 least.
 """
 PATIENCE_S = 300.0
-MODULES = {"page": "services.console.page"}
 SETTINGS = {
     "WEIR_ALLOCATOR_POLICY": "static",
     "WEIR_ALLOCATOR_WINDOW_S": "0",

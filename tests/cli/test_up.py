@@ -5,6 +5,7 @@ show.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -133,6 +134,19 @@ async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(
 
     assert said == [GOING, NOTHING.format(folder=".weir")]
     assert not (tmp_path / ".weir" / "connection.json").exists()
+
+
+async def test_the_page_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:
+    async with asyncio.timeout(120), aiohttp.ClientSession() as http:
+        process, said = await begun(tmp_path)
+        address = next(line.split()[-1] for line in said if "look in a browser" in line)
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with http.get(address) as answer:
+                    assert answer.status == 200 and "<title>" in await answer.text()
+                    break
+            await asyncio.sleep(0.1)
+        await ended(process)
 
 
 async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> None:

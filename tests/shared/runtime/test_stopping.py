@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from services.__main__ import weir
+from services.local.stack import MODULES
 from shared.runtime.process import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +26,6 @@ AS_FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-c
 ENDS_WITHIN_S, STARTS_WITHIN_S = 2.0, 60.0
 EARLY = b" msgspec"
 """The first library that every service imports; all others come after it."""
-MODULES = {"page": "services.console.page"}
 CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "setup": 0, "trainer": 143}
 
 

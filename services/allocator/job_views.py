@@ -41,7 +41,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     hand-overs, as `weir jobs` shows the last.
 
     `suspended`: its user did that, and it has nothing any more. `silent`: it should train, and has
-    reported nothing for too long (`silence.py`). `epoch`: the number of complete ones. Once it is
+    reported nothing for too long (`silent_s`). `epoch`: the number of complete ones. Once it is
     over: `why` is the cause of its end, `metrics` are the last ones.
     """
 
@@ -106,7 +106,7 @@ def speed_of(job: Job) -> float:
 
 
 def mean_speed_of(job: Job) -> float:
-    """Return the mean speed (examples/s) at the size and batch that runs (`readings.py`): it holds
+    """Return the mean speed (examples/s) at the size and batch that runs (`state/observations.py`): it holds
     longer than one report.
     """
     now = speed_of(job)

@@ -32,7 +32,7 @@ Limits = dict[Namespace, Limit]
 
 class Rules(config.Common, frozen=True, kw_only=True):
     policy: str = "weir"
-    """For jobs that name none. `module:function` is one of your own (`enrolment.py`)."""
+    """For jobs that name none. `module:function` is one of your own (`custom_policies.py`)."""
     policies: tuple[str, ...] = ()
     """More of your own, which requests may name."""
     window_s: float = 2.0

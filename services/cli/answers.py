@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import Message
 
@@ -26,7 +27,7 @@ async def first(
     """The first order of these kinds stored behind `after` that is the one; None where none comes
     in time.
     """
-    wanted = Wanted(
+    wanted = StreamQuery(
         stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after
     )
     try:

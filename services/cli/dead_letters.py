@@ -13,10 +13,15 @@ from services.cli import connection, words
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import Wanted, read
-from services.console.text.event_lines import document_letter_line, line_letter_line, whole
+from services.console.log_reader import read
+from services.console.text.event_lines import (
+    encode_dead_letter,
+    format_dead_letter,
+    format_dead_letter_fields,
+)
 from shared.bus import dead_letters, subjects
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import DEAD, FACTS, ORDERS
 from shared.messages import DeadLetter
 
@@ -60,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
 async def list_all(bus: Bus, args: argparse.Namespace) -> int:
     console, found = Terminal(highlight=False, soft_wrap=True), 0
     since_s = None if args.since is None else time.time() - args.since
-    async for entry in read(bus, [Wanted(DEAD, filters(DEAD), since_s=since_s)], follow=False):
+    async for entry in read(bus, [StreamQuery(DEAD, filters(DEAD), since_s=since_s)], follow=False):
         found += 1
         if args.json:
-            print(document_letter_line(entry), flush=True)
+            print(encode_dead_letter(entry), flush=True)
         elif isinstance(entry.said, DeadLetter):
-            console.print(line_letter_line(entry.sequence, entry.said, entry.stored_s, None))
+            console.print(format_dead_letter(entry.sequence, entry.said, entry.stored_s, None))
     if not found:
         print("there are no dead letters", file=sys.stderr)
     return DONE
@@ -74,7 +79,7 @@ async def list_all(bus: Bus, args: argparse.Namespace) -> int:
 async def show(bus: Bus, args: argparse.Namespace) -> int:
     entry = await letter(bus, args.number)
     assert isinstance(entry.said, DeadLetter)
-    print(document_letter_line(entry) if args.json else whole(entry.said))
+    print(encode_dead_letter(entry) if args.json else format_dead_letter_fields(entry.said))
     return DONE
 
 

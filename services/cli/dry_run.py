@@ -26,9 +26,10 @@ from services.allocator.state.state import State, apply, with_last_fact
 from services.cli import connection
 from services.cli.trouble import WRONG_USE, Trouble
 from services.console.log_entry import filters
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact, DeadLetter
@@ -84,7 +85,7 @@ async def _state(bus: Bus) -> State:
     state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [
-        Wanted(stream, filters(stream), after=state.sequences.get(stream, 0))
+        StreamQuery(stream, filters(stream), after=state.sequences.get(stream, 0))
         for stream in (ORDERS, FACTS)
     ]
     async with aclosing(read(bus, wanted, follow=False)) as entries:

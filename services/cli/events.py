@@ -18,10 +18,11 @@ from services.cli.kinds import kinds
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from services.console.text.event_lines import brief, document, line, when
 from services.console.text.sentences import absent
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import DEAD, FACTS, ORDERS
 
 EXAMPLES = (
@@ -78,7 +79,9 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
     """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them
     does.
     """
-    named = [Wanted(stream, filters(stream, args.job, args.namespace)) for stream in streams(args)]
+    named = [
+        StreamQuery(stream, filters(stream, args.job, args.namespace)) for stream in streams(args)
+    ]
     async with aclosing(read(bus, named, follow=False)) as entries:
         async for _ in entries:
             return ""
@@ -88,13 +91,15 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
     return "" if any(view.job == args.job for view in views.values()) else absent(name, views)
 
 
-def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
+def wanted(args: argparse.Namespace, now: float) -> list[StreamQuery]:
     since_s = None if args.since is None else args.since(now)
     chosen = {
         stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)
     }
     found = [
-        Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects
+        StreamQuery(stream, subjects, since_s=since_s)
+        for stream, subjects in chosen.items()
+        if subjects
     ]
     if not found:
         raise Trouble(

@@ -15,9 +15,10 @@ from pathlib import Path
 from services.cli import connection, words
 from services.cli.cancel import standing_of
 from services.cli.trouble import DONE, Trouble
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from shared import checkpoints
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import ORDERS, pattern
 from shared.messages import ForgetRequested, JobAccepted, JobRequested
 
@@ -119,7 +120,7 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
     Only jobs of the same namespace can: their requests are refused otherwise.
     """
     accepted = pattern(JobAccepted, f"{namespace}.*")
-    async with aclosing(read(bus, [Wanted(ORDERS, [accepted])], follow=False)) as entries:
+    async with aclosing(read(bus, [StreamQuery(ORDERS, [accepted])], follow=False)) as entries:
         async for entry in entries:
             if isinstance(entry.said, JobAccepted):
                 earlier = entry.said.request.checkpoint.continue_from or ""

@@ -17,10 +17,11 @@ from services.allocator import snapshot
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, with_last_fact
 from services.console.log_entry import filters
-from services.console.log_reader import THEIR_CLOCKS_S, Wanted, read
+from services.console.log_reader import THEIR_CLOCKS_S, read
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.node_facts import read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
@@ -44,7 +45,10 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
         notes = (*notes, STORED)
     if notes or many:
         history.before = await _with_unread_nodes(bus, history.before, since_s or 0.0, at_s)
-    wanted = [Wanted(ORDERS, filters(ORDERS)), Wanted(FACTS, filters(FACTS), since_s=since_s)]
+    wanted = [
+        StreamQuery(ORDERS, filters(ORDERS)),
+        StreamQuery(FACTS, filters(FACTS), since_s=since_s),
+    ]
     async with aclosing(_told(bus, wanted, at_s)) as messages:
         async for told in messages:
             history.hear(told)
@@ -68,7 +72,7 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
     """With the fact that led to the decision, if it was too long ago to have been read."""
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
-    wanted = [Wanted(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
+    wanted = [StreamQuery(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
     async with aclosing(_told(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
         async for told in messages:
             if is_cause(told.message, ground.cause):
@@ -76,7 +80,9 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
     return ground
 
 
-async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerator[LogEntry, None]:
+async def _told(
+    bus: Bus, wanted: list[StreamQuery], until_s: float
+) -> AsyncGenerator[LogEntry, None]:
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from services.cli import answers, connection, store
 from services.cli.remains import Remains, remains_in
 from services.cli.trouble import DONE, FAILED, Trouble
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import ORDERS, pattern
 from shared.messages import JobAccepted, JobRejected, Program
 from shared.text import format_count, single_line
@@ -106,7 +107,7 @@ async def known_folders(bus: Bus) -> set[str]:
     with.
     """
     folders: set[str] = set()
-    async for entry in read(bus, [Wanted(ORDERS, [pattern(JobAccepted)])], follow=False):
+    async for entry in read(bus, [StreamQuery(ORDERS, [pattern(JobAccepted)])], follow=False):
         if isinstance(entry.said, JobAccepted):
             folders |= {
                 entry.said.checkpoint_folder,

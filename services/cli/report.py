@@ -17,10 +17,11 @@ from services.cli.past import beginning
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.board.board import Board, apply, begun
 from services.console.log_entry import filters
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from services.console.report.account import Passes, heard
 from services.console.report.page import contents, page
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import FACTS, ORDERS, pattern
 from shared.messages import CapacityChanged
 
@@ -66,8 +67,8 @@ async def folded(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     """All that the log tells of the job and of nodes."""
     of_nodes = pattern(CapacityChanged)
     wanted = [
-        Wanted(ORDERS, filters(ORDERS, job, namespace)),
-        Wanted(FACTS, [*filters(FACTS, job, namespace), of_nodes]),
+        StreamQuery(ORDERS, filters(ORDERS, job, namespace)),
+        StreamQuery(FACTS, [*filters(FACTS, job, namespace), of_nodes]),
     ]
     board, passes = begun(), Passes()
     async with aclosing(read(bus, wanted, follow=False)) as entries:

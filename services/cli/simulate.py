@@ -250,7 +250,7 @@ def _write(path: Path, body: bytes) -> None:
 
 def _drawn(runs: Sequence[Run], path: Path) -> None:
     try:
-        runs_module.draw_simulated(runs, path)
+        runs_module.draw_simulated_runs(runs, path)
     except ModuleNotFoundError as error:
         raise Trouble(
             f"no picture: {error.name} is not installed (pip install 'weir[local]')"

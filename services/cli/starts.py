@@ -11,8 +11,9 @@ from contextlib import aclosing
 from services.allocator.job_views import JobView
 from services.console.board.job_history import OF_BEGINNING, Beginning, heard, shown
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import OUR_CLOCK_S, Wanted, read
+from services.console.log_reader import OUR_CLOCK_S, read
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import FACTS, ORDERS, tag_of
 from shared.messages import JobMessage
 
@@ -41,7 +42,7 @@ class Starts:
         streams = {
             stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)
         }
-        wanted = [Wanted(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
+        wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
         async with aclosing(read(self.bus, wanted, follow)) as entries:
             async for entry in entries:
                 self._hear(entry)

@@ -26,9 +26,10 @@ from services.cli.request_file import Fields
 from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import OUR_CLOCK_S, Wanted, read
+from services.console.log_reader import OUR_CLOCK_S, read
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS, event_headers, tag_of
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
 from shared.text import single_line
@@ -181,11 +182,11 @@ async def follow(bus: Bus, accepted: JobAccepted) -> int:
     return FAILED
 
 
-def _about(accepted: JobAccepted, now: float) -> list[Wanted]:
+def _about(accepted: JobAccepted, now: float) -> list[StreamQuery]:
     job, namespace = accepted.job, accepted.namespace
     return [
-        Wanted(ORDERS, filters(ORDERS, job, namespace), after=accepted.uid),
-        Wanted(FACTS, filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
+        StreamQuery(ORDERS, filters(ORDERS, job, namespace), after=accepted.uid),
+        StreamQuery(FACTS, filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
     ]
 
 

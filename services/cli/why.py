@@ -14,12 +14,13 @@ import msgspec
 from services.cli import connection, words
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
-from services.console.log_entry import Entry, filters, name_of, place_of
-from services.console.log_reader import THEIR_CLOCKS_S, Wanted, read
+from services.console.log_entry import Entry, event_name, filters, parse_event_name
+from services.console.log_reader import THEIR_CLOCKS_S, read
 from services.console.text.event_lines import parts
 from services.console.why.chain import Chain, Lack, Step, causes, chain, lacks, reasons, table
 from services.console.why.rules import Known
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
 from shared.messages import CapacityChanged, Message
 from shared.text import single_line
@@ -72,7 +73,7 @@ async def why(bus: Bus, args: argparse.Namespace) -> int:
 
 def _document(role: str, step: Step) -> str:
     """`because`: names; of a root what it is."""
-    because = [name_of(entry) for entry in step.because] or [reasons(step)]
+    because = [event_name(entry) for entry in step.because] or [reasons(step)]
     return msgspec.json.encode({"part": role, "because": because, **parts(step.entry)}).decode()
 
 
@@ -81,7 +82,7 @@ def _document(role: str, step: Step) -> str:
 
 async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
     """Raises `Trouble` where there is none of this name or id."""
-    place = place_of(text)
+    place = parse_event_name(text)
     wanted = _at(*place, namespace) if place else _with_id(text, namespace)
     async with aclosing(read(bus, [wanted], follow=False)) as entries:
         async for entry in entries:
@@ -97,17 +98,17 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
     )
 
 
-def _at(stream: str, sequence: int, namespace: str | None) -> Wanted:
-    return Wanted(stream, filters(stream, None, namespace), after=sequence - 1)
+def _at(stream: str, sequence: int, namespace: str | None) -> StreamQuery:
+    return StreamQuery(stream, filters(stream, None, namespace), after=sequence - 1)
 
 
-def _with_id(text: str, namespace: str | None) -> Wanted:
+def _with_id(text: str, namespace: str | None) -> StreamQuery:
     """An id holds what kind it is of; only a node's change does not."""
     tag = next((tag for tag in BY_TAG if f".{tag}." in f"{text}."), None)
     if tag is None:
-        return Wanted(FACTS, [pattern(CapacityChanged)])
+        return StreamQuery(FACTS, [pattern(CapacityChanged)])
     stream = stream_holding(pattern(BY_TAG[tag]))
-    return Wanted(stream, filters(stream, None, namespace, [tag]))
+    return StreamQuery(stream, filters(stream, None, namespace, [tag]))
 
 
 # ---------------------------------------------------------------- the log, as far as it is needed
@@ -117,7 +118,7 @@ async def chained(bus: Bus, event: Entry, namespace: str | None) -> Chain:
     """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about
     nodes.
     """
-    entries = [event, *await _read(bus, Wanted(ORDERS, filters(ORDERS, None, namespace)))]
+    entries = [event, *await _read(bus, StreamQuery(ORDERS, filters(ORDERS, None, namespace)))]
     known, asked = Known(entries), set[Lack]()
     while lacking := _next(event, known, asked, namespace):
         asked |= lacking
@@ -145,16 +146,16 @@ async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
     return await _read(bus, _wanted(lack), until_s)
 
 
-def _wanted(lack: Lack) -> Wanted:
+def _wanted(lack: Lack) -> StreamQuery:
     if lack.of == "job":
         namespace, _, job = lack.whose.partition(".")
-        return Wanted(FACTS, filters(FACTS, job, namespace))
+        return StreamQuery(FACTS, filters(FACTS, job, namespace))
     if lack.of == "node":
-        return Wanted(FACTS, [pattern(CapacityChanged, lack.whose)])
-    return Wanted(FACTS, [pattern(CapacityChanged)], since_s=lack.at_s - AROUND_S)
+        return StreamQuery(FACTS, [pattern(CapacityChanged, lack.whose)])
+    return StreamQuery(FACTS, [pattern(CapacityChanged)], since_s=lack.at_s - AROUND_S)
 
 
-async def _read(bus: Bus, wanted: Wanted, until_s: float = float("inf")) -> list[Entry]:
+async def _read(bus: Bus, wanted: StreamQuery, until_s: float = float("inf")) -> list[Entry]:
     found: list[Entry] = []
     async with aclosing(read(bus, [wanted], follow=False)) as entries:
         async for entry in entries:

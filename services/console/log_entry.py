@@ -1,11 +1,7 @@
-"""One stored message, and where and when the server stored it: what people look at.
+"""A stored message with its place in the log, its short name, and the filters that select messages.
 
-The short name by which one stored message is asked for: its stream's letter, and its number
-there. Pure.
-
-`o12` is number 12 of the orders, `f345` of the facts, `d3` of the dead letters.
-
-Which subjects of each stream a person wants to see: pure.
+The short name is the letter of the stream and the number in it: `o12` is order 12, `f345` is fact
+345, `d3` is dead letter 3.
 """
 
 from __future__ import annotations
@@ -47,11 +43,11 @@ OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
 LONGEST_NUMBER = 18  # digits: what fits into the server's number
 
 
-def name_of(entry: Entry) -> str:
+def event_name(entry: Entry) -> str:
     return f"{OF_STREAM[entry.stream]}{entry.sequence}"
 
 
-def place_of(text: str) -> tuple[str, int] | None:
+def parse_event_name(text: str) -> tuple[str, int] | None:
     """Stream and number; None where this is no such name."""
     found = re.fullmatch(rf"([{''.join(LETTERS)}])([1-9]\d{{0,{LONGEST_NUMBER - 1}}})", text)
     return (LETTERS[found[1]], int(found[2])) if found else None

@@ -104,8 +104,9 @@ class LogReader(Generic[T]):
 
     async def read_and_follow(self) -> AsyncGenerator[T, None]:
         """Yield the stored messages, then new ones for ever, also after the bus was away."""
-        async for record in self._merge_stored():
-            yield record.value
+        async with aclosing(self._merge_stored()) as records:
+            async for record in records:
+                yield record.value
         while True:
             async with aclosing(self._follow_while_connected()) as records:
                 async for record in records:
@@ -118,24 +119,8 @@ class LogReader(Generic[T]):
         for reader in self._streams:
             await reader.close()
 
-    async def _merge_stored(self) -> AsyncGenerator[Record[T], None]:
-        """Merge the stored messages of all streams; one message of each stream is held."""
-        sources = [reader.read_stored() for reader in self._streams]
-        heads: dict[int, Record[T]] = {}
-        try:
-            for number, source in enumerate(sources):
-                record = await anext(source, None)
-                if record is not None:
-                    heads[number] = record
-            while heads:
-                first = min(heads, key=lambda number: heads[number].order)
-                yield heads.pop(first)
-                record = await anext(sources[first], None)
-                if record is not None:
-                    heads[first] = record
-        finally:
-            for source in sources:
-                await source.aclose()
+    def _merge_stored(self) -> AsyncGenerator[Record[T], None]:
+        return merge_records([reader.read_stored() for reader in self._streams])
 
     async def _read_missed(self) -> AsyncGenerator[Record[T], None]:
         """Yield the messages that were stored while the bus was away, once it answers."""
@@ -162,6 +147,27 @@ class LogReader(Generic[T]):
             await cancel_tasks(*tasks)
         for record in _take_sorted(queue, None):
             yield record
+
+
+async def merge_records(
+    sources: Sequence[AsyncGenerator[Record[T], None]],
+) -> AsyncGenerator[Record[T], None]:
+    """Merge sources that are in order by the time of storing; one record of each is held."""
+    heads: dict[int, Record[T]] = {}
+    try:
+        for number, source in enumerate(sources):
+            record = await anext(source, None)
+            if record is not None:
+                heads[number] = record
+        while heads:
+            first = min(heads, key=lambda number: heads[number].order)
+            yield heads.pop(first)
+            record = await anext(sources[first], None)
+            if record is not None:
+                heads[first] = record
+    finally:
+        for source in sources:
+            await source.aclose()
 
 
 class _StreamReader(Generic[T]):

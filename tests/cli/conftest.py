@@ -11,7 +11,7 @@ from aiohttp import web
 
 from services.__main__ import weir
 from services.cli import connection
-from services.console import log_reader
+from shared.bus import log_reader
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
 

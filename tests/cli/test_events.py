@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 
@@ -16,24 +15,24 @@ from services.allocator.job_views import JobView
 from services.cli.events import by_day
 from services.cli.terminal import Terminal
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import Wanted, in_order, read
+from services.console.log_reader import read
 from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
+from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import FACTS, JOBS, ORDERS, encode_message, subject_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
     CheckpointSaved,
-    GenerationAbandoned,
     Message,
 )
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
-from tests.shared.sample_messages import JOB, abandoned, one_of_each
+from tests.shared.sample_messages import JOB, one_of_each
 
-BOTH = [Wanted(stream, filters(stream)) for stream in (ORDERS, FACTS)]
+BOTH = [StreamQuery(stream, filters(stream)) for stream in (ORDERS, FACTS)]
 
 
 def saved(step: int) -> CheckpointSaved:
@@ -252,14 +251,3 @@ def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:
         day.startswith(("1969-12-31", "1970-01-0")) for day in days
     )
     assert sum("training.saved" in line for line in lines) == 3 and max(map(len, lines)) <= 80
-
-
-async def test_streams_are_merged_by_the_time_of_storing() -> None:
-    async def source(stream: str, *times: float) -> AsyncIterator[Entry]:
-        for number, stored_s in enumerate(times):
-            yield Entry(abandoned(), "s", stream, number, stored_s)
-
-    merged = [e async for e in in_order([source("a", 1, 4, 5), source("b"), source("c", 2, 3, 6)])]
-
-    assert [e.stored_s for e in merged] == [1, 2, 3, 4, 5, 6]
-    assert all(isinstance(e.said, GenerationAbandoned) for e in merged)

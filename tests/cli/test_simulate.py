@@ -186,7 +186,7 @@ def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> Non
         for each in (records, many)
     ]
 
-    figure = runs_module.plotted_simulated(runs)
+    figure = runs_module.plot_simulated_runs(runs)
     jobs, used, times, crowd, *_, last = figure.axes
     pyplot.close(figure)
 

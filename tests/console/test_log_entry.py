@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.console.log_entry import AREAS, Entry, filters, name_of, place_of
+from services.console.log_entry import AREAS, Entry, event_name, filters, parse_event_name
 from shared.bus.streams import stream_configs
 from shared.bus.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from shared.messages import JobRequested
@@ -18,15 +18,15 @@ from tests.shared.sample_messages import abandoned, one_of_each
 def test_a_name_is_the_streams_letter_and_the_number_and_leads_back_to_both(
     stream: str, name: str
 ) -> None:
-    assert name_of(Entry(abandoned(), "s", stream, 7, 0.0)) == name
-    assert place_of(name) == (stream, 7)
+    assert event_name(Entry(abandoned(), "s", stream, 7, 0.0)) == name
+    assert parse_event_name(name) == (stream, 7)
 
 
 @pytest.mark.parametrize(
     "text", ["", "o", "7", "x7", "o7x", "o-7", "o0", "7.training.resumed.2.-.11", "o" + "9" * 30]
 )
 def test_anything_else_is_no_name(text: str) -> None:
-    assert place_of(text) is None
+    assert parse_event_name(text) is None
 
 
 def matches(pattern: str, subject: str) -> bool:

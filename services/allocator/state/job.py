@@ -133,7 +133,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the newest decision was stored."""
     repeats: int = 0
     """Number of repetitions of the newest decision, because nobody acted on it
-    (`unanswered.py`).
+    (`steps/repetition.py`).
     """
     acted_on: int = 0
     """The newest generation in flight on which the launcher was seen to act."""
@@ -161,7 +161,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The most samples that were ever reported."""
     progress: ProgressReported | None = None
     starving: dict[str, float] = {}
-    """By task: since when it has had far less CPU than it was promised (`strain.py`)."""
+    """By task: since when it has had far less CPU than it was promised (`state/observations.py`)."""
     starved: dict[str, float] = {}
     """By node: when a task that starved there was last moved away."""
     crowded: bool = False

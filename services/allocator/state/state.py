@@ -123,7 +123,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     models: bytes = b""
     """In a snapshot: the models of its tables (`stored_models.py`)."""
     tables: Tables | None = None
-    """What follows of all this, for passes (`refresh.py`); no part of a snapshot."""
+    """What follows of all this, for passes (`table_updates.py`); no part of a snapshot."""
     marks: Marks = NO_MARKS
     """What the tables lack."""
 

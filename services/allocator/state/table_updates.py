@@ -38,7 +38,7 @@ NOTHING = (0.0, 0.0, 0.0)
 def refresh_tables(state: State, rules: Rules) -> State:
     """Return the state with tables that are up to date.
 
-    `rules`: with the cluster's quotas in them (`cluster_quotas.py`).
+    `rules`: with the cluster's quotas in them (`with_cluster_quotas`).
     """
     before = state.tables
     marks = state.marks

@@ -1,7 +1,7 @@
 """Raise the memory of a task before it runs out of memory.
 
     need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]
-              (`models/foresight.py`)
+              (`models/memory_forecast.py`)
     growth  = the lesser of that over all readings since then and over the newer half of them
     raised  <=>  need comes within a twentieth of the limit
                  then to a tenth above the need, at most to `AT_ONCE` times the limit

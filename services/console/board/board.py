@@ -1,11 +1,11 @@
-"""Everything that is shown, in one frozen value, and how one more message changes it: pure.
+"""The board: everything that is shown, as one frozen value, and the fold of one more message into it.
 
-What the allocator knows (`state`) is folded by its own code; beside it stands what people ask for
-and a decision does not need: what happened, and when. A story is kept as long as the allocator
-keeps its job, ended ones included.
+The allocator's own code folds what the allocator knows (`state`). Beside it the board has what
+people ask for and a decision does not need: what happened, and when. The history of a job is kept
+as long as the allocator keeps the job, after its end too.
 
-    board = begun()                                  or begun(state, since_s), where the log's beginning is gone
-    board = apply(board, Told(stored_s, stream, sequence, message))
+    board = begun()            or begun(state, since_s), if the beginning of the log is gone
+    board = apply(board, LogEntry(stored_s, stream, sequence, message))
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
         return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _what_came_early(known, board)
-    after = job_history.heard_story(known, told, event)
+    after = job_history.fold_story(known, told, event)
     after = replace(after, view=_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
     return OF_BOARD.get(type(said), _as_it_is)(board, before, after)
@@ -242,7 +242,7 @@ def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     state = board.state
     for told in own:
         begins, state = (
-            job_history.heard_story(begins, told),
+            job_history.fold_story(begins, told),
             apply_late(state, told.message, told.at_s),
         )
     left = tuple(told for told in board.early if told not in own)

@@ -1,15 +1,11 @@
-"""One node as its last `CapacityChanged` has it, and the sum of all nodes: pure.
+"""A node as its last `CapacityChanged` describes it, the sum of all nodes, and time series.
 
-Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by
-job) or `others`, and the rest is free: allocatable = ours + others + free, as the monitor counts
-(free is never below zero, so that a node on which more is requested than it has shows more held
-than allocatable).
+The allocatable cores and memory of a node are `ours` (requests of our pods, by job), `others`, or
+free: allocatable = ours + others + free, as the monitor counts. Free is never below zero, so an
+overcommitted node has more held than allocatable.
 
-What grows for ever, kept short: points in time, thinned and never invented. Pure.
-
-A series that is full loses about half of its points, those that lie close to others, so that what
-stays is spread evenly over the whole time. What stays is as it was said; nothing is averaged and
-nothing put between.
+A series that is full loses about half of its points: those that lie close to others, so that the
+rest is spread evenly over time. No point is averaged or interpolated.
 """
 
 from __future__ import annotations

@@ -1,25 +1,20 @@
-"""What follows from a board, by formula: pure.
+"""What follows from a board by formula, what is new between two boards, and the use of cores over time.
 
 share done       = examples applied / examples to apply
 time left        = (examples to apply - applied) / examples a second, a mean of its reports (the newest counts most)
 utilisation      = cores held by our tasks / allocatable cores;   of use: cores used / allocatable cores
 memory share     = GiB held by our tasks / allocatable GiB;       of use: GiB used / allocatable GiB
 speed            = examples between the first and the last report of a generation / the seconds between them
-speed before     = the same, up to the last report before a decision: the change it leads to slows what trains meanwhile
+speed before     = the same, up to the last report before a decision: its preparation slows what trains
 slowed by it     = (t2 - t1) - (n2 - n1) / speed before      [s], from that report to the last before the hand-over
 CPU-hours        = sum of cores held x hours, pauses and waiting for images included
 wasted           = examples that had been applied and were lost with what was not saved
 
-What is new between two boards, so that who watches is sent only that: pure.
+Two boards are compared by identity: the parts of a board are frozen, and a part that has not changed
+is the same object.
 
-By identity: a board's parts are frozen, and stay the very same ones as long as nothing happens to
-them.
-
-Who held the cluster's cores over time: the cluster's series and the jobs', read at even times.
-Pure.
-
-What is between two points of a series of steps is as the earlier one says. allocatable = jobs +
-others + free.
+The use of cores is read at even times from the series of the cluster and of the jobs. Between two
+points of a series the earlier one counts. allocatable = jobs + others + free.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
-"""What a job that starts waits for, as its pods and its first generation tell of themselves: pure.
+"""One job, from its acceptance to its end: what happened, and what it waits for while it starts.
 
-    AllocationDecided      these pods are to be              TaskStarted, TaskReady   one runs, one stands ready
+Beside the view that `weir jobs` shows, a history has what happened over time: every decision with
+its reason, its alternatives and its forecast (`gain_s`, `cost_s`); every generation that trained,
+with the phases of its pause and its first and last report; reports and held cores as thinned
+series; and exact sums (core-seconds, pauses, examples applied and lost).
+
+A job that starts waits for the first of these steps that is not done:
+
+    AllocationDecided      its pods are planned              TaskStarted, TaskReady   a pod runs; a pod is ready
     ClusterSpecPublished   the chief builds and traces       GenerationPrepared       one task is prepared
-    HandOverOrdered        the generation is to begin        TrainingResumed          it has made its first update
+    HandOverOrdered        the generation may begin          TrainingResumed          the first update is applied
 
-Facts and orders come in separate streams: a pod may be heard of before it is heard that it is to
-be.
-
-One job from its acceptance to its end, as the bus tells of it: pure.
-
-Beside the view that `weir jobs` shows it has what happened over time: every decision with its
-reason, the alternatives that lost, what it foresaw (`gain_s`, `cost_s`); every generation that
-trained, with its pause in phases and its first and last report; reports and cores held, as thinned
-series; and sums that no thinning touches (core-seconds, pauses, examples that were applied and
-lost).
+Facts and orders come in separate streams, so a fact about a pod may come before its order.
 """
 
 from __future__ import annotations
@@ -293,7 +291,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.held[-1].cpu if self.held else 0.0
 
 
-def heard_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> Story:
+def fold_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> Story:
     """The story after one more message of its job; the same, where that is an old one. `event`: a
     decision's cause.
     """
@@ -305,7 +303,7 @@ def heard_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> 
     if type(said) not in OF_STORY:
         return story
     if isinstance(said, AllocationDecided):
-        return _decided_story(story, said, told.at_s, event)
+        return _fold_decision(story, said, told.at_s, event)
     story = OF_STORY[type(said)](story, said, told.at_s)
     return (
         replace(story, marks=cluster.newest(story.marks, told, MARKS_KEPT))
@@ -328,7 +326,7 @@ def holds(story: Story, held: Resources, at_s: float) -> Story:
 # ---------------------------------------------------------------- decided, and what came of it
 
 
-def _decided_story(
+def _fold_decision(
     story: Story, said: AllocationDecided, at_s: float, event: LogEntry | None
 ) -> Story:
     if story.decisions and said.revision <= story.decisions[-1].revision:

@@ -1,5 +1,4 @@
-"""Hears: every order and fact, and the allocator's word on each job (`weir-jobs`), as one who only
-watches. Says: nothing on the bus. To browsers: the board as it is and what changes of it; what
-would come of a proposed job. Read first: `face.py`, what a browser is sent; then `service.py`; the
-pages themselves are in `static/`.
+"""Consumes: every order and fact, and the job views (`weir-jobs`), without a durable consumer.
+Publishes: nothing on the bus; to browsers the board, its changes, and what-if answers.
+Read first: `browser_updates.py`, then `service.py`; the page itself is in `static/`.
 """

@@ -1,11 +1,8 @@
-"""A board's parts as plain rows, for a browser. Pure.
+"""The rows that a browser gets: the board and its changes, and the history of one job on a time axis.
 
-Times are seconds since 1970, amounts of CPU cores, of memory (`*_gib`) GiB, speeds examples a
-second. Nothing is computed here that `services/board` has not computed: rows choose and name.
-
-One job's story as a browser draws it on a time axis, and of it only what is new. Pure.
-
-What a browser is sent: what it has not been told yet. Pure.
+Times are seconds since 1970; amounts are cores and GiB (`*_gib`); speeds are examples a second.
+Nothing is computed here that `services/console/board` has not computed. A browser gets only what it
+does not have yet.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Who may come in, and how what is sent is to be treated: HTTP around the page. Edge.
+"""HTTP around the page: access rules, response headers, and server-sent events.
 
-Who answers on this machine only, answers this machine's names only (so that no site can have its
-own name point here), and no other site's page gets an answer to what it posts. A browser is told to
-load nothing from anywhere else.
+A page that is served on this machine only accepts only this machine's host names, so that no web
+site can point a name of its own at it; and it answers no request that another site posts. A browser
+is told to load nothing from anywhere else.
 
-One browser, told again and again what is new to it: server-sent events. Edge.
-
-A browser that is slow is told less often and never falls behind: what it is told is always the
-difference between what it was told last and what is now.
+A slow browser is updated less often and never falls behind: an update is always the difference
+between the last state that was sent and the present one.
 """
 
 from __future__ import annotations

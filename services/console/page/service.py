@@ -1,10 +1,11 @@
-"""The page's shell: watch the bus, answer browsers.
+"""The edge of the page: follow the bus, answer browsers.
 
-GET  /              the page, and its files
-GET  /api/follow    what is, then what changes, as server-sent events; ?job=<namespace>.<job> with that job's story,
-                    ?span=<seconds> of the cluster's picture
-POST /api/what-if   a job's YAML: what would come of it now; GET /api/example: one to begin with
-GET  /healthz       200 as long as the loop turns; /readyz: 503 while the log is still read, or the bus is away
+GET  /              the page and its files
+GET  /api/follow    the board, then its changes, as server-sent events; ?job=<namespace>.<job> adds
+                    the history of a job, ?span=<seconds> sets the time span of the cluster
+POST /api/what-if   the outcome of a job's YAML now; GET /api/example: an example of one
+GET  /healthz       200 as long as the event loop runs
+GET  /readyz        503 while the log is being read, or the bus is away
 """
 
 from __future__ import annotations

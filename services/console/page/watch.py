@@ -1,9 +1,9 @@
-"""The board, kept up with the bus. Edge.
+"""Keep the board up to date with the bus.
 
-Promises. What is stored is read first, in the order in which it was stored; then every message as
-it comes, each once. While the bus is away `cut_s` says since when, and the board stays as it was;
-when the bus is back it is read on from where we were, and from the beginning where a stream was set
-back or made anew.
+Promise: stored messages are read first, in the order of storing, then every new message, each once.
+While the bus is away the board stays as it is, and `cut_s` says since when. When the bus is back,
+reading continues after the last message; from the beginning, if a stream was set back or made
+again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from services.cli.jobs import snapshots
 from services.cli.past import MANY
 from services.console.board.board import apply, begun, why, with_last_fact
 from services.console.log_entry import Entry, filters
-from services.console.log_reader import Wanted, read
+from services.console.log_reader import read
 from shared.bus.bus import Bus
+from shared.bus.log_reader import StreamQuery
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
@@ -125,10 +126,10 @@ class Watch:
         known = self._stored.sequences if self._stored else self.board.sequences
         self._node_facts = LastNodeFacts(await read_last_node_facts(self.bus), known.get(FACTS, 0))
 
-    def _wanted(self) -> list[Wanted]:
+    def _wanted(self) -> list[StreamQuery]:
         known = self.board.sequences
         return [
-            Wanted(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
+            StreamQuery(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
             for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
         ]
 

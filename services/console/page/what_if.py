@@ -1,8 +1,7 @@
-"""What would come of a proposed job: what `weir submit --dry-run` says, asked by a browser. Pure
-but for the rules, which are read from the environment as the allocator reads them.
+"""The outcome of a proposed job, for a browser: what `weir submit --dry-run` prints.
 
-Nothing is asked for and nothing kept. Whether the program itself is sound is not looked at: only
-its size matters here.
+Nothing is requested or stored. Only the size of the job matters; its program is not examined. The
+rules are read from the environment, as the allocator reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a job's time and its cores went. Pure.
+"""Where the time and the cores of a job went; the length of each epoch; forecasts and outcomes.
 
     completion time   = end - submission, waiting included (now, where it has not ended)                  [s]
     waiting           = submission to the first update; paused = sum of the pauses; off = while the
@@ -18,18 +18,16 @@ Each core-second that was held is in one of these parts, which add up to all of 
 
     done again        of training: examples lost with a ps or a chief / examples a second before / x cores had by then
 
-How long each epoch took: a fold of its own, because the read model thins what was reported.
-Pure.
+Epochs are a fold of their own, because the read model thins reports. An epoch is over when as many
+examples as it and the epochs before it have were applied; between two reports, at
 
-    an epoch is over when as many examples as it and those before it have were applied; between two
-    reports, at at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
+    before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
 
-with what the two reports say of time and examples, and `size` the examples of an epoch: the time
-between two reports is shared out evenly, and a pause never is. One that was rolled back ends when
-it is complete again; the first begins with the first update.
+with the times and examples of the two reports, and `size` the examples of an epoch: the time between
+two reports is shared evenly, a pause is not. An epoch that was rolled back ends when it is complete
+again; the first begins with the first update.
 
-What each decision foresaw, and what came, by the same formula (`services/allocator/steps/payback.py`).
-Pure.
+A decision's forecast and its outcome, by the formula of `services/allocator/steps/payback.py`:
 
 foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
 came       saved = left / v - left / v'';  in all: saved - slowed - pause

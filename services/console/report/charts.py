@@ -1,10 +1,8 @@
-"""Bars: each pause by its phases, each epoch, and where the cores that were held went. Pure.
+"""Charts of the report: pauses by phase, epochs, the use of cores, and the job over time.
 
-The job over time: tasks, throughput, loss, cores and the cluster, one above the other on one
-axis of time. Pure.
-
-Pauses are bands through all of it; decisions are numbers below it that lead to their row of the
-table.
+The chart over time has tasks, throughput, loss, cores and the cluster, one above the other on one
+time axis. Pauses are bands through all of it; decisions are numbers below it that link to their row
+of the table.
 """
 
 from __future__ import annotations
@@ -168,12 +166,12 @@ def cores(parts: Parts, width: float = drawing.WIDE) -> str:
     return drawing.svg(width, 38, "CPU-hours held, by what they were held for", drawn)
 
 
-LEFT_TIMELINE, RIGHT_TIMELINE = 62.0, 14.0
+TIMELINE_LEFT, TIMELINE_RIGHT = 62.0, 14.0
 HEAD = 16.0
 UNDER = 10.0
 GAP = 20.0
 """Above a heading's first line, below its last, below a panel."""
-TICK_TIMELINE = 120.0
+TIMELINE_TICK = 120.0
 """From one time on the axis to the next, about."""
 MARK = 22.0
 """Pixels of a decision's number, at least, and of a row of them."""
@@ -195,7 +193,7 @@ class Sheet:
         self.story = story
         self.width = width
         self.top = 4.0
-        self.x = Scale(0.0, self.until, LEFT_TIMELINE, width - RIGHT_TIMELINE)
+        self.x = Scale(0.0, self.until, TIMELINE_LEFT, width - TIMELINE_RIGHT)
         self.drawn: list[str] = []
 
     def since(self, at_s: float) -> float:
@@ -246,13 +244,13 @@ class Sheet:
         """The times, below what was drawn so far."""
         y = self.top - GAP + 16
         high = self.until / self.unit.seconds
-        for value in drawing.ticks(high, drawing.about(self.width, TICK_TIMELINE)):
+        for value in drawing.ticks(high, drawing.about(self.width, TIMELINE_TICK)):
             x = self.x.at(value * self.unit.seconds)
             self.drawn.append(f'<path d="M{x:.1f} {y - 16:.1f}v5" class="rule"/>')
             self.drawn.append(drawing.words(x, y, drawing.label(value), "tick", "middle"))
         self.drawn.append(
             drawing.words(
-                self.width - RIGHT_TIMELINE,
+                self.width - TIMELINE_RIGHT,
                 y + 18,
                 f"{self.unit.name} since submission",
                 "tick",
@@ -374,7 +372,7 @@ def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:
     """A number each, in the first row that has room; what finds none is in the table alone."""
     sheet.drawn.append(drawing.words(0, sheet.top + 12, "Decisions", "name"))
     sheet.top += 20
-    taken = [LEFT_TIMELINE - MARK] * ROWS
+    taken = [TIMELINE_LEFT - MARK] * ROWS
     for one in came:
         x = sheet.x.at(sheet.since(one.outcome.decision.at_s))
         row = next((row for row, until in enumerate(taken) if x - MARK / 2 >= until), None)
@@ -384,7 +382,7 @@ def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:
     sheet.top += (
         MARK
         * max(
-            (row + 1 for row, until in enumerate(taken) if until > LEFT_TIMELINE - MARK), default=1
+            (row + 1 for row, until in enumerate(taken) if until > TIMELINE_LEFT - MARK), default=1
         )
         + 6
     )

@@ -1,13 +1,8 @@
-"""Lines, steps and bars as SVG: a panel is a box with two scales, and everything in it is given in
-its own units. Pure.
+"""SVG drawing, style and number formats of the report.
 
-Colours are names of the page's style, so that a drawing is right in light and dark; dashes and
-patterns say the same once more, for who does not tell colours apart.
-
-How the page looks: in light and dark, on paper, wide and narrow. Colours are Okabe and Ito's,
-which people with any kind of colour vision tell apart; in the dark the lighter of them.
-
-Numbers and times as people read them. Pure.
+A panel is a box with two scales; everything in it is given in its own units. Colours are named in
+the style, so that a drawing is right in light and dark. They are the colours of Okabe and Ito, which
+people with any kind of colour vision can tell apart; dashes and patterns repeat what they say.
 """
 
 from __future__ import annotations

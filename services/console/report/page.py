@@ -1,6 +1,4 @@
-"""The page: what stands on it, from the answer to the details. Pure; one text without request and
-script.
-"""
+"""The report as one HTML page, from the answer to the details, without scripts or requests."""
 
 from __future__ import annotations
 

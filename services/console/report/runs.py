@@ -1,14 +1,9 @@
-"""What is read off a run: the three figures of the published systems (total time, epoch time,
-utilisation).
+"""Figures and pictures of runs: measured ones (elastic against static) and simulated ones.
 
-All pure. Times are seconds since 1970 unless said otherwise; speeds are examples a second.
-
-A run as a picture: the three figures of the published systems, elastic against static.
-
-Simulated runs as a picture: each job's allocation over time, utilisation, and how completion
-times spread.
-
-What simulated runs came to: a row a policy. Pure.
+The figures are those of the published systems: total time, epoch time, utilisation. Of simulated
+runs also: the allocation of each job over time, the spread of completion times, and a table with one
+row for each policy. Times are seconds since 1970 unless said otherwise; speeds are examples a
+second.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from services.whatif.simulator.outcome import (
     held_and_offered,
     run_figures,
 )
-from services.whatif.simulator.outcome import Run as Run_outcome
+from services.whatif.simulator.outcome import Run as SimulatedRun
 from shared.messages import ProgressReported
 from shared.text import format_count
 
@@ -198,19 +193,19 @@ NAMES_MOST = 24
 SMALL, LEGEND_INCH = "small", 0.4
 
 
-def draw_simulated(runs: Sequence[Run_outcome], path: Path) -> None:
+def draw_simulated_runs(runs: Sequence[SimulatedRun], path: Path) -> None:
     """Write a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure = plotted_simulated(runs)
+    figure = plot_simulated_runs(runs)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def plotted_simulated(runs: Sequence[Run_outcome]) -> Any:
+def plot_simulated_runs(runs: Sequence[SimulatedRun]) -> Any:
     """The figure: a row of three panels a policy; the same axes in each column."""
     from matplotlib import pyplot
 
@@ -243,7 +238,7 @@ def _tasks(size: tuple[float, int, int, int]) -> int:
     return size[1] + size[2]
 
 
-def _jobs(axes: Any, run: Run_outcome, unit_s: float, most: int) -> None:
+def _jobs(axes: Any, run: SimulatedRun, unit_s: float, most: int) -> None:
     """A line of bars a job: waiting in grey, then the darker the more tasks it has."""
     for row, record in enumerate(run.records):
         spans = _spans(record, run.ended_s)
@@ -282,7 +277,7 @@ def _spans(record: JobRecord, ended_s: float) -> list[tuple[float, float, int]]:
     ]
 
 
-def _utilisation(axes: Any, run: Run_outcome, unit_s: float) -> None:
+def _utilisation(axes: Any, run: SimulatedRun, unit_s: float) -> None:
     steps = [
         (start, held / offered if offered else 0.0)
         for start, _, held, offered in held_and_offered(run)
@@ -297,7 +292,7 @@ def _utilisation(axes: Any, run: Run_outcome, unit_s: float) -> None:
     axes.set_ylabel("held of what jobs may hold")
 
 
-def _times(axes: Any, run: Run_outcome, unit_s: float) -> None:
+def _times(axes: Any, run: SimulatedRun, unit_s: float) -> None:
     """The share of all jobs that is completed within so much time of its submission."""
     times, every = sorted(completion_s(run)), max(1, len(run.records))
     steps = [0.0, *((number + 1) / every for number in range(len(times)))]
@@ -333,7 +328,7 @@ out.
 """
 
 
-def table(runs: Sequence[Run_outcome], width: int) -> Table:
+def table(runs: Sequence[SimulatedRun], width: int) -> Table:
     """Names that are too long for `width` are folded; headings and numbers never."""
     told = [run_figures(done) for done in runs]
     cells = {heading: [_cell(name, each) for each in told] for name, heading in SHOWN.items()}
@@ -353,7 +348,7 @@ def table(runs: Sequence[Run_outcome], width: int) -> Table:
 UNLIKE = "each row's times are of the jobs that are DONE in it, and these are not the same"
 
 
-def differing(runs: Sequence[Run_outcome]) -> str:
+def differing(runs: Sequence[SimulatedRun]) -> str:
     """Where rows have completed other jobs, their means are of other jobs, too: those of what all
     have completed.
     """
@@ -373,7 +368,7 @@ def differing(runs: Sequence[Run_outcome]) -> str:
     return f"{UNLIKE}; of the {format_count(len(alike), 'job')} that every row completed, MEAN s: {means}"
 
 
-def _completed(run: Run_outcome) -> dict[str, float]:
+def _completed(run: SimulatedRun) -> dict[str, float]:
     return {
         record.work.job: took_s
         for record in run.records

@@ -1,10 +1,8 @@
-"""Tables of the page: where cores went, what was decided and what came, what went wrong. Pure.
+"""Tables of the report: where cores went, decisions with their outcome, and what went wrong.
 
-All of one stop that was asked for, told together: one thing that happened, not a dozen that went
-wrong. Pure.
-
-Of a stop are the ends of pods whose nodes or cluster are shut down in order, and what their tasks
-said of it before (SIGTERM). It is another one where nothing of it was told for so long.
+Everything that belongs to one requested stop is one row: the ends of pods whose nodes or cluster are
+shut down in order, and the notices of their tasks before (SIGTERM). A new stop begins if nothing of
+the one before was reported for some time.
 """
 
 from __future__ import annotations

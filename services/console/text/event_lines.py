@@ -1,13 +1,8 @@
-"""One stored message as one line: when, its name, what, whose, the numbers one looks for, and a
-sentence. Pure.
+"""A stored message as one line: time, name, kind, subject, the usual numbers, and a sentence.
 
-For people: columns, with colours where the terminal has them; at a terminal fewer of them, and a
-long sentence goes on below its own beginning. For programs: one JSON object, the message whole.
-
-Columns in front of a sentence, as one line; at a terminal the sentence goes on below its own
-beginning. Pure.
-
-One dead letter, as a line of a list and whole: pure.
+For people the line has columns, with colours where the terminal has them; at a terminal it has fewer
+columns, and a long sentence continues below its own beginning. For programs it is one JSON object
+with the whole message. A dead letter is one line of a list, or all of its fields.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from services.console.log_entry import Entry, name_of
+from services.console.log_entry import Entry, event_name
 from services.console.text.sentences import sentence
 from shared.bus.subjects import BY_TAG, tag_of
 from shared.messages import (
@@ -64,7 +59,7 @@ def line(entry: Entry, zone: tzinfo | None) -> Text:
     day, clock = when(entry.stored_s, zone)
     columns = (
         f"{day} {clock}",
-        name_of(entry),
+        event_name(entry),
         fact(entry.said),
         whose(entry.said),
         numbers(entry),
@@ -82,7 +77,7 @@ def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
 
 def cells(entry: Entry) -> list[Cell]:
     """Its name, what it is, and whose."""
-    name = (name_of(entry), WIDTHS[1], "dim")
+    name = (event_name(entry), WIDTHS[1], "dim")
     return [
         name,
         (fact(entry.said), LONGEST_FACT, style(entry.said)),
@@ -103,7 +98,7 @@ def parts(entry: Entry) -> dict[str, Any]:
     """`event`: its name, for `weir why`; `id`: the same said twice has it twice."""
     return {
         "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
-        "event": name_of(entry),
+        "event": event_name(entry),
         "fact": fact(entry.said),
         "stream": entry.stream,
         "sequence": entry.sequence,
@@ -207,10 +202,12 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-SHOWN = ("stream", "sequence", "said_by", "subject", "error", "body")
+DEAD_LETTER_FIELDS = ("stream", "sequence", "said_by", "subject", "error", "body")
 
 
-def line_letter_line(number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None) -> Text:
+def format_dead_letter(
+    number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None
+) -> Text:
     """`number`: by which it is asked for. `zone` None: that of this machine."""
     return Text.assemble(
         (f"{number:>6} ", "bold"),
@@ -220,12 +217,12 @@ def line_letter_line(number: int, letter: DeadLetter, stored_s: float, zone: tzi
     )
 
 
-def whole(letter: DeadLetter) -> str:
+def format_dead_letter_fields(letter: DeadLetter) -> str:
     """A line a field; the body last, as it was."""
-    return "\n".join(f"{name + ':':<10}{getattr(letter, name)}" for name in SHOWN)
+    return "\n".join(f"{name + ':':<10}{getattr(letter, name)}" for name in DEAD_LETTER_FIELDS)
 
 
-def document_letter_line(entry: Entry) -> str:
+def encode_dead_letter(entry: Entry) -> str:
     """One JSON object."""
     assert isinstance(entry.said, DeadLetter)
     fields: dict[str, Any] = msgspec.structs.asdict(entry.said)

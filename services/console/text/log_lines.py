@@ -1,14 +1,11 @@
-"""One line that a task printed, as a person reads it: pure.
+"""A line that a task printed, as people read it.
 
-What services and trainers say is JSON, a line each: it becomes time, level, task, message and the
-other fields. What else there is, a library's words or the program's own, is shown as it is. Foreign
-text obeys nothing here: control characters are taken out.
+Services and trainers print one JSON object in a line: it becomes time, level, task, message and the
+other fields. Any other line is shown as it is. Control characters are removed from foreign text.
 
-What TensorFlow repeats of a program's failure while it travels between tasks: pure.
-
-It stands a dozen times in a log, in the words of gRPC and between Weir's marks
-(`trainer/cause.py`). What is between the marks is shown the first time, and nothing else of it.
-Such an echo lasts until somebody else is known to speak.
+TensorFlow repeats the failure of a program while it travels between tasks, a dozen times, in the
+words of gRPC and between the marks of `services/trainer/cause.py`. The text between the marks is
+shown the first time only. Such a repetition lasts until a line is known to be from another source.
 """
 
 from __future__ import annotations

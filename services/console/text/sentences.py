@@ -1,10 +1,7 @@
-"""Every message as one sentence: pure. The subject of each sentence is the job (or node) named
-beside it.
+"""Every message as one sentence. Its subject is the job or node that is named beside it.
 
-Foreign text (a program's traceback, a reason) is cut to its last line and cleaned of control
-characters.
-
-Why a job has no pods to show the log of, and where to look instead. Pure.
+Foreign text (the traceback of a program, a reason) is cut to its last line, without control
+characters. Also the text for a job without pods: why there is no log, and where to look instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`weir top` as it is drawn: from a board, a time and a size. All of it pure.
+"""The drawing of `weir top`, from a board, a time and a size.
 
-The law: every number is the board's (`services/console/board/`), and nothing is computed here but widths. A
-job has a letter and a colour, so that no colour has to be told apart; the colours are Okabe and
-Ito's.
+Law: every number is the board's (`services/console/board/`); only widths are computed here. A job
+has a letter beside its colour, so that no colour has to be told apart; the colours are those of
+Okabe and Ito.
 
-Read first: `whole.py`.
+Read first: `screen.py`.
 """

@@ -1,12 +1,6 @@
-"""Numbers as they stand in a table: pure. What is not known is a dash.
+"""Cells of text tables: numbers, bars, curves, job colours, and the choice of columns that fit.
 
-Bars and curves out of characters: pure.
-
-Which letter and colour a job has, for as long as it is shown: pure.
-
-Which columns of a table there is room for: pure.
-
-A table without lines, whose cells are cut and never folded: pure.
+A number that is not known is a dash. Cells are cut and never wrapped.
 """
 
 from __future__ import annotations

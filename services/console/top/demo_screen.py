@@ -1,12 +1,8 @@
-"""The demo's screen: tasks by node, generation, step, speed, loss, utilisation; from what was
-heard.
+"""The screen of `weir demo`: tasks by node, generation, step, speed, loss, utilisation.
 
-What is told of a story while it goes on, so that it is never silent for long: pure, as far as a
-memory goes.
-
-Each turn is said when it comes; between two turns how far the job is, as far as that is new; and
-where nothing is, what is waited for, and for how long it has been. Times are seconds of a clock
-that only goes forward.
+Progress lines keep it from being silent for long: an event is told when it comes; between two events
+the progress of the job, if it is new; otherwise what the job waits for, and for how long. Times are
+seconds of a monotonic clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The jobs: what each has, how fast it is, how well it learns, how far it is and how long it takes
-still. Pure.
-
-The jobs' views as a table: pure.
-"""
+"""Tables of jobs: size, speed, loss, progress and remaining time; the table of `weir jobs`."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from services.allocator.job_views import ENDED, SILENT, JobView
 from services.console.board.figures import left_s, losses, over, share
 from services.console.board.job_history import Story
 from services.console.text.sentences import evaluated
-from services.console.top.cells import GAP as GAP_cells
+from services.console.top.cells import GAP as CELL_GAP
 from services.console.top.cells import (
     MANY,
     UNKNOWN,
@@ -61,7 +57,7 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
     """
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
     least = fitting(
-        {"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - GAP_cells, GAP_cells
+        {"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - CELL_GAP, CELL_GAP
     )
     del least["JOB"]
     name = min(
@@ -96,7 +92,7 @@ def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, i
         heading: max(LEAST.get(heading, len(heading)), longest(cells[heading])) for heading in cells
     }
     least |= {"WHY": WHY} if "WHY" in least else {}
-    over = BADGE + NAME + sum(least.values()) + GAP_cells * (len(least) + 1) - width
+    over = BADGE + NAME + sum(least.values()) + CELL_GAP * (len(least) + 1) - width
     return least | {"CURVE": min(max(CURVE - over, SHORT_CURVE), CURVE)}
 
 
@@ -186,16 +182,16 @@ def columns(width: int) -> dict[str, Cell]:
 
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "EXAMPLES/S", "LOSS", "PAUSE")
-WHY_JOBS_TABLE = "WHY"
-HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, WHY_JOBS_TABLE)
-FOLDED = ("NAMESPACE", "JOB", WHY_JOBS_TABLE)
-YIELDING_JOBS_TABLE = (
+WHY_COLUMN = "WHY"
+HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, WHY_COLUMN)
+FOLDED = ("NAMESPACE", "JOB", WHY_COLUMN)
+DROPPED_FIRST = (
     "GEN",
     "PAUSE",
     "EPOCHS",
     "LOSS",
     "EXAMPLES/S",
-    WHY_JOBS_TABLE,
+    WHY_COLUMN,
     "WORKERS",
     "PS",
     "DONE",
@@ -223,11 +219,11 @@ def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Ta
     """
     oldest = sorted(views, key=lambda v: (v.submitted_s, v.uid))
     rows = [dict(zip(HEADINGS, row(view, epochs.get(view.uid, 0)), strict=True)) for view in oldest]
-    shown = columns_jobs_table(rows, width)
+    shown = jobs_table_columns(rows, width)
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
     for heading, wide in shown.items():
         side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
-        fixed = wide if heading == WHY_JOBS_TABLE else None
+        fixed = wide if heading == WHY_COLUMN else None
         drawn.add_column(
             heading, justify=side, no_wrap=heading not in FOLDED, overflow="fold", width=fixed
         )
@@ -236,24 +232,22 @@ def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Ta
     return drawn
 
 
-def columns_jobs_table(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
+def jobs_table_columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
     """The headings that are shown, each with the columns it takes."""
     wide = {
         heading: longest([heading, *(cells[heading] for cells in rows)]) for heading in HEADINGS
     }
     usual = all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows)
-    least = wide | {WHY_JOBS_TABLE: min(wide[WHY_JOBS_TABLE], LEAST_WHY)}
-    kept = fitting(
-        least, ("NAMESPACE", *YIELDING_JOBS_TABLE) if usual else YIELDING_JOBS_TABLE, width, GAP
-    )
+    least = wide | {WHY_COLUMN: min(wide[WHY_COLUMN], LEAST_WHY)}
+    kept = fitting(least, ("NAMESPACE", *DROPPED_FIRST) if usual else DROPPED_FIRST, width, GAP)
     return kept | (
         {
-            WHY_JOBS_TABLE: min(
-                wide[WHY_JOBS_TABLE],
-                max(kept[WHY_JOBS_TABLE], kept[WHY_JOBS_TABLE] + width - taken(kept, GAP)),
+            WHY_COLUMN: min(
+                wide[WHY_COLUMN],
+                max(kept[WHY_COLUMN], kept[WHY_COLUMN] + width - taken(kept, GAP)),
             )
         }
-        if WHY_JOBS_TABLE in kept
+        if WHY_COLUMN in kept
         else {}
     )
 

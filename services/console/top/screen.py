@@ -1,10 +1,4 @@
-"""The screen: a heading, the nodes, the jobs, the last decisions; as much of each as there is room
-for. Pure.
-
-The nodes, each with its cores by who holds them, and its memory: pure.
-
-The last decisions: when, for whom, what, and why. Pure.
-"""
+"""The whole screen of `weir top`: heading, nodes, jobs and the last decisions, as far as they fit."""
 
 from __future__ import annotations
 
@@ -293,7 +287,7 @@ def _shares(written: Callable[[float], str], amounts: Sequence[float], unit: str
     return f"{held}; used {written(used)}" if used else held
 
 
-NAME_DECISION_TABLE, WIDE = 12, 104
+DECISION_NAME_WIDTH, WIDE = 12, 104
 
 
 def decision_table(
@@ -301,9 +295,9 @@ def decision_table(
 ) -> Table:
     """`zone` None: that of this machine."""
     whole = [gives(decision, width >= WIDE) for decision in decisions]
-    widths = [3, 8, NAME_DECISION_TABLE, max(map(len, whole), default=0)]
+    widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, whole), default=0)]
     drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
-    drawn.columns[2].max_width = capped(NAME_DECISION_TABLE, width)
+    drawn.columns[2].max_width = capped(DECISION_NAME_WIDTH, width)
     for decision, given in zip(decisions, whole, strict=True):
         key = f"{decision.namespace}.{decision.job}"
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)

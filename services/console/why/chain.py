@@ -1,16 +1,13 @@
-"""From a message back to its roots, and on to what it brought about: pure.
+"""The chain of a message: back to its roots and on to its effects, and its table for people.
 
-Backwards every cause is followed. Forwards one decision is passed and no second one: what that
-brings about is its own story, and `weir why` tells it of its name.
+Backwards every cause is followed. Forwards one decision is passed and no second one: `weir why` of
+that decision has its effects.
 
-What else has to be read to know the causes of what is known: pure.
+Orders are few, and read whole. Facts are many: they are read for the jobs and nodes of the chain,
+and for all nodes only around a decision that names a change of one.
 
-Orders are few, and read whole. Facts are many: they are read of the jobs and nodes that a chain
-touches, and of all nodes only around a decision that names one's change.
-
-A chain as a table for people: when, which, what, whose, because of what, and a sentence. Pure.
-
-What comes often and alike (reports, periodic checkpoints, a task a pod) is told once and counted.
+Messages that come often and alike (reports, periodic checkpoints, one for each task) are one row
+with a count.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from rich.text import Text
 
-from services.console.log_entry import Entry, name_of
+from services.console.log_entry import Entry, event_name
 from services.console.text.event_lines import Cell, beside, cells, fact, told, when
 from services.console.why.rules import Known, because, key_of
 from shared.messages import (
@@ -226,7 +223,7 @@ def offset(entry: Entry, zero_s: float) -> str:
 
 def reasons(step: Step) -> str:
     """The names of what led to it; of a root what it is."""
-    return " ".join(map(name_of, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
+    return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
 
 
 def _thinned(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
@@ -255,4 +252,4 @@ def _cut(
 
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
     last = more[-1].entry
-    return f"and {len(more)} more of {fact(step.entry.said)}, the last {name_of(last)} at {offset(last, zero_s)}"
+    return f"and {len(more)} more of {fact(step.entry.said)}, the last {event_name(last)} at {offset(last, zero_s)}"

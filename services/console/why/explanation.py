@@ -1,9 +1,4 @@
-"""An explanation in words: pure. One line a fact, with what it is about in front.
-
-What would have to be otherwise for a job to get more, in words: pure.
-
-Why there is no job of this name to explain, at that moment. Pure.
-"""
+"""An explanation in words: one line for each fact, what would give the job more, or why there is none."""
 
 from __future__ import annotations
 

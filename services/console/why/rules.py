@@ -1,14 +1,7 @@
-"""What was read of the log, by what one asks of it: pure.
+"""The causes of a message: one rule for each kind, over what was stored before it.
 
-The log as it was when one message was stored: pure.
-
-Why a node is as it is, as far as that is our own doing: which pods of ours came or went.
-Pure.
-
-What brings a message about: one rule a kind. Pure.
-
-A rule names the messages without which this one would not have been said, out of what was stored
-before it. A kind without a rule is a root: a person's wish, or what was seen of the world.
+A rule names the messages without which this one would not exist. A kind without a rule is a root: a
+request of a person, or an observation. A change of a node is ours if pods of ours came or went.
 """
 
 from __future__ import annotations

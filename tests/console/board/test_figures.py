@@ -17,7 +17,7 @@ from services.console.board.figures import COLUMNS, NAMED, NONE, Stack, changes,
 from services.console.board.job_history import Held
 from tests.allocator.builders import accepted, request
 from tests.console.board.builders import Log, decided, holding, progress
-from tests.console.board.test_board import JOB as JOB_test_board
+from tests.console.board.test_board import JOB as BOARD_JOB
 from tests.console.board.test_board import running
 from tests.console.board.test_job_history import JOB, handed_over
 
@@ -88,7 +88,7 @@ def test_only_what_changed_is_told() -> None:
 
     told = changes(before, after)
     assert [node.name for node in told.nodes] == ["n2"] and [job.key for job in told.jobs] == [
-        JOB_test_board
+        BOARD_JOB
     ]
     assert told.cluster == after.cluster[len(before.cluster) :] and told.decisions == ()
 
@@ -125,7 +125,7 @@ def test_at_any_time_what_is_held_and_free_is_what_is_allocatable() -> None:
 
     assert len(read.times) == COLUMNS and (read.times[0], read.times[-1]) == (1.0, log.now_s)
     (band,) = read.jobs
-    assert band.job == JOB_test_board and band.cores[-1] == 5.0 and read.rest[-1] == 2.0, (
+    assert band.job == BOARD_JOB and band.cores[-1] == 5.0 and read.rest[-1] == 2.0, (
         "the rest is of no job that we know"
     )
     for column in range(COLUMNS):

@@ -128,7 +128,7 @@ TRUNCATED = f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated e
 ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
 
 
-def shown_test_echoes(log: str) -> list[str]:
+def filtered_lines(log: str) -> list[str]:
     return [
         line.decode().rstrip("\n")
         for line, is_shown in once(log.encode().splitlines(keepends=True))
@@ -139,14 +139,14 @@ def shown_test_echoes(log: str) -> list[str]:
 def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:
     log = f"epoch 3\n{CLOSURE}{CLOSURE}{ENDED}"
 
-    assert shown_test_echoes(log) == ["epoch 3", *CAUSE.splitlines(), ENDED.strip()]
-    assert shown_test_echoes(f"{TRUNCATED}{TRUNCATED}") == CAUSE.splitlines()
+    assert filtered_lines(log) == ["epoch 3", *CAUSE.splitlines(), ENDED.strip()]
+    assert filtered_lines(f"{TRUNCATED}{TRUNCATED}") == CAUSE.splitlines()
 
 
 def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
     other = CLOSURE.replace("seven", "eight")
 
-    assert shown_test_echoes(f"{CLOSURE}mine\n{other}") == [
+    assert filtered_lines(f"{CLOSURE}mine\n{other}") == [
         *CAUSE.splitlines(),
         "mine",
         *CAUSE.replace("seven", "eight").splitlines(),
@@ -159,13 +159,13 @@ def test_what_else_had_waited_for_what_failed_is_an_echo_as_well() -> None:
     waited = f"\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target /job:ps:\n{heard}"
     others = "  (1) UNKNOWN:  Failed\n\t [[{{node PyFunc}}]]\n0 successful operations.\n0 derived errors ignored.\n"
 
-    assert shown_test_echoes(f"{CLOSURE}{waited}{others}{waited}mine\n\t [[sgd]]\n{ENDED}") == [
+    assert filtered_lines(f"{CLOSURE}{waited}{others}{waited}mine\n\t [[sgd]]\n{ENDED}") == [
         *(*CAUSE.splitlines(), "mine", "\t [[sgd]]", ENDED.strip()),
     ], "and what the program says later is its own"
 
 
 def test_a_program_that_prints_its_own_traceback_keeps_it() -> None:
-    assert shown_test_echoes(f"{CAUSE}\n") == CAUSE.splitlines()
+    assert filtered_lines(f"{CAUSE}\n") == CAUSE.splitlines()
 
 
 def test_no_line_is_lost_or_added() -> None:

@@ -11,7 +11,13 @@ from nats.aio.msg import Msg
 
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
-from shared.bus.log_reader import LogReader, StreamQuery, readable_message
+from shared.bus.log_reader import (
+    LogReader,
+    Record,
+    StreamQuery,
+    merge_records,
+    readable_message,
+)
 from shared.bus.subjects import FACTS, ORDERS, pattern
 from shared.messages import CapacityChanged, JobRequested
 from tests.allocator.builders import node, request
@@ -129,3 +135,15 @@ async def test_a_follower_misses_nothing_while_the_bus_is_away(
 
     assert sorted(found) == ["j1", "j2", "j3", "n1", "n2", "n3"]
     await reader.close()
+
+
+async def test_streams_are_merged_by_the_time_of_storing() -> None:
+    async def source(stream: str, *times: float) -> AsyncGenerator[Record[str], None]:
+        for number, stored_s in enumerate(times):
+            yield Record(stored_s, stream, number, "message")
+
+    sources = [source("a", 1, 4, 5), source("b"), source("c", 2, 3, 6)]
+    merged = [record async for record in merge_records(sources)]
+
+    assert [record.stored_s for record in merged] == [1, 2, 3, 4, 5, 6]
+    assert all(record.value == "message" for record in merged)

@@ -10,7 +10,7 @@
    (`models/memory_forecast.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight rises with the
-priority (`models/priority.py`) and towards completion; every job bids anew from its cheapest
+priority (`priority_weight`) and towards completion; every job bids anew from its cheapest
 candidate, so what gains more elsewhere goes there; the rest stands in `candidates.py`. Tasks of a
 role are of one size. Migration, shards and slow workers are the launcher's and the trainer's.
 """

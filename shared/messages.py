@@ -114,7 +114,7 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
     (`JobAccepted.checkpoint_folder`). `continue_from`: the folder of a finished job of the same
     namespace; training begins with its last checkpoint. `every_s`: interval of checkpoints besides
     those of each hand-over; absent: chosen from the cost of a save and the rate of failures
-    (`services/trainer/interval.py`).
+    (`services/trainer/checkpoint_policy.py`).
     """
 
     path: str | None = None
@@ -166,7 +166,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     once; a larger batch takes several passes an update. `resources` absent: sized by Weir.
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
-    far that stale gradients stay `stable` (see `services/trainer/rate.py`), or not at all (`keep`).
+    far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all (`keep`).
     `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share
     where others want theirs, and it may use what nobody else on its node does.
     """
@@ -712,7 +712,7 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     two phases. `successor`: the generation for which it drained; if that one is abandoned, the
     checkpoint is no longer final. `stood`: the reason why training paused while a checkpoint that
     is not the last was written (empty: it did not pause). `digest`: of its files
-    (`services/trainer/files.py`). `pause_s`: the pause of training, drain included; `cost_s`:
+    (`services/trainer/worker/checkpoint.py`). `pause_s`: the pause of training, drain included; `cost_s`:
     seconds of training lost, more than the pause if writing slows training down. `waited_s`: for
     how long its entry in the ledger waited for the bus. `next_s`: seconds to the next one.
     """

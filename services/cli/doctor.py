@@ -17,11 +17,6 @@ from rich.text import Text
 
 from services.allocator.admission.validation import Wrong, check_request
 from services.cli import program_check, request_file, store
-from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
-from services.cli.diagnosis.fit import of_job
-from services.cli.diagnosis.loss import of_probabilities
-from services.cli.diagnosis.seen import of_program
-from services.cli.diagnosis.source import SHIPPED, imported, of_source
 from services.cli.dry_run import rules_here
 from services.cli.examples import example
 from services.cli.terminal import Terminal
@@ -29,13 +24,26 @@ from services.cli.text_file import text_in
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.trying import tried
 from services.cli.words import duration
-from services.trainer.examined import Asked
+from services.trainer.doctor.findings import (
+    SHIPPED,
+    Finding,
+    Weight,
+    fine,
+    imported,
+    of_probabilities,
+    of_program,
+    of_source,
+    wrong,
+)
+from services.trainer.doctor.job_fit import of_job
+from services.trainer.doctor.observations import Asked
 from shared.messages import JobRequested
 from shared.text import single_line
 
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on
 LIMIT_S = 75.0
+ROWS_EXAMPLE = "plays.py"  # it looks up rows of a table as the findings advise
 NO_PYTHON = "mend it, or give another: a program is one file of Python"
 LACKING = "Weir's README.md, Write a training program, says what each function gives"
 YAML = {".yaml", ".yml"}
@@ -112,11 +120,11 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     most = known.device_batch_max if known else None
     asked = Asked(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
     here, there = tried(path.name, body, asked)
-    yield from of_program(here, there, left)
+    yield from of_program(here, there, example(ROWS_EXAMPLE), left)
     yield from of_probabilities(tree, path.name, here)
     # 4. How it fits.
     if known:
-        yield from of_job(here, known)
+        yield from of_job(here, known, example(ROWS_EXAMPLE))
 
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from services.trainer.examined import Asked, Examined
-from services.trainer.orders import last_words
+from services.trainer.doctor.observations import Asked, Examined
+from services.trainer.protocol import last_words
 from shared.runtime import process
 
 LONGEST_S = 600.0  # from the last that it tells to its end
@@ -55,7 +55,7 @@ class _Trial:
         words = [
             "-P",
             "-m",
-            "services.trainer.examine",
+            "services.trainer.doctor.examine",
             str(writes),
             msgspec.json.encode(asked).decode(),
         ]

@@ -2,7 +2,7 @@
 
 import os
 
-from services.trainer import sealed
+from services.trainer import credential_isolation
 from shared.runtime import process
 
 EVICTED = 143
@@ -12,9 +12,12 @@ later.
 
 if __name__ == "__main__":
     process.exit_on_signal(EVICTED)  # before the imports below, which take a while
-    credentials = sealed.taken(os.environ)  # before all else: it may begin this process again
+    credentials = credential_isolation.taken(
+        os.environ
+    )  # before all else: it may begin this process again
 
-    from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, Settings, start
+    from services.trainer.pod.service import EXIT_BUS_LOST, EXIT_EVICTED, start
+    from services.trainer.settings import Settings
     from shared.runtime import app
 
     app.run_service(

@@ -54,41 +54,26 @@ EDGES = {
     },
     "services.trainer": {
         "__main__",
-        "build",
-        "cancellation",
-        "checkpoint",
-        "chief",
-        "child",
-        "children",
-        "continuing",
-        "evaluate",
-        "examine",
-        "farewell",
-        "feed",
-        "fence",
-        "files",
-        "hands",
-        "inspecting",
-        "keeping",
-        "lanes",
-        "lean",
-        "meter",
-        "nursery",
-        "optimizers",
-        "ports",
-        "priority",
-        "program_file",
-        "pulse",
-        "restoring",
-        "saving",
-        "sealed",
-        "service",
-        "sought",
-        "step",
-        "summaries",
-        "usage",
-        "voice",
-        "watchdog",
+        "credential_isolation",
+        "doctor.examine",
+        "pod.children",
+        "pod.executor",
+        "pod.fence",
+        "pod.graceful_shutdown",
+        "pod.publisher",
+        "pod.service",
+        "pod.usage",
+        "worker.checkpoint",
+        "worker.chief",
+        "worker.child",
+        "worker.fork_server",
+        "worker.lanes",
+        "worker.optimizers",
+        "worker.program_data",
+        "worker.saving",
+        "worker.tensorboard_events",
+        "worker.training_step",
+        "worker.watchdog",
     },
 }
 """Modules that touch the outside world, by package; relative names. All others decide, and are pure."""
@@ -176,6 +161,28 @@ def test_the_control_plane_knows_nothing_of_tensorflow() -> None:
     knowing = {m.name for m in ALL if m.libraries & {"tensorflow", "keras"}}
 
     assert {name for name in knowing if not name.startswith("services.trainer.")} == set()
+
+
+def test_the_supervisor_of_a_pod_imports_no_tensorflow() -> None:
+    """Neither directly nor through other modules of the project: its child processes do."""
+    by_name = {m.name: m for m in ALL}
+    above = "services.trainer"
+    inside = {f"{above}.worker", f"{above}.doctor"}
+    start = [
+        name
+        for name in NAMES
+        if (name == above or name.startswith(f"{above}."))
+        and ".".join(name.split(".")[:3]) not in inside
+    ]
+    needed, unread = set[str](), set(start)
+    while unread:
+        name = unread.pop()
+        needed.add(name)
+        unread |= (by_name[name].imports & NAMES) - needed
+
+    assert f"{above}.pod.service" in start
+    assert {n for n in needed if by_name[n].libraries & {"tensorflow", "keras"}} == set()
+    assert {n for n in needed if ".".join(n.split(".")[:3]) in inside} == set()
 
 
 def test_no_service_knows_the_inside_of_another() -> None:
@@ -272,7 +279,7 @@ def test_strangers_code_is_run_by_the_trainer_alone() -> None:
     """
     running = {m.name for m in ALL if m.runs_text} - {
         "services.trainer.program",
-        "services.trainer.lean",
+        "services.trainer.worker.child",
     }
 
     assert running == {"services.__main__", "services.allocator.custom_policies"}
@@ -282,14 +289,15 @@ def test_a_services_process_never_reaches_the_one_module_that_does() -> None:
     loading = "services.trainer.program.load"
 
     assert {m.name for m in ALL if loading in m.mentions} == {
-        "services.trainer.child",
-        "services.trainer.examine",
+        "services.trainer.worker.child",
+        "services.trainer.doctor.examine",
     }
-    assert [m.name for m in ALL if "services.trainer.examine" in m.imports] == [], (
+    assert [m.name for m in ALL if "services.trainer.doctor.examine" in m.imports] == [], (
         "a process of its own"
     )
-    assert {m.name for m in ALL if "services.trainer.child" in m.imports} == {
-        "services.trainer.nursery"
+    assert {m.name for m in ALL if "services.trainer.worker.child" in m.imports} == {
+        "services.trainer.worker.fork_server",
+        "services.trainer.doctor.examine",
     }
 
 

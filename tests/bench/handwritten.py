@@ -61,11 +61,11 @@ def write(path: Path, text: str) -> None:
 def stand(cluster: dict[str, list[str]], role: str, index: int, program: Any) -> None:
     import tensorflow as tf
 
-    from services.trainer import feed
-    from services.trainer.watchdog import Watchdog
+    from services.trainer.worker import program_data
+    from services.trainer.worker.watchdog import Watchdog
 
     if role == "worker":
-        feed.serve(program, Watchdog(str(program.__file__), 60.0, 60.0))
+        program_data.serve(program, Watchdog(str(program.__file__), 60.0, 60.0))
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=role, task_index=index).join()
 
 
@@ -73,7 +73,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
     """Build, restore, train until told to stop, save."""
     import tensorflow as tf
 
-    from services.trainer import feed
+    from services.trainer.worker import program_data
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
@@ -83,7 +83,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
     with strategy.scope():
         model, optimizer = program.model(), program.optimizer()
         optimizer.build(model.trainable_variables)
-    spec = feed.element_spec(program)
+    spec = program_data.element_spec(program)
 
     def update(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -94,7 +94,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)] * 2)  # type: ignore[untyped-decorator]
     def step(start: Any, stop: Any) -> Any:
-        return strategy.run(update, args=feed.batch_of(spec, start, stop))
+        return strategy.run(update, args=program_data.batch_of(spec, start, stop))
 
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     if number:

@@ -7,7 +7,7 @@ others name theirs. All may grow in ps, in workers and in batch, and the learnin
 batch by its root. What a generation trains with is what its trainer told
 (`TrainingResumed.learning_rate`); the rule beside it is worked out from the program's own rate:
 
-    rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)                            (`services/trainer/rate.py`)
+    rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)                            (`services/trainer/worker/scaling.py`)
 
 `dike` and `dlrover` choose no batch. `dlrover` watches a generation for a minute and takes its
 first pause for half of one, so that it leaves much shorter jobs than this as they are. The trainer
@@ -31,7 +31,7 @@ from services.cli import demo
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
-from services.trainer import rate
+from services.trainer.worker import scaling
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -98,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_rule(batch: int, workers: int) -> float:
-    return RATE * math.sqrt(batch / START) * rate.bound(workers) / rate.bound(1)
+    return RATE * math.sqrt(batch / START) * scaling.bound(workers) / scaling.bound(1)
 
 
 async def once(policy: str | None) -> Outcome:

@@ -77,7 +77,7 @@ def _of_pod(series: Series, role: str, uid: str) -> None:
     _of_process(series, f"{role} supervisor", supervisor)
     for pid in processes.processes_by_pod().get(uid, []):
         command = _command(pid)
-        if "services.trainer.nursery" in command and _parent(pid) == supervisor:
+        if "services.trainer.worker.fork_server" in command and _parent(pid) == supervisor:
             _of_process(series, f"{role} nursery", pid)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from services.allocator.admission.validation import check_request
 from services.cli import store
-from services.cli.diagnosis.fit import PS_GIB
 from services.cli.request_file import completed, encoded, parse
+from services.trainer.doctor.job_fit import PS_GIB
 from shared.messages import JobRequested
 
 JOBS = Path(__file__).parents[2] / "deploy" / "jobs"

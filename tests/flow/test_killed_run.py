@@ -25,7 +25,7 @@ STARTS_S, ENDS_S, BACKGROUND_S = 300.0, 10.0, 300.0
 ONE_OF_EACH = (
     "nats-server",
     "services.trainer",
-    "services.trainer.nursery",
+    "services.trainer.worker.fork_server",
     "services.local",
     "services.allocator",
 )

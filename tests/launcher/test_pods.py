@@ -15,7 +15,7 @@ from services.launcher import pods
 from services.launcher.actions import CreatePod
 from services.launcher.facts import pod_fact
 from services.launcher.settings import Settings
-from services.trainer.service import Settings as Trainer
+from services.trainer.settings import Settings as Trainer
 from shared.messages import CheckpointRule, JobRequested, Resources, Volume
 from shared.runtime import config
 from tests.deploy.restricted import violations

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.trainer.children import Child, Nursery
-from services.trainer.orders import (
+from services.trainer.pod.children import Child, Nursery
+from services.trainer.program import digest_of
+from services.trainer.protocol import (
     Assignment,
     Begin,
     Failed,
@@ -27,7 +28,6 @@ from services.trainer.orders import (
     SaveNow,
     Word,
 )
-from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
 from shared.runtime.process import free_port
 from tests.trainer.builders import request

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.trainer.fence import Entry
+from services.trainer.pod.fence import Entry
 from shared.auth.permissions import bucket_subject
 from shared.bus.subjects import LEDGER
 from shared.messages import CheckpointSaved, TrainingResumed

@@ -21,8 +21,9 @@ from services.launcher.service import HEARD as LAUNCHER_HEARD
 from services.launcher.service import SAID as LAUNCHER_SAID
 from services.launcher.settings import Settings
 from services.monitor.capacity import ClusterPicture
-from services.trainer import fence, orders
-from services.trainer.supervise import Pod
+from services.trainer import protocol
+from services.trainer.pod import fence
+from services.trainer.pod.supervise import Pod
 from shared.auth.authority import Keys, Signer
 from shared.bus import subjects
 from shared.bus.consumer import StoredMessage
@@ -36,7 +37,7 @@ from shared.messages import (
     Message,
 )
 from tests.shared.sample_messages import one_of_each
-from tests.trainer.test_supervise import ANSWERS
+from tests.trainer.pod.test_supervise import ANSWERS
 from tests.versions.newer import NAME, rewritten, rewritten_as, structs_in
 from tests.versions.records import RUNNING, Record, read_log
 
@@ -167,8 +168,8 @@ DOCUMENTS = [
     Keys(operator="o", system="s", inside="i", outside="u", jobs="j"),
     Signer(seed="s", account="a"),
     DeadLetter(stream="s", sequence=1, subject="x", error="e", body="b", said_by="n"),
-    orders.Begin(paths=("/c/ckpt-1",)),
-    orders.Prepared(seconds=1.0),
+    protocol.Begin(paths=("/c/ckpt-1",)),
+    protocol.Prepared(seconds=1.0),
 ]
 
 

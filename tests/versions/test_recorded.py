@@ -15,7 +15,7 @@ import pytest
 
 from services.allocator.state.state import State, apply
 from services.launcher import snapshot as launcher
-from services.trainer.fence import Entry
+from services.trainer.pod.fence import Entry
 from shared.auth.permissions import ALLOCATOR, LAUNCHER, bucket_subject
 from shared.bus import subjects
 from shared.bus.subjects import FACTS, LEDGER, ORDERS, STATE

@@ -7,7 +7,7 @@ The CPU share of a task shows a hot ps or a slow worker:
     starving <=>  share <= 1/2 of the median of the job's tasks on other nodes
 
 `waited` are threads that were ready without a core. `busy` is the share of time in which the
-busiest of them ran or was ready (`services/trainer/usage.py`). Three kinds of tasks do not starve:
+busiest of them ran or was ready (`services/trainer/pod/usage.py`). Three kinds of tasks do not starve:
 one that has little to do; one that uses its quota in bursts, because it has its limit whenever it
 needs it; one that requested too little, because its node keeps the promise. If all tasks starve
 equally, the machines are full and a move does not help. This is our reconstruction: DLRover-RM

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from services.trainer import cause
+from services.trainer.worker import failure_cause
 from shared.text import cut_middle, single_line
 
 LEVELS = {
@@ -121,7 +121,7 @@ def _clean(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else " " for c in text.rstrip("\r\n"))
 
 
-BEGINS, ENDS = cause.BEGINS.encode(), cause.ENDS.encode()
+BEGINS, ENDS = failure_cause.BEGINS.encode(), failure_cause.ENDS.encode()
 ECHO = re.compile(
     rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .* Truncated error message: "
 )

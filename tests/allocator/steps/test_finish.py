@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.settings import Rules
-from services.trainer.service import EXIT_BUS_LOST
+from services.trainer.pod.service import EXIT_BUS_LOST
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, TaskPlan
 from tests.allocator.builders import (
     AT_ONCE,

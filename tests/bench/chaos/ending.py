@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from services.allocator import snapshot
 from services.allocator.state.state import CONSUMED, State, apply
 from services.local.kubelet import processes
-from services.trainer.interval import FIRST_S, REDO_S
+from services.trainer.checkpoint_policy import FIRST_S, REDO_S
 from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import DEAD
 from shared.messages import CheckpointSaved, JobFinished

@@ -19,7 +19,7 @@ import aiohttp
 from nats.errors import Error as NatsError
 
 from services.local.kubelet import processes
-from services.trainer.interval import FIRST_S
+from services.trainer.checkpoint_policy import FIRST_S
 from shared.messages import ClusterSpecPublished
 from tests.bench.chaos import commits, doubling, drains, intakes, standing, stores
 from tests.bench.chaos.schedule import Fault

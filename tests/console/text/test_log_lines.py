@@ -11,7 +11,7 @@ from datetime import UTC
 from typing import Any
 
 from services.console.text.log_lines import lines, once, routine
-from services.trainer import cause
+from services.trainer.worker import failure_cause
 
 
 def shown(raw: bytes | dict[str, Any], task: str = "worker-2") -> list[str]:
@@ -113,16 +113,16 @@ CAUSE = """ValueError: seven is not a digit here
 Traceback (most recent call last):
   File "digits.py", line 9, in check
 ValueError: seven is not a digit here"""
-MARKED = f"{cause.BEGINS}{CAUSE}{cause.ENDS}"
+MARKED = f"{failure_cause.BEGINS}{CAUSE}{failure_cause.ENDS}"
 CLOSURE = f"""ERROR:tensorflow: /job:worker/task:0 encountered the following error when processing closure: Unknown:
 
 Detected at node PyFunc defined at (most recent call last):
   File "<frozen runpy>", line 198, in _run_module_as_main
   (0) UNKNOWN:   Failed: {MARKED}
 Traceback (most recent call last):
-services.trainer.cause.Failed: {cause.BEGINS}{CAUSE[:50]} ... [truncated]
+services.trainer.worker.failure_cause.Failed: {failure_cause.BEGINS}{CAUSE[:50]} ... [truncated]
 Additional GRPC error information from remote target /job:worker/replica:0/task:0:
-:UNKNOWN:Error received from peer  {{grpc_message:"Failed: {cause.BEGINS}ValueError: seven", grpc_status:2}}
+:UNKNOWN:Error received from peer  {{grpc_message:"Failed: {failure_cause.BEGINS}ValueError: seven", grpc_status:2}}
 """
 TRUNCATED = f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
 ENDED = '{"event": "ChildEnded", "level": "warning"}\n'

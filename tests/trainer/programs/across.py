@@ -11,9 +11,9 @@ import sys
 
 import tensorflow as tf
 
-from services.trainer import build, feed, passes, shards, step
-from services.trainer.checkpoint import Checkpoint
-from services.trainer.watchdog import Watchdog
+from services.trainer.worker import program_data, scaling, shard_ledger, training_step
+from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import hashes, module_of, places, started
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -22,17 +22,19 @@ PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 module = module_of("counting.py")
 strategy, servers = started(PS)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-built = build.build(module, strategy, PS)
+built = training_step.build(module, strategy, PS)
 whole = Checkpoint(built)
-ledger = shards.fresh(module.examples(), 2) if FROM == "-" else whole.read(FROM)
+ledger = shard_ledger.fresh(module.examples(), 2) if FROM == "-" else whole.read(FROM)
 restored = hashes(built)
-feed.serve(module, Watchdog(module.__file__, 60.0, 60.0))
-train = step.traced(module, strategy, built)
+program_data.serve(module, Watchdog(module.__file__, 60.0, 60.0))
+train = training_step.traced(module, strategy, built)
 for _ in range(3):
-    ledger, shard = shards.take(ledger, 16)
-    at = step.arguments(passes.split_passes([shards.examples_of(ledger, shard)], None))
+    ledger, shard = shard_ledger.take(ledger, 16)
+    at = training_step.arguments(
+        scaling.split_passes([shard_ledger.examples_of(ledger, shard)], None)
+    )
     coordinator.schedule(train, args=at).fetch()
-    ledger = shards.done(ledger, shard)
+    ledger = shard_ledger.done(ledger, shard)
 path = f"{TO}/ckpt-{int(built.meter.step)}"
 whole.write(path, ledger)
 said = {"restored": restored, "written": hashes(built), "places": places(built), "path": path}

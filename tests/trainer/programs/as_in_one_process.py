@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from services.trainer import build, feed, optimizers, passes, shards, step
-from services.trainer.checkpoint import Checkpoint
-from services.trainer.lanes import Lanes
-from services.trainer.watchdog import Watchdog
+from services.trainer.worker import optimizers, program_data, scaling, shard_ledger, training_step
+from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
 
 EXAMPLES, BATCH = 1408, 32
@@ -93,7 +93,7 @@ class Crossed(keras.Model):
 def placed():
     """Bytes of each ps, of the model's variables and of its slots; and of each variable."""
     program = program_of(case_of(lambda: keras.optimizers.Adam(1e-2), Crossed, words))
-    built = build.build(program, strategy, 3)
+    built = training_step.build(program, strategy, 3)
     held = {"model": [0, 0, 0], "optimizer": [0, 0, 0]}
     for name, part in (("model", built.model), ("optimizer", built.optimizer)):
         for variable in part.variables:
@@ -150,19 +150,19 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 def trained(case, lanes, weights=None):
     """The model and its optimizer, trained as a chief does it."""
     program = program_of(case)
-    feed.serve(program, Watchdog(__file__, 60.0, 60.0))
-    built = build.build(program, strategy, 1)
+    program_data.serve(program, Watchdog(__file__, 60.0, 60.0))
+    built = training_step.build(program, strategy, 1)
     if weights is not None:
         built.model.set_weights(weights)
     optimizers.scale_schedules(built.optimizer, case.share)
     optimizers.set_rates(built.optimizer, optimizers.program_rates(built.optimizer), case.share)
     batches = optimizers.accumulated_batches(built.optimizer)
-    several = passes.has_several(batches, BATCH, case.most)
-    traced = step.traced(program, strategy, built, several).get_concrete_function()
+    several = scaling.has_several(batches, BATCH, case.most)
+    traced = training_step.traced(program, strategy, built, several).get_concrete_function()
     inbox = queue.Queue()
     fed.clear()
     running = Lanes(coordinator, traced, BATCH, lanes, inbox, batches, case.most)
-    running.start(shards.fresh(EXAMPLES, case.epochs), 0)
+    running.start(shard_ledger.fresh(EXAMPLES, case.epochs), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):
             raise word

@@ -8,9 +8,9 @@ import sys
 
 import tensorflow as tf
 
-from services.trainer import build, feed, files, passes, shards, step
-from services.trainer.checkpoint import Checkpoint
-from services.trainer.watchdog import Watchdog
+from services.trainer.worker import checkpoint, program_data, scaling, shard_ledger, training_step
+from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import CommitMark
 from tests.trainer.programs.servers import hashes, module_of, started
 
@@ -39,19 +39,21 @@ def refused(path):
 module = module_of("counting.py")
 strategy, servers = started(2)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-built = build.build(module, strategy, 2)
+built = training_step.build(module, strategy, 2)
 whole = Checkpoint(built)
-feed.serve(module, Watchdog(module.__file__, 60.0, 60.0))
-train = step.traced(module, strategy, built)
-ledger = shards.fresh(module.examples(), 3)
+program_data.serve(module, Watchdog(module.__file__, 60.0, 60.0))
+train = training_step.traced(module, strategy, built)
+ledger = shard_ledger.fresh(module.examples(), 3)
 
 
 def trained(ledger, steps):
     for _ in range(steps):
-        ledger, shard = shards.take(ledger, 16)
-        at = step.arguments(passes.split_passes([shards.examples_of(ledger, shard)], None))
+        ledger, shard = shard_ledger.take(ledger, 16)
+        at = training_step.arguments(
+            scaling.split_passes([shard_ledger.examples_of(ledger, shard)], None)
+        )
         coordinator.schedule(train, args=at).fetch()
-        ledger = shards.done(ledger, shard)
+        ledger = shard_ledger.done(ledger, shard)
     return ledger
 
 
@@ -63,25 +65,29 @@ later = trained(ledger, 3)
 said["later"] = hashes(built)
 first, second = f"{TO}/gen-1/ckpt-3", f"{TO}/gen-1/ckpt-6"
 whole.write_cut(first)
-sealed = files.seal(first)
+sealed = checkpoint.seal(first)
 said["bytes"] = sealed.bytes
 whole.write(second, later)
 said["applied"] = [whole.read(second).applied, whole.read(first).applied]
 said["restored"] = hashes(built)
-said["sound"] = [files.wrong(first, sealed.digest), files.wrong(first, ""), refused(first)]
+said["sound"] = [
+    checkpoint.wrong(first, sealed.digest),
+    checkpoint.wrong(first, ""),
+    refused(first),
+]
 
 data = next(name for name in gfile.listdir(f"{TO}/gen-1") if name.startswith("ckpt-6.data-00000"))
-of_second = files.seal(second).digest
+of_second = checkpoint.seal(second).digest
 spoil(f"{TO}/gen-1/{data}", 5)
 trained(ledger, 1)
 before = hashes(built)
-said["bit"] = [files.wrong(second, of_second), refused(second)]
+said["bit"] = [checkpoint.wrong(second, of_second), refused(second)]
 said["kept"] = hashes(built) == before != said["later"]
 spoil(f"{second}.index", -60)
-said["index"] = files.wrong(second, of_second)
-said["other"] = files.wrong(first, of_second)
+said["index"] = checkpoint.wrong(second, of_second)
+said["other"] = checkpoint.wrong(first, of_second)
 gfile.remove(f"{second}.index")
-said["missing"] = files.wrong(second, of_second)
+said["missing"] = checkpoint.wrong(second, of_second)
 
 with gfile.GFile(f"{TO}/file", "wb") as file:
     file.write(b"no folder")
@@ -92,21 +98,21 @@ except tf.errors.OpError as error:
     said["unwritten"] = type(error).__name__
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
-named = files.seal(f"{TO}/gen-2/ckpt-9").digest
-files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
-files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
-files.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
-said["marked"] = files.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
+named = checkpoint.seal(f"{TO}/gen-2/ckpt-9").digest
+checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
+checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
+checkpoint.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
+said["marked"] = checkpoint.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
 said["marks"] = [
-    files.wrong(f"{TO}/gen-2/ckpt-9", named),
+    checkpoint.wrong(f"{TO}/gen-2/ckpt-9", named),
     gfile.exists(f"{TO}/gen-2/ckpt-8.committed"),
 ]
 with gfile.GFile(f"{TO}/gen-2/ckpt-10.committed", "wb") as file:
     file.write(b'{"digest": "sha')
-said["torn mark"] = len(files.committed_in(TO))
-files.prune(TO, [f"{TO}/gen-2/ckpt-9"])
+said["torn mark"] = len(checkpoint.committed_in(TO))
+checkpoint.prune(TO, [f"{TO}/gen-2/ckpt-9"])
 said["left"] = sorted(name.rstrip("/") for name in gfile.listdir(TO))
 said["steps"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
-files.remove(f"{TO}/gen-2/ckpt-10")
+checkpoint.remove(f"{TO}/gen-2/ckpt-10")
 said["removed"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
 print(json.dumps(said), flush=True)

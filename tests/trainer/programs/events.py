@@ -14,9 +14,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
-from services.trainer.marks import Size
-from services.trainer.orders import Progress, Resumed
-from services.trainer.summaries import Summaries
+from services.trainer.protocol import Progress, Resumed
+from services.trainer.worker.tensorboard_events import Size, Summaries
 
 
 def read(folder: str) -> list[dict[str, Any]]:

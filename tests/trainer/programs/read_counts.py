@@ -5,9 +5,9 @@ number, as JSON.
 import json
 import sys
 
-from services.trainer import lean
+from services.trainer.worker import child
 
-lean.imported()  # a tenth of TensorFlow is enough to read
+child.imported()  # a tenth of TensorFlow is enough to read
 from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- behind the line above
 
 reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])

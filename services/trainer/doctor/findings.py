@@ -1,0 +1,437 @@
+"""One thing that is told of a program.
+
+What a trainer's process saw of a program, beside what another process saw of the same examples.
+Pure.
+
+What the text of a program gives away, before anything of it is run. Pure.
+
+Only the one file travels, and Weir makes cluster, strategy and batches; these are the traps in
+which others were caught who brought a script that had run by itself.
+
+How loss() takes labels and outputs: slips of shape, and outputs that are no probabilities. Pure.
+
+A hint is given only where the shapes themselves, or the library's own words, leave nothing else
+that could be meant.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from services.trainer.doctor.observations import Examined, Shape
+from shared.text import format_count, format_names
+
+Weight = Literal["fine", "advice", "wrong"]
+"""`wrong`: the job would fail, or train something else than it seems to; `advice`: it would be
+slower, or larger.
+"""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """`more`: whatever helps to find the place, a traceback say. `remedy`: what to do; empty for
+    what is fine.
+    """
+
+    weight: Weight
+    what: str
+    remedy: str = ""
+    more: str = ""
+
+
+def fine(what: str) -> Finding:
+    return Finding(weight="fine", what=what)
+
+
+def advice(what: str, remedy: str) -> Finding:
+    return Finding(weight="advice", what=what, remedy=remedy)
+
+
+def wrong(what: str, remedy: str, more: str = "") -> Finding:
+    return Finding(weight="wrong", what=what, remedy=remedy, more=more)
+
+
+def size(count: float) -> str:
+    """Bytes, in the largest unit that leaves a whole number in front: `332 kB`, `1.38 GB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+NAMED = 4
+"""So many examples, or variables, are told by name."""
+READ_S = 0.05
+"""A batch that is read faster keeps no worker waiting worth a word."""
+WHOLE_BYTES = 1e6
+"""A table that is read whole and is smaller than this costs little more than the rest of a
+model.
+"""
+SHUFFLED = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
+SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
+NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
+REMEDIES = (
+    (NO_MODULE, "install {0} here and in the job's image"),
+    (
+        r"FileNotFoundError|NotFoundError",
+        "a pod holds the program alone: read data from a volume, at a path from /",
+    ),
+    (r"is it batched", "take .batch(...) out of dataset()"),
+    (
+        r"is stuck: ",
+        "a call of the program has to return; what it waits for is not there in a pod either",
+    ),
+    (
+        r"SIGKILL",
+        "try it with more memory, or with smaller tables: model() is built twice in this process",
+    ),
+)
+MEND = "mend it: a job would end with this as its cause"
+
+
+def of_program(
+    here: Examined, there: Examined, rows_example: str, left: Collection[str] = ()
+) -> Iterator[Finding]:
+    """`here`: the process that tried all; `there`: the one that only read; `left`: modules of which
+    it has been said that they do not come along, so that failing of one is no news.
+    """
+    if here.loaded_s is not None and here.examples is not None:
+        yield fine(
+            f"it is imported in {here.loaded_s:.1f} s, and has {format_count(here.examples, 'example')}"
+        )
+    if here.read_s is not None:
+        yield from _examples(here, there)
+    if here.variables is not None:
+        yield from _model(here, rows_example)
+    if here.update_s is not None:
+        yield from _update(here, here.update_s)
+    if here.evaluated is not None:
+        absent = "it has no evaluation(), so the job's end has no metrics"
+        yield fine("evaluation() and metrics() work" if here.evaluated else absent)
+    if (cause := here.failed or there.failed) and _lacks(cause) not in left:
+        yield failed(cause, here)
+
+
+def _lacks(cause: str) -> str:
+    """The first name of a module that was not found."""
+    found = re.search(NO_MODULE, cause)
+    return found[1].split(".")[0] if found else ""
+
+
+def failed(cause: str, here: Examined) -> Finding:
+    head, _, more = cause.partition("\n")
+    found = ((re.search(pattern, cause), remedy) for pattern, remedy in REMEDIES)
+    remedy = next((remedy.format(*match.groups()) for match, remedy in found if match), MEND)
+    return wrong(head, mended(cause, here) or remedy, more)
+
+
+# ---------------------------------------------------------------- examples
+
+
+def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
+    moody = _differing(here.together, here.alone)
+    strange = _differing(here.together, there.together) if there.read_s is not None else []
+    tried = f"{len(here.together)} of {here.examples:,} tried"
+    if moody:
+        what = f"example {format_names(list(map(str, moody)), NAMED)} is another one when it is read by itself ({tried})"
+        yield wrong(what, SAME)
+    elif strange:
+        what = f"example {format_names(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
+        yield wrong(what, f"{SAME}, and no hash() of a text")
+    elif there.read_s is not None:
+        yield fine(
+            f"the same example for the same number, in a batch, alone, and in another process ({tried})"
+        )
+    if here.infinite:
+        where = format_names(list(map(str, here.infinite)), NAMED)
+        remedy = "clean the data: one such batch spoils all weights"
+        yield wrong(f"example {where} has a number that is not finite", remedy)
+    if here.ordered:
+        what = "the labels are sorted, and nothing shuffles examples: the model forgets a class while it sees the next"
+        yield advice(what, SHUFFLED)
+
+
+def _differing(one: dict[int, str], other: dict[int, str]) -> list[int]:
+    return sorted(number for number in one if other.get(number, one[number]) != one[number])
+
+
+# ---------------------------------------------------------------- the model, and an update of it
+
+
+def _model(here: Examined, rows_example: str) -> Iterator[Finding]:
+    variables = here.variables or ()
+    held = sum(v.bytes for v in variables)
+    largest = max(variables, key=lambda v: v.bytes, default=None)
+    told = f", of which {largest.name} has {size(largest.bytes)}" if largest else ""
+    beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
+    yield fine(
+        f"the model has {format_count(len(variables), 'variable')} with {size(held)}{told}{beside}"
+    )
+    if idle := [v.name for v in variables if v.learns is False]:
+        what = f"{format_names(idle, NAMED)} never learns: the loss does not depend on it"
+        yield advice(what, "leave it out of model(), or use it")
+    if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
+        names = format_names([v.name for v in whole], NAMED)
+        what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
+        yield advice(
+            what,
+            f"look rows up with tf.gather(table.value, ids), as the layer Rows in {rows_example} does",
+        )
+    if here.scheduled:
+        what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"
+        yield advice(what, "give the optimizer a number, or keep batch.min and batch.max equal")
+    if here.lossy or here.mixed:
+        parts = " and ".join(map(str, (*here.labels, *here.outputs)))
+        what = f"loss() compares each example with each: {here.lossy or 'the mean'} of {parts}"
+        hint = slipped(here.labels, here.outputs)
+        yield wrong(what, hint or "give labels and outputs the same shape, or use keras.losses")
+
+
+def _update(here: Examined, update_s: float) -> Iterator[Finding]:
+    if not here.finite:
+        told = "the loss is not finite" if here.loss is None else "weights are not finite"
+        remedy = "look at the data, at from_logits, and for a learning rate that is too large"
+        yield wrong(f"after two updates {told}", remedy)
+    else:
+        yield fine(f"an update takes {update_s * 1000:.0f} ms here, at a loss of {here.loss:.4g}")
+    read_s = here.read_s or 0.0
+    if read_s > max(READ_S, update_s):
+        what = f"a batch is read in {read_s * 1000:.0f} ms, longer than its update takes"
+        yield advice(what, "load data outside of dataset(), once; it is called for every batch")
+
+
+SHIPPED = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
+"""What Weir's own trainer image has, of what a program may want."""
+OWN_CLUSTER = {"TF_CONFIG", "ClusterCoordinator", "TFConfigClusterResolver", "ClusterSpec"}
+PARTITIONERS = {
+    "variable_partitioner",
+    "FixedShardsPartitioner",
+    "MinSizePartitioner",
+    "MaxSizePartitioner",
+}
+READERS = {
+    "open",
+    "load",
+    "loadtxt",
+    "genfromtxt",
+    "read_csv",
+    "read_parquet",
+    "read_json",
+    "Path",
+    "TFRecordDataset",
+}
+
+
+def imported(tree: ast.Module) -> list[str]:
+    """The first names of the modules that it imports, without Python's own, sorted."""
+    return sorted(_lines(tree).keys() - set(sys.stdlib_module_names))
+
+
+def _lines(tree: ast.Module) -> dict[str, int]:
+    """Each with the first line that imports it."""
+    every = [(name.split(".")[0], line) for node in ast.walk(tree) for name, line in _modules(node)]
+    return dict(sorted(every, key=lambda each: each[1], reverse=True))
+
+
+def of_source(
+    tree: ast.Module, name: str, beside: Collection[str], image: str | None
+) -> Iterator[Finding]:
+    """`beside`: names of what lies in the program's folder and could be imported from there;
+    `image`: the job's.
+    """
+    names, lines = imported(tree), _lines(tree)
+    for each in (each for each in names if each in beside):
+        remedy = f"only {name} is uploaded: put what it needs of {each} into it"
+        yield wrong(f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy)
+    lacking = [each for each in names if each not in {*SHIPPED, *beside}]
+    if lacking and image is None:
+        what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
+        yield advice(
+            what,
+            "in a cluster name an `image:` that has it, which WEIR_ALLOCATOR_IMAGES must allow",
+        )
+    yield from _traps(tree, name)
+
+
+def _modules(node: ast.AST) -> Iterable[tuple[str, int]]:
+    if isinstance(node, ast.Import):
+        return [(alias.name, node.lineno) for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [(node.module, node.lineno)]
+    return []
+
+
+def _traps(tree: ast.Module, name: str) -> Iterator[Finding]:
+    """Each kind once, at its first line."""
+    told = set[str]()
+    for node in ast.walk(tree):
+        for what, remedy in _trap(node):
+            if what not in told:
+                told.add(what)
+                yield advice(f"{name}:{getattr(node, 'lineno', 1)}: {what}", remedy)
+
+
+def _trap(node: ast.AST) -> Iterator[tuple[str, str]]:
+    word = _word(node)
+    if word in OWN_CLUSTER or word.endswith("Strategy"):
+        yield (
+            f"it uses {word}",
+            "Weir makes the cluster and the strategy; what a program makes trains beside them",
+        )
+    if word in PARTITIONERS:
+        remedy = "a partitioned Keras 3 variable does not restore under another number of ps; use several tables"
+        yield f"it uses {word}", remedy
+    if word == "__file__":
+        yield (
+            "it uses __file__",
+            "a pod holds the program alone; data is on a volume, at a path from /",
+        )
+    if isinstance(node, ast.Call):
+        yield from _call(node)
+
+
+def _call(node: ast.Call) -> Iterator[tuple[str, str]]:
+    called, first = _word(node.func), node.args[0] if node.args else None
+    if isinstance(node.func, ast.Name) and called == "hash":
+        yield (
+            "it uses hash(), which differs between processes for texts",
+            "zlib.crc32(text.encode()) does not",
+        )
+    if called in READERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+        path = first.value
+        if not path.startswith("/") and "://" not in path:
+            yield (
+                f"it reads {path!r}, a path from where it runs",
+                "a pod runs in a folder of its own; begin it with /",
+            )
+
+
+def _word(node: ast.AST) -> str:
+    """The name that a node brings into play."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            return name
+        case ast.Constant(value="TF_CONFIG"):
+            return "TF_CONFIG"
+    return ""
+
+
+LOSS = "loss"
+CROSS_ENTROPY = re.compile(r"(sparse_)?(categorical|binary)_?crossentropy", re.IGNORECASE)
+OF_SHAPE = re.compile(
+    r"Incompatible shapes|Dimensions must be equal|must have the same (shape|rank)"
+)
+NUMBERS = "labels are numbers of classes, which keras.losses.sparse_categorical_crossentropy takes"
+ONE_HOT = "labels have a number for each class, which keras.losses.categorical_crossentropy takes"
+KNOWN = (
+    (
+        r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
+        "outputs tell {1} classes apart, counted from 0, and a label is {0}: give the last layer an output for each",
+    ),
+    (
+        r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1, (?!1\))\d+\).*\bcategorical_crossentropy",
+        NUMBERS,
+    ),
+    (
+        r"`target\.ndim - 1`\. Received: target\.shape=\((\w+), (\d+)\), output\.shape=\(\1, \2\)",
+        ONE_HOT,
+    ),
+)
+"""What a library says, and what to do."""
+
+
+def mended(cause: str, here: Examined) -> str:
+    """What to do about a failure in loss(); empty where that is not sure."""
+    for pattern, remedy in KNOWN:
+        if match := re.search(pattern, cause):
+            return remedy.format(*match.groups())
+    return (
+        slipped(here.labels, here.outputs)
+        if OF_SHAPE.search(cause) and f"in {LOSS}\n" in cause
+        else ""
+    )
+
+
+def slipped(labels: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> str:
+    """How to make one shape of two, where an axis of one is missing, or the last ones differ."""
+    if len(labels) != 1 or len(outputs) != 1:
+        return ""
+    asked, given = labels[0], outputs[0]
+    if given[-1:] == (1,) and given[:-1] == asked:
+        return f"labels are {asked} and outputs {given}: take {_wider('labels', asked)} in loss()"
+    if asked[-1:] == (1,) and asked[:-1] == given:
+        return f"labels are {asked} and outputs {given}: take {_wider('outputs', given)} in loss()"
+    if len(asked) > 1 and asked[:-1] == given[:-1] and asked[-1] != given[-1]:
+        return f"a label has {asked[-1]} numbers and an output {given[-1]}: give the last layer {asked[-1]}"
+    return ""
+
+
+def _wider(name: str, shape: Shape) -> str:
+    return f"{name}[{', '.join([':'] * len(shape))}, None]"
+
+
+# ---------------------------------------------------------------- probabilities
+
+
+def of_probabilities(tree: ast.Module, name: str, here: Examined) -> Iterator[Finding]:
+    """Where a cross-entropy is given the outputs as they are, without `from_logits`, and they go
+    beyond 0 and 1.
+    """
+    line = taken_for_probabilities(tree)
+    if line and here.span and not (here.span[0] >= 0.0 and here.span[1] <= 1.0):
+        low, high = (f"{value:.3g}" for value in here.span)
+        what = f"{name}:{line}: loss() takes outputs for probabilities, and they go from {low} to {high}"
+        yield wrong(
+            what,
+            "from_logits=True there, or a last layer with activation='softmax' ('sigmoid' for one output)",
+        )
+
+
+def taken_for_probabilities(tree: ast.Module) -> int | None:
+    """The line of loss() that does; None where it does not, or where that is not plain to see."""
+    made = [
+        n
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef) and n.name == LOSS and len(n.args.args) == 2
+    ]
+    for call in (
+        node for function in made[-1:] for node in ast.walk(function) if isinstance(node, ast.Call)
+    ):
+        outputs = made[-1].args.args[1].arg
+        given = [each.id for each in call.args if isinstance(each, ast.Name)]
+        if (
+            len(call.args) == 2
+            and given[-1:] == [outputs]
+            and _plain(call)
+            and not _assigned(made[-1], outputs)
+        ):
+            return call.lineno
+    return None
+
+
+def _plain(call: ast.Call) -> bool:
+    """`keras.losses.binary_crossentropy(..., ...)`, or `keras.losses.BinaryCrossentropy()(...,
+    ...)`.
+    """
+    maker = call.func if isinstance(call.func, ast.Call) else call
+    if maker is not call and maker.args:
+        return False
+    given = {keyword.arg for keyword in (*call.keywords, *maker.keywords)}
+    named = ast.unparse(maker.func)
+    ours = named.startswith(("keras.", "tf.keras."))
+    return (
+        ours
+        and bool(CROSS_ENTROPY.fullmatch(named.rpartition(".")[2]))
+        and not given & {"from_logits", None}
+    )
+
+
+def _assigned(function: ast.FunctionDef, name: str) -> bool:
+    """Whether the function makes something else of it first."""
+    names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in names)

@@ -1,0 +1,185 @@
+"""A program beside its job: do its variables fit its parameter servers, its batches its workers?
+Pure.
+
+With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps
+(`placing.py`), each with its share of what the optimizer keeps, a ps needs `PS_GIB` + S(n) at
+least, and once more S(n) while the next generation stands beside it. When it starts it may need
+`COPIES` of the largest variable besides. The chief builds the model once by itself, and to evaluate
+it has the weights twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+from services.trainer.doctor.findings import Finding, advice, fine, size, wrong
+from services.trainer.doctor.observations import Examined, Held
+from services.trainer.worker.scaling import largest_first
+from shared.messages import JobRequested, RoleResources
+from shared.text import format_count
+
+GIB = 1 << 30
+PS_GIB = 0.3
+CHIEF_GIB = 0.6
+WORKER_GIB = 0.5
+"""What a task takes before it holds anything, with TensorFlow 2.21. Measured were, of resident
+memory, 0.16 for a ps, 0.37 for a worker and 0.47 for a chief where eight tasks shared their pages,
+and 0.37 and 0.65 where nobody did.
+"""
+COPIES = 2
+"""A Keras initialiser makes the first values in three operations, and their results stay with the
+ps (measured).
+"""
+ALIKE = 1.05
+"""A fullest ps that is smaller by less than this factor is no smaller."""
+
+
+def of_job(here: Examined, job: JobRequested, rows_example: str) -> Iterator[Finding]:
+    tasks = job.resources or RoleResources()
+    if here.examples:
+        yield from _batches(here.examples, job)
+    if here.variables:
+        yield from _servers(here.variables, here.slots, job, tasks.ps.memory_gib, rows_example)
+        yield from _chief(here, tasks.chief.memory_gib)
+    if here.loaded_gib and tasks.worker.memory_gib:
+        yield from _worker(here.loaded_gib, tasks.worker.memory_gib)
+
+
+def _batches(examples: int, job: JobRequested) -> Iterator[Finding]:
+    if job.batch.max > examples:
+        what = f"batch may grow to {job.batch.max}, and an epoch has {format_count(examples, 'example')}"
+        yield advice(what, f"batch.max of at most {examples}: no batch goes beyond an epoch")
+    most = ceil(examples / min(job.batch.start, examples))
+    if job.workers.max > most:
+        what = f"an epoch has {format_count(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
+        yield advice(
+            what, f"workers.max of at most {most}, or a smaller batch: who has no batch waits"
+        )
+
+
+# ---------------------------------------------------------------- parameter servers
+
+
+def fullest(variables: Sequence[Held], slots: int, ps: int) -> float:
+    """Bytes on the ps that holds most, with what the optimizer keeps beside its variables."""
+    sizes, held = [v.bytes for v in variables], [0] * ps
+    for count, which in zip(sizes, largest_first(sizes, ps), strict=True):
+        held[which] += count
+    return max(held) * (1 + slots / max(sum(sizes), 1))
+
+
+def enough(variables: Sequence[Held], slots: int, most: int) -> int:
+    """With how many ps the fullest is as small as with `most`."""
+    least = fullest(variables, slots, most)
+    return next(ps for ps in range(1, most + 1) if fullest(variables, slots, ps) <= ALIKE * least)
+
+
+def _servers(
+    variables: Sequence[Held],
+    slots: int,
+    job: JobRequested,
+    memory_gib: float,
+    rows_example: str,
+) -> Iterator[Finding]:
+    useful = enough(variables, slots, job.ps.max)
+    if useful < job.ps.max:
+        largest = max(variables, key=lambda v: v.bytes)
+        what = (
+            f"ps.max is {job.ps.max}, and with more than {useful} the fullest ps would hold no less"
+        )
+        why = f"a variable is never divided, and {largest.name} has {size(largest.bytes)}"
+        yield advice(what, f"ps.max of {useful}: {why}")
+    if memory_gib:
+        yield _room(variables, slots, job, memory_gib, rows_example)
+
+
+def _room(
+    variables: Sequence[Held],
+    slots: int,
+    job: JobRequested,
+    memory_gib: float,
+    rows_example: str,
+) -> Finding:
+    """Whether the fullest ps has room for its share, and for the next generation's beside it."""
+    held = fullest(variables, slots, job.ps.min) / GIB
+    share = (
+        f"of {job.ps.min} ps the fullest holds {held:.2f} GiB, besides TensorFlow's {PS_GIB:g} GiB"
+    )
+    if PS_GIB + held > memory_gib:
+        return _crowded(variables, slots, job, memory_gib, share)
+    start = PS_GIB + held + COPIES * max(v.bytes for v in variables) / GIB
+    if start > memory_gib:
+        remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in {rows_example}"
+        return advice(
+            f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies",
+            remedy,
+        )
+    if PS_GIB + 2 * held > memory_gib:
+        remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less every change of size stops and starts the job again"
+        return advice(f"{share}: {_twice('no room', memory_gib)}", remedy)
+    return fine(f"{share}: {_twice('room', memory_gib)}")
+
+
+def _twice(room: str, memory_gib: float) -> str:
+    """A change of size is made ready in the same pods, before what trains in them ends."""
+    return f"its {memory_gib:g} GiB have {room} for that twice, as while a change of size gets ready beside what trains"
+
+
+def _crowded(
+    variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float, share: str
+) -> Finding:
+    largest = max(variables, key=lambda v: v.bytes)
+    alone = (
+        fullest(
+            [largest], round(slots * largest.bytes / max(sum(v.bytes for v in variables), 1)), 1
+        )
+        / GIB
+    )
+    if PS_GIB + alone > memory_gib:
+        what = (
+            f"{largest.name} alone needs {PS_GIB + alone:.2f} GiB on a ps, which has {memory_gib:g}"
+        )
+        return wrong(
+            what,
+            f"more memory for ps, or several smaller tables in place of {largest.name}: none is divided",
+        )
+    fits = (
+        n
+        for n in range(job.ps.min, job.ps.max + 1)
+        if PS_GIB + fullest(variables, slots, n) / GIB <= memory_gib
+    )
+    needed = next(fits, None)
+    remedy = f"{PS_GIB + fullest(variables, slots, job.ps.min) / GIB:.2f} GiB for ps"
+    return wrong(
+        f"{share}: more than its {memory_gib:g} GiB",
+        f"{remedy}, or ps.min of {needed}" if needed else remedy,
+    )
+
+
+# ---------------------------------------------------------------- chief and workers
+
+
+def _chief(here: Examined, memory_gib: float) -> Iterator[Finding]:
+    held = sum(v.bytes for v in here.variables or ()) / GIB
+    needs = CHIEF_GIB + held * (2 if here.evaluated else 1)
+    if memory_gib and needs > memory_gib:
+        why = "it builds the model by itself to learn its sizes" + (
+            ", and to evaluate it" if here.evaluated else ""
+        )
+        yield wrong(
+            f"the chief needs {needs:.2f} GiB and has {memory_gib:g}: {why}",
+            "more memory for the chief",
+        )
+
+
+def _worker(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
+    needs, import_ = WORKER_GIB + loaded_gib, f"the program's import takes {loaded_gib:.2f} GiB"
+    if needs > memory_gib:
+        what = f"a worker needs {needs:.2f} GiB and has {memory_gib:g}: {import_}"
+        yield wrong(what, "more memory for workers, or data that is read as it is needed")
+    elif needs + loaded_gib > memory_gib:
+        remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less every change stops and starts the job again"
+        yield advice(
+            f"{import_}: a worker's {_twice('no room', memory_gib).removeprefix('its ')}", remedy
+        )

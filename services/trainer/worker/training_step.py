@@ -1,0 +1,317 @@
+"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where it
+belongs.
+
+Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses
+the network.
+
+One update: examples in, gradient out, counted where it is applied.
+
+The loop over batches lies outside: inside one traced function a Keras 3 optimizer meets a merge
+call in control flow. An update of several passes (`passes.py`) has a loop inside that only adds up
+gradients. One pass runs after the other, so that a worker holds the examples of one pass at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from services.trainer.program import BadProgram
+from services.trainer.worker import optimizers, program_data
+from services.trainer.worker.optimizers import build_optimizer
+from services.trainer.worker.scaling import Pass, PlacementPlan
+from shared.messages import ModelProfile
+
+
+class Meter(tf.Module):  # type: ignore[misc]
+    """What a ps knows of the training besides the model: numbers written in the gradient's own
+    step, and the ledger.
+
+    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last
+    update was applied, and the first of this generation, by that ps' clock (seconds since 1970; 0:
+    none yet). `ledger`: which examples are applied, as JSON; written just before a checkpoint is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied = tf.Variable(0, dtype=tf.int64, name="weir_applied", trainable=False)
+        self.step = tf.Variable(0, dtype=tf.int64, name="weir_step", trainable=False)
+        self.last_s = tf.Variable(0.0, dtype=tf.float64, name="weir_last_s", trainable=False)
+        self.first_s = tf.Variable(0.0, dtype=tf.float64, name="weir_first_s", trainable=False)
+        self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
+
+    def count(self, examples: tf.Tensor) -> None:
+        """Count one update; to be called inside the step, behind the gradient."""
+        with tf.device(self.applied.device):
+            self.applied.assign_add(tf.cast(examples, tf.int64))
+            self.step.assign_add(1)
+            now = tf.timestamp()
+            self.last_s.assign(now)
+            first = (
+                self.first_s.read_value()
+            )  # once: of two reads one may see what another update wrote meanwhile
+            self.first_s.assign(tf.where(first > 0.0, first, now))
+
+
+class Built(NamedTuple):
+    model: Any
+    optimizer: Any
+    meter: Meter
+    profile: ModelProfile
+
+
+def build(program: ModuleType, strategy: Any, ps: int) -> Built:
+    """Model, optimizer and meter on `ps` parameter servers, placed largest first."""
+    sizes: list[int] = []
+    with _recorded_sizes(sizes):
+        plain = _built(program)
+    plan, profile = PlacementPlan(sizes, ps), profile_of(plain)
+    with strategy.scope(), _placed(strategy, plan.next_place, plan.record_size):
+        model = _built(program)
+    with strategy.scope(), _placed(strategy, lambda: 0):
+        made = _made("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
+        optimizer = build_optimizer(made, model, program.optimizer)
+        meter = Meter()
+    return Built(model, optimizer, meter, profile)
+
+
+def _built(program: ModuleType) -> Any:
+    """A model that does not know its inputs yet meets one example."""
+    model = _made("model()", program.model, tf.keras.Model)
+    if not model.built:
+        inputs, _ = program_data.first(program, 0, 1)
+        model(inputs)
+    return model
+
+
+def _made(name: str, maker: Callable[[], Any], kind: type) -> Any:
+    """What a function of the program makes, if it is of this kind; raises `BadProgram`
+    otherwise.
+    """
+    made = maker()
+    if not isinstance(made, kind):
+        raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)
+    return made
+
+
+def profile_of(model: Any) -> ModelProfile:
+    weights = model.trainable_variables
+    count = sum(int(tf.size(v.value)) for v in weights)
+    return ModelProfile(
+        parameters=count, bytes=sum(_bytes(v) for v in weights), variables=len(weights)
+    )
+
+
+def _bytes(variable: Any) -> int:
+    return int(tf.size(variable.value)) * int(tf.as_dtype(variable.dtype).size or 8)
+
+
+def _created_bytes(variable: Any) -> int:
+    return (variable.shape.num_elements() or 0) * (variable.dtype.size or 8)
+
+
+@contextmanager
+def _recorded_sizes(sizes: list[int]) -> Iterator[None]:
+    """Append the size of every variable created inside, in bytes, in order of creation."""
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        made = next_creator(**kwargs)
+        sizes.append(_created_bytes(made))
+        return made
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+@contextmanager
+def _placed(
+    strategy: Any,
+    choose: Callable[[], int],
+    record: Callable[[int, int], None] = lambda place, size: None,
+) -> Iterator[None]:
+    """Let `choose` name the ps of every variable created inside; `record` is told where it lies and
+    how large it is.
+
+    The strategy places variable number n on ps n mod count; we set n before it looks.
+    """
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        place = choose()
+        strategy.extended._variable_count = place
+        made = next_creator(**kwargs)
+        record(place, _created_bytes(made))
+        return made
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
+HALVES = (tf.float16, tf.bfloat16)
+
+
+def traced(program: ModuleType, strategy: Any, built: Built, several: bool = False) -> Any:
+    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the
+    mean loss, a scalar.
+
+    `several`: updates may have more than one pass.
+    """
+    spec = program_data.element_spec(program, built.model)
+
+    @tf.function(input_signature=[POSITIONS, POSITIONS, SHARES])  # type: ignore[untyped-decorator]
+    def step(starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
+        if several:
+            return strategy.run(
+                _update_by_passes, args=(program, built, spec, starts, stops, shares)
+            )
+        batch = program_data.batch_of(spec, starts[0], stops[0])
+        return strategy.run(_update, args=(program, built, *batch, stops[0] - starts[0]))
+
+    return step
+
+
+def arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the traced step's arguments for these passes."""
+    starts, stops, shares = zip(*passes, strict=True)
+    return (
+        tf.constant(starts, tf.int64),
+        tf.constant(stops, tf.int64),
+        tf.constant(shares, tf.float32),
+    )
+
+
+def _update(
+    program: ModuleType, built: Built, inputs: Any, labels: Any, count: tf.Tensor
+) -> tf.Tensor:
+    scale = optimizers.loss_scale(built.optimizer)
+    loss, gradients = _gradients(program, built, inputs, labels, scale)
+    _apply(built, gradients, scale, count)
+    return loss
+
+
+def _update_by_passes(
+    program: ModuleType,
+    built: Built,
+    spec: Any,
+    starts: tf.Tensor,
+    stops: tf.Tensor,
+    shares: tf.Tensor,
+) -> tf.Tensor:
+    scale = optimizers.loss_scale(built.optimizer)
+
+    def one_pass(at: Any) -> tuple[tf.Tensor, list[Any]]:
+        inputs, labels = program_data.batch_of(spec, starts[at], stops[at])
+        loss, gradients = _gradients(program, built, inputs, labels, scale)
+        shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
+        return tf.cast(loss, tf.float32) * shares[at], shared
+
+    def add_pass(
+        at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        more, found = one_pass(at)
+        return at + 1, loss + more, _added(first, parts, _parts_of(found))
+
+    loss, first = one_pass(0)
+    begin = (tf.constant(1), loss, _parts_of(first))
+    shapes = (tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
+    count = tf.size(starts)
+    _, loss, parts = tf.while_loop(
+        lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1
+    )
+    _apply(built, _joined(first, parts), scale, tf.reduce_sum(stops - starts))
+    return loss
+
+
+def _gradients(
+    program: ModuleType, built: Built, inputs: Any, labels: Any, scale: tf.Tensor | None
+) -> tuple[tf.Tensor, list[Any]]:
+    """The mean loss, and the gradients of `scale` times that."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(program.loss(labels, built.model(inputs, training=True)))
+        loss = tf.cast(loss, tf.float32) if loss.dtype in HALVES else loss
+        terms = [loss, *(tf.cast(each, loss.dtype) for each in built.model.losses)]
+        total = tf.add_n(terms) if len(terms) > 1 else loss
+        scaled = total if scale is None else total * tf.cast(scale, total.dtype)
+    return loss, tape.gradient(scaled, built.model.trainable_variables)
+
+
+def _apply(built: Built, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor) -> None:
+    """One update, and its count."""
+    weights = built.model.trainable_variables
+    matched = optimizers.match_scale(built.optimizer, gradients, scale)
+    built.optimizer.apply_gradients(zip(matched, weights, strict=True))
+    with tf.control_dependencies(_after(weights)):
+        built.meter.count(count)
+
+
+def _after(weights: Any) -> list[tf.Tensor]:
+    """Something cheap that each ps does behind the update of each of its weights, because both name
+    the same variable.
+
+    The optimizer's own count will not do: it rises when the step begins, whether or not a gradient
+    ever comes.
+    """
+    return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]
+
+
+# ---------------------------------------------------------------- gradients as a loop carries them
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _parts_of(gradients: list[Any]) -> list[tf.Tensor]:
+    """The tensors of all gradients: one of a dense one, rows and their numbers of a table's, none
+    of a missing one.
+    """
+    parts = []
+    for each in gradients:
+        if isinstance(each, tf.IndexedSlices):
+            parts += [each.values, each.indices]
+        elif each is not None:
+            parts.append(each)
+    return parts
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
+    """Their shapes in the loop, where rows become more with every pass."""
+    shapes = []
+    for each in gradients:
+        if isinstance(each, tf.IndexedSlices):
+            shapes += [tf.TensorShape([None, *each.values.shape[1:]]), tf.TensorShape([None])]
+        elif each is not None:
+            shapes.append(each.shape)
+    return shapes
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _added(
+    first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The sum of two lists of parts; rows are put behind rows. `first`: gradients with parts like
+    these.
+    """
+    pairs = iter(zip(parts, more, strict=True))
+    sums = []
+    for each in first:
+        if isinstance(each, tf.IndexedSlices):
+            sums += [tf.concat(next(pairs), 0), tf.concat(next(pairs), 0)]
+        elif each is not None:
+            sums.append(tf.add(*next(pairs)))
+    return sums
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _joined(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
+    """Gradients of these parts, of the kinds of `first`."""
+    left, found = iter(parts), []
+    for each in first:
+        if isinstance(each, tf.IndexedSlices):
+            values, indices = next(left), next(left)
+            found.append(tf.IndexedSlices(values, indices, each.dense_shape))
+        else:
+            found.append(None if each is None else next(left))
+    return found

@@ -1,0 +1,233 @@
+"""What is looked at in the process that tries a program. (The whole of it:
+`tests/cli/test_doctor.py`.)
+
+What is looked at in a program's examples, variables and step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import msgspec
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.trainer.doctor import examine
+from services.trainer.doctor.observations import Asked, Examined
+
+EXAMPLES, BATCH = 100, 8
+Sample = Callable[[Callable[[int, int], Any]], Examined]
+
+
+@pytest.fixture
+def sample() -> Iterator[Sample]:
+    """What is told of the examples that a function gives."""
+    reads, writes = os.pipe()
+
+    def sampled(dataset: Callable[[int, int], Any]) -> Examined:
+        examiner = examine.Examiner(Asked(program="mine.py", batch=BATCH, ps=1), writes)
+        examiner.seen = Examined(examples=EXAMPLES)
+        examiner._sample(SimpleNamespace(dataset=dataset))  # type: ignore[arg-type]
+        told = os.read(reads, 1 << 20)
+        assert (
+            told.endswith(b"\n")
+            and msgspec.json.decode(told.splitlines()[-1], type=Examined) == examiner.seen
+        )
+        return examiner.seen
+
+    yield sampled
+    os.close(reads)
+    os.close(writes)
+
+
+def pairs(inputs: Any, labels: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices((inputs, labels))
+
+
+def plain(start: int, stop: int) -> Any:
+    numbers = np.arange(start, stop)
+    return pairs({"x": numbers[:, None] * [1.0, 2.0], "word": [f"w{n}" for n in numbers]}, numbers)
+
+
+def test_an_example_has_the_same_digest_however_it_is_read(sample: Sample) -> None:
+    seen = sample(plain)
+
+    assert seen.together == seen.alone and len(seen.together) == 24 and seen.infinite == ()
+    assert len(set(seen.together.values())) == 24 and {0, 50, 99} <= set(seen.together)
+    assert seen.read_s is not None and seen.read_s > 0
+
+
+def test_an_example_that_depends_on_its_batch_has_another(sample: Sample) -> None:
+    seen = sample(lambda start, stop: plain(start, stop).shuffle(BATCH, seed=1))
+
+    assert any(seen.together[n] != seen.alone[n] for n in seen.together)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_none_is_found_in_its_example(sample: Sample, bad: float) -> None:
+    def spoilt(start: int, stop: int) -> Any:
+        numbers = np.arange(start, stop)
+        return pairs(np.where(numbers == 97, bad, 1.0), numbers)
+
+    assert sample(spoilt).infinite == (97,)
+
+
+def one_hot(labels: Any) -> Any:
+    return np.eye(10, dtype="float32")[labels]
+
+
+BY_CLASS = np.arange(EXAMPLES) // 10
+SHUFFLED = np.random.default_rng(1).permutation(BY_CLASS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ordered"),
+    [
+        (BY_CLASS, True),
+        (BY_CLASS[:, None], True),
+        (one_hot(BY_CLASS), True),
+        (BY_CLASS[::-1].astype("float32"), True),
+        (BY_CLASS > 4, True),
+        (SHUFFLED, False),
+        (one_hot(SHUFFLED), False),
+        (np.zeros(EXAMPLES), False),
+        (np.stack([BY_CLASS, SHUFFLED], axis=1), False),
+        (BY_CLASS.astype(str), False),
+    ],
+    ids=[
+        "numbers",
+        "column",
+        "one-hot",
+        "falling",
+        "yes-no",
+        "shuffled",
+        "one-hot-shuffled",
+        "one",
+        "two",
+        "text",
+    ],
+)
+def test_labels_in_an_order_are_found_by_their_first_batches_and_those_far_apart(
+    sample: Sample, labels: Any, ordered: bool
+) -> None:
+    assert (
+        sample(lambda start, stop: pairs(np.arange(start, stop), labels[start:stop])).ordered
+        is ordered
+    )
+
+
+def test_no_more_examples_are_read_at_once_than_a_worker_may_hold() -> None:
+    asked, reads = Asked(program="mine.py", batch=BATCH, device_batch_max=3, ps=1), list[int]()
+
+    def noted(start: int, stop: int) -> Any:
+        reads.append(stop - start)
+        return plain(start, stop)
+
+    examiner = examine.Examiner(asked, os.open(os.devnull, os.O_WRONLY))
+    examiner.seen = Examined(examples=EXAMPLES)
+    examiner._sample(SimpleNamespace(dataset=noted))  # type: ignore[arg-type]
+
+    assert max(reads) == 3
+
+
+EXAMPLES_TEST_INSPECTING = 100
+
+
+def test_type_and_shape_are_of_the_digest_too() -> None:
+    same = [
+        np.zeros((1, 4), "int8"),
+        np.zeros((1, 2, 2), "int8"),
+        np.zeros((1, 1), "int32"),
+        np.zeros((1, 2), "int16"),
+    ]
+
+    assert len({examine.digest([part], 0) for part in same}) == 4
+
+
+class Looked(keras.layers.Layer):
+    """Rows of a table, which are looked up where it lies."""
+
+    def build(self, shape: Any) -> None:
+        self.table = self.add_weight(shape=(50, 4), name="table")
+
+    def call(self, ids: Any) -> Any:
+        return tf.gather(self.table.value, ids)
+
+
+def traced(layer: Any) -> tuple[Any, Any]:
+    ids = keras.Input((3,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(1)(layer(ids)))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.int32)])
+    def step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(batch, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    return step.get_concrete_function(), model
+
+
+def test_a_table_that_is_read_whole_is_told_from_one_whose_rows_are_looked_up() -> None:
+    """If the first ever fails, Keras has learnt it: then the advice, and `Rows` in the example, may
+    go.
+    """
+    function, model = traced(keras.layers.Embedding(50, 4))
+
+    assert examine.read_whole(function, model) == [model.variables[0].path]
+    assert examine.read_whole(*traced(Looked())) == []
+
+
+def test_a_variable_without_a_gradient_is_noted_and_the_others_are_applied() -> None:
+    used, idle = keras.Variable(1.0, name="used"), keras.Variable(1.0, name="idle")
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.build([used, idle])
+    names = examine.noting_unlearnt(optimizer)
+
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply_gradients(iter([(tf.constant(1.0), used), (None, idle)]))
+
+    assert names == [idle.path] and float(used.value) == 0.5
+
+
+def squared(labels: Any, outputs: Any) -> Any:
+    return (labels - outputs) ** 2
+
+
+LABELS, OUTPUTS = tf.range(8.0) / 4, tf.range(8.0)[:, None]
+
+
+def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
+    """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a
+    word.
+    """
+    assert examine.compared(squared, LABELS, OUTPUTS, 8) == (8, 8)
+    assert examine.compared(squared, LABELS[:, None], OUTPUTS, 8) == ()
+    assert examine.compared(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()
+    assert examine.compared(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), (
+        "they are so themselves"
+    )
+
+
+def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
+    def mean(labels: Any, outputs: Any) -> Any:
+        return tf.reduce_mean(squared(labels, outputs))
+
+    assert examine.mixed(mean, LABELS, OUTPUTS) and examine.mixed(
+        mean, LABELS[:, None], OUTPUTS[:, 0]
+    )
+    assert not examine.mixed(mean, LABELS[:, None], OUTPUTS)
+    assert not examine.mixed(lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS)
+    assert not examine.mixed(keras.losses.mean_squared_error, LABELS, OUTPUTS)
+    assert not examine.mixed(
+        lambda labels, outputs: mean(labels[:, None], outputs), LABELS, OUTPUTS
+    )
+
+
+def test_the_span_of_an_output_is_told_where_it_is_one() -> None:
+    assert examine.span(OUTPUTS) == (0.0, 7.0)
+    assert examine.span([OUTPUTS, OUTPUTS]) is None and examine.span(OUTPUTS / 0.0) is None

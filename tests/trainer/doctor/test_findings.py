@@ -1,0 +1,373 @@
+"""What is made of what a trainer's process saw.
+
+What the text of a program gives away.
+
+Hints for slips of labels beside outputs: given where nothing else can be meant, and else not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.trainer.doctor.findings import (
+    SHIPPED,
+    Finding,
+    imported,
+    mended,
+    of_probabilities,
+    of_program,
+    of_source,
+    size,
+    slipped,
+    taken_for_probabilities,
+)
+from services.trainer.doctor.observations import Examined, Held, Shape
+
+TRIED = {0: "a", 1: "b", 31: "c"}
+WELL: dict[str, Any] = {
+    "loaded_s": 1.5,
+    "examples": 1437,
+    "together": TRIED,
+    "alone": TRIED,
+    "read_s": 0.001,
+    "variables": (
+        Held(name="net/kernel", shape=(100, 10), bytes=4000, learns=True),
+        Held(name="net/bias", shape=(10,), bytes=40, learns=True),
+        Held(name="net/seen", shape=(), bytes=4),
+    ),
+    "update_s": 0.012,
+    "loss": 2.3026,
+    "evaluated": True,
+    "done": True,
+}
+ONE_AXIS: dict[str, Any] = {"labels": ((32,),), "outputs": ((32, 1),)}
+READER = Examined(loaded_s=1.0, examples=1437, together=TRIED, alone=TRIED, read_s=0.001, done=True)
+
+
+def found(there: Examined = READER, **fields: Any) -> list[Finding]:
+    return list(of_program(Examined(**(WELL | fields)), there, "plays.py"))
+
+
+def ill(there: Examined = READER, **fields: Any) -> Finding:
+    """The one finding that is not fine."""
+    (one,) = [each for each in found(there, **fields) if each.weight != "fine"]
+    return one
+
+
+def test_a_program_that_is_well_is_told_so_with_what_was_measured() -> None:
+    assert [(f.weight, f.what) for f in found()] == [
+        ("fine", "it is imported in 1.5 s, and has 1,437 examples"),
+        (
+            "fine",
+            "the same example for the same number, in a batch, alone, and in another process (3 of 1,437 tried)",
+        ),
+        ("fine", "the model has 3 variables with 4.04 kB, of which net/kernel has 4 kB"),
+        ("fine", "an update takes 12 ms here, at a loss of 2.303"),
+        ("fine", "evaluation() and metrics() work"),
+    ]
+
+
+def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
+    told = ill(alone=TRIED | {1: "x", 31: "y"})
+
+    assert told.weight == "wrong"
+    assert told.what == "example 1, 31 is another one when it is read by itself (3 of 1,437 tried)"
+    assert "fixed seed" in told.remedy
+
+
+def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
+    told = ill(Examined(together=TRIED | {0: "x"}, read_s=0.1, done=True))
+
+    assert told.weight == "wrong" and told.what.startswith(
+        "example 0 is another one in another process"
+    )
+    assert "hash()" in told.remedy
+
+
+def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> None:
+    told = ill(Examined(failed="mine.py:3: OSError: only one reader\nTraceback ..."))
+
+    assert told.weight == "wrong" and told.what == "mine.py:3: OSError: only one reader"
+    assert not any("the same example" in each.what for each in found(Examined(failed="-")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "weight", "what"),
+    [
+        ({"infinite": (3, 9)}, "wrong", "example 3, 9 has a number that is not finite"),
+        ({"loss": None, "finite": False}, "wrong", "after two updates the loss is not finite"),
+        ({"finite": False}, "wrong", "after two updates weights are not finite"),
+        ({"scheduled": True}, "advice", "the learning rate is a schedule"),
+        ({"ordered": True}, "advice", "the labels are sorted, and nothing shuffles examples"),
+        ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
+        (
+            {"mixed": True} | ONE_AXIS,
+            "wrong",
+            "each example with each: the mean of (32,) and (32, 1)",
+        ),
+        (
+            {"lossy": (32, 32)} | ONE_AXIS,
+            "wrong",
+            "example with each: (32, 32) of (32,) and (32, 1)",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_a_way_out(
+    fields: dict[str, Any], weight: str, what: str
+) -> None:
+    told = ill(**fields)
+
+    assert told.weight == weight and what in told.what and told.remedy
+
+
+def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> None:
+    idle = Held(name="net/idle", shape=(3,), bytes=12, learns=False)
+    table = Held(name="net/users", shape=(10**6, 16), bytes=64 * 10**6, learns=True, whole=True)
+
+    assert ill(variables=(idle,)).what == "net/idle never learns: the loss does not depend on it"
+    small = msgspec.structs.replace(table, bytes=500_000)
+    assert [f.weight for f in found(variables=(small,))] == ["fine"] * 5
+    assert ill(variables=(table,)).what == "each batch reads all of net/users, 64 MB in all"
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy"),
+    [
+        (
+            "mine.py:1: ModuleNotFoundError: No module named 'pandas'",
+            "install pandas here and in the job's image",
+        ),
+        ("mine.py:9: FileNotFoundError: [Errno 2] 'x.csv'", "read data from a volume"),
+        (
+            "dataset(0, 32) gave 2 examples instead of 32: is it batched already?",
+            "take .batch(...) out",
+        ),
+        ("its process ended with SIGKILL, and says no more\n", "more memory"),
+        (
+            "mine.py:4: ZeroDivisionError: division by zero",
+            "mend it: a job would end with this as its cause",
+        ),
+    ],
+)
+def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -> None:
+    told = list(
+        of_program(
+            Examined(failed=f"{cause}\nTraceback (most recent call last):"), READER, "plays.py"
+        )
+    )
+
+    assert (
+        len(told) == 1
+        and told[0].what == cause.strip().splitlines()[0]
+        and remedy in told[0].remedy
+    )
+    assert told[0].more.endswith("Traceback (most recent call last):")
+
+
+def test_bytes_are_told_in_the_largest_unit_that_fits() -> None:
+    assert [size(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == [
+        "12 bytes",
+        "4.04 kB",
+        "64 MB",
+        "1.48 GB",
+    ]
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def found_test_source(
+    text: str, beside: tuple[str, ...] = (), image: str | None = None
+) -> list[Finding]:
+    return list(of_source(ast.parse(text), "mine.py", beside, image))
+
+
+def test_what_is_imported_is_named_without_pythons_own() -> None:
+    text = "import os, numpy as np\nfrom sklearn.datasets import load_digits\ndef model():\n    import keras.layers\n"
+
+    assert imported(ast.parse(text)) == ["keras", "numpy", "sklearn"]
+
+
+def test_a_module_that_lies_beside_it_does_not_travel() -> None:
+    (told,) = found_test_source(
+        "import keras\nfrom helpers import clean\nimport helpers.more\n", ("helpers", "other")
+    )
+
+    assert (told.weight, told.what) == (
+        "wrong",
+        "mine.py:2: it imports helpers, which lies beside it",
+    )
+    assert told.remedy == "only mine.py is uploaded: put what it needs of helpers into it"
+
+
+def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() -> None:
+    (told,) = found_test_source("import pandas, keras, polars\n")
+
+    assert (
+        told.weight == "advice"
+        and told.what == "it imports pandas, polars, which Weir's trainer image lacks"
+    )
+    assert found_test_source("import pandas\n", image="registry/mine:1") == []
+
+
+def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
+    packages = set((ROOT / "deploy" / "image" / "trainer.txt").read_text().split())
+
+    assert {"scikit-learn" if name == "sklearn" else name for name in SHIPPED} <= packages
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("s = tf.distribute.ParameterServerStrategy(r)", "it uses ParameterServerStrategy"),
+        ("s = MirroredStrategy()", "it uses MirroredStrategy"),
+        ("c = os.environ['TF_CONFIG']", "it uses TF_CONFIG"),
+        ("c = coordinator.ClusterCoordinator(s)", "it uses ClusterCoordinator"),
+        (
+            "p = tf.distribute.experimental.partitioners.MinSizePartitioner()",
+            "it uses MinSizePartitioner",
+        ),
+        ("s = make(variable_partitioner=p)", "it uses variable_partitioner"),
+        (
+            "h = [hash(word) % 100 for word in words]",
+            "it uses hash(), which differs between processes for texts",
+        ),
+        ("f = Path(__file__).parent", "it uses __file__"),
+        ("x = np.load('data/x.npy')", "it reads 'data/x.npy', a path from where it runs"),
+        ("x = open('words.txt').read()", "it reads 'words.txt', a path from where it runs"),
+    ],
+)
+def test_a_trap_is_told_once_with_its_line_and_a_way_out(line: str, what: str) -> None:
+    (told,) = found_test_source(f"import keras\n\n{line}\n{line}\n")
+
+    assert (told.weight, told.what) == ("advice", f"mine.py:3: {what}")
+    assert told.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = np.load('/data/x.npy')",
+        "d = tf.data.TFRecordDataset('gs://bucket/x')",
+        "t = open(path)",
+        "n = self.hash(word)",
+        "scaler.fit(x)",
+    ],
+)
+def test_what_is_no_trap_is_let_be(line: str) -> None:
+    assert found_test_source(line) == []
+
+
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "deploy" / "jobs").glob("*.py")), ids=lambda p: p.name
+)
+def test_nothing_is_found_in_the_programs_that_weir_brings(program: Path) -> None:
+    assert found_test_source(program.read_text()) == []
+
+
+def test_weights_are_words_that_a_reader_knows_without_colours() -> None:
+    assert all(
+        re.fullmatch("wrong|advice", told.weight)
+        for told in found_test_source("import helpers, pandas", ("helpers",))
+    )
+
+
+KERAS = "ValueError: Arguments `target` and `output` must have the same"
+PROGRAM = """
+def loss(labels, outputs):
+    return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "hint"),
+    [
+        ((32,), (32, 1), "labels are (32,) and outputs (32, 1): take labels[:, None] in loss()"),
+        ((32, 1), (32,), "labels are (32, 1) and outputs (32,): take outputs[:, None] in loss()"),
+        (
+            (32, 7),
+            (32, 7, 1),
+            "labels are (32, 7) and outputs (32, 7, 1): take labels[:, :, None] in loss()",
+        ),
+        ((32, 10), (32, 5), "a label has 10 numbers and an output 5: give the last layer 10"),
+        ((32,), (32, 10), ""),
+        ((32, 10), (32, 10), ""),
+    ],
+)
+def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape, hint: str) -> None:
+    assert slipped((labels,), (outputs,)) == hint
+    assert slipped((labels, labels), (outputs,)) == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "hint"),
+    [
+        (
+            "InvalidArgumentError: Received a label value of 9 which is outside the valid range of [0, 5).",
+            "5 classes",
+        ),
+        (
+            f"{KERAS} rank (ndim). Received: target.shape=(32,), output.shape=(32, 10)\n"
+            "    return keras.losses.categorical_crossentropy(labels, outputs)",
+            "keras.losses.sparse_categorical_crossentropy takes",
+        ),
+        (
+            "ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`. Received: target.shape=(32, 10), "
+            "output.shape=(32, 10)",
+            "keras.losses.categorical_crossentropy takes",
+        ),
+        (
+            f'{KERAS} rank (ndim). Received: ...\n  File "mine.py", line 9, in loss\n    return',
+            "labels[:, None]",
+        ),
+        (f'{KERAS} rank (ndim). Received: ...\n  File "mine.py", line 9, in model\n    return', ""),
+        ("ZeroDivisionError: division by zero\n  File 'mine.py', line 9, in loss\n", ""),
+    ],
+)
+def test_a_failure_is_told_with_a_way_out_where_that_is_sure(cause: str, hint: str) -> None:
+    found = mended(cause, Examined(labels=((32,),), outputs=((32, 1),)))
+
+    assert hint in found and bool(hint) is bool(found)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "keras.losses.sparse_categorical_crossentropy(labels, outputs)",
+        "tf.keras.losses.BinaryCrossentropy(reduction=None)(labels, outputs)",
+        "tf.reduce_mean(keras.losses.categorical_crossentropy(labels, outputs))",
+    ],
+)
+def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: str) -> None:
+    tree = ast.parse(PROGRAM.format(call))
+    (told,) = of_probabilities(tree, "mine.py", Examined(span=(-1.25, 3.5)))
+
+    assert (
+        told.what
+        == "mine.py:3: loss() takes outputs for probabilities, and they go from -1.25 to 3.5"
+    )
+    assert not list(of_probabilities(tree, "mine.py", Examined(span=(0.0, 1.0))))
+    assert not list(of_probabilities(tree, "mine.py", Examined()))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)",
+        "keras.losses.sparse_categorical_crossentropy(labels, outputs, True)",
+        "keras.losses.BinaryCrossentropy(True)(labels, outputs)",
+        "keras.losses.BinaryCrossentropy(**HOW)(labels, outputs)",
+        "keras.losses.binary_crossentropy(labels, tf.nn.sigmoid(outputs))",
+        "keras.losses.mean_squared_error(labels, outputs)",
+        "own.binary_crossentropy(labels, outputs)",
+        "labels\n    outputs = outputs / 2\n    return keras.losses.binary_crossentropy(labels, outputs)",
+    ],
+)
+def test_what_is_not_plain_to_see_is_let_be(call: str) -> None:
+    assert taken_for_probabilities(ast.parse(PROGRAM.format(call))) is None

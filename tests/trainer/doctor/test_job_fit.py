@@ -1,0 +1,195 @@
+"""A program beside its job: whether its variables and batches fit the tasks that the job asks
+for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.trainer.doctor.findings import Finding
+from services.trainer.doctor.job_fit import (
+    CHIEF_GIB,
+    GIB,
+    PS_GIB,
+    WORKER_GIB,
+    enough,
+    fullest,
+    of_job,
+)
+from services.trainer.doctor.observations import Examined, Held
+from shared.messages import Resources, RoleResources
+from tests.allocator.builders import request, span
+
+ROOMY = RoleResources(
+    chief=Resources(memory_gib=9), ps=Resources(memory_gib=9), worker=Resources(memory_gib=9)
+)
+
+
+def variables(*gib: float) -> tuple[Held, ...]:
+    return tuple(
+        Held(name=f"table-{n}", shape=(1,), bytes=round(each * GIB)) for n, each in enumerate(gib)
+    )
+
+
+def memory(role: str, gib: float) -> RoleResources:
+    return RoleResources(
+        **{
+            **{f: getattr(ROOMY, f) for f in ("chief", "ps", "worker")},
+            role: Resources(memory_gib=gib),
+        }
+    )
+
+
+def found(seen: Examined, **fields: Any) -> list[Finding]:
+    usual: dict[str, Any] = {
+        "ps": span(1),
+        "workers": span(1),
+        "batch": span(32),
+        "resources": ROOMY,
+    }
+    return list(of_job(seen, request(**(usual | fields)), "plays.py"))
+
+
+def ill(seen: Examined, **fields: Any) -> Finding:
+    (one,) = [each for each in found(seen, **fields) if each.weight != "fine"]
+    return one
+
+
+def test_a_small_model_fits() -> None:
+    (told,) = found(Examined(examples=1000, variables=variables(0.1, 0.1)))
+
+    assert told.weight == "fine" and told.what == (
+        f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB} GiB: its 9 GiB have room for that twice, "
+        "as while a change of size gets ready beside what trains"
+    )
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_a_batch_beyond_an_epoch_is_told() -> None:
+    told = ill(Examined(examples=353), batch=span(16, most=512))
+
+    assert (
+        told.what == "batch may grow to 512, and an epoch has 353 examples"
+        and "at most 353" in told.remedy
+    )
+
+
+def test_workers_without_a_batch_are_told() -> None:
+    told = ill(Examined(examples=100), batch=span(32), workers=span(1, most=6))
+
+    assert told.what == "an epoch has 4 batches of 32, and workers.max is 6"
+    assert found(Examined(examples=100), batch=span(32), workers=span(1, most=4)) == []
+
+
+# ---------------------------------------------------------------- parameter servers
+
+
+def test_ps_that_cannot_help_are_told() -> None:
+    """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing
+    smaller.
+    """
+    told = ill(Examined(variables=variables(1.0, 0.2, 0.2)), ps=span(1, most=4))
+
+    assert (
+        told.weight == "advice"
+        and told.what == "ps.max is 4, and with more than 2 the fullest ps would hold no less"
+    )
+    assert told.remedy.startswith("ps.max of 2: ") and "table-0 has 1.07 GB" in told.remedy
+    assert [
+        f.weight for f in found(Examined(variables=variables(1, 1, 1, 1)), ps=span(1, most=4))
+    ] == ["fine"]
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 2)
+)
+def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, copies: int) -> None:
+    held = tuple(Held(name="-", shape=(), bytes=each) for each in sizes)
+    slots = copies * sum(sizes)
+
+    useful = enough(held, slots, most)
+
+    assert 1 <= useful <= most
+    assert fullest(held, slots, useful) <= 1.05 * fullest(held, slots, most)
+    assert fullest(held, slots, 1) == pytest.approx((1 + copies) * sum(sizes))
+    assert fullest(held, slots, most) >= (1 + copies) * max(sizes) * 0.999
+
+
+def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
+    told = ill(
+        Examined(variables=variables(1.0, 0.2)), ps=span(2, least=2), resources=memory("ps", 1.25)
+    )
+
+    assert (
+        told.weight == "wrong"
+        and told.what == f"table-0 alone needs {PS_GIB + 1:.2f} GiB on a ps, which has 1.25"
+    )
+    assert "several smaller tables" in told.remedy
+
+
+def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
+    seen = Examined(variables=variables(0.3), slots=round(0.6 * GIB))
+
+    assert ill(seen, resources=memory("ps", 1.0)).what.startswith(
+        f"table-0 alone needs {PS_GIB + 0.9:.2f} GiB"
+    )
+
+
+def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
+    told = ill(
+        Examined(variables=variables(0.5, 0.5, 0.5)),
+        ps=span(1, most=3),
+        resources=memory("ps", 1.0),
+    )
+
+    assert told.weight == "wrong" and "of 1 ps the fullest holds 1.50 GiB" in told.what
+    assert told.remedy == f"{PS_GIB + 1.5:.2f} GiB for ps, or ps.min of 3"
+
+
+def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
+    told = ill(Examined(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
+
+    assert (
+        told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
+    )
+    assert told.remedy.startswith(f"{PS_GIB + 0.8:.2f} GiB; with less every change of size stops")
+
+
+def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
+    told = ill(Examined(variables=variables(0.25)), resources=memory("ps", 1.0))
+
+    assert told.weight == "advice" and ": its 1 GiB may be too little while it starts" in told.what
+    assert told.remedy.startswith(
+        f"{PS_GIB + 0.75:.2f} GiB, or first values that are made in one tf.function"
+    )
+
+
+# ---------------------------------------------------------------- chief and workers
+
+
+def test_the_chief_builds_the_model_by_itself_and_twice_to_evaluate() -> None:
+    seen = Examined(variables=variables(1.0), evaluated=False)
+    both = Examined(variables=variables(1.0), evaluated=True)
+
+    assert ill(seen, resources=memory("chief", 1.5)).what.startswith(
+        f"the chief needs {CHIEF_GIB + 1:.2f} GiB and has 1.5"
+    )
+    assert [f.weight for f in found(seen, resources=memory("chief", 2.0))] == ["fine"]
+    assert ill(both, resources=memory("chief", 2.0)).what.endswith("and to evaluate it")
+
+
+def test_data_that_the_import_loads_is_in_every_worker() -> None:
+    assert ill(Examined(loaded_gib=1.0), resources=memory("worker", 1.4)).what.startswith(
+        f"a worker needs {WORKER_GIB + 1:.2f} GiB"
+    )
+    tight = ill(Examined(loaded_gib=1.0), resources=memory("worker", 2.0))
+    assert (
+        tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
+    )
+    assert found(Examined(loaded_gib=1.0), resources=memory("worker", 3.0)) == []

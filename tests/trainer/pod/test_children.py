@@ -1,0 +1,168 @@
+"""Children of a pod: whatever way a child goes, its supervisor hears of it once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from services.trainer.pod import children
+from services.trainer.pod.children import Child
+from services.trainer.protocol import Assignment, Begin, Born, Failed, Line, Prepared, Word, line
+from shared.messages import Resources
+from tests.trainer.builders import request
+
+NOBODY = 1 << 22  # above every process id
+
+
+class Cradle:
+    """A nursery that forks nothing: the test speaks for the child."""
+
+    alive = True
+
+    def bear(self, channel: socket.socket) -> None:
+        self.channel = channel
+
+    def close(self) -> None:
+        """As its sibling does."""
+
+
+class Parent:
+    """A child, and what its supervisor hears of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nursery = Cradle()
+        self.words: list[Word] = []
+        self.ends = 0
+        self.child = Child(_assignment(folder), self.nursery, self._on_word, self._on_end)  # type: ignore[arg-type]
+
+    async def _on_word(self, word: Word) -> None:
+        self.words.append(word)
+
+    async def _on_end(self) -> None:
+        self.ends += 1
+
+    def hears(self, *words: Line) -> None:
+        for word in words:
+            self.nursery.channel.sendall(line(word))
+
+    def loses_it(self, having_read: bool = True) -> None:
+        if having_read:
+            self.nursery.channel.recv(1 << 16)
+        self.nursery.channel.close()
+
+    async def listens(self) -> None:
+        async with asyncio.timeout(60):
+            await self.child.listen()
+
+
+def _assignment(folder: Path) -> Assignment:
+    return Assignment(
+        generation=1,
+        role="chief",
+        index=0,
+        cluster={},
+        request=request(),
+        batch=32,
+        program="net.py",
+        checkpoint_dir=str(folder),
+        resources=Resources(cpu=1.0),
+        warms_up=False,
+    )
+
+
+async def test_a_childs_words_are_heard_in_order_and_its_birth_is_no_word(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    parent.hears(Born(pid=NOBODY), Prepared(seconds=1.0), Prepared(seconds=2.0))
+    parent.loses_it()
+
+    await parent.listens()
+
+    assert parent.words == [Prepared(seconds=1.0), Prepared(seconds=2.0)]
+    assert parent.ends == 1 and parent.child.gone.is_set()
+
+
+async def test_a_child_that_dies_with_an_order_unread_has_ended_like_any_other(
+    tmp_path: Path,
+) -> None:
+    parent = Parent(tmp_path)
+    parent.loses_it(having_read=False)
+
+    await parent.listens()
+
+    assert parent.ends == 1 and parent.child.gone.is_set()
+
+
+async def test_nothing_more_is_heard_of_a_child_that_was_ended(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    parent.child.end()
+    parent.hears(Prepared(seconds=1.0))
+    parent.loses_it()
+
+    await parent.listens()
+
+    assert parent.words == [] and parent.ends == 0 and parent.child.gone.is_set()
+
+
+async def test_to_tell_a_child_that_is_gone_is_harmless(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    parent.loses_it()
+    await parent.listens()
+
+    parent.child.tell(Begin())
+
+
+async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    for text in (
+        b"\xff\n",
+        b"{}\n",
+        b"null\n",
+        b'{"line": "prepared"}\n',
+        b"x" * (children.LINE_LIMIT // 8) + b"\n",
+    ):
+        parent.nursery.channel.sendall(text)
+    parent.hears(Prepared(seconds=1.0), Failed(cause="it was the program"))
+    parent.loses_it()
+
+    await parent.listens()
+
+    assert (
+        parent.words == [Prepared(seconds=1.0), Failed(cause="it was the program")]
+        and parent.ends == 1
+    )
+
+
+async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    listens = asyncio.create_task(parent.listens())
+    await asyncio.to_thread(
+        parent.nursery.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n"
+    )
+    parent.hears(Prepared(seconds=1.0))
+    parent.loses_it()
+
+    await listens
+
+    assert parent.words[0] == Prepared(seconds=1.0) and parent.ends == 1
+
+
+async def test_a_child_that_can_say_no_word_any_more_is_understood_by_its_last_ones(
+    tmp_path: Path,
+) -> None:
+    parent = Parent(tmp_path)
+    parent.hears(Born(pid=NOBODY))
+    parent.nursery.channel.sendall(
+        b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "net.py"\n'
+    )
+    parent.loses_it()
+
+    await parent.listens()
+
+    (failed,) = parent.words
+    assert (
+        isinstance(failed, Failed)
+        and not failed.peer
+        and 'File "net.py"' in failed.cause
+        and parent.ends == 1
+    )

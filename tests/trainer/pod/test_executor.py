@@ -1,0 +1,319 @@
+"""A child that cannot be had, or is not wanted any more, is not born; what becomes of it is told to
+who ordered it.
+
+Who prepares beside a generation that trains stands back; who begins a job tries everything.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from services.trainer.checkpoint_policy import Past
+from services.trainer.pod import executor, fence
+from services.trainer.pod.executor import Hands, assignment
+from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from services.trainer.program import digest_of
+from services.trainer.protocol import Assignment, Begin, Failed, GoOn, Order, Word
+from services.trainer.settings import Settings
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program, ProgressReported
+from tests.trainer.builders import request, spec
+
+KEY = "default.digits"
+
+
+class Listener:
+    """Hears everything."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.wants = True
+
+    def expects(self, generation: int) -> bool:
+        return self.wants
+
+    async def on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
+        self.told.append(word)
+
+    async def on_end(self, spec: ClusterSpecPublished) -> None:
+        self.told.append(("ended", spec.generation))
+
+    async def on_missed(self, spec: ClusterSpecPublished, why: str) -> None:
+        self.told.append(("missed", spec.generation, why))
+
+
+class Doll:
+    """A child that only listens."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order | str] = []
+        self.pid: int | None = None
+
+    def tell(self, order: Order) -> None:
+        self.orders.append(order)
+
+    def end(self) -> None:
+        self.orders.append("end")
+
+
+@pytest.fixture
+def ears() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+async def mine(bus: Bus, tmp_path: Path, ears: Listener) -> Hands:
+    settings = Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
+    return Hands(bus, settings, await fence.of(bus, KEY, 7), tmp_path / "pod", None, ears)
+
+
+def given(mine: Hands, generation: int) -> Doll:
+    doll = Doll()
+    mine.children[generation] = cast(Any, doll)
+    return doll
+
+
+async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
+    mine: Hands, ears: Listener
+) -> None:
+    await mine.perform(StartChild(spec(1), fresh=False))
+
+    why, ended = ears.told
+    assert (
+        isinstance(why, Failed)
+        and why.cause.startswith("digits.py is not to be had")
+        and not why.peer
+    )
+    assert ended == ("ended", 1) and mine.children == {}
+
+
+async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(
+    mine: Hands, ears: Listener
+) -> None:
+    program = Program(name="digits.py", digest=digest_of(b""))
+    fetched = mine.folder / program.digest / program.name
+    fetched.parent.mkdir(parents=True)
+    fetched.touch()
+    ears.wants = False
+
+    await mine.perform(StartChild(replace(spec(1), request=request(program=program)), fresh=False))
+
+    assert (mine.children, ears.told) == ({}, [])
+
+
+async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_missed(
+    mine: Hands, ears: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "limit_gib", lambda set_gib: set_gib)
+    given(mine, 1).pid = os.getpid()
+    mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
+
+    await mine.perform(StartChild(spec(2, previous=1), fresh=False))
+
+    ((what, generation, why),) = ears.told
+    assert (what, generation) == ("missed", 2)
+    assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
+
+
+async def test_memory_that_was_raised_in_place_is_room(
+    mine: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(mine, 1).pid = os.getpid()
+    mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
+    monkeypatch.setattr(executor, "limit_gib", lambda set_gib: 1e6 * set_gib)
+
+    assert await mine.lacks_room(spec(2, previous=1)) is None
+
+
+async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_others_are_not_told_any(
+    mine: Hands, bus: Bus
+) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=2)
+    chief, server = given(mine, 2), given(mine, 3)
+
+    await mine.perform(BeginChild(2, None, chief=True))
+    await mine.perform(BeginChild(3, None, chief=False))
+
+    assert (chief.orders, server.orders) == (
+        [Begin(paths=("/c/10",), samples=320, past=Past(failures=1))],
+        [Begin()],
+    )
+    assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
+
+
+@pytest.mark.parametrize(
+    ("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"]
+)
+async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_reported(
+    mine: Hands, bus: Bus, uid: int, told: tuple[int, float]
+) -> None:
+    chief = given(mine, 2)
+    about: dict[str, Any] = {
+        "generation": 1,
+        "epoch": 0,
+        "samples": 2880,
+        "total_samples": 9000,
+        "step": 90,
+    }
+    await bus.publish(
+        ProgressReported(
+            job="digits",
+            uid=uid,
+            **about,
+            samples_per_second=9.0,
+            applied_s=1118.0,
+            reported_s=1150.0,
+        )
+    )
+
+    await mine.perform(BeginChild(2, None, chief=True))
+
+    (order,) = chief.orders
+    assert isinstance(order, Begin) and (order.applied_step, order.applied_s) == told
+
+
+async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(
+    mine: Hands,
+) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=3, digest="d10")
+    await mine.gate.commit(
+        "/c/20", 20, 640, keep=3, digest="d20", past=Past(ran_s=60.0, cost_s=0.5), final=True
+    )
+    chief = given(mine, 2)
+
+    await mine.perform(BeginChild(2, "/c/20", chief=True))
+
+    digests = {"/c/10": "d10", "/c/20": "d20"}
+    past = Past(ran_s=60.0, cost_s=0.5)
+    assert chief.orders == [
+        Begin(paths=("/c/20", "/c/10"), digests=digests, samples=640, past=past)
+    ]
+
+
+async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(
+    mine: Hands,
+) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=3, final=True)
+    await mine.gate.claim(1, back=True)
+    await mine.gate.commit("/c/20", 20, 640, keep=3)
+    chief = given(mine, 2)
+
+    await mine.perform(BeginChild(2, "/c/10", chief=True))
+
+    (begin,) = chief.orders
+    assert isinstance(begin, Begin) and begin.paths == ("/c/20", "/c/10")
+
+
+async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Hands) -> None:
+    await mine.gate.claim(3)
+    chief = given(mine, 2)
+
+    with pytest.raises(Stale):
+        await mine.perform(BeginChild(2, "/c/10", chief=True))
+    assert chief.orders == []
+
+
+async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(mine: Hands) -> None:
+    await mine.gate.claim(3)
+    chief = given(mine, 2)
+
+    await mine.perform(GoOnChild(2))
+
+    assert (chief.orders, mine.gate.entry.generation) == ([GoOn()], 2)
+
+
+async def test_an_order_to_a_child_that_has_gone_is_harmless(mine: Hands) -> None:
+    await mine.perform(DrainChild(1, 2))
+    await mine.perform(EndChild(1))
+
+    assert mine.leaving == []
+
+
+async def test_at_its_end_a_pod_ends_its_children_and_leaves_no_file(mine: Hands) -> None:
+    mine.folder.mkdir()
+    old, new = given(mine, 1), given(mine, 2)
+
+    await mine.close()
+
+    assert (old.orders, new.orders) == (["end"], ["end"])
+    assert mine.children == {} and not mine.folder.exists()
+
+
+MINE = Settings(
+    job="digits",
+    uid=7,
+    pod="worker-1",
+    pod_uid="u",
+    role="worker",
+    serial=1,
+    memory_gib=2.0,
+    stuck_s=9.0,
+)
+PODS = ["chief-0", "ps-0", "worker-0", "worker-1"]
+
+
+def made(previous: int | None = None, **more: Any) -> Assignment:
+    how = {"fresh": False, "follows": previous is not None, "nice": 5, **more}
+    return assignment(spec(2, previous, pods=PODS), MINE, "/p/net.py", **how)
+
+
+def test_a_child_is_told_its_place_and_everybodys_address() -> None:
+    told = made()
+
+    assert (told.generation, told.role, told.index, told.batch) == (2, "worker", 1, 32)
+    assert told.cluster == {"chief": ["h:1"], "ps": ["h:1"], "worker": ["h:1", "h:1"]}
+
+
+def test_a_child_is_told_what_its_pod_was() -> None:
+    told = made()
+
+    assert (told.program, told.checkpoint_dir, told.stuck_s) == ("/p/net.py", "/checkpoints", 9.0)
+    assert (told.resources.cpu, told.resources.memory_gib) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "nice", "warms_up", "first"),
+    [
+        ({}, 0, False, True),
+        ({"follows": True}, 0, False, False),
+        ({"previous": 1}, 5, True, False),
+        ({"previous": 1, "fresh": True}, 5, False, False),
+        ({"previous": 1, "nice": 0}, 0, True, False),
+    ],
+    ids=[
+        "begins-the-job",
+        "after-everything-was-lost",
+        "beside-another",
+        "after-another-stopped",
+        "may-not-be-nice",
+    ],
+)
+def test_how_a_child_prepares_depends_on_what_was_before(
+    how: dict[str, Any], nice: int, warms_up: bool, first: bool
+) -> None:
+    told = made(**how)
+
+    assert (told.nice, told.warms_up, told.first) == (nice, warms_up, first)
+
+
+def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
+    told = assignment(
+        replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0
+    )
+
+    assert told.off_s == 600.0
+
+
+def test_who_is_no_member_gets_no_child() -> None:
+    with pytest.raises(AssertionError, match="only members start children"):
+        assignment(spec(2), MINE, "/p/net.py", fresh=False, follows=False, nice=0)

@@ -1,0 +1,334 @@
+"""The fence, on a real bucket: only the generation that holds it may name a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from services.trainer.checkpoint_policy import Past
+from services.trainer.pod import fence
+from services.trainer.pod.fence import Entry, Fence
+from shared.bus import bus as wire
+from shared.bus import dead_letters, subjects
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.subjects import LEDGER
+from shared.messages import AllocationDecided, DeadLetter
+from tests.trainer.builders import request
+from tests.trainer.pod.lagging_copy import LaggingCopy
+
+KEY = "default.digits"
+
+
+async def holder(bus: Bus, generation: int, uid: int = 7) -> Fence:
+    """One generation's side, having claimed."""
+    mine = await fence.of(bus, KEY, uid)
+    await mine.claim(generation)
+    return mine
+
+
+async def test_a_new_job_has_no_checkpoint(bus: Bus) -> None:
+    entry = await (await fence.of(bus, KEY, 7)).claim(1)
+
+    assert (entry.generation, entry.paths, entry.step) == (1, (), 0)
+
+
+async def test_who_holds_the_fence_names_checkpoints_newest_first(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    for step in (10, 20, 30):
+        entry = await mine.commit(f"/c/{step}", step, step * 32, keep=2)
+
+    assert entry.paths == ("/c/30", "/c/20") and (entry.step, entry.samples) == (30, 960)
+
+
+async def test_the_same_checkpoint_named_twice_is_kept_once(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    await mine.commit("/c/10", 10, 320, keep=2)
+
+    assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
+
+
+async def test_a_digest_is_known_as_long_as_its_checkpoint_is_named(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    for step in (10, 20, 30):
+        entry = await mine.commit(f"/c/{step}", step, step * 32, keep=2, digest=f"sha256-{step}")
+
+    assert entry.digests == {"/c/30": "sha256-30", "/c/20": "sha256-20"}
+
+
+async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_failure(
+    bus: Bus,
+) -> None:
+    first = await holder(bus, 1)
+    assert first.entry.past.failures == 0
+    await first.commit("/c/10", 10, 320, keep=2, final=True)
+    second = await holder(bus, 2)
+    assert second.entry.past.failures == 0
+    await second.commit("/c/20", 20, 640, keep=2, past=Past(ran_s=60.0, cost_s=0.5))
+
+    assert (await holder(bus, 3)).entry.past == Past(ran_s=60.0, cost_s=0.5, failures=1)
+
+
+async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(
+    bus: Bus,
+) -> None:
+    mine = await holder(bus, 1)
+    await mine.commit("/c/10", 10, 320, keep=2, final=True)
+    await mine.claim(1, back=True)
+
+    assert (await holder(bus, 2)).entry.past.failures == 1
+
+
+async def test_the_next_generation_finds_what_the_one_before_has_named(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+
+    assert (await holder(bus, 2)).entry.paths == ("/c/10",)
+
+
+async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus) -> None:
+    old = await holder(bus, 1)
+    new = await holder(bus, 2)
+
+    with pytest.raises(Stale):
+        await old.commit("/c/gen-1", 10, 320, keep=2)
+    assert (await new.look()).paths == ()
+
+
+async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(
+    bus: Bus,
+) -> None:
+    old = await holder(bus, 1)
+    new = await holder(bus, 2)
+    await old.look()
+
+    with pytest.raises(Stale):
+        await old.commit("/c/gen-1", 10, 320, keep=2)
+    assert (await new.look()).paths == ()
+
+
+async def test_a_generation_that_was_taken_over_cannot_claim_again(bus: Bus) -> None:
+    await holder(bus, 2)
+
+    with pytest.raises(Stale, match="generation 2 has taken over from 1"):
+        await holder(bus, 1)
+
+
+async def test_an_abandoned_generation_gives_the_fence_back_and_cannot_commit(bus: Bus) -> None:
+    old, new = await holder(bus, 1), await holder(bus, 2)
+
+    await old.claim(1, back=True)
+
+    await old.commit("/c/10", 10, 320, keep=2)
+    with pytest.raises(Stale):
+        await new.commit("/c/other", 11, 352, keep=2)
+
+
+async def test_a_claim_repeated_after_a_restart_of_the_pod_is_granted(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+
+    again = await holder(bus, 1)
+
+    assert again.entry.paths == ("/c/10",)
+
+
+async def test_an_earlier_job_of_the_same_name_leaves_nothing_to_restore(bus: Bus) -> None:
+    await (await holder(bus, 9, uid=7)).commit("/c/10", 10, 320, keep=2)
+
+    entry = (await holder(bus, 1, uid=8)).entry
+
+    assert (entry.uid, entry.generation, entry.paths) == (8, 1, ())
+
+
+async def test_a_ledger_that_was_cleared_away_can_be_claimed(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+    await (await bus.bucket(LEDGER)).delete(KEY)
+
+    assert (await holder(bus, 2, uid=8)).entry.paths == ()
+
+
+# ------------------------------------------------------------ two jobs of one name
+
+
+async def decide(bus: Bus, uid: int) -> None:
+    """Let the newest decision about the name be this job's."""
+    about = {"job": "digits", "uid": uid, "generation": 1, "revision": 1, "request": request()}
+    await bus.publish(AllocationDecided(**about, tasks=(), batch=1, reason="-"))
+
+
+async def entry(bus: Bus) -> Entry:
+    return msgspec.json.decode((await (await bus.bucket(LEDGER)).get(KEY)).value or b"", type=Entry)
+
+
+async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_next_job(
+    bus: Bus,
+) -> None:
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    new = await holder(bus, 1, uid=8)
+    await new.commit("/c/new", 10, 320, keep=2)
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await old.claim(10)
+    with pytest.raises(Stale):
+        await old.commit("/c/old", 90, 2880, keep=2)
+    assert ((await entry(bus)).uid, (await entry(bus)).paths) == (8, ("/c/new",))
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["not-written-yet", "cleared-away"])
+async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(
+    bus: Bus, cleared: bool
+) -> None:
+    await decide(bus, 8)
+    if cleared:
+        await holder(bus, 1, uid=8)
+        await (await bus.bucket(LEDGER)).delete(KEY)
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await holder(bus, 9, uid=7)
+
+
+async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_written_since(
+    bus: Bus,
+) -> None:
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    await holder(bus, 1, uid=8)
+    await put(bus, b"a stranger was here")
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await old.commit("/c/old", 90, 2880, keep=2)
+
+
+async def test_what_an_earlier_job_wrote_last_makes_room_for_the_next_job(bus: Bus) -> None:
+    """It was still at work when the next job was decided."""
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    await old.commit("/c/old", 90, 2880, keep=2)
+
+    assert (await holder(bus, 1, uid=8)).entry.paths == ()
+    assert (await entry(bus)).uid == 8
+
+
+async def test_a_decision_about_an_earlier_job_is_looked_at_again(bus: Bus, nats_url: str) -> None:
+    """A copy may lag that has not the job's own decision yet."""
+    mine = await wire.connect(nats_url, "test")
+    copy = LaggingCopy(mine)
+    await decide(bus, 6)
+    await copy.fall_behind(subjects.ORDERS, subjects.pattern(AllocationDecided, KEY))
+    await decide(bus, 7)
+
+    claiming = asyncio.ensure_future(holder(mine, 1, uid=7))
+    await asyncio.sleep(1.0)
+    assert not claiming.done()
+    copy.catch_up()
+    assert (await claiming).entry.generation == 1
+    await mine.close()
+
+
+async def test_a_decision_about_a_later_job_is_not_looked_at_again(bus: Bus) -> None:
+    await decide(bus, 8)
+    began_s = time.monotonic()
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await holder(bus, 1, uid=7)
+    assert time.monotonic() - began_s < fence.LAG_S / 2
+
+
+async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the_old_one_is_refused(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "LAG_S", 0.5)
+    old = await holder(bus, 9, uid=900)
+    await decide(bus, 3)
+    new = await holder(bus, 1, uid=3)
+    await new.commit("/c/new", 10, 320, keep=2)
+
+    with pytest.raises(Stale, match="job 3 has this name now, not job 900"):
+        await old.claim(10)
+    assert ((await entry(bus)).uid, (await entry(bus)).paths) == (3, ("/c/new",))
+
+
+async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
+    first, second = await fence.of(bus, KEY, 7), await fence.of(bus, KEY, 7)
+    await first.look()
+    await second.look()
+    await first.claim(1)
+
+    with pytest.raises(Stale):
+        await second._write(second.entry)
+
+
+# ------------------------------------------------------------ what no generation has written
+
+ODD = [
+    b"",
+    b"{",
+    b"\xff",
+    b"[]",
+    b"null",
+    b'{"uid": "7"}',
+    b'{"uid": 7, "generation": 1, "step": -1}',
+]
+
+
+async def put(bus: Bus, body: bytes) -> None:
+    await (await bus.bucket(LEDGER)).put(KEY, body)
+
+
+async def letters(bus: Bus) -> list[DeadLetter]:
+    """All that was set aside, the oldest first."""
+    count = (await bus.js.stream_info(subjects.DEAD)).state.messages
+    raw = [await bus.js.get_msg(subjects.DEAD, n + 1) for n in range(count)]
+    return [msgspec.json.decode(each.data or b"", type=DeadLetter) for each in raw]
+
+
+@pytest.mark.parametrize("body", ODD)
+async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_error(
+    bus: Bus, body: bytes
+) -> None:
+    await put(bus, body)
+
+    mine = await holder(bus, 1)
+
+    assert (mine.entry.generation, mine.entry.paths) == (1, ())
+    assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
+    (letter,) = await letters(bus)
+    assert (letter.subject, letter.sequence, letter.body) == (
+        f"$KV.{LEDGER}.{KEY}",
+        1,
+        dead_letters.body_text(body),
+    )
+    assert letter.error
+
+
+async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_read(bus: Bus) -> None:
+    mine = await holder(bus, 3)
+    await mine.commit("/c/10", 10, 320, keep=2)
+
+    await put(bus, b"a stranger was here")
+    assert (await mine.look()).paths == ("/c/10",)
+    await put(bus, b"and here")
+
+    entry = await mine.commit("/c/20", 20, 640, keep=2)
+    assert entry == (await (await fence.of(bus, KEY, 7)).look()) and entry.paths == (
+        "/c/20",
+        "/c/10",
+    )
+
+
+async def test_who_is_stale_stays_so_whatever_was_there_before(bus: Bus) -> None:
+    old = await holder(bus, 1)
+    await put(bus, b"a stranger was here")
+    await holder(bus, 2)
+
+    with pytest.raises(Stale):
+        await old.commit("/c/10", 10, 320, keep=2)

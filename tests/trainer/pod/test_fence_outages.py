@@ -1,0 +1,356 @@
+"""The fence while the bus stalls, dies, elects or loses an answer: every call returns once the
+ledger has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from services.trainer.pod import fence
+from services.trainer.pod.fence import Entry, Fence
+from shared.auth.permissions import bucket_subject as entry_subject
+from shared.auth.permissions import stream_of
+from shared.bus import bus as wire
+from shared.bus.bus import Bus
+from shared.bus.publisher import Stale
+from shared.bus.subjects import LEDGER
+from shared.runtime.process import free_port
+from tests.bench.chaos.gate import Gate, gate
+from tests.conftest import WITHIN_S, NatsServer, connected
+from tests.shared.bus.three_servers import three_servers
+from tests.trainer.pod.lagging_copy import LaggingCopy
+
+KEY = "default.digits"
+ANSWER_S = 0.5
+"""Every outage here lasts until at least one try has waited in vain for so long."""
+Call = Callable[[Fence], Awaitable[Entry]]
+CALLS: dict[str, Call] = {
+    "look": lambda mine: mine.look(),
+    "claim": lambda mine: mine.claim(2),
+    "commit": lambda mine: mine.commit("/c/20", 20, 640, keep=2),
+}
+AFTER = {"look": (1, ("/c/10",)), "claim": (2, ("/c/10",)), "commit": (1, ("/c/20", "/c/10"))}
+"""Generation and paths of the entry once each call has returned."""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "ANSWER_S", ANSWER_S)
+    monkeypatch.setattr(wire, "PING_S", ANSWER_S)
+
+
+@asynccontextmanager
+async def on(url: str) -> AsyncIterator[Bus]:
+    """One more connection to a server that has the streams."""
+    made = await wire.connect(url, "test")
+    try:
+        yield made
+    finally:
+        await made.client.close()
+
+
+async def holder(bus: Bus, generation: int = 1) -> Fence:
+    mine = await fence.of(bus, KEY, 7)
+    await mine.claim(generation)
+    return mine
+
+
+async def begun(bus: Bus) -> Fence:
+    """A generation that has claimed and has named one checkpoint."""
+    mine = await holder(bus)
+    await mine.commit("/c/10", 10, 320, keep=2)
+    return mine
+
+
+async def waits(log: list[EventDict], call: asyncio.Future[Entry]) -> None:
+    """Return when the call has told that it waits for the ledger, and why."""
+    async with asyncio.timeout(WITHIN_S):
+        while not any(entry["event"].startswith("Ledger") for entry in log):
+            assert not call.done(), f"it did not wait: {call!r}"
+            await asyncio.sleep(0.02)
+    told = next(entry for entry in log if entry["event"].startswith("Ledger"))
+    assert told["key"] == KEY and "nothing is lost" in told["remedy"]
+
+
+async def revision(bus: Bus) -> int:
+    return int((await (await bus.bucket(LEDGER)).get(KEY)).revision or 0)
+
+
+async def result(call: asyncio.Future[Entry]) -> Entry:
+    async with asyncio.timeout(WITHIN_S):
+        return await call
+
+
+# ------------------------------------------------------------ one server
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_server_that_stands_still_delays_a_call_and_fails_none(
+    nats_server: NatsServer, name: str
+) -> None:
+    async with on_streams(nats_server) as bus:
+        mine = await begun(bus)
+        with capture_logs() as log:
+            with nats_server.hung():
+                call = asyncio.ensure_future(CALLS[name](mine))
+                await waits(log, call)
+            entry = await result(call)
+
+        assert (entry.generation, entry.paths) == AFTER[name]
+        assert entry == await (await fence.of(bus, KEY, 7)).look()
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_server_that_is_killed_and_comes_back_does_not_either(
+    nats_server: NatsServer, name: str
+) -> None:
+    async with on_streams(nats_server) as bus:
+        mine = await begun(bus)
+        with capture_logs() as log:
+            await nats_server.kill()
+            call = asyncio.ensure_future(CALLS[name](mine))
+            await waits(log, call)
+            await nats_server.start()
+            entry = await result(call)
+
+        assert (entry.generation, entry.paths) == AFTER[name]
+        assert entry == await (await fence.of(bus, KEY, 7)).look()
+
+
+@asynccontextmanager
+async def on_streams(server: NatsServer) -> AsyncIterator[Bus]:
+    made = await connected(server.url, "test")
+    try:
+        yield made
+    finally:
+        await made.client.close()
+
+
+async def test_a_write_waits_as_long_as_it_says(nats_server: NatsServer) -> None:
+    async with on_streams(nats_server) as bus:
+        mine = await begun(bus)
+        assert mine.waited_s < ANSWER_S
+        with capture_logs() as log:
+            with nats_server.hung():
+                call = asyncio.ensure_future(mine.commit("/c/20", 20, 640, keep=2))
+                await waits(log, call)
+            await result(call)
+
+        assert mine.waited_s >= ANSWER_S
+
+
+async def test_a_commit_and_a_claim_of_one_pod_do_not_overtake_each_other(
+    nats_server: NatsServer,
+) -> None:
+    async with on_streams(nats_server) as bus:
+        mine = await begun(bus)
+        with capture_logs() as log:
+            with nats_server.hung():
+                commit = asyncio.ensure_future(mine.commit("/c/20", 20, 640, keep=2, final=True))
+                await waits(log, commit)
+                claim = asyncio.ensure_future(mine.claim(2))
+            await result(commit)
+            entry = await result(claim)
+
+        assert (entry.generation, entry.paths, entry.past.failures) == (2, ("/c/20", "/c/10"), 0)
+
+
+# ------------------------------------------------------------ answers that get lost
+
+
+@asynccontextmanager
+async def behind_a_gate(bus: Bus, nats_url: str) -> AsyncIterator[tuple[Gate, Bus]]:
+    """A connection whose answers can be dropped, beside one that sees what the server has."""
+    port = free_port()
+    async with (
+        gate(port, int(nats_url.rsplit(":", 1)[1])) as door,
+        on(f"nats://127.0.0.1:{port}") as mine,
+    ):
+        yield door, mine
+
+
+async def dropped(
+    door: Gate, bus: Bus, call: Callable[[], Awaitable[Entry]]
+) -> asyncio.Future[Entry]:
+    """Start a write, and cut its connection once the server has stored it, before its answer comes
+    through.
+    """
+    before = await revision(bus)
+    door.mute_at = f"HPUB $KV.{LEDGER}.{KEY}".encode()
+    made = asyncio.ensure_future(call())
+    async with asyncio.timeout(WITHIN_S):
+        while await revision(bus) == before:
+            await asyncio.sleep(0.01)
+    return made
+
+
+def let_answer(door: Gate) -> None:
+    door.shut()
+    door.mute = False
+    door.open()
+
+
+async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_lost(
+    bus: Bus, nats_url: str
+) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        held = await begun(mine)
+        call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
+        stored = await revision(bus)
+        let_answer(door)
+
+        assert (await result(call)).paths == ("/c/20", "/c/10")
+        assert await revision(bus) == stored
+        assert (await held.commit("/c/30", 30, 960, keep=2)).paths == ("/c/30", "/c/20")
+
+
+async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_lost(
+    bus: Bus, nats_url: str
+) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        await begun(mine)
+        second = await fence.of(mine, KEY, 7)
+        call = await dropped(door, bus, lambda: second.claim(2))
+        let_answer(door)
+
+        entry = await result(call)
+        assert (entry.generation, entry.past.failures) == (2, 1)
+
+
+async def test_who_was_taken_over_while_it_waited_is_stale(bus: Bus, nats_url: str) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        held = await begun(mine)
+        with capture_logs() as log:
+            door.shut()
+            call = asyncio.ensure_future(held.commit("/c/20", 20, 640, keep=2))
+            await waits(log, call)
+            await holder(bus, generation=2)
+            door.open()
+
+            with pytest.raises(Stale):
+                await result(call)
+        assert (await (await fence.of(bus, KEY, 7)).look()).paths == ("/c/10",)
+
+
+async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothing_is_lost(
+    bus: Bus, nats_url: str
+) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        held = await begun(mine)
+        call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
+        await holder(bus, generation=2)
+        let_answer(door)
+
+        with pytest.raises(Stale):
+            await result(call)
+        assert (await (await fence.of(bus, KEY, 7)).look()).paths == ("/c/20", "/c/10")
+
+
+# ------------------------------------------------------------ copies that lag
+
+
+LAGS_S = 1.5
+"""A copy that is busy may lag for so long."""
+
+
+async def fall_behind(copy: LaggingCopy) -> None:
+    await copy.fall_behind(stream_of(LEDGER), entry_subject(LEDGER, KEY))
+
+
+@pytest.mark.parametrize("had_begun", [True, False], ids=["an-older-entry", "no-entry"])
+async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_begun: bool) -> None:
+    async with on(nats_url) as mine:
+        copy = LaggingCopy(mine)
+        if had_begun:
+            await holder(bus)
+        await fall_behind(copy)
+        await (await holder(bus)).commit("/c/10", 10, 320, keep=2)
+
+        with capture_logs() as log:
+            call = asyncio.ensure_future((await fence.of(mine, KEY, 7)).claim(2))
+            await asyncio.sleep(LAGS_S)
+            assert not call.done()
+            copy.catch_up()
+            entry = await result(call)
+
+    assert (entry.generation, entry.paths) == (2, ("/c/10",))
+    assert [each["why"] for each in log if each["event"] == "LedgerLags"] == [
+        f"{KEY}: somebody else has saved since"
+    ]
+
+
+async def test_a_claim_does_not_wait_for_ever(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "LAG_S", 0.5)
+    async with on(nats_url) as mine:
+        await fall_behind(LaggingCopy(mine))
+        await begun(bus)
+
+        with pytest.raises(Stale, match="somebody else has saved since"):
+            await result(asyncio.ensure_future(holder(mine, generation=2)))
+
+
+async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(
+    bus: Bus, nats_url: str
+) -> None:
+    async with on(nats_url) as mine:
+        copy = LaggingCopy(mine)
+        held = await holder(mine)
+        await fall_behind(copy)
+        await held.commit("/c/10", 10, 320, keep=2)
+
+        assert (await held.look()).paths == ("/c/10",)
+        assert (await held.commit("/c/20", 20, 640, keep=2)).paths == ("/c/20", "/c/10")
+
+
+async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(
+    bus: Bus, nats_url: str
+) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        copy = LaggingCopy(mine)
+        held = await holder(mine)
+        await fall_behind(copy)
+        await held.commit("/c/10", 10, 320, keep=2)
+        call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
+        let_answer(door)
+        await asyncio.sleep(2 * LAGS_S)
+        assert not call.done()
+        copy.catch_up()
+
+        assert (await result(call)).paths == ("/c/20", "/c/10")
+
+
+# ------------------------------------------------------------ three servers
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(
+    tmp_path: Path, fault: str
+) -> None:
+    async with three_servers(tmp_path) as servers, servers.connection() as bus:
+        mine = await begun(bus)
+        leader = await servers.leader(bus, stream_of(LEDGER))
+        commits = asyncio.ensure_future(_commits(mine, 30))
+        if fault == "killed":
+            await leader.kill()
+            await asyncio.wait_for(commits, WITHIN_S)
+        else:
+            with leader.hung():
+                await asyncio.wait_for(commits, WITHIN_S)
+
+        entry = await (await fence.of(bus, KEY, 7)).claim(2)
+        assert (entry.generation, entry.paths) == (2, ("/c/39", "/c/38"))
+
+
+async def _commits(mine: Fence, count: int) -> None:
+    for step in range(10, 10 + count):
+        await mine.commit(f"/c/{step}", step, step * 32, keep=2)
+        await asyncio.sleep(0.05)

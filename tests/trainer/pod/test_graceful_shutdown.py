@@ -1,0 +1,194 @@
+"""A pod that is told to end, on a real bus: what it says, how long it stays, and when it has
+nothing to stay for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from nats.errors import NoRespondersError
+
+from services.trainer.pod.graceful_shutdown import LOOK_UP_S
+from services.trainer.pod.supervise import DrainChild, EndChild, SaveChild
+from shared.bus.bus import Bus
+from shared.bus.client import ConnectionLost, Refused
+from shared.bus.consumer import StoredMessage
+from shared.messages import JobFinished, Message, TaskLeaving
+from tests.trainer.builders import JOB, final, order, resumed, spec
+from tests.trainer.pod.test_service import Pod, pod_of
+
+SOON_S, GRACE_S = 60.0, 3600.0
+"""Within the first it goes that need not wait for the second."""
+WITHOUT_IT = spec(2, previous=1, pods=["chief-0", "ps-1", "worker-0"])
+
+
+async def told(
+    pod: Pod, grace_s: float = GRACE_S, leave_s: float = 1.0, last_save_s: float = 0.1
+) -> asyncio.Task[None]:
+    """SIGTERM: what the pod does until it may go."""
+    chosen = msgspec.structs.replace(
+        pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
+    )
+    pod.trainer.settings = chosen
+    pod.bus.spawn(pod.trainer.attend())
+    return asyncio.create_task(pod.trainer.leave())
+
+
+async def gone(leaving: asyncio.Task[None]) -> bool:
+    done, _ = await asyncio.wait([leaving], timeout=SOON_S)
+    return bool(done)
+
+
+@pytest.fixture
+async def ps(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "ps-0")
+
+
+@pytest.fixture
+async def chief(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "chief-0")
+
+
+async def trains(pod: Pod, change_s: float = 0.0) -> None:
+    """Generation 1, as a pod hears of it that does not lead."""
+    await pod.hears(spec(1))
+    await pod.trainer.perform((_running(pod), ()))
+    await pod.hears(msgspec.structs.replace(resumed(1), change_s=change_s))
+
+
+def _running(pod: Pod) -> object:
+    return msgspec.structs.replace(pod.trainer.pod, children={1: "running"})
+
+
+async def heard(pod: Pod) -> TaskLeaving | None:
+    async with asyncio.timeout(SOON_S):
+        while not (said := await pod.said(TaskLeaving)):
+            await asyncio.sleep(0.02)
+    return said
+
+
+async def test_it_says_so_and_stays_until_the_next_generation_trains(ps: Pod) -> None:
+    await trains(ps)
+    began_s = time.time()
+    leaving = await told(ps)
+    said = await heard(ps)
+    assert said and (said.why, said.pod, said.generation) == ("SIGTERM", "ps-0", 1)
+    assert began_s <= said.leaves_s - GRACE_S <= time.time() and not leaving.done()
+    assert (await ps.hears(WITHOUT_IT, resumed(2)))[-1] == EndChild(1)
+    assert await gone(leaving)
+
+
+async def test_it_goes_by_itself_shortly_before_its_grace_is_over(ps: Pod) -> None:
+    await trains(ps)
+    began = time.monotonic()
+    assert await gone(await told(ps, grace_s=1.5, leave_s=0.5)) and time.monotonic() - began >= 0.9
+
+
+@pytest.mark.parametrize(("most_s", "grace_s"), [(600.0, 90.0), (80.0, 80.0), (0.0, 30.0)])
+async def test_it_stays_as_long_as_a_change_of_its_job_takes_where_it_is_given_that(
+    ps: Pod, most_s: float, grace_s: float
+) -> None:
+    """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58
+    s.
+    """
+    ps.trainer.settings = msgspec.structs.replace(ps.trainer.settings, grace_most_s=most_s)
+    await trains(ps, change_s=60.0)
+    began_s = time.time()
+    leaving = await told(ps, grace_s=30.0)
+    said = await heard(ps)
+    assert said and began_s <= said.leaves_s - grace_s <= time.time() and not leaving.done()
+    leaving.cancel()
+
+
+async def test_a_generation_that_goes_on_says_nothing_of_how_long_a_change_takes(ps: Pod) -> None:
+    await trains(ps)
+    await ps.hears(msgspec.structs.replace(resumed(2), change_s=60.0))
+    await ps.hears(msgspec.structs.replace(resumed(2), step=90, change_s=6000.0))
+    assert ps.trainer.farewell.changes_s == (60.0,)
+
+
+async def test_one_that_does_nothing_goes_at_once_without_a_word(ps: Pod) -> None:
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_one_whose_job_is_over_goes_at_once_without_a_word(ps: Pod) -> None:
+    await trains(ps)
+    await ps.bus.publish(JobFinished(**JOB, outcome="cancelled"))
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though_it_has_not_heard(
+    ps: Pod,
+) -> None:
+    await trains(ps)
+    await ps.bus.publish(resumed(2))
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_an_earlier_job_of_that_name_has_no_say(ps: Pod) -> None:
+    await trains(ps)
+    await ps.bus.publish(JobFinished(**{**JOB, "uid": 6}, outcome="succeeded"))
+    leaving = await told(ps)
+    assert await heard(ps) and not leaving.done()
+    leaving.cancel()
+
+
+class Unanswering:
+    """A bus that says all it is told, and finds nothing: it fails, or takes its time."""
+
+    def __init__(self, bus: Bus, error: Exception | None = None) -> None:
+        self.bus, self.error = bus, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bus, name)
+
+    async def last_message(self, kind: type[Message], key: str) -> StoredMessage | None:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+        return None
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("nats: the connection broke"), Refused("weir"), NoRespondersError()]
+)
+async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(
+    ps: Pod, error: Exception
+) -> None:
+    await trains(ps)
+    ps.trainer.bus = cast(Any, Unanswering(ps.bus, error))
+    leaving = await told(ps)
+    assert await heard(ps) and not leaving.done()
+    leaving.cancel()
+
+
+async def test_a_slow_bus_makes_the_grace_no_longer(ps: Pod) -> None:
+    await trains(ps)
+    ps.trainer.bus = cast(Any, Unanswering(ps.bus))
+    began_s = time.time()
+    leaving = await told(ps)
+    said = await heard(ps)
+    assert said and began_s <= said.leaves_s - GRACE_S <= time.time() - 0.9 * LOOK_UP_S
+    leaving.cancel()
+
+
+async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> None:
+    await chief.trains()
+    leaving = await told(chief, GRACE_S, leave_s=1.0, last_save_s=GRACE_S - 2.0)
+    assert await heard(chief)
+    async with asyncio.timeout(SOON_S):
+        while DrainChild(1, None) not in chief.hands.noted:
+            await asyncio.sleep(0.02)
+    assert SaveChild(1) in chief.hands.noted and not leaving.done()
+    await chief.hears(final(1))
+    assert await gone(leaving)
+
+
+async def test_how_long_a_save_took_is_allowed_for(chief: Pod) -> None:
+    await chief.hears(order(1), msgspec.structs.replace(final(1), drain_s=2.0, seconds=4.0))
+    assert chief.trainer.farewell.times.last_save_s == 12.0

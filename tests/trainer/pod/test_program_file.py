@@ -1,0 +1,156 @@
+"""The program's file, from a real store: what is used is what was asked for, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+from nats.js.api import ObjectLink, ObjectMeta, ObjectMetaOptions
+from structlog.testing import capture_logs
+
+from services.trainer.pod import executor
+from services.trainer.program import BadProgram
+from shared.auth.permissions import program_stream
+from shared.bus import programs, streams
+from shared.bus.bus import Bus
+from shared.messages import LARGEST_PROGRAM, Program
+from tests.conftest import WITHIN_S, NatsServer
+
+BODY = b"def model(): ..."
+DIGEST = "sha256-" + hashlib.sha256(BODY).hexdigest()
+PROGRAM = Program(name="net.py", digest=DIGEST)
+
+
+async def stored(bus: Bus, body: bytes) -> None:
+    await (await bus.program_store()).put(DIGEST, body)
+
+
+async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, BODY)
+    path = await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    await (await bus.program_store()).delete(DIGEST)
+
+    assert path == await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    assert path.name == "net.py" and path.read_bytes() == BODY
+
+
+async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
+    bus: Bus, tmp_path: Path
+) -> None:
+    await stored(bus, b"import os")
+
+    with pytest.raises(
+        BadProgram,
+        match=rf"^net.py is not to be had: what the store has under {DIGEST} is something",
+    ):
+        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+
+    assert not (tmp_path / "pod").exists()
+
+
+async def test_what_was_fetched_and_changed_since_is_fetched_again(
+    bus: Bus, tmp_path: Path
+) -> None:
+    await stored(bus, BODY)
+    path = await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    path.write_bytes(b"import os")
+
+    assert (await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")).read_bytes() == BODY
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, BODY)
+    for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
+        path = await executor.fetched(
+            bus, "default", Program(name=name, digest=DIGEST), tmp_path / "pod"
+        )
+        assert path.parent == tmp_path / "pod" / DIGEST
+    assert not list(tmp_path.rglob("etc")) and len(list((tmp_path / "pod").iterdir())) == 1
+
+
+async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, b"#" * (LARGEST_PROGRAM + 1))
+
+    with pytest.raises(BadProgram, match=r"is larger than 16,777,216 bytes$"):
+        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+
+
+async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
+    bucket = await bus.program_store()
+    await bucket.put("elsewhere", BODY)
+    link = ObjectMeta(
+        name=DIGEST,
+        options=ObjectMetaOptions(ObjectLink("weir-programs-default", "elsewhere"), 1024),
+    )
+    await bucket.put(DIGEST, b"", link)
+
+    with pytest.raises(BadProgram, match="a link to something else"):
+        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+
+
+async def test_what_is_put_right_meanwhile_is_used(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "TRIES", 100)
+    await stored(bus, b"import os")
+    fetching = asyncio.create_task(executor.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
+    await asyncio.sleep(0.1)
+    await stored(bus, BODY)
+
+    assert (await fetching).read_bytes() == BODY
+
+
+async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "FETCH_S", 0.2)
+    monkeypatch.setattr(executor, "TRIES", 2)
+    monkeypatch.setattr(executor, "ANSWER_S", 0.2)
+    bus.js._timeout = 0.3
+    await stored(bus, BODY)
+    with capture_logs() as lines, nats_server.hung():
+        fetching = asyncio.create_task(executor.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
+        async with asyncio.timeout(WITHIN_S):
+            while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
+                assert not fetching.done()
+                await asyncio.sleep(0.05)
+
+    assert (await fetching).read_bytes() == BODY
+
+
+async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
+    with pytest.raises(BadProgram, match=rf"the store has no {DIGEST}: .*NotFound"):
+        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+
+
+async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod cannot remove its reader; the server does, soon after it was read. What waits for that
+    has not failed.
+    """
+    monkeypatch.setattr(streams, "PROGRAM_READERS", 2)
+    await bus.create(namespaces=["crowded"])
+    await programs.store_program(bus, "crowded", DIGEST, BODY)
+    with capture_logs() as lines:
+        fetching = [
+            executor.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)
+        ]
+        async with asyncio.timeout(
+            WITHIN_S / 2
+        ):  # less than after a minute, when any server forgets a reader
+            paths = await asyncio.gather(*fetching)
+        readers = await bus.js.consumers_info(program_stream("crowded"))
+
+    assert [path.read_bytes() for path in paths] == [BODY] * 4
+    waiting = [line for line in lines if line["event"] == "ProgramWaitsForOtherReaders"]
+    assert waiting and "as many readers as it may have" in waiting[0]["error"] and len(waiting) <= 2
+    assert "ProgramNotAsAskedFor" not in [line["event"] for line in lines]
+    assert (
+        [reader.config.inactive_threshold for reader in readers]
+        == [programs.IDLE_S] * 2
+        == [5.0] * 2
+    )

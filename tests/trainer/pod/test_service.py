@@ -1,0 +1,419 @@
+"""One pod on a real bus, from a cluster spec to training; its children are dolls, so a story takes
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from services.trainer.checkpoint_policy import Past
+from services.trainer.pod import fence
+from services.trainer.pod.executor import ChildAction
+from services.trainer.pod.service import (
+    EXIT_BUS_LOST,
+    EXIT_EVICTED,
+    EXIT_KILLED,
+    EXIT_RETRY,
+    Trainer,
+)
+from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from services.trainer.protocol import (
+    Failed,
+    Finished,
+    Kept,
+    Order,
+    Prepared,
+    Progress,
+    Resumed,
+    Room,
+    Saved,
+    Skipped,
+    Unsaved,
+)
+from services.trainer.settings import Settings
+from shared.bus.bus import Bus
+from shared.bus.consumer import StoredMessage
+from shared.messages import (
+    AllocationDecided,
+    CheckpointFailed,
+    CheckpointRule,
+    CheckpointSaved,
+    CheckpointSkipped,
+    GenerationPrepared,
+    JobFinished,
+    Message,
+    TaskUsage,
+    TrainingResumed,
+)
+from shared.runtime.app import ServiceExit
+from tests.trainer.builders import abandoned, final, order, resumed, spec
+
+KEY = "default.digits"
+FIRST, SECOND = spec(1), spec(2, previous=1)
+PREPARED = Prepared(seconds=3.0)
+RESUMED = Resumed(step=1, samples=32, pause_s=None, restore_s=0.0, first_step_s=0.1)
+PROGRESS = Progress(
+    step=10, epoch=0, samples=320, total_samples=2880, samples_per_second=9.0, loss=None
+)
+FINISHED = Finished(step=90, samples=2880, counted=2880, metrics={"accuracy": 0.5})
+KEEP_ONE = msgspec.structs.replace(FIRST.request, checkpoint=CheckpointRule(keep=1))
+LOST = Failed(cause="ps-0 has gone", peer=True)
+
+
+class Orders:
+    """Hands that only note what they are to do."""
+
+    def __init__(self) -> None:
+        self.noted: list[ChildAction] = []
+
+        self.told: list[Order] = []
+
+    async def perform(self, action: ChildAction) -> None:
+        self.noted.append(action)
+
+    def tell(self, generation: int, order: Order) -> None:
+        self.told.append(order)
+
+
+class Pod:
+    """A trainer, and whoever speaks to it."""
+
+    def __init__(self, trainer: Trainer, bus: Bus) -> None:
+        self.trainer, self.bus, self.hands = trainer, bus, Orders()
+        trainer.hands = cast(Any, self.hands)
+
+    async def hears(self, *facts: Any) -> list[ChildAction]:
+        """What is ordered because of them."""
+        before = len(self.hands.noted)
+        for fact in facts:
+            await self.trainer.hear(StoredMessage(fact, "-", "-", 1, 0.0))
+        return self.hands.noted[before:]
+
+    async def trains(self) -> None:
+        await self.hears(FIRST)
+        await self.trainer.on_word(FIRST, PREPARED)
+        await self.hears(order(1))
+        await self.trainer.on_word(FIRST, RESUMED)
+
+    async def said(self, kind: type[Message]) -> Any:
+        last = await self.bus.last_message(kind, KEY)
+        return last and last.message
+
+
+async def pod_of(bus: Bus, folder: Path, name: str) -> Pod:
+    role: Any = name.split("-")[0]
+    settings = Settings(
+        job="digits",
+        uid=7,
+        pod=name,
+        pod_uid="u",
+        role=role,
+        serial=0,
+        checkpoint_dir=str(folder / "c"),
+        peer_grace_s=0.05,
+    )
+    return Pod(Trainer(bus, settings, await fence.of(bus, KEY, 7), folder, None), bus)
+
+
+@pytest.fixture
+async def chief(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "chief-0")
+
+
+@pytest.fixture
+async def worker(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "worker-0")
+
+
+async def test_a_cluster_spec_becomes_training(chief: Pod) -> None:
+    assert await chief.hears(FIRST) == [StartChild(FIRST, fresh=False)]
+
+    await chief.trainer.on_word(FIRST, PREPARED)
+    assert (await chief.said(GenerationPrepared)).seconds == 3.0
+
+    assert await chief.hears(order(1)) == [BeginChild(1, None, chief=True)]
+
+    await chief.trainer.on_word(FIRST, RESUMED)
+    assert (await chief.said(TrainingResumed)).generation == 1
+
+
+async def test_a_generation_takes_over_and_the_one_before_ends_at_once(chief: Pod) -> None:
+    await chief.trains()
+
+    assert await chief.hears(SECOND) == [StartChild(SECOND, fresh=False)]
+    await chief.trainer.on_word(SECOND, PREPARED)
+    assert await chief.hears(order(2, previous=1)) == [DrainChild(1, 2)]
+    assert await chief.hears(final(1)) == [BeginChild(2, final(1).path, chief=True)]
+    await chief.trainer.on_word(SECOND, RESUMED)
+
+    assert chief.hands.noted[-1] == EndChild(1)
+    assert (await chief.said(TrainingResumed)).phases.save_s == final(1).seconds
+
+
+async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+
+    assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+@pytest.mark.parametrize("decided", [None, 1, 2])
+async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(
+    worker: Pod, decided: int | None
+) -> None:
+    await worker.hears(FIRST, SECOND)
+    worker.trainer.set_back.set()
+    if decided:
+        about = {"job": "digits", "uid": 7, "generation": decided, "revision": decided}
+        known = AllocationDecided(**about, request=FIRST.request, tasks=(), batch=32, reason="test")  # type: ignore[arg-type]
+        await worker.bus.publish(known)
+
+    if decided == 2:
+        return await worker.trainer.leave_if_forgotten(KEY)
+    with pytest.raises(ServiceExit) as left:
+        await worker.trainer.leave_if_forgotten(KEY)
+    assert left.value.code == EXIT_BUS_LOST
+
+
+async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod) -> None:
+    assert await chief.hears(msgspec.structs.replace(FIRST, uid=6)) == []
+
+
+async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(
+    chief: Pod,
+) -> None:
+    await chief.trainer.gate.claim(1)
+    brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
+
+    for step in (10, 20):
+        about: dict[str, Any] = {
+            "path": f"/c/{step}",
+            "digest": f"d{step}",
+            "cost_s": 2.0,
+            "ran_s": 9.0,
+            "planned": True,
+        }
+        await chief.trainer.on_word(
+            brief, Saved(step=step, samples=step * 32, seconds=0.1, **about)
+        )
+
+    said, entry = await chief.said(CheckpointSaved), chief.trainer.gate.entry
+    assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
+    assert (entry.paths, entry.digests) == (("/c/20",), {"/c/20": "d20"})
+    assert entry.past == Past(ran_s=18.0, cost_s=2.0, costs_s=(2.0, 2.0), took_s=(0.1, 0.1))
+    assert chief.hands.told == [
+        Kept(paths=("/c/10",), digests={"/c/10": "d10"}, samples=320),
+        Kept(paths=("/c/20",), digests={"/c/20": "d20"}, samples=640),
+    ]
+
+
+async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:
+    await chief.trainer.gate.claim(1)
+    await chief.trainer.on_word(
+        FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0)
+    )
+
+    assert chief.trainer.gate.entry.past == Past(ran_s=9.0)
+
+
+@pytest.mark.parametrize(("next_s", "warnings"), [(50.0, 0), (90.0, 1)])
+async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
+    chief: Pod, next_s: float, warnings: int
+) -> None:
+    await chief.trainer.gate.claim(1)
+    with capture_logs() as lines:
+        for step in (10, 20):
+            about: dict[str, Any] = {
+                "path": f"/c/{step}",
+                "cost_s": 10.0,
+                "planned": True,
+                "next_s": next_s,
+            }
+            await chief.trainer.on_word(
+                FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about)
+            )
+
+    told = [line for line in lines if line["event"] == "SavesCostMuch"]
+    assert [(line["repeated_s"], line["wanted_s"]) for line in told] == [
+        (next_s + 2.0, 60.0)
+    ] * warnings
+    assert (await chief.said(CheckpointSaved)).next_s == next_s
+
+
+async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:
+    await chief.trainer.gate.claim(1)
+    word = Saved(
+        step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0
+    )
+    await chief.trainer.on_word(FIRST, word)
+
+    assert chief.hands.told == [] and chief.trainer.gate.entry.past.cost_s is None
+
+
+async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(
+    chief: Pod,
+) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+    assert chief.trainer.pod.children[1] == "draining"
+
+    unsaved = Unsaved(
+        step=10,
+        path="/c/gen-1/ckpt-10",
+        cause="it is full",
+        remedy="make room",
+        final=True,
+        successor=2,
+    )
+    await chief.trainer.on_word(FIRST, unsaved)
+
+    said = await chief.said(CheckpointFailed)
+    assert (said.cause, said.remedy, said.successor) == ("it is full", "make room", 2)
+    assert await chief.hears(abandoned(2)) == [EndChild(2)], "it has gone on by itself"
+    third = spec(3, previous=1)
+    assert DrainChild(1, 3) in await chief.hears(third, order(3, previous=1))
+
+
+async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+
+    await chief.trainer.on_word(
+        FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room")
+    )
+
+    assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
+    await chief.trainer.on_word(
+        FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5")
+    )
+
+    said = await chief.said(CheckpointSkipped)
+    assert (said.path, said.cause, said.instead) == (
+        "/c/gen-1/ckpt-10",
+        "it is torn",
+        "/c/gen-1/ckpt-5",
+    )
+
+
+async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, PROGRESS)
+    assert chief.hands.told == []
+
+    chief.trainer.meter.usage["ps-0"] = TaskUsage(
+        task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5
+    )
+    await chief.trainer.on_word(FIRST, PROGRESS)
+
+    assert chief.hands.told == [Room(gib=1.5)]
+
+
+# ------------------------------------------------------------ how a pod ends
+
+
+async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
+    await chief.trains()
+
+    with pytest.raises(ServiceExit, match=r"^0$"):
+        await chief.trainer.on_word(FIRST, FINISHED)
+
+    assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
+
+
+async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, Failed(cause="net.py:3: ValueError"))
+
+    with pytest.raises(ServiceExit, match=r"^1$"):
+        await chief.trainer.on_end(FIRST)
+
+    assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
+
+
+@pytest.mark.parametrize(
+    ("word", "code"), [(None, EXIT_KILLED), (LOST, EXIT_RETRY)], ids=["killed", "lost-another"]
+)
+async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
+    worker: Pod, word: Failed | None, code: int
+) -> None:
+    await worker.trains()
+    if word is not None:
+        await worker.trainer.on_word(FIRST, word)
+
+    with pytest.raises(ServiceExit, match=f"^{code}$"):
+        await worker.trainer.on_end(FIRST)
+
+
+async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, LOST)
+    await chief.hears(SECOND)
+
+    await chief.trainer.on_end(FIRST)
+
+    assert chief.trainer.pod.children[1] == "broken"
+
+
+async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_ends(
+    chief: Pod,
+) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, LOST)
+
+    with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
+        await chief.trainer.on_end(FIRST)
+
+
+async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(
+    chief: Pod,
+) -> None:
+    await chief.trains()
+    await chief.hears(SECOND)
+    await chief.trainer.on_word(SECOND, PREPARED)
+    await chief.hears(order(2, previous=1))
+    await chief.trainer.on_word(FIRST, LOST)
+
+    await chief.trainer.on_end(FIRST)
+
+    last = await chief.said(CheckpointSaved)
+    assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
+
+
+async def test_a_child_that_ends_before_its_generation_trains_costs_that_generation_alone(
+    worker: Pod,
+) -> None:
+    await worker.trains()
+    await worker.hears(SECOND)
+    await worker.trainer.on_word(SECOND, PREPARED)
+
+    await worker.trainer.on_end(SECOND)
+
+    assert "was killed" in (await worker.said(GenerationPrepared)).error
+    assert worker.trainer.pod.children == {1: "running"}
+
+
+async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker: Pod) -> None:
+    await worker.hears(FIRST)
+    await worker.trainer.on_missed(FIRST, "no room")
+
+    with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
+        await worker.hears(resumed(1))
+
+
+async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_fault(
+    chief: Pod, bus: Bus
+) -> None:
+    await chief.trains()
+    await chief.trainer.gate.claim(1)
+    await (await fence.of(bus, KEY, 7)).claim(2)
+
+    with pytest.raises(ServiceExit, match=f"^{EXIT_EVICTED}$"):
+        await chief.trainer.on_word(FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1))

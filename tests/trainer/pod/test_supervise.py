@@ -1,0 +1,736 @@
+"""What a pod does about each fact, in the words of the story that `supervise` tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.trainer.pod import supervise
+from services.trainer.pod.supervise import (
+    Action,
+    BeginChild,
+    DrainChild,
+    EndChild,
+    GoOnChild,
+    LeavePod,
+    Pod,
+    SayLastIsFinal,
+    StartChild,
+    StayForNext,
+)
+from shared.messages import (
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    HandOverOrdered,
+    TrainingResumed,
+)
+from tests.trainer.builders import abandoned, final, order, resumed, spec
+
+ANSWERS: dict[type, Any] = {
+    ClusterSpecPublished: supervise.on_spec,
+    HandOverOrdered: supervise.on_hand_over,
+    CheckpointSaved: supervise.on_final,
+    TrainingResumed: supervise.on_resumed,
+    GenerationAbandoned: supervise.on_abandoned,
+}
+
+
+class Teller:
+    """A pod that is told facts and tells what it does about each."""
+
+    def __init__(self, name: str = "chief-0") -> None:
+        self.pod = Pod(name=name)
+
+    def hear(self, fact: Any) -> list[Action]:
+        self.pod, actions = ANSWERS[type(fact)](self.pod, fact)
+        return list(actions)
+
+    def hear_all(self, *facts: Any) -> list[Action]:
+        return [action for fact in facts for action in self.hear(fact)]
+
+    def prepared(self, generation: int) -> list[Action]:
+        self.pod, actions = supervise.on_prepared(self.pod, generation)
+        return list(actions)
+
+    def gone(self, generation: int, broken: bool) -> None:
+        self.pod = supervise.on_child_gone(self.pod, generation, broken)
+
+
+def running(name: str = "chief-0", handover: str = "make-before-break") -> Teller:
+    """Generation 1 trains."""
+    teller = Teller(name)
+    teller.hear(spec(1, handover=handover))
+    teller.prepared(1)
+    teller.hear_all(order(1), resumed(1))
+    return teller
+
+
+def beside(name: str = "chief-0") -> Teller:
+    """Generation 2 stands prepared beside 1."""
+    teller = running(name)
+    teller.hear(spec(2, previous=1))
+    teller.prepared(2)
+    return teller
+
+
+@pytest.mark.parametrize(
+    ("handover", "ended"), [("make-before-break", []), ("restart", [EndChild(1)])]
+)
+def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(
+    handover: str, ended: list[Action]
+) -> None:
+    wanted = spec(2, handover=handover)
+    assert running(handover=handover).hear(wanted) == [
+        *ended,
+        StartChild(wanted, fresh=handover == "restart"),
+    ]
+
+
+# ------------------------------------------------------------ the first generation
+
+
+def test_a_pod_that_is_named_in_a_spec_starts_a_child() -> None:
+    assert Teller().hear(spec(1)) == [StartChild(spec(1), fresh=False)]
+
+
+def test_a_pod_that_is_not_named_does_nothing() -> None:
+    assert Teller("worker-9").hear(spec(1)) == []
+
+
+def test_the_first_generation_begins_from_what_the_ledger_names_when_ordered() -> None:
+    teller = Teller()
+    teller.hear(spec(1))
+
+    assert teller.prepared(1) == []
+    assert teller.hear(order(1)) == [BeginChild(1, None, chief=True)]
+
+
+def test_an_order_that_comes_before_the_child_stands_is_kept() -> None:
+    teller = Teller()
+    teller.hear_all(spec(1), order(1))
+
+    assert teller.prepared(1) == [BeginChild(1, None, chief=True)]
+
+
+# ------------------------------------------------------------ make before break
+
+
+def test_the_next_generation_starts_beside_the_one_that_trains() -> None:
+    assert running().hear(spec(2, previous=1)) == [StartChild(spec(2, previous=1), fresh=False)]
+
+
+def test_a_prepared_child_waits_for_the_order() -> None:
+    teller = running()
+    teller.hear(spec(2, previous=1))
+
+    assert teller.prepared(2) == []
+
+
+def test_the_chief_that_trains_drains_when_the_hand_over_is_ordered() -> None:
+    assert beside().hear(order(2, previous=1)) == [DrainChild(1, successor=2)]
+
+
+def test_the_servers_take_their_full_weight_when_the_hand_over_is_ordered() -> None:
+    assert beside("ps-0").hear(order(2, previous=1)) == [BeginChild(2, None, chief=False)]
+
+
+def test_the_next_chief_begins_from_the_checkpoint_that_was_saved_for_it() -> None:
+    teller = beside()
+    teller.hear(order(2, previous=1))
+
+    assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_everything_older_ends_when_the_next_generation_trains() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), final(1))
+
+    assert teller.hear(resumed(2)) == [EndChild(1)]
+    assert teller.pod.children == {2: "running"}
+
+
+def test_a_pod_that_is_no_longer_needed_ends_its_child_when_the_next_generation_trains() -> None:
+    teller = running("worker-1")
+    teller = Teller("worker-1")
+    teller.hear(spec(1, pods=["chief-0", "ps-0", "worker-0", "worker-1"]))
+    teller.prepared(1)
+
+    assert teller.hear_all(order(1), spec(2, previous=1), order(2, previous=1), final(1)) == [
+        BeginChild(1, None, chief=False)
+    ]
+    assert teller.hear(resumed(2)) == [EndChild(1)]
+
+
+def test_a_new_pod_joins_with_the_generation_that_names_it() -> None:
+    teller = Teller("chief-1")
+    wanted = spec(2, previous=1, pods=["chief-1", "ps-0", "worker-0"])
+
+    assert teller.hear(wanted) == [StartChild(wanted, fresh=False)]
+    teller.prepared(2)
+    assert teller.hear(order(2, previous=1)) == []
+    assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_a_checkpoint_that_is_heard_before_its_order_is_kept() -> None:
+    teller = Teller("chief-1")
+    teller.hear(spec(2, previous=1, pods=["chief-1", "ps-0"]))
+    teller.hear(final(1))
+    teller.prepared(2)
+
+    assert teller.hear(order(2, previous=1)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_only_the_newest_generation_can_be_ordered() -> None:
+    teller = beside()
+    teller.hear(spec(3, previous=1))
+
+    assert teller.hear(order(2, previous=1)) == []
+
+
+# ------------------------------------------------------------ stop everything, start again
+
+
+def test_with_restart_the_chief_drains_at_once_and_nobody_starts() -> None:
+    assert running(handover="restart").hear(spec(2, previous=1, handover="restart")) == [
+        DrainChild(1, successor=2)
+    ]
+    assert running("ps-0", handover="restart").hear(spec(2, previous=1, handover="restart")) == []
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0"])
+def test_with_restart_children_start_freshly_when_the_checkpoint_is_saved(name: str) -> None:
+    teller, wanted = running(name, handover="restart"), spec(2, previous=1, handover="restart")
+    teller.hear(wanted)
+
+    assert teller.hear(final(1)) == [EndChild(1), StartChild(wanted, fresh=True)]
+
+
+def test_with_restart_the_chief_begins_from_that_checkpoint() -> None:
+    teller = running(handover="restart")
+    teller.hear_all(spec(2, previous=1, handover="restart"), final(1))
+    teller.prepared(2)
+
+    assert teller.hear(order(2, previous=1)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_with_restart_a_job_that_has_stopped_for_nothing_starts_again_from_where_it_stopped() -> (
+    None
+):
+    teller = running(handover="restart")
+    teller.hear_all(spec(2, previous=1, handover="restart"), final(1))
+
+    again = spec(1, handover="restart")
+    assert teller.hear(abandoned(2)) == [EndChild(2), StartChild(again, fresh=True)]
+    assert teller.prepared(1) == [BeginChild(1, final(1).path, chief=True)]
+
+
+def test_with_restart_an_abandonment_before_the_checkpoint_lets_it_go_on() -> None:
+    teller = running(handover="restart")
+    teller.hear(spec(2, previous=1, handover="restart"))
+
+    assert teller.hear(abandoned(2)) == [GoOnChild(1)]
+
+
+# ------------------------------------------------------------ abandoned
+
+
+def test_abandoned_before_the_drain_ends_the_new_child_and_nothing_else() -> None:
+    teller = beside()
+
+    assert teller.hear(abandoned(2)) == [EndChild(2)]
+    assert teller.pod.children == {1: "running"}
+
+
+def test_abandoned_while_draining_lets_the_one_before_go_on() -> None:
+    teller = beside()
+    teller.hear(order(2, previous=1))
+
+    assert teller.hear(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+def test_abandoned_after_the_drain_lets_the_one_before_go_on() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), final(1))
+
+    assert teller.hear(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+    assert teller.pod.children == {1: "running"}
+
+
+def test_one_that_went_on_drains_again_for_the_next_and_its_old_checkpoint_is_void() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), final(1), abandoned(2), spec(3, previous=1))
+    teller.prepared(3)
+
+    assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
+    assert teller.hear(final(1, path="/c/later")) == [BeginChild(3, "/c/later", chief=True)]
+
+
+def test_a_child_that_stands_after_it_was_given_up_does_not_count() -> None:
+    teller = running()
+    teller.hear_all(spec(2, previous=1), abandoned(2))
+
+    assert teller.prepared(2) == [] and teller.pod.children == {1: "running"}
+
+
+def test_a_generation_that_is_overtaken_while_it_prepares_ends() -> None:
+    assert beside().hear(spec(3, previous=1)) == [
+        EndChild(2),
+        StartChild(spec(3, previous=1), fresh=False),
+    ]
+
+
+def test_an_abandonment_of_what_already_trains_is_too_late() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), final(1), resumed(2))
+
+    assert teller.hear(abandoned(2)) == []
+    assert teller.pod.children == {2: "running"}
+
+
+# ------------------------------------------------------------ a chief that lost a task
+
+
+def test_a_broken_chief_lets_its_last_checkpoint_do() -> None:
+    teller = running()
+    teller.gone(1, broken=True)
+    teller.hear(spec(2, previous=1, pods=["chief-0", "ps-0", "worker-7"]))
+    teller.prepared(2)
+
+    assert teller.hear(order(2, previous=1)) == [SayLastIsFinal(1, successor=2)]
+    assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_with_restart_a_broken_chief_says_so_at_once() -> None:
+    teller = running(handover="restart")
+    teller.gone(1, broken=True)
+
+    assert teller.hear(spec(2, previous=1, handover="restart")) == [SayLastIsFinal(1, successor=2)]
+
+
+def test_where_nothing_was_saved_yet_the_next_begins_from_what_the_ledger_names() -> None:
+    teller = running()
+    teller.gone(1, broken=True)
+    teller.hear(spec(2, previous=1))
+    teller.prepared(2)
+    teller.hear(order(2, previous=1))
+
+    assert teller.hear(final(1, path="")) == [BeginChild(2, None, chief=True)]
+
+
+def test_a_child_that_could_not_prepare_leaves_the_one_that_trains_alone() -> None:
+    teller = running()
+    teller.hear(spec(2, previous=1))
+    teller.gone(2, broken=False)
+
+    assert teller.pod.children == {1: "running"}
+    assert teller.hear(abandoned(2)) == []
+
+
+# ------------------------------------------------------------ a child that ends by itself
+
+
+def ends(teller: Teller, generation: int, *, peer: bool = True, explained: bool = False) -> str:
+    return supervise.on_child_end(teller.pod, generation, peer=peer, explained=explained)
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
+def test_a_child_that_trains_takes_its_pod_along(name: str) -> None:
+    assert ends(running(name), 1) == "ends the pod"
+
+
+def test_a_chief_that_says_whom_it_lost_stays_and_others_do_not() -> None:
+    assert ends(running(), 1, explained=True) == "breaks"
+    assert ends(running("ps-0"), 1, explained=True) == "ends the pod"
+
+
+def test_a_program_that_raises_fails_the_job_once_it_trains_and_only_its_generation_before() -> (
+    None
+):
+    assert ends(running(), 1, peer=False, explained=True) == "fails the job"
+    assert ends(beside(), 2, peer=False, explained=True) == "is missed by its generation"
+    assert ends(beside(), 1, peer=False, explained=True) == "fails the job"
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
+def test_until_it_trains_a_lost_child_costs_only_its_generation(name: str) -> None:
+    teller = running(name)
+    teller.hear(spec(2, previous=1))
+    assert ends(teller, 2) == "prepares again"
+    teller.prepared(2)
+    assert ends(teller, 2) == "is missed by its generation"
+    teller.hear_all(order(2, previous=1), final(1, successor=2))
+    assert teller.pod.children[2] == "running" and ends(teller, 2) == "is missed by its generation"
+    teller.gone(2, broken=False)
+    assert teller.hear(abandoned(2)) == ([GoOnChild(1)] if name == "chief-0" else [])
+
+
+def test_where_nothing_goes_on_a_child_that_has_begun_takes_its_pod_along() -> None:
+    teller = Teller()
+    teller.hear(spec(1))
+    teller.prepared(1)
+    assert ends(teller, 1) == "is missed by its generation", "it may be prepared anew"
+    teller.hear(order(1))
+    assert ends(teller, 1) == "ends the pod"
+    assert ends(teller, 1, peer=False, explained=True) == "fails the job"
+
+
+def test_once_its_generation_trains_a_pod_without_its_child_ends() -> None:
+    teller = beside("worker-0")
+    teller.hear(order(2, previous=1))
+    teller.gone(2, broken=False)
+
+    assert teller.hear(resumed(2)) == [EndChild(1), LeavePod(2)]
+
+
+def test_a_broken_chief_whose_successor_is_abandoned_waits_for_another_and_then_ends() -> None:
+    teller = beside()
+    teller.gone(1, broken=True)
+
+    assert teller.hear(abandoned(2)) == [EndChild(2), StayForNext(1)]
+
+
+def test_a_checkpoint_for_a_successor_that_was_given_up_is_no_last_word() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), abandoned(2), spec(3, previous=1))
+    teller.prepared(3)
+
+    assert teller.hear(final(1, successor=2)) == []
+    assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [
+        BeginChild(3, "/c/later", chief=True)
+    ]
+
+
+STALE = [
+    [
+        final(1, "/c/stale", successor=2),
+        abandoned(2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+    ],
+    [
+        abandoned(2),
+        final(1, "/c/stale", successor=2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+    ],
+    [
+        abandoned(2),
+        spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]),
+        final(1, "/c/stale", successor=2),
+    ],
+    [spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]), final(1, "/c/stale", successor=2)],
+]
+
+
+@pytest.mark.parametrize("facts", STALE)
+def test_a_new_chief_pod_does_not_begin_from_a_final_checkpoint_after_which_the_generation_went_on(
+    facts: list[Any],
+) -> None:
+    """It hears the newest message on each subject, of two streams in any order."""
+    teller = Teller("chief-1")
+    teller.hear_all(*facts)
+    teller.prepared(3)
+
+    assert teller.hear(order(3, previous=1)) == []
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [
+        BeginChild(3, "/c/later", chief=True)
+    ]
+
+
+def test_with_restart_a_new_chief_pod_does_not_start_for_a_final_checkpoint_of_another() -> None:
+    teller, wanted = Teller("chief-1"), spec(3, 1, "restart", ["chief-1", "ps-0", "worker-0"])
+
+    assert teller.hear_all(final(1, "/c/stale", successor=2), wanted) == []
+    assert teller.hear(final(1, successor=3)) == [StartChild(wanted, fresh=True)]
+
+
+def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on() -> None:
+    teller = Teller("chief-1")
+    teller.hear_all(final(1, "/c/stale"), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
+    teller.prepared(3)
+    later = msgspec.structs.replace(final(1), final=False, step=11)
+    teller.pod = supervise.on_saved_again(teller.pod, later)
+
+    assert teller.hear(order(3, previous=1)) == []
+
+
+def test_the_final_checkpoint_for_an_ordered_generation_counts_though_a_newer_one_was_abandoned() -> (
+    None
+):
+    teller = beside("chief-0")
+    teller.hear_all(order(2, previous=1), abandoned(3))
+
+    assert teller.hear(final(1, successor=2)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_a_generation_is_not_revived_where_a_newer_one_trains() -> None:
+    teller = beside("ps-0")
+    teller.hear_all(order(2, previous=1), final(1, successor=2), resumed(2), spec(3, previous=1))
+
+    assert teller.hear(abandoned(3)) == [EndChild(3)]
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0"])
+def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkpoint_named_again(
+    name: str,
+) -> None:
+    teller, wanted = running(name, handover="restart"), spec(3, previous=1, handover="restart")
+    teller.hear_all(spec(2, previous=1, handover="restart"), final(1, successor=2), abandoned(2))
+    assert teller.pod.children == {1: "preparing"}
+
+    said = [SayLastIsFinal(1, successor=3)] if name == "chief-0" else []
+    assert teller.hear(wanted) == [EndChild(1), *said]
+    assert teller.hear(final(1, successor=3)) == [StartChild(wanted, fresh=True)]
+
+
+# ------------------------------------------------------------ late, repeated, missed
+
+
+FACTS = [
+    spec(1),
+    order(1),
+    resumed(1),
+    spec(2, previous=1),
+    order(2, previous=1),
+    final(1),
+    resumed(2),
+]
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0"])
+@pytest.mark.parametrize("at", range(1, len(FACTS) + 1))
+def test_every_fact_that_is_said_again_changes_nothing(name: str, at: int) -> None:
+    teller = Teller(name)
+    for fact in FACTS[:at]:
+        teller.hear(fact)
+        for generation in [g for g, phase in teller.pod.children.items() if phase == "preparing"]:
+            teller.prepared(generation)
+
+    assert [teller.hear(fact) for fact in FACTS[:at]] == [[]] * at
+
+
+def test_a_pod_that_was_dead_needs_only_the_newest_of_each_fact() -> None:
+    teller = Teller()
+
+    assert teller.hear_all(final(1), spec(2, previous=1), order(2, previous=1)) == [
+        StartChild(spec(2, previous=1), fresh=False)
+    ]
+    assert teller.prepared(2) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_an_older_spec_is_not_gone_back_to() -> None:
+    teller = beside()
+
+    assert teller.hear(spec(1)) == []
+
+
+def test_an_abandonment_of_something_unheard_of_is_harmless() -> None:
+    assert Teller().hear(abandoned(5)) == []
+
+
+# ------------------------------------------------------------ any order
+
+
+class Watched(Teller):
+    """A pod whose every action is held against the law."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.alive: dict[int, str] = {}
+        self.stood: set[int] = set()
+        self.ordered: set[int] = set()
+
+    def told(self, fact: Any) -> None:
+        if isinstance(fact, HandOverOrdered):
+            self.ordered.add(fact.generation)
+        for action in self.hear(fact):
+            self.check(action)
+
+    def stands(self, which: int) -> None:
+        """A child that prepares says that it stands, if there is one."""
+        waiting = sorted(g for g, phase in self.alive.items() if phase == "started")
+        if waiting:
+            generation = waiting[which % len(waiting)]
+            self.alive[generation] = "stands"
+            self.stood.add(generation)
+            for action in self.prepared(generation):
+                self.check(action)
+
+    def breaks(self, which: int) -> None:
+        begun = sorted(g for g, phase in self.alive.items() if phase == "begun")
+        if begun and self.pod.leads(begun[which % len(begun)]):
+            generation = begun[which % len(begun)]
+            self.alive[generation] = "broken"
+            self.gone(generation, broken=True)
+
+    def check(self, action: Action) -> None:
+        match action:
+            case StartChild(wanted, _):
+                assert wanted.of(self.pod.name), "only members start children"
+                assert wanted.generation not in self.alive, "two children of one generation"
+                self.alive[wanted.generation] = "started"
+            case BeginChild(generation, _, chief):
+                assert self.alive.get(generation) == "stands", "begun before it stood, or twice"
+                assert generation in self.ordered, "begun without an order"
+                assert chief == self.pod.leads(generation)
+                self.alive[generation] = "begun"
+            case DrainChild(generation, _):
+                assert self.alive.get(generation) == "begun" and self.pod.leads(generation)
+                self.alive[generation] = "drained"
+            case GoOnChild(generation):
+                assert self.alive.get(generation) == "drained", (
+                    "told to go on though it never stopped"
+                )
+                self.alive[generation] = "begun"
+            case EndChild(generation):
+                assert self.alive.pop(generation, None), "ended what is not there"
+            case SayLastIsFinal(generation, _):
+                assert self.alive.get(generation) in ("broken", None) and self.pod.leads(generation)
+            case StayForNext(generation):
+                assert self.alive.get(generation) == "broken"
+            case LeavePod(generation):
+                assert generation not in self.alive and self.pod.belongs(generation)
+
+
+GENERATIONS = st.integers(1, 4)
+EARLIER = st.one_of(st.none(), st.integers(1, 3))
+NAMES = st.sampled_from(["chief-0", "chief-1", "ps-0", "worker-0"])
+MEMBERS = st.sampled_from(
+    [(), ("chief-0", "ps-0", "worker-0"), ("chief-1", "ps-0"), ("chief-1", "worker-0", "ps-1")]
+)
+
+
+@st.composite
+def happenings(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Facts about a handful of generations in any order, as often as you like, and what children do
+    meanwhile.
+    """
+    handover = draw(st.sampled_from(["make-before-break", "restart"]))
+    previous = {
+        g: draw(st.one_of(st.none(), st.integers(1, g - 1)) if g > 1 else st.none())
+        for g in range(1, 5)
+    }
+    members = {g: draw(MEMBERS) for g in previous}
+    facts = [
+        fact
+        for g in previous
+        for fact in (
+            spec(g, previous[g], handover, members[g]),
+            order(g, previous[g]),
+            final(g),
+            final(g, path=""),
+            resumed(g),
+            abandoned(g),
+        )
+    ]
+    told = st.tuples(st.just("told"), st.sampled_from(facts))
+    stands = st.tuples(st.just("stands"), st.integers(0, 3))
+    breaks = st.tuples(st.just("breaks"), st.integers(0, 3))
+    return draw(st.lists(st.one_of(told, told, stands, breaks), max_size=40))
+
+
+@settings(max_examples=600)
+@given(NAMES, happenings())
+def test_in_any_order_no_child_is_doubled_begun_unprepared_or_told_what_it_cannot_do(
+    name: str, moments: list[tuple[str, Any]]
+) -> None:
+    watched = Watched(name)
+    for kind, what in moments:
+        getattr(watched, kind)(what)
+    assert set(watched.alive) == set(watched.pod.children)
+
+
+class Job:
+    """Every pod of a job under a lawful launcher: a generation is abandoned, or resumes, before the
+    next begins.
+
+    Each pod hears the facts in the order in which they were said, but as late as it likes.
+    """
+
+    PODS = ("chief-0", "chief-1", "ps-0", "worker-0")
+
+    def __init__(self, handover: str) -> None:
+        self.handover = handover
+        self.pods = {name: Watched(name) for name in self.PODS}
+        self.said: list[Any] = []
+        self.heard = dict.fromkeys(self.PODS, 0)
+        self.begun: list[tuple[int, Any]] = []
+
+    def say(self, fact: Any) -> None:
+        self.said.append(fact)
+
+    def hears(self, name: str) -> bool:
+        """The pod hears its next fact and does what follows from it; False: it has heard all."""
+        if self.heard[name] == len(self.said):
+            return False
+        fact = self.said[self.heard[name]]
+        self.heard[name] += 1
+        pod = self.pods[name]
+        if isinstance(fact, HandOverOrdered):
+            pod.ordered.add(fact.generation)
+        self._follow(name, pod.hear(fact))
+        return True
+
+    def stands(self, name: str) -> bool:
+        pod = self.pods[name]
+        waiting = [g for g, phase in pod.alive.items() if phase == "started"]
+        for generation in waiting:
+            pod.alive[generation] = "stands"
+            self._follow(name, pod.prepared(generation))
+        return bool(waiting)
+
+    def _follow(self, name: str, actions: list[Action]) -> None:
+        pod = self.pods[name]
+        for action in actions:
+            pod.check(action)
+            if isinstance(action, DrainChild):
+                path = f"/c/{action.generation}/{len(self.said)}"
+                self.say(final(action.generation, path, action.successor))
+            if isinstance(action, BeginChild) and action.chief:
+                self.begun.append((action.generation, action.path))
+                self.say(resumed(action.generation))
+
+    def settle(self) -> None:
+        while any([self.hears(n) for n in self.PODS] + [self.stands(n) for n in self.PODS]):
+            pass
+
+    @property
+    def trains(self) -> int | None:
+        said = [f.generation for f in self.said if isinstance(f, TrainingResumed)]
+        return said[-1] if said else None
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["make-before-break", "restart"]), st.data())
+def test_each_generation_that_is_handed_over_to_begins_once_and_from_a_checkpoint_of_its_own(
+    handover: str, data: st.DataObject
+) -> None:
+    job = Job(handover)
+    chiefs = ["chief-0", *(data.draw(st.sampled_from(["chief-0", "chief-1"])) for _ in range(3))]
+    job.say(spec(1, None, handover, [chiefs[0], "ps-0", "worker-0"]))
+    job.say(order(1))
+    job.settle()
+    for generation in (2, 3, 4):
+        before = job.trains
+        job.say(spec(generation, before, handover, [chiefs[generation - 1], "ps-0", "worker-0"]))
+        for name in data.draw(st.lists(st.sampled_from(Job.PODS), max_size=10)):
+            _ = job.hears(name) or job.stands(name)
+        if data.draw(st.booleans()):
+            job.say(order(generation, before))
+            job.settle()
+            assert job.trains == generation, "everybody did what he was told and nothing trains"
+        else:
+            job.say(abandoned(generation))
+            job.settle()
+            assert job.trains == before
+    alive = {name: dict(pod.alive) for name, pod in job.pods.items() if pod.alive}
+    assert all(
+        set(children) == {job.trains} and "drained" not in children.values()
+        for children in alive.values()
+    )
+    paths = [path for _, path in job.begun if path is not None]
+    assert len(paths) == len(set(paths)), "two generations began from one checkpoint"

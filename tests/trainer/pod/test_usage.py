@@ -1,0 +1,206 @@
+"""What pods say of their use: anybody may speak there, so what is no use is not heard.
+
+What a chief hears of its pods' use: anybody may speak on that subject, so nothing on it may do
+harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from services.trainer.pod.usage import GIB, Look, Meter, Use, limit_gib, sample_of, spare
+from services.trainer.settings import Settings
+from shared.bus.bus import Bus
+from shared.messages import TaskUsage
+from tests.trainer.builders import spec
+
+GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
+BAD = [
+    b"",
+    b"\xff\xfe",
+    b"null",
+    b"[1]",
+    b"{}",
+    b'{"task": "ps-0"}',
+    b'{"task": 1, "cpu": "a", "memory_gib": -1}',
+]
+
+
+def test_what_a_pod_says_is_heard() -> None:
+    assert sample_of(msgspec.json.encode(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize("body", [*BAD, b'{"task": "ps-0", "cpu": 1e999, "memory_gib": 0}'])
+def test_what_is_no_use_is_not_heard(body: bytes) -> None:
+    assert sample_of(body) is None
+
+
+VALUES: Any = (
+    st.none() | st.text() | st.integers() | st.floats(allow_nan=False) | st.lists(st.integers())
+)
+
+
+@given(
+    st.binary()
+    | st.dictionaries(st.sampled_from(["task", "cpu", "memory_gib"]), VALUES).map(
+        msgspec.json.encode
+    )
+)
+def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
+    sample = sample_of(body)
+
+    assert sample is None or (sample.cpu >= 0.0 and sample.memory_gib >= 0.0)
+
+
+def test_who_has_no_core_waits() -> None:
+    use = Use()
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        looks = (look(use, 0.2) for _ in range(100))
+        seen = next(seen for seen in looks if seen.waited > 0.1)
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+    assert seen.cpu > 0.1 and seen.waited > 0.1 and 0.1 < seen.busy <= 1.0
+
+
+def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
+    program = "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
+    now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
+    try:
+        use = Use()
+        look(use, 1.0)
+        seen = look(use, 2.0)
+    finally:
+        now_and_then.kill()
+        now_and_then.wait()
+
+    assert 0.05 < seen.busy < 0.8
+
+
+OWN, TOP = "kubepods/pod7", ""
+SECOND_VERSION, FIRST_VERSION = (
+    "0::/kubepods/pod7\n",
+    "5:cpu,cpuacct:/x\n4:memory:/kubepods/pod7\n0::/\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("mine", "file", "says", "gib"),
+    [
+        (SECOND_VERSION, f"{OWN}/memory.max", str(6 * GIB), 6.0),
+        ("0::/\n", f"{TOP}memory.max", str(6 * GIB), 6.0),
+        (FIRST_VERSION, f"memory/{OWN}/memory.limit_in_bytes", str(6 * GIB), 6.0),
+        (FIRST_VERSION, f"memory/{TOP}memory.limit_in_bytes", str(6 * GIB), 6.0),
+        (SECOND_VERSION, f"{OWN}/memory.max", "max", 1.5),
+        (FIRST_VERSION, f"memory/{OWN}/memory.limit_in_bytes", "9223372036854771712", 1.5),
+        (SECOND_VERSION, "elsewhere", "", 1.5),
+    ],
+)
+def test_what_a_pod_may_use_is_what_its_group_may_now(
+    tmp_path: Path, mine: str, file: str, says: str, gib: float
+) -> None:
+    groups, own = tmp_path / "groups", tmp_path / "own"
+    (groups / file).parent.mkdir(parents=True)
+    (groups / file).write_text(f"{says}\n")
+    own.write_text(mine)
+
+    assert limit_gib(1.5, groups, own) == gib
+
+
+def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
+    assert limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
+
+
+def look(use: Use, after_s: float) -> Look:
+    began = time.monotonic()
+    time.sleep(after_s)
+    return use.look(time.monotonic() - began)
+
+
+def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:
+    left = spare(8.0, os.getpid())
+
+    assert (
+        left is not None
+        and 0.0 < left < 8.0
+        and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
+    )
+
+
+def test_without_a_limit_there_is_no_end_to_what_is_left() -> None:
+    assert spare(0.0, os.getpid()) is None
+
+
+@pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
+def test_what_cannot_be_seen_is_taken_for_nothing_left(child: int | None) -> None:
+    assert spare(8.0, child) == 0.0
+
+
+async def test_a_chief_goes_on_collecting_over_malformed_bodies_and_complains_once(
+    bus: Bus,
+) -> None:
+    chief = Meter(
+        bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
+    )
+    await chief.collect()
+
+    with capture_logs() as logs:
+        for body in [*BAD, msgspec.json.encode(GOOD)]:
+            await bus.client.publish("weir-usage.default.digits.7", body)
+        async with asyncio.timeout(60):
+            while not chief.usage:
+                await asyncio.sleep(0.01)
+
+    assert chief.usage == {"ps-0": GOOD} and [entry["event"] for entry in logs] == ["OddUsage"]
+
+
+async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
+    about = {"job": "digits", "uid": 7, "pod_uid": "u", "usage_s": 0.05}
+    chief = Meter(bus, Settings(**about, pod="chief-0", role="chief", serial=0))
+    server = Meter(bus, Settings(**about, pod="digits-ps-3", role="ps", serial=3))
+    await chief.collect()
+
+    measuring = asyncio.create_task(server.measure())
+    async with asyncio.timeout(60):
+        while not chief.usage:
+            await asyncio.sleep(0.01)
+    measuring.cancel()
+
+    assert list(chief.usage) == ["ps-3"] and chief.usage["ps-3"].memory_gib > 0.0
+
+
+async def test_of_a_task_that_its_generation_has_no_more_nothing_is_reported(bus: Bus) -> None:
+    chief = Meter(
+        bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
+    )
+    chief.usage = {
+        name: TaskUsage(task=name, cpu=0.5, memory_gib=0.5) for name in ("ps-1", "ps-3", "worker-2")
+    }
+
+    told = chief.of(spec(2, previous=1, pods=["chief-0", "ps-3", "worker-2"]))
+    named = chief.of(
+        replace(spec(1), tasks=tuple(replace(t, pod=f"digits-{t.role}-3") for t in spec(1).tasks))
+    )
+
+    assert [use.task for use in told] == ["ps-3", "worker-2"] and [use.task for use in named] == [
+        "ps-3"
+    ]

@@ -1,0 +1,95 @@
+"""A credential that is given in the environment is nowhere to be seen afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.trainer import credential_isolation
+
+ROOT = Path(__file__).parents[2]
+SECRET = "the secret, in\ntwo lines"
+KEEPER = """
+import os, sys
+from services.trainer import credential_isolation as sealed
+text = sealed.taken(os.environ)
+print(repr(text), sorted(n for n in os.environ if n.startswith("WEIR_NATS")), os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+PRYING = """
+import sys
+from services.trainer import credential_isolation as sealed
+sealed.blindfold()
+try:
+    open(f"/proc/{sys.argv[1]}/mem", "rb")
+    print("its memory is open")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere there is nothing to look into"
+)
+
+
+def keeper(**environ: str) -> subprocess.Popen[str]:
+    place = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", KEEPER], env=place, stdin=pipe, stdout=pipe, text=True
+    )
+
+
+@linux
+def test_it_is_taken_out_and_the_environment_has_never_held_it() -> None:
+    with keeper(WEIR_NATS_CREDS_TEXT=SECRET) as process:
+        assert process.stdin and process.stdout
+        said = process.stdout.readline()
+        seen = Path(f"/proc/{process.pid}/environ").read_bytes() if os.getuid() == 0 else b""
+        process.stdin.close()
+
+    assert said == f"{SECRET!r} [] {process.pid}\n"  # the very same process
+    assert b"the secret" not in seen
+
+
+@linux
+def test_a_sibling_of_the_same_user_cannot_look_into_it_even_as_root() -> None:
+    with keeper(WEIR_NATS_CREDS_TEXT=SECRET) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        command = [sys.executable, "-c", PRYING, str(process.pid)]
+        pried = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+        process.stdin.close()
+
+    assert pried.stdout == "PermissionError\n"
+
+
+@linux
+def test_the_privilege_does_not_come_back_with_another_program() -> None:
+    code = "import os; from services.trainer import credential_isolation; "
+    code += f"credential_isolation.blindfold(); os.execv('/bin/cat', {STATUS})"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
+    held = {
+        line.split(":")[0]: int(line.split()[1], 16)
+        for line in told.splitlines()
+        if line.startswith("Cap")
+    }
+
+    assert [
+        name for name, bits in held.items() if bits >> credential_isolation.CAP_SYS_PTRACE & 1
+    ] == []
+
+
+STATUS = ["cat", "/proc/self/status"]
+
+
+def test_where_there_is_none_nothing_happens() -> None:
+    environ = {"WEIR_NATS_URL": "nats://here"}
+
+    assert credential_isolation.taken(environ) == "" and environ == {"WEIR_NATS_URL": "nats://here"}

@@ -1,0 +1,80 @@
+"""Lines between a supervisor and its children: every word comes through, and nothing else is taken
+for one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.trainer import protocol
+from services.trainer.protocol import (
+    Born,
+    Failed,
+    Finished,
+    Prepared,
+    Progress,
+    Resumed,
+    Saved,
+    heard,
+    last_words,
+    line,
+)
+
+WORDS: list[Any] = [
+    Born(pid=7),
+    Prepared(seconds=1.5),
+    Saved(step=3, samples=48, path="/c/ckpt-3", seconds=0.2, final=True),
+    Resumed(step=4, samples=64, pause_s=None, restore_s=0.1, first_step_s=0.2),
+    Progress(step=4, epoch=0, samples=64, total_samples=128, samples_per_second=9.5, loss=None),
+    Finished(step=8, samples=128, counted=128, metrics={"loss": 0.5}),
+    Failed(cause="Traceback:\n  File…", peer=False),
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+)
+TAGS = st.sampled_from(
+    ["born", "prepared", "saved", "resumed", "progress", "finished", "failed", "drain", "-"]
+)
+NAMES = st.sampled_from(
+    ["pid", "seconds", "step", "samples", "path", "cause", "peer", "metrics", "loss", "profile"]
+)
+
+
+@pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word).__name__)
+def test_a_word_comes_through_in_one_line(word: Any) -> None:
+    assert heard(line(word)) == word and line(word).count(b"\n") == 1
+
+
+def test_a_loss_that_is_no_number_comes_through_as_none() -> None:
+    word = msgspec.structs.replace(WORDS[4], loss=float("nan"))
+
+    assert heard(line(word)) == WORDS[4]
+
+
+@given(st.binary())
+def test_no_bytes_at_all_upset_the_supervisor(text: bytes) -> None:
+    assert heard(text) is None or line(heard(text)) is not None  # type: ignore[arg-type]
+
+
+@given(TAGS, st.dictionaries(NAMES, JSON))
+def test_no_document_that_looks_like_a_word_upsets_the_supervisor(
+    tag: str, fields: dict[str, Any]
+) -> None:
+    word = heard(msgspec.json.encode({"line": tag, **fields}))
+
+    assert word is None or word.__struct_config__.tag == tag
+
+
+@given(st.text(), st.text(min_size=1))
+def test_whatever_the_last_words_are_they_are_told(text: str, program: str) -> None:
+    failed = last_words(text, program)
+
+    assert len(failed.cause) <= protocol.CAUSE_LENGTH and heard(line(failed)) is not None

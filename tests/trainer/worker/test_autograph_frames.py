@@ -1,0 +1,87 @@
+"""Of a function that TensorFlow has rewritten its author is told the line as it was written."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from threading import Event, Thread
+from types import ModuleType
+
+import pytest
+import tensorflow as tf
+
+from services.trainer.protocol import GENERATED
+from services.trainer.worker import failure_cause
+from services.trainer.worker.failure_cause import as_written
+from services.trainer.worker.watchdog import stack_of
+
+TEXT = """import sys
+
+import tensorflow as tf
+
+
+@tf.function
+def leaves(x):
+    if tf.reduce_sum(x) > 0.0:
+        x = x + 1.0
+    sys.exit(3)  # leaves
+
+
+@tf.function
+def stands(x, entered, ends):
+    for _ in [x]:
+        entered.set()
+        ends.wait()  # stands
+    return x
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    path = tmp_path / "net.py"
+    path.write_text(TEXT)
+    made = ModuleType("net")
+    made.__file__ = str(path)
+    exec(compile(TEXT, str(path), "exec"), vars(made))
+    return made
+
+
+def line_of(words: str) -> int:
+    return next(n for n, line in enumerate(TEXT.splitlines(), 1) if words in line)
+
+
+def test_what_no_function_can_catch_is_told_by_its_line(module: ModuleType) -> None:
+    with pytest.raises(SystemExit) as caught:
+        module.leaves(tf.ones([2]))
+
+    met = traceback.extract_tb(caught.value.__traceback__)
+    assert any(GENERATED in frame.filename for frame in met), "it was rewritten"
+    told = failure_cause.told(caught.value, str(module.__file__))
+    assert (
+        told.startswith(f"net.py:{line_of('# leaves')}: SystemExit: 3\nTraceback")
+        and GENERATED not in told
+    )
+
+
+def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> None:
+    entered, ends = Event(), Event()
+    thread = Thread(target=module.stands, args=(tf.ones([2]), entered, ends), daemon=True)
+    thread.start()
+    assert entered.wait(60) and thread.ident is not None
+
+    told = stack_of(thread.ident, str(module.__file__))
+
+    ends.set()
+    thread.join(60)
+    assert f'net.py", line {line_of("# stands")}, in stands' in told and told.startswith(
+        f'  File "{module.__file__}"'
+    )
+
+
+def test_what_nobody_has_rewritten_stays_as_it_is() -> None:
+    frames = [
+        traceback.FrameSummary(f"/tmp/{GENERATED}-of-another.py", 3, "tf__loss"),
+        *traceback.extract_stack(),
+    ]
+
+    assert as_written(frames) == frames

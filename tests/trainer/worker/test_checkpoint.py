@@ -1,0 +1,104 @@
+"""A checkpoint written under n parameter servers restores under m, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from services.trainer import program
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).parents[1] / "programs" / "across.py"
+UNDER = [1, 2, 4, 3, 1]
+
+
+def run(ps: int, before: str, folder: Path) -> Any:
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, str(SCRIPT), str(ps), before, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """One training that goes from 1 ps to 2, 4, 3 and back to 1, each a process of its own."""
+    folder, before, said = tmp_path_factory.mktemp("across"), "-", []
+    for ps in UNDER:
+        said.append(run(ps, before, folder))
+        before = said[-1]["path"]
+    return said
+
+
+@pytest.mark.parametrize(
+    "at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)]
+)
+def test_what_was_written_under_n_ps_is_restored_under_m_to_the_last_bit(
+    told: list[Any], at: int
+) -> None:
+    assert told[at]["restored"] == told[at - 1]["written"]
+
+
+def test_training_changes_weights_slots_and_meter_so_that_equality_means_something(
+    told: list[Any],
+) -> None:
+    for said in told:
+        changed = {
+            name for name, value in said["written"].items() if value != said["restored"][name]
+        }
+        assert {"model/0", "meter/applied", "meter/step"} <= changed
+        assert sum(name.endswith("momentum") or "velocity" in name for name in changed) >= 4
+
+
+def test_the_ledger_goes_with_the_model(told: list[Any]) -> None:
+    assert [said["applied"] for said in told] == [48, 96, 144, 192, 240]
+    assert [said["meter"] for said in told] == [48, 96, 144, 192, 240]
+
+
+def test_every_ps_holds_something(told: list[Any]) -> None:
+    for ps, said in zip(UNDER, told, strict=True):
+        assert {
+            place for name, place in said["places"].items() if name.startswith("model/")
+        } == set(range(ps))
+
+
+def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
+    """The first variable counts and has no slot; each of the others has Adam's two, behind
+    iteration and rate.
+    """
+    for said in told:
+        weights = [ps for name, ps in said["places"].items() if name.startswith("model/")][1:]
+        slots = [ps for name, ps in said["places"].items() if name.startswith("optimizer/")][2:]
+        assert slots == [ps for weight in weights for ps in (weight, weight)]
+
+
+def test_a_program_without_weir_restores_it(told: list[Any]) -> None:
+    path = SCRIPT.with_name("counting.py")
+    counting = program.load(path, program.digest_of(path.read_bytes()))
+    model, optimizer = counting.model(), counting.optimizer()
+    optimizer.build(model.trainable_variables)
+    whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    whole.read(told[-1]["path"]).assert_existing_objects_matched().expect_partial()
+    digests = [
+        hashlib.sha256(v.numpy().tobytes()).hexdigest()
+        for v in [*model.variables, *optimizer.variables]
+    ]
+    assert digests == [
+        value for name, value in told[-1]["written"].items() if not name.startswith("meter/")
+    ]

@@ -1,0 +1,217 @@
+"""What a chief says of a pause. (How it trains: `test_training`.)
+
+The ledger of a chief's checkpoints, while batches are out that will not come home.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from services.trainer.protocol import Assignment, Begin, Drain, GoOn, SaveNow
+from services.trainer.worker import optimizers, shard_ledger, training_step
+from services.trainer.worker.chief import Chief, last_applied_s, paused_s
+from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.saving import Draft
+from services.trainer.worker.shard_ledger import Shard
+from services.trainer.worker.training_step import Meter
+from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Resources
+from tests.trainer.builders import request
+
+
+@pytest.mark.parametrize(
+    ("last_s", "first_s", "off_s", "paused"),
+    [
+        (1000.0, 1000.8, 0.0, pytest.approx(0.8)),
+        (1000.0, 1609.5, 600.0, pytest.approx(9.5)),  # the whole cluster was off meanwhile
+        (0.0, 1000.8, 0.0, None),  # nothing ran before
+        (
+            1000.0,
+            0.0,
+            0.0,
+            None,
+        ),  # nothing was left to apply, or a lane broke before it had: no end to measure
+        (1000.0, 999.9, 0.0, 0.0),  # clocks of two machines
+    ],
+)
+def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
+    last_s: float, first_s: float, off_s: float, paused: float | None
+) -> None:
+    assert paused_s(last_s, first_s, off_s) == paused
+
+
+@pytest.mark.parametrize(
+    ("restored_s", "restored_step", "reported", "last_s"),
+    [
+        (1000.0, 50, (50, 1000.2), 1000.0),  # a hand-over: the ps' own clock
+        (1000.0, 50, (90, 1118.0), 1118.0),  # 40 updates were lost with a node
+        (0.0, 0, (90, 1118.0), 1118.0),  # all were: there was no checkpoint
+        (1000.0, 50, (90, 0.0), 1000.0),  # an older chief did not say when
+        (0.0, 0, (0, 0.0), 0.0),  # nothing ran before
+    ],
+)
+def test_the_last_update_before_may_be_one_that_is_in_no_checkpoint(
+    restored_s: float, restored_step: int, reported: tuple[int, float], last_s: float
+) -> None:
+    order = Begin(applied_step=reported[0], applied_s=reported[1])
+    assert last_applied_s(restored_s, restored_step, order) == last_s
+
+
+def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
+    """Two reads of one step have no order. Of two updates at a time, the later could see the
+    other's write by the read that asks whether there was one, and by the read of what it was the
+    nothing before it, and write that nothing back.
+    """
+    meter = Meter()
+    traced = tf.function(meter.count).get_concrete_function(tf.TensorSpec([], tf.int64))
+    handle = next(t for v, t in traced.graph.captures if v is meter.first_s.handle)
+
+    reads = [
+        op
+        for op in traced.graph.get_operations()
+        if op.type == "ReadVariableOp" and op.inputs[0] is handle
+    ]
+
+    assert len(reads) == 1
+
+
+def test_the_first_update_stays_the_first() -> None:
+    meter = Meter()
+    meter.count(tf.constant(32, tf.int64))
+    first_s = float(meter.first_s)
+    meter.count(tf.constant(32, tf.int64))
+
+    assert float(meter.first_s) == first_s > 0.0 and float(meter.last_s) >= first_s
+
+
+BATCH = 16
+
+
+class Applied:
+    def fetch(self) -> float:
+        return 1.0
+
+
+class Lost:
+    """A batch whose worker is dead."""
+
+    def __init__(self, waited_for: threading.Semaphore) -> None:
+        self.waited_for = waited_for
+
+    def fetch(self) -> float:
+        self.waited_for.release()
+        threading.Event().wait()
+        raise AssertionError
+
+
+class Workers:
+    """They apply two batches, then the last of them dies. `starts`: the first example of each
+    batch, in order.
+    """
+
+    def __init__(self) -> None:
+        self.numbers, self.lost, self.starts = (
+            itertools.count(),
+            threading.Semaphore(0),
+            list[int](),
+        )
+
+    def schedule(self, fn: object, args: Any = None) -> Applied | Lost:
+        self.starts.append(int(args[0][0]))
+        return Applied() if next(self.numbers) < 2 else Lost(self.lost)
+
+
+class Saves:
+    """Takes what is to be saved, and writes nothing. `due_s`: when the next is due."""
+
+    def __init__(self) -> None:
+        self.drafts, self.due_s = list[Draft](), float("inf")
+
+    def begin(self, *_: object) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def now(self, draft: Draft, *_: object) -> bool:
+        self.drafts.append(draft)
+        return True
+
+    aside = now
+
+
+def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
+    """A chief that is prepared, with workers and saves that are played."""
+    program: Any = SimpleNamespace(
+        model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    assigned = Assignment(
+        generation=1,
+        role="chief",
+        index=0,
+        cluster={"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3"]},
+        request=request(),
+        batch=BATCH,
+        program="digits.py",
+        checkpoint_dir=str(folder),
+        resources=Resources(cpu=1, memory_gib=1),
+        warms_up=False,
+    )
+    inbox = queue.Queue[Any]()
+    made: Any = Chief(assigned, program, lambda _: None, inbox, Watchdog("digits.py", 60.0, 60.0))
+    made.built = training_step.build(program, tf.distribute.get_strategy(), 1)
+    made.rates = optimizers.program_rates(made.built.optimizer)
+    made.checkpoint, made.saving = None, saves
+    made.ledger = shard_ledger.fresh(64, 3)
+    made.lanes = Lanes(workers, None, BATCH, lanes, inbox)
+    return made  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("occasion", ["drain", "save now", "the interval"])
+def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(
+    tmp_path: Path, occasion: str
+) -> None:
+    workers, saves = Workers(), Saves()
+    chief = chief_of(tmp_path, workers, saves, lanes=2)
+    chief.begin(Begin())
+    for _ in range(2):
+        assert workers.lost.acquire(timeout=10), "two batches are not out"
+    chief.lanes.deserted = lambda: True
+    if occasion == "the interval":
+        saves.due_s = time.monotonic()
+    for word in {"drain": [Drain(successor=2), GoOn()], "save now": [SaveNow()]}.get(occasion, []):
+        chief.inbox.put(word)
+
+    with pytest.raises(tf.errors.UnavailableError):  # nobody can go on
+        chief.train()
+
+    (draft,) = saves.drafts
+    assert draft.ledger.given == (), "a batch that nobody will apply is no longer to do"
+    assert draft.ledger.applied == 2 * BATCH == BATCH * draft.step
+    assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
+
+
+def test_a_restored_ledger_that_holds_batches_as_given_out_has_them_done_first(
+    tmp_path: Path,
+) -> None:
+    workers = Workers()
+    chief = chief_of(tmp_path, workers, Saves(), lanes=1)
+    chief.ledger, shard = shard_ledger.take(chief.ledger, BATCH)
+    assert shard == Shard(0, BATCH)
+
+    chief.begin(Begin())
+
+    assert workers.starts[0] == 0, "the batch that was out is left out"
+    chief.lanes.deserted = lambda: True
+    chief.lanes.drain()

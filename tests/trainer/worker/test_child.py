@@ -1,0 +1,33 @@
+"""Who is to blame for what ends a child: the program, or a task that has gone."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from services.trainer.worker.child import peer_lost
+
+ERRORS = tf.errors
+INVALID = "Resource input tensor contains an invalid device. This might happen when the client has connected to a "
+
+
+@pytest.mark.parametrize(
+    ("error", "peer"),
+    [
+        (ERRORS.UnavailableError(None, None, "failed to connect to all addresses"), True),
+        (ERRORS.UnknownError(None, None, "Could not start gRPC server"), True),
+        (
+            ERRORS.InvalidArgumentError(
+                None,
+                None,
+                f"{INVALID}different cluster, or some remote workers have been restarted.",
+            ),
+            True,
+        ),
+        (ERRORS.InvalidArgumentError(None, None, "Incompatible shapes: [16,3] vs. [16,4]"), False),
+        (ValueError("some remote workers have been restarted"), False),
+    ],
+    ids=["no-answer", "port-taken", "server-gone", "wrong-shapes", "no-error-of-tensorflow"],
+)
+def test_a_server_that_has_gone_is_no_fault_of_the_program(error: Exception, peer: bool) -> None:
+    assert peer_lost(error) is peer

@@ -1,0 +1,53 @@
+"""A second value of all that the ps hold: only where the next generation's children still fit
+beside it.
+"""
+
+from __future__ import annotations
+
+from services.trainer.pod.usage import memory_headroom, task_in_job
+from services.trainer.protocol import Room
+from services.trainer.worker.saving import GIB, HEADROOM_UNKNOWN, copy_obstacle
+from shared.messages import TaskUsage
+from tests.trainer.builders import spec
+
+TWO = spec(1, pods=["chief-0", "ps-3", "ps-4", "worker-0"])
+
+
+def used(name: str, left: float | None) -> dict[str, TaskUsage]:
+    return {name: TaskUsage(task=name, cpu=0.1, memory_gib=0.5, spare_gib=left)}
+
+
+def test_the_fullest_ps_counts_and_other_tasks_do_not() -> None:
+    usage = (
+        used("ps-3", 2.0)
+        | used("ps-4", 0.5)
+        | used("worker-0", 0.0)
+        | used("chief-0", 0.0)
+        | used("ps-9", 0.0)
+    )
+    assert memory_headroom(TWO, usage) == Room(gib=0.5)
+
+
+def test_as_long_as_one_ps_has_not_said_what_it_uses_nothing_is_known() -> None:
+    assert memory_headroom(TWO, used("ps-3", 2.0)) is None
+    assert copy_obstacle(1, None) == HEADROOM_UNKNOWN
+
+
+def test_without_a_limit_there_is_room() -> None:
+    assert memory_headroom(TWO, used("ps-3", None) | used("ps-4", None)) == Room(gib=None)
+    assert copy_obstacle(1 << 50, Room(gib=None)) == ""
+
+
+def test_it_is_needed_twice_because_the_next_generation_holds_as_much() -> None:
+    assert copy_obstacle(GIB, Room(gib=2.0)) == ""
+    assert copy_obstacle(GIB + 1, Room(gib=2.0)).startswith(
+        "a ps has 2.00 GiB left beside its next generation, and 2.00 are"
+    )
+
+
+def test_a_ps_over_its_limit_has_nothing_left() -> None:
+    assert "has 0.00 GiB left" in copy_obstacle(GIB, Room(gib=-0.3))
+
+
+def test_a_pod_is_known_by_its_task_whatever_its_job_is_called() -> None:
+    assert [task_in_job(pod) for pod in ("my-ps-job-ps-12", "ps-12")] == ["ps-12", "ps-12"]

@@ -1,0 +1,192 @@
+"""Optimizers that do more than update: what becomes of it in a whole job of real tasks, and what is
+refused.
+
+(Whether updates are those of one process: `test_as_in_one_process.py`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.trainer.pod.children import Nursery
+from services.trainer.program import BadProgram
+from services.trainer.protocol import Finished, Resumed
+from services.trainer.worker import optimizers, training_step
+from shared.messages import Span
+from tests.trainer.cradle import BATCH, Cradle
+
+EXAMPLES = 640
+PROGRAM = """
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def model():
+    layers = [keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+    return keras.Sequential(layers)
+
+
+def loss(labels, outputs):
+    return outputs  # its gradient is one, whatever the weights are
+
+
+def examples():
+    return {EXAMPLES}
+
+
+def dataset(start, stop):
+    time.sleep({wait_s})
+    assert stop - start <= {most}, f"{{stop - start}} examples at once"
+    ones = np.ones((stop - start, 4), "float32")
+    return tf.data.Dataset.from_tensor_slices((ones, ones[:, :1]))
+
+
+def evaluation():
+    return dataset(0, {most})
+
+
+def metrics():
+    return [keras.metrics.MeanAbsoluteError(name="miss")]
+
+
+def optimizer():
+    return {optimizer}
+"""
+ONE_WORKER = Span(start=1, min=1, max=4)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery("chief")
+    yield made
+    made.close()
+
+
+def text(optimizer: str, most: int = BATCH, wait_s: float = 0.0) -> str:
+    return PROGRAM.format(optimizer=optimizer, most=most, wait_s=wait_s, EXAMPLES=EXAMPLES)
+
+
+def finished(cradle: Cradle) -> Finished:
+    (found,) = (word for word in cradle.said["chief"] if isinstance(word, Finished))
+    return found
+
+
+def weights(path: str) -> tuple[Any, Any]:
+    """The weights of a checkpoint and their averages (zero where it has none), as any Keras program
+    reads it.
+    """
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = keras.optimizers.SGD(use_ema=True)
+    optimizer.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model, optimizer=optimizer).read(path).expect_partial()
+    return model.get_weights()[0], optimizer._model_variables_moving_average[0].numpy()
+
+
+async def test_averages_become_the_weights_at_the_end_and_not_before(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    cradle = Cradle(nursery, tmp_path, workers=2)
+    cradle.saves_early = True
+    await cradle.lives(
+        text("keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)", wait_s=0.1)
+    )
+
+    early, last = cradle.saved()[0], cradle.saved()[-1]
+    (weight, average), (final, final_average) = weights(early.path), weights(last.path)
+    assert 0 < early.step < last.step == EXAMPLES // BATCH
+    assert np.all(weight < average), "training goes on from the weights themselves"
+    assert np.array_equal(final, final_average) and np.all(final < average)
+    assert finished(cradle).metrics["miss"] == pytest.approx(1.0 - float(final.sum()), rel=1e-4)
+
+
+async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_that_is_scaled(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of
+    the bound of one.
+    """
+    schedule = "keras.optimizers.schedules.PiecewiseConstantDecay([10_000], [0.5, 0.5])"
+    asked = {
+        "device_batch_max": 5,
+        "batch": Span(start=BATCH, min=5, max=BATCH),
+        "workers": ONE_WORKER,
+    }
+    cradle = Cradle(nursery, tmp_path, asked, workers=2)
+    await cradle.lives(text(f"keras.optimizers.SGD({schedule})", most=5))
+
+    updates, said = EXAMPLES // BATCH, finished(cradle)
+    assert (said.step, said.samples, said.counted) == (updates, EXAMPLES, EXAMPLES)
+    assert weights(cradle.saved()[-1].path)[0] == pytest.approx(-updates * 0.5 * 0.5, rel=1e-4)
+    (resumed,) = (word for word in cradle.said["chief"] if isinstance(word, Resumed))
+    assert resumed.learning_rate is None
+
+
+async def test_an_accumulated_update_counts_once_and_its_batches_all_count(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    asked = {"epochs": 2, "rate_with_workers": "keep"}
+    cradle = Cradle(nursery, tmp_path, asked, workers=2)
+    await cradle.lives(text("keras.optimizers.SGD(0.5, gradient_accumulation_steps=8)"))
+
+    said, updates = finished(cradle), 2 * EXAMPLES // BATCH // 8
+    assert (said.step, said.samples, said.counted) == (updates, 2 * EXAMPLES, 2 * EXAMPLES)
+    assert weights(cradle.saved()[-1].path)[0] == pytest.approx(-updates * 0.5, rel=1e-4)
+
+
+def test_what_gives_a_rate_is_scaled_whatever_it_is() -> None:
+    decay = keras.optimizers.schedules.ExponentialDecay(0.4, 10, 0.5)
+    for rate, at_first, later in ((decay, 0.1, 0.05), (lambda: 0.4, 0.1, 0.1)):
+        made = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
+        optimizers.scale_schedules(made, 0.25)
+        assert (
+            optimizers.program_rates(made) == [None]
+            and optimizers.set_rates(made, [None], 0.25) is None
+        )
+        assert float(made.learning_rate) == pytest.approx(at_first)
+        made.inner_optimizer._iterations.assign(10)
+        assert float(made.learning_rate) == pytest.approx(later)
+
+
+def test_a_rate_that_is_a_number_is_set_anew_by_each_generation() -> None:
+    made = keras.optimizers.SGD(0.4)
+    rates = optimizers.program_rates(made)
+    optimizers.scale_schedules(made, 0.5)
+
+    assert [optimizers.set_rates(made, rates, share) for share in (0.5, 0.25)] == pytest.approx(
+        [0.2, 0.1]
+    )
+    assert float(made.learning_rate) == pytest.approx(0.1)
+
+
+def test_overwriting_with_averages_is_refused_by_name() -> None:
+    program: Any = SimpleNamespace(
+        model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=10),
+    )
+    with pytest.raises(
+        BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"
+    ):
+        training_step.build(program, tf.distribute.get_strategy(), 1)
+
+
+def test_parts_that_accumulate_differently_are_refused() -> None:
+    parts = {"dense.*": keras.optimizers.SGD(gradient_accumulation_steps=2)}
+    mapped = keras.optimizers.OptimizerMap(keras.optimizers.Adam(), parts)
+    layers = [keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.BatchNormalization()]
+    program: Any = SimpleNamespace(
+        model=lambda: keras.Sequential(layers),
+        optimizer=lambda: keras.optimizers.MultiOptimizer(mapped),
+    )
+    with pytest.raises(BadProgram, match="different gradient_accumulation_steps"):
+        training_step.build(program, tf.distribute.get_strategy(), 1)

@@ -1,0 +1,120 @@
+"""Examples on the worker: what a program may return, and what is said of anything else.
+
+Evaluation: what is measured, and what cannot be told.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.trainer.program import BadProgram
+from services.trainer.worker import program_data
+from services.trainer.worker.watchdog import Watchdog
+
+
+def program(made: Any) -> Any:
+    return SimpleNamespace(dataset=lambda start, stop: made)
+
+
+def pairs(count: int) -> Any:
+    return tf.data.Dataset.from_tensor_slices((np.ones((count, 3)), np.ones(count)))
+
+
+def test_a_batch_is_a_flat_list_of_arrays() -> None:
+    assert [array.shape for array in program_data.read(program(pairs(4)), 0, 4)] == [(4, 3), (4,)]
+
+
+def test_examples_that_are_missing_are_counted() -> None:
+    with pytest.raises(BadProgram, match=r"dataset\(8, 12\) gave 3 examples instead of 4$"):
+        program_data.read(program(pairs(3)), 8, 12)
+
+
+@pytest.mark.parametrize("made", [None, [1, 2], np.ones(3)])
+def test_what_is_no_dataset_is_named(made: Any) -> None:
+    with pytest.raises(
+        BadProgram, match=r"dataset\(0, 1\) returned .*; a tf.data.Dataset is needed"
+    ):
+        program_data.element_spec(program(made))
+
+
+def test_a_dataset_without_labels_is_refused() -> None:
+    with pytest.raises(BadProgram, match=r"pairs \(inputs, label\) are needed"):
+        program_data.element_spec(program(tf.data.Dataset.range(3)))
+
+
+def test_a_batch_where_an_example_should_be_is_noticed_by_what_the_model_takes() -> None:
+    model = SimpleNamespace(inputs=[tf.TensorSpec([None, 3])])
+
+    program_data.element_spec(program(pairs(4)), model)
+    with pytest.raises(
+        BadProgram, match=r"of the shapes \(None, 3\), but the model takes \(3,\): is it batched"
+    ):
+        program_data.element_spec(program(pairs(4).batch(2)), model)
+
+
+def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
+    single = tf.data.Dataset.from_tensor_slices((np.ones((4, 3, 1)), np.ones(4)))
+
+    program_data.element_spec(program(single), SimpleNamespace(inputs=[tf.TensorSpec([None, 3])]))
+    with pytest.raises(BadProgram, match="is it batched already"):
+        program_data.element_spec(
+            program(single), SimpleNamespace(inputs=[tf.TensorSpec([None, 1])])
+        )
+
+
+def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
+    with pytest.raises(
+        BadProgram,
+        match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it",
+    ):
+        program_data.read(program(pairs(4).batch(32)), 8, 12)
+
+
+DOG = Watchdog("net.py", 60.0, 60.0)
+
+
+def program_test_evaluate(loss: float) -> Any:
+    """One whose model doubles its input, and whose loss is given."""
+    weights = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer=keras.initializers.Constant(2.0)
+    )
+    return SimpleNamespace(
+        model=lambda: keras.Sequential([keras.layers.Input((1,)), weights]),
+        loss=lambda labels, outputs: tf.constant([loss]),
+        metrics=lambda: [keras.metrics.MeanAbsoluteError(name="miss")],
+        evaluation=lambda: tf.data.Dataset.from_tensor_slices(
+            (np.ones((300, 1)), np.ones((300, 1)))
+        ),
+    )
+
+
+def test_the_mean_loss_and_the_programs_metrics_are_told() -> None:
+    asked = program_test_evaluate(loss=0.5)
+
+    assert program_data.metrics(asked, asked.model(), DOG) == {"loss": 0.5, "miss": 1.0}
+
+
+def test_what_is_no_number_is_left_out_so_that_the_rest_can_be_told() -> None:
+    asked = program_test_evaluate(loss=float("nan"))
+
+    assert program_data.metrics(asked, asked.model(), DOG) == {"miss": 1.0}
+
+
+def test_a_program_without_an_evaluation_has_no_metrics() -> None:
+    assert program_data.metrics(SimpleNamespace(), None, DOG) == {}  # type: ignore[arg-type]
+
+
+def test_an_evaluation_that_is_no_dataset_is_named() -> None:
+    asked = program_test_evaluate(loss=0.5)
+    asked.evaluation = lambda: [1, 2]
+
+    with pytest.raises(
+        BadProgram, match=r"evaluation\(\) returned .*; a tf.data.Dataset is needed"
+    ):
+        program_data.metrics(asked, asked.model(), DOG)

@@ -1,0 +1,190 @@
+"""Variables go largest first to the emptiest ps.
+
+An update's batches are cut into passes that a device holds, and their shares make the mean of
+the batches.
+
+The learning rate follows the batch by rule, and the workers by stability.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.trainer.worker.scaling import (
+    Pass,
+    PlacementPlan,
+    bound,
+    has_several,
+    largest_first,
+    of_batch,
+    of_workers,
+    split_passes,
+)
+
+
+def fullest(sizes: list[int], chosen: tuple[int, ...] | list[int], bins: int) -> int:
+    return max(sum(s for s, c in zip(sizes, chosen, strict=True) if c == b) for b in range(bins))
+
+
+def test_kernels_and_biases_in_turn_do_not_end_on_one_ps_each() -> None:
+    assert largest_first([1000, 10, 1000, 10], 2) == [0, 0, 1, 1]
+
+
+def test_one_large_variable_has_a_ps_for_itself() -> None:
+    assert largest_first([10, 10, 1000, 10], 2) == [1, 1, 0, 1]
+
+
+def test_ties_go_to_the_lower_index_so_that_everybody_agrees() -> None:
+    assert largest_first([5, 5, 5, 5], 3) == [0, 1, 2, 0]
+
+
+def test_empty_variables_are_spread_as_well() -> None:
+    assert set(largest_first([0, 0, 0], 3)) == {0, 1, 2}
+
+
+def test_with_fewer_variables_than_ps_some_ps_hold_nothing() -> None:
+    assert largest_first([7], 4) == [0]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=7), st.integers(1, 3))
+def test_the_fullest_ps_holds_at_most_four_thirds_of_the_best_possible(
+    sizes: list[int], bins: int
+) -> None:
+    best = min(fullest(sizes, chosen, bins) for chosen in product(range(bins), repeat=len(sizes)))
+
+    assert (
+        fullest(sizes, largest_first(sizes, bins), bins) <= best * (4 / 3 - 1 / (3 * bins)) + 1e-9
+    )
+
+
+@given(st.lists(st.integers(0, 1 << 30), max_size=50), st.integers(1, 16))
+def test_every_variable_has_a_place_and_no_ps_is_spared_what_another_could_give(
+    sizes: list[int], bins: int
+) -> None:
+    chosen = largest_first(sizes, bins)
+
+    assert len(chosen) == len(sizes) and set(chosen) <= set(range(bins))
+    assert len(set(chosen)) == min(len(sizes), bins)
+
+
+def created(plan: PlacementPlan, sizes: list[int]) -> list[int]:
+    """Where variables of these sizes go, created in this order."""
+    chosen = []
+    for size in sizes:
+        chosen.append(plan.next_place())
+        plan.record_size(chosen[-1], size)
+    return chosen
+
+
+@given(st.lists(st.integers(0, 1 << 30), max_size=30), st.integers(1, 8))
+def test_variables_that_are_created_as_before_go_largest_first(sizes: list[int], bins: int) -> None:
+    assert created(PlacementPlan(sizes, bins), sizes) == largest_first(sizes, bins)
+
+
+def test_variables_that_were_not_there_before_go_to_the_emptiest_ps() -> None:
+    assert created(PlacementPlan([100, 60], 2), [100, 60, 30, 30, 1]) == [0, 1, 1, 1, 0]
+
+
+def test_after_one_that_was_not_there_before_the_others_have_their_places() -> None:
+    sizes = [1000, 10, 1000, 10]
+
+    assert created(PlacementPlan(sizes, 2), [7, *sizes])[1:] == largest_first(sizes, 2)
+
+
+def test_after_one_that_is_missing_the_others_have_their_places() -> None:
+    sizes = [10, 1000, 20, 900]
+
+    assert created(PlacementPlan(sizes, 2), [1000, 20, 900])[1:] == largest_first(sizes, 2)[2:]
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=12),
+    st.lists(st.integers(0, 50), max_size=12),
+    st.integers(1, 4),
+)
+def test_whatever_is_created_there_is_a_place(
+    expected: list[int], sizes: list[int], bins: int
+) -> None:
+    assert all(0 <= place < bins for place in created(PlacementPlan(expected, bins), sizes))
+
+
+BATCHES = st.lists(
+    st.tuples(st.integers(0, 1000), st.integers(1, 200)).map(lambda b: (b[0], b[0] + b[1])),
+    min_size=1,
+)
+
+
+def test_a_batch_that_fits_is_one_pass() -> None:
+    assert split_passes([(32, 64)], 32) == split_passes([(32, 64)], None) == [Pass(32, 64, 1.0)]
+
+
+def test_a_larger_batch_takes_as_few_passes_as_the_device_allows() -> None:
+    assert split_passes([(0, 32)], 12) == [
+        Pass(0, 12, 0.375),
+        Pass(12, 24, 0.375),
+        Pass(24, 32, 0.25),
+    ]
+
+
+def test_each_accumulated_batch_has_the_same_share_however_small_it_is() -> None:
+    assert split_passes([(90, 100), (0, 30)], 20) == [
+        Pass(90, 100, 0.5),
+        Pass(0, 20, 1 / 3),
+        Pass(20, 30, 1 / 6),
+    ]
+
+
+@given(BATCHES, st.none() | st.integers(1, 64))
+def test_every_example_is_in_one_pass_and_no_pass_is_too_large(
+    batches: list[tuple[int, int]], most: int | None
+) -> None:
+    passes = split_passes(batches, most)
+
+    assert [n for p in passes for n in range(p.start, p.stop)] == [
+        n for b in batches for n in range(*b)
+    ]
+    assert all(0 < p.stop - p.start <= (most or p.stop) for p in passes)
+    assert sum(p.share for p in passes) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "batch", "most", "several"),
+    [(1, 32, None, False), (1, 32, 32, False), (1, 33, 32, True), (2, 32, None, True)],
+)
+def test_several_passes_are_expected_where_they_may_come(
+    accumulated: int, batch: int, most: int | None, several: bool
+) -> None:
+    assert has_several(accumulated, batch, most) is several
+
+
+def diverges(rate: float, delay: int) -> bool:
+    """Whether x' = x - rate * x[-delay] runs away."""
+    past = [1.0] * (delay + 1)
+    for _ in range(20_000):
+        past.append(past[-1] - rate * past[-1 - delay])
+        if abs(past[-1]) > 1e3:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 6, 12])
+def test_the_bound_parts_what_settles_from_what_runs_away(workers: int) -> None:
+    assert not diverges(bound(workers) * 0.97, workers - 1)
+    assert diverges(bound(workers) * 1.03, workers - 1)
+
+
+def test_the_rate_is_the_users_with_as_many_workers_as_at_the_start_or_fewer() -> None:
+    assert of_workers("stable", 4, 4) == of_workers("stable", 2, 4) == 1.0
+
+
+def test_the_rate_falls_with_more_workers_unless_it_is_to_be_kept() -> None:
+    assert of_workers("stable", 6, 1) == pytest.approx(0.142, abs=0.001)
+    assert of_workers("keep", 6, 1) == 1.0
+
+
+def test_the_rate_follows_the_batch_by_its_rule() -> None:
+    assert [of_batch(rule, 64, 16) for rule in ("keep", "linear", "sqrt")] == [1.0, 4.0, 2.0]

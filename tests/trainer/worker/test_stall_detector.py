@@ -1,0 +1,124 @@
+"""The pulse: a step that hangs is noticed, however long everything else may take."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+from msgspec import structs
+
+from services.launcher.settings import Settings as Launcher
+from services.trainer.protocol import Failed
+from services.trainer.settings import Settings as Trainer
+from services.trainer.worker import shard_ledger
+from services.trainer.worker.lanes import Pulse, absent, unreachable
+from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.watchdog import Watchdog
+
+LIMIT_S, PATIENCE = 100.0, 1.5
+
+
+class Lanes:
+    """Lanes that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.ledger: Ledger = shard_ledger.fresh(64, 1)
+
+    def give(self) -> None:
+        self.ledger, _ = shard_ledger.take(self.ledger, 16)
+
+    def apply(self) -> None:
+        self.ledger = shard_ledger.done(self.ledger, self.ledger.given[0])
+        self.steps += 1
+
+
+class Chief:
+    """Lanes under the eyes of a dog."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.dog = Watchdog("net.py", LIMIT_S, LIMIT_S)
+        self.dog.checks.append(Pulse(self.lanes, self.dog, PATIENCE))
+
+    def passes(self, seconds: float) -> Failed | None:
+        found = (self.dog.look(1.0) for _ in range(round(seconds)))
+        return next((failed for failed in found if failed), None)
+
+
+def test_a_batch_that_does_not_come_back_fails_the_job_and_is_named() -> None:
+    chief = Chief()
+    chief.lanes.give()
+    chief.lanes.give()
+    assert chief.passes(149) is None
+
+    failed = chief.passes(2)
+
+    assert failed is not None and not failed.peer
+    assert "no update was applied for 150 s (since update 0)" in failed.cause
+    assert "2 batches were out (examples 0 .. 15, 16 .. 31)" in failed.cause
+
+
+def test_every_update_begins_the_time_anew() -> None:
+    chief = Chief()
+    for _ in range(3):
+        chief.lanes.give()
+        assert chief.passes(110) is None
+        chief.lanes.apply()
+
+    assert chief.passes(1) is None
+
+
+def test_saving_evaluating_and_standing_drained_may_take_for_ever() -> None:
+    chief = Chief()
+    chief.lanes.give()
+    chief.lanes.apply()
+    assert chief.passes(10_000) is None
+
+    chief.lanes.give()
+    assert chief.passes(149) is None, "and the time before does not count afterwards"
+
+
+def test_where_a_task_is_gone_it_is_the_tasks_fault() -> None:
+    chief = Chief()
+    chief.dog.absent = lambda: ["ps-0 at h:1"]
+    chief.lanes.give()
+
+    failed = chief.passes(151)
+
+    assert failed is not None and failed.peer and "ps-0 at h:1" in failed.cause
+
+
+def test_a_task_that_accepts_a_connection_is_reachable_and_one_that_is_gone_is_not() -> None:
+    with socket.socket() as stands, socket.socket() as gone:
+        stands.bind(("127.0.0.1", 0))
+        stands.listen()
+        gone.bind(("127.0.0.1", 0))
+        there, away = (f"127.0.0.1:{s.getsockname()[1]}" for s in (stands, gone))
+
+        assert unreachable({"chief": [away], "ps": [there], "worker": [there, away]}) == [
+            f"worker-1 at {away}"
+        ]
+
+
+def test_a_worker_that_the_coordinator_has_lost_is_absent_whoever_has_its_address_now() -> None:
+    workers = [SimpleNamespace(worker_index=at, _is_dead_with_error=at == 1) for at in range(2)]
+    coordinator = SimpleNamespace(_cluster=SimpleNamespace(workers=workers))
+
+    assert absent(coordinator, {"ps": [], "worker": []}) == ["worker-1"]
+
+
+def test_what_hangs_is_told_before_the_launcher_gives_the_generation_up() -> None:
+    told = Launcher()
+
+    longest_s = told.stuck_patience * told.stuck_early_s
+
+    assert longest_s < min(told.prepare_timeout_s, told.resume_timeout_s)
+
+
+@pytest.mark.parametrize("name", ["stuck_early_s", "stuck_s", "stuck_patience"])
+def test_a_trainer_that_no_launcher_has_told_anything_is_as_patient_as_others(name: str) -> None:
+    own = {field.name: field.default for field in structs.fields(Trainer)}
+
+    assert own[name] == getattr(Launcher(), name)

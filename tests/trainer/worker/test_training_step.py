@@ -1,0 +1,102 @@
+"""Building: what a program may make, and what is said of anything else. (How it trains:
+`test_training`.)
+
+One traced update: it is counted behind the update of every weight, whatever the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from services.trainer.program import BadProgram
+from services.trainer.worker import training_step
+
+
+def program(**functions: Any) -> Any:
+    whole = {
+        "model": lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
+        "optimizer": lambda: keras.optimizers.SGD(),
+    }
+    return SimpleNamespace(**{**whole, **functions})
+
+
+@pytest.mark.parametrize("made", [None, "a model", keras.layers.Dense(1)])
+def test_what_is_no_model_is_named(made: Any) -> None:
+    with pytest.raises(BadProgram, match=r"model\(\) returned .*; a keras Model is needed"):
+        training_step.build(program(model=lambda: made), tf.distribute.get_strategy(), 1)
+
+
+def test_what_is_no_optimizer_is_named() -> None:
+    with pytest.raises(BadProgram, match=r"optimizer\(\) returned .*; a keras Optimizer is needed"):
+        training_step.build(program(optimizer=lambda: "adam"), tf.distribute.get_strategy(), 1)
+
+
+READS = ("ReadVariableOp", "VarIsInitializedOp", "VariableShape")
+
+
+def program_test_step(optimizer: Callable[[], Any]) -> Any:
+    def dataset(start: int, stop: int) -> tf.data.Dataset:
+        examples = [[float(n)] for n in range(start, stop)]
+        return tf.data.Dataset.from_tensor_slices((examples, examples))
+
+    return SimpleNamespace(
+        model=lambda: keras.Sequential(
+            [
+                keras.layers.Input((1,)),
+                keras.layers.Dense(2, activation="relu"),
+                keras.layers.Dense(1),
+            ]
+        ),
+        optimizer=optimizer,
+        loss=lambda labels, outputs: tf.reduce_mean(tf.square(labels - outputs)),
+        dataset=dataset,
+    )
+
+
+def writes(graph: Any, handle: Any) -> set[Any]:
+    """The operations of a graph that may change a variable."""
+    captured = next(inner for outer, inner in graph.captures if outer is handle)
+    return {op for op in captured.consumers() if op.type not in READS}
+
+
+def preceding(op: Any) -> set[Any]:
+    """The operations that TensorFlow runs before this one, because of their results or of control
+    edges.
+    """
+    found, open_ends = set[Any](), [op]
+    while open_ends:
+        here = open_ends.pop()
+        before = {*(tensor.op for tensor in here.inputs), *here.control_inputs}
+        open_ends += before - found
+        found |= before
+    return found
+
+
+@pytest.mark.parametrize(
+    "optimizer", [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad]
+)
+def test_an_update_is_counted_behind_the_update_of_every_weight(
+    optimizer: Callable[[], Any],
+) -> None:
+    """Two operations without an edge between them run in any order, so a failed update could have
+    been counted.
+    """
+    strategy = tf.distribute.get_strategy()
+    made = program_test_step(optimizer)
+    built = training_step.build(made, strategy, 1)
+    graph = training_step.traced(made, strategy, built).get_concrete_function().graph
+
+    counts = writes(graph, built.meter.applied.handle) | writes(graph, built.meter.step.handle)
+    assert len(counts) == 2
+    for count in counts:
+        before = preceding(count)
+        for weight in built.model.trainable_variables:
+            assert writes(graph, weight.value.handle) & before, (
+                f"counted before {weight.path} is updated"
+            )

@@ -1,0 +1,214 @@
+"""The watchdog: who never returns is named, with the time and the place; who returns hears nothing
+of it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from services.trainer import program
+from services.trainer.protocol import Failed, heard, last_words
+from services.trainer.worker.watchdog import Watchdog, stack_of
+
+ROOT = Path(__file__).parents[3]
+SLOW = """
+def wait(gate):
+    gate.wait()
+
+def helped(gate):
+    import threading
+    thread = threading.Thread(target=wait, args=(gate,))
+    thread.start()
+    return thread.join
+"""
+
+
+class Stuck:
+    """A program of which one function is being run in a thread of its own, until the test ends."""
+
+    def __init__(self, folder: Path, dog: Watchdog | None = None) -> None:
+        self.path = folder / "slow.py"
+        self.path.write_text(SLOW + "\n".join(f"def {name}(*_): ..." for name in program.REQUIRED))
+        self.program: ModuleType = program.load(
+            self.path, program.digest_of(self.path.read_bytes())
+        )
+        self.dog = dog or Watchdog(str(self.path), early_s=10.0, later_s=100.0)
+        self.gate, self.inside = threading.Event(), threading.Event()
+        self.thread = 0
+
+    @contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        def call() -> None:
+            self.thread = threading.get_ident()
+            with self.dog.limited(what):
+                self.inside.set()
+                self.program.wait(self.gate)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        self.inside.wait()
+        yield
+        self.gate.set()
+        thread.join()
+
+
+def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:
+    """As the dog's thread does, in no time."""
+    found = (dog.look(gap_s) for _ in range(round(seconds / gap_s)))
+    return next((failed for failed in found if failed), None)
+
+
+def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_program_on(
+    tmp_path: Path,
+) -> None:
+    stuck = Stuck(tmp_path)
+    with stuck.calling("dataset(0, 16)"):
+        assert looks(stuck.dog, 9.0) is None
+        failed = looks(stuck.dog, 2.0)
+
+    assert failed is not None and not failed.peer
+    head, first, code, *_ = failed.cause.splitlines()
+    assert head.startswith("slow.py is stuck: dataset(0, 16) has not returned for 10 s.")
+    assert (
+        first.strip() == f'File "{stuck.path}", line 3, in wait' and code.strip() == "gate.wait()"
+    )
+
+
+def test_who_comes_back_in_time_is_let_alone(tmp_path: Path) -> None:
+    stuck = Stuck(tmp_path)
+    with stuck.calling("dataset(0, 16)"):
+        assert looks(stuck.dog, 9.0) is None
+
+    assert looks(stuck.dog, 100.0) is None
+
+
+def test_each_batch_of_an_evaluation_has_the_limits_time(tmp_path: Path) -> None:
+    dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
+    with dog.limited("evaluation()") as inside:
+        for _ in range(5):
+            assert looks(dog, 9.0) is None
+            inside.renew()
+        assert looks(dog, 11.0) is not None
+
+
+def test_once_training_has_begun_there_is_more_time(tmp_path: Path) -> None:
+    dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
+    with dog.limited("dataset(0, 16)"):
+        dog.relax()
+        assert looks(dog, 99.0) is None
+        assert "for 100 s" in getattr(looks(dog, 2.0), "cause", "")
+
+
+def test_a_process_that_did_not_run_for_an_hour_has_not_been_stuck_for_an_hour() -> None:
+    dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
+    with dog.limited("model()"):
+        assert dog.look(3600.0) is None
+        assert looks(dog, 8.0) is None
+        assert looks(dog, 2.0) is not None
+
+
+def test_a_task_that_cannot_be_reached_is_to_blame_before_the_program_is() -> None:
+    dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
+    dog.absent = lambda: ["worker-1 at h:1"]
+    with dog.limited("model()"):
+        failed = looks(dog, 11.0)
+
+    assert (
+        failed is not None
+        and failed.peer
+        and failed.cause.endswith("Not reachable: worker-1 at h:1")
+    )
+
+
+def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> None:
+    """As a generator is that TensorFlow reads from."""
+    stuck = Stuck(tmp_path)
+    join = stuck.program.helped(stuck.gate)
+
+    stack = stack_of(threading.get_ident(), str(stuck.path))
+
+    stuck.gate.set()
+    join()
+    assert 'slow.py", line 3, in wait' in stack and "test_watchdog" not in stack
+
+
+def test_a_thread_that_never_meets_the_program_shows_where_it_is(tmp_path: Path) -> None:
+    assert "in test_a_thread_that_never_meets" in stack_of(
+        threading.get_ident(), str(tmp_path / "net.py")
+    )
+
+
+# ------------------------------------------------------------ where no Python can speak any more
+
+HARSH = """
+import os, re, socket, sys
+from services.trainer.watchdog import Watchdog
+import faulthandler
+
+channel = socket.socket(fileno=int(sys.argv[1]))
+faulthandler.enable(channel.fileno(), all_threads=False)
+Watchdog("nobody.py", 0.5, 0.5).start(channel.fileno(), lambda failed: os._exit(99))
+
+def dataset(how):
+    if how == "lock":
+        re.match(r"(a+)+$", "a" * 64 + "b")
+    faulthandler._sigsegv()
+
+dataset(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [("lock", r"Timeout \(0:00:00\.5375"), ("crash", "Fatal Python error: Segmentation fault")],
+)
+def test_what_python_can_no_longer_say_is_said_all_the_same(
+    tmp_path: Path, how: str, what: str
+) -> None:
+    path = tmp_path / "hársh.py"
+    path.write_text(HARSH)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, str(path), str(theirs.fileno()), how]
+        env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+        ended = subprocess.run(
+            command, pass_fds=[theirs.fileno()], env=env, timeout=120, check=False
+        )
+        theirs.close()
+        said = ours.makefile("rb").read()
+
+    assert ended.returncode not in (0, 99)
+    assert [heard(text) for text in said.splitlines()] == [None] * len(said.splitlines())
+    failed = last_words(said.decode(), str(path))
+    assert (
+        not failed.peer
+        and re.search(what, failed.cause)
+        and re.search(r"line \d+ in dataset", failed.cause)
+    )
+
+
+def test_last_words_without_the_program_in_them_blame_nobody() -> None:
+    text = 'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "/x/chief.py"'
+
+    failed = last_words(text, "/y/net.py")
+
+    assert failed.peer and "Aborted" in failed.cause and "chief.py" in failed.cause
+
+
+def test_of_many_stacks_only_those_of_the_program_are_told() -> None:
+    other = 'Thread 0x1 (most recent call first):\n  File "/lib/threading.py", line 2 in wait'
+    mine = 'Thread 0x2 (most recent call first):\n  File "/y/net.py", line 5 in dataset'
+
+    failed = last_words(f"Timeout (0:01:40)!\n{other}\n\n{mine}\n", "/y/net.py")
+
+    assert not failed.peer and failed.cause.endswith(mine) and "threading" not in failed.cause

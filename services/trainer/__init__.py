@@ -1,8 +1,11 @@
-"""It happens: cluster specs become training.
+"""Train: cluster specs become training. One of these processes runs in each pod of a job.
 
-Hears `ClusterSpecPublished`, `HandOverOrdered`, `GenerationAbandoned`, `CheckpointSaved`,
-`TrainingResumed`, `TaskLeaving` (of itself, or of another task of its job). Says `TaskReady`,
-`GenerationPrepared`, `CheckpointSaved`, `CheckpointFailed`, `CheckpointSkipped`, `TrainingResumed`,
-`ProgressReported`, `JobFinished`, `TaskLeaving`. Read first: `supervise.py` (what a pod does about
-each fact), then `chief.py` (what the training child does).
+Consumes `ClusterSpecPublished`, `HandOverOrdered`, `GenerationAbandoned`, `CheckpointSaved`,
+`TrainingResumed` and `TaskLeaving` (of this task or of another task of its job). Publishes
+`TaskReady`, `GenerationPrepared`, `CheckpointSaved`, `CheckpointFailed`, `CheckpointSkipped`,
+`TrainingResumed`, `ProgressReported`, `JobFinished` and `TaskLeaving`.
+
+Read first: `pod/supervise.py` (what a pod does about each fact), then `worker/chief.py` (what the
+training process does). `pod/` runs without TensorFlow, `worker/` with it; `protocol.py` is what
+they say to each other. `doctor/` tries a program for `weir doctor`.
 """

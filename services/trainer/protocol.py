@@ -66,7 +66,7 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
     """Restore the newest checkpoint that is whole (none: begin from nothing) and train.
 
     `paths`: those that the ledger names, in its order, the first with `samples` applied; newer ones
-    may lie in the job's folder (`restoring`). `digests`: of those that were sealed, by path;
+    may lie in the job's folder (`worker/checkpoint.py`). `digests`: of those that were sealed, by path;
     `past`: what is known of saves and failures. `applied_s`: when the last update that was reported
     was applied, which was number `applied_step`; 0: none was.
     """

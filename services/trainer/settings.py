@@ -61,7 +61,7 @@ class Settings(Common, frozen=True, kw_only=True):
     # How long one call of the program's code may take before the job fails for it. The second,
     # until a generation trains, lies below the launcher's own limits for that (to prepare 180 s, to
     # resume 120 s), so that the program's stack is told before they pass. The third: a step that
-    # hangs in TensorFlow is given so many times as long (`pulse.py`), because `dataset` is to be
+    # hangs in TensorFlow is given so many times as long (`worker/lanes.py`), because `dataset` is to be
     # told first where it is that which hangs.
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0

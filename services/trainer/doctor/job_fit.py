@@ -2,7 +2,7 @@
 Pure.
 
 With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps
-(`placing.py`), each with its share of what the optimizer keeps, a ps needs `PS_GIB` + S(n) at
+(`scaling.py`), each with its share of what the optimizer keeps, a ps needs `PS_GIB` + S(n) at
 least, and once more S(n) while the next generation stands beside it. When it starts it may need
 `COPIES` of the largest variable besides. The chief builds the model once by itself, and to evaluate
 it has the weights twice.

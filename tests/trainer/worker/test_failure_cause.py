@@ -27,7 +27,7 @@ def test_without_a_frame_of_the_program_all_is_told_behind_a_line_that_can_be_re
 
     assert (
         told.startswith("KeyError: 'x'\nTraceback (most recent call last):\n")
-        and "test_cause.py" in told
+        and "test_failure_cause.py" in told
     )
 
 

@@ -25,18 +25,18 @@ from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.trying import tried
 from services.cli.words import duration
 from services.trainer.doctor.findings import (
-    SHIPPED,
+    IMAGE_MODULES,
     Finding,
     Weight,
-    fine,
-    imported,
-    of_probabilities,
-    of_program,
-    of_source,
-    wrong,
+    fine_finding,
+    imported_modules,
+    probability_findings,
+    program_findings,
+    source_findings,
+    wrong_finding,
 )
-from services.trainer.doctor.job_fit import of_job
-from services.trainer.doctor.observations import Asked
+from services.trainer.doctor.job_fit import job_findings
+from services.trainer.doctor.observations import ExamineRequest
 from shared.messages import JobRequested
 from shared.text import single_line
 
@@ -100,31 +100,36 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     try:
         program_check.check(body, path)
     except Trouble as trouble:
-        yield wrong(
+        yield wrong_finding(
             str(trouble), NO_PYTHON if isinstance(trouble, program_check.NoPython) else LACKING
         )
         return
     tree, beside = ast.parse(body), _beside(path)
     left, comes = (
-        [name for name in imported(tree) if (name in beside) is there] for there in (True, False)
+        [name for name in imported_modules(tree) if (name in beside) is there]
+        for there in (True, False)
     )
-    yield fine("it has all functions" + (f", and imports {', '.join(comes)}" if comes else ""))
+    yield fine_finding(
+        "it has all functions" + (f", and imports {', '.join(comes)}" if comes else "")
+    )
     # 2. What its job says.
     job = _asked_for(job_file, path, body) if job_file else None
     if isinstance(job, Wrong):
-        yield wrong(f"{job_file} would be refused", request_file.BEGIN, "\n".join(job.reasons))
+        yield wrong_finding(
+            f"{job_file} would be refused", request_file.BEGIN, "\n".join(job.reasons)
+        )
     known = job if isinstance(job, JobRequested) else None
-    yield from of_source(tree, path.name, beside, known.image if known else None)
+    yield from source_findings(tree, path.name, beside, known.image if known else None)
     # 3. What it does.
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
     most = known.device_batch_max if known else None
-    asked = Asked(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
+    asked = ExamineRequest(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
     here, there = tried(path.name, body, asked)
-    yield from of_program(here, there, example(ROWS_EXAMPLE), left)
-    yield from of_probabilities(tree, path.name, here)
+    yield from program_findings(here, there, example(ROWS_EXAMPLE), left)
+    yield from probability_findings(tree, path.name, here)
     # 4. How it fits.
     if known:
-        yield from of_job(here, known, example(ROWS_EXAMPLE))
+        yield from job_findings(here, known, example(ROWS_EXAMPLE))
 
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
@@ -145,7 +150,9 @@ def _beside(path: Path) -> set[str]:
     no `__init__.py`, but one that has the name of an installed one is not meant.
     """
     files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
-    return (files | {each.parent.name for each in path.resolve().parent.glob("*/*.py")}) - SHIPPED
+    return (
+        files | {each.parent.name for each in path.resolve().parent.glob("*/*.py")}
+    ) - IMAGE_MODULES
 
 
 # ---------------------------------------------------------------- words

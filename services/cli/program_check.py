@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.cli.trouble import WRONG_USE, Trouble
-from services.trainer.program import NO_OVERWRITE, lacking
+from services.trainer.program import NO_OVERWRITE, missing_functions
 
 CALLED = {
     **dict.fromkeys(("model", "optimizer", "examples", "evaluation", "metrics"), ()),
@@ -43,7 +43,7 @@ def check(body: bytes, path: Path) -> None:
             raise NoPython(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
         except (ValueError, RecursionError, MemoryError) as error:
             raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
-    wrong = "" if _hides(tree) else lacking(path.name, names)
+    wrong = "" if _hides(tree) else missing_functions(path.name, names)
     if reasons := [
         *([wrong] if wrong else ()),
         *_uncallable(tree, path),

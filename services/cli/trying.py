@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from services.trainer.doctor.observations import Asked, Examined
-from services.trainer.protocol import last_words
+from services.trainer.doctor.observations import ExamineRequest, Observations
+from services.trainer.protocol import crash_failure
 from shared.runtime import process
 
 LONGEST_S = 600.0  # from the last that it tells to its end
 LAST = 2000  # characters of what it printed
-SEEN = msgspec.json.Decoder(Examined)
+SEEN = msgspec.json.Decoder(Observations)
 
 
-def tried(name: str, body: bytes, asked: Asked) -> tuple[Examined, Examined]:
+def tried(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observations, Observations]:
     """What two processes saw: one that tries all, and one that reads the same examples; another
     `hash` has each.
     """
@@ -40,14 +40,14 @@ def tried(name: str, body: bytes, asked: Asked) -> tuple[Examined, Examined]:
         return here, there
 
 
-def _only_reads(asked: Asked) -> Asked:
+def _only_reads(asked: ExamineRequest) -> ExamineRequest:
     return msgspec.structs.replace(asked, ps=0)
 
 
 class _Trial:
     """One process, begun in a folder of its own, as a pod is."""
 
-    def __init__(self, folder: Path, asked: Asked, seed: int) -> None:
+    def __init__(self, folder: Path, asked: ExamineRequest, seed: int) -> None:
         self.asked, self._folder = asked, folder / str(seed)
         self._folder.mkdir()
         self._reads, writes = os.pipe()
@@ -71,13 +71,13 @@ class _Trial:
         )
         os.close(writes)
 
-    def outcome(self) -> Examined:
+    def outcome(self) -> Observations:
         """The last that it told, once it has ended; and why it told no more."""
         with os.fdopen(self._reads, "rb") as told:
             lines = told.read().splitlines()
         code = self._process.wait(LONGEST_S)
         self._log.close()
-        words, seen = list[str](), Examined()
+        words, seen = list[str](), Observations()
         for line in lines:
             try:
                 seen = SEEN.decode(line)
@@ -89,7 +89,7 @@ class _Trial:
 
     def _died(self, code: int, words: str) -> str:
         if words:
-            return last_words(words, self.asked.program).cause
+            return crash_failure(words, self.asked.program).cause
         how = signal.Signals(-code).name if code < 0 else f"code {code}"
         said = (self._folder / "log").read_text(errors="replace")[-LAST:]
         return f"its process ended with {how}, and says no more\n{said}"

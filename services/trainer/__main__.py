@@ -12,7 +12,7 @@ later.
 
 if __name__ == "__main__":
     process.exit_on_signal(EVICTED)  # before the imports below, which take a while
-    credentials = credential_isolation.taken(
+    credentials = credential_isolation.take_credential(
         os.environ
     )  # before all else: it may begin this process again
 

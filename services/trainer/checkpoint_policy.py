@@ -1,4 +1,5 @@
-"""How often to save, where a request does not say. Pure.
+"""The checkpoint policy: how often to save if a request does not say, and which checkpoints to
+keep.
 
 A save costs training time; work since the last one is lost in a failure. Young's first-order
 optimum (J. W. Young, "A first order approximation to the optimum checkpoint interval",
@@ -7,13 +8,12 @@ Communications of the ACM 17(9), 1974):
     T = sqrt(2 C M)     C: seconds of training that one save costs, M: mean seconds between failures
 
 J. T. Daly ("A higher order estimate of the optimum checkpoint interval for restart dumps", Future
-Generation Computer Systems 22(3), 2006) adds terms that count where C comes near M; our bounds end
+Generation Computer Systems 22(3), 2006) adds terms that matter if C comes near M; our bounds end
 long before that.
 
-C is measured at each save that was due, and not at one that a hand-over or a drain asked for. The
-lower median of the last `KEPT` counts, so that one slow save changes nothing. M begins with a
-guess, which counts as if the job had seen it itself: one failure in `PRIOR_S`. So with n failures
-in t seconds of training
+C is measured at each save that was due, not at a save for a hand-over or a drain. The lower median
+of the last `MEASUREMENTS` counts, so that one slow save changes nothing. M begins with a guess that
+counts like one failure seen in `PRIOR_S`. So with n failures in t seconds of training
 
     M = (PRIOR_S + t) / (1 + n)
 
@@ -21,15 +21,13 @@ which is our choice (the mean of a failure rate with a prior of that weight).
 
 After a loss the training since the last complete save is repeated: at most the interval, the save
 before it and the save after it. The interval is bounded so that this is no more than `redo_s` (a
-setting), unless more than `SHARE_MOST` of the time would go into saving:
+setting), unless saving would take more than `MAX_SAVE_SHARE` of the time:
 
-    T <= max(redo_s - 2 D, C (1 / SHARE_MOST - 1))     D: seconds that one save takes, drain included
+    T <= max(redo_s - 2 D, C (1 / MAX_SAVE_SHARE - 1))     D: seconds that one save takes, drain included
 
-Which checkpoints stay: the newest few that the ledger has named, and what may be named yet; all
-else goes. Pure.
-
-What is later than the newest that is named may be under way. Of what is earlier, whatever is not
-named never will be: it was named once, or given up half-written.
+Kept are the newest few checkpoints that the ledger has named, and those later than the newest named
+one, which may still be in progress. An earlier one that is not named never will be: it was named
+once, or given up incomplete.
 """
 
 from __future__ import annotations
@@ -44,18 +42,18 @@ import msgspec
 from shared.messages import NotNegative, Seconds
 
 PRIOR_S = 3600.0  # between failures, as long as nothing is known: machines that may be taken away
-FIRST_S = 30.0  # until the first save, which measures what one costs
-LEAST_S = 10.0
+FIRST_INTERVAL_S = 30.0  # until the first save, which measures what one costs
+MIN_INTERVAL_S = 10.0
 REDO_S = 60.0  # of training, repeated at most
-SHARE_MOST = 0.1  # of the time, for saving alone
-KEPT = 5  # measurements
+MAX_SAVE_SHARE = 0.1  # of the time, for saving alone
+MEASUREMENTS = 5  # measurements
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job has seen of saves and failures. `ran_s`: training; `cost_s`: C, None where none
-    was measured yet.
+class SaveHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The saves and failures of a job. `ran_s`: training; `cost_s`: C, None before the first
+    measurement.
 
-    `costs_s`, `took_s`: what the last saves that were due cost, and how long they took.
+    `costs_s`, `took_s`: costs and durations of the last saves that were due.
     """
 
     ran_s: Seconds = 0.0
@@ -65,48 +63,51 @@ class Past(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     took_s: tuple[Seconds, ...] = ()
 
 
-def young(cost_s: float, between_s: float) -> float:
+def young_interval(cost_s: float, between_s: float) -> float:
     return sqrt(2.0 * cost_s * between_s)
 
 
-def between_failures(past: Past) -> float:
-    """M."""
+def mean_time_between_failures(past: SaveHistory) -> float:
+    """Return M."""
     return (PRIOR_S + past.ran_s) / (1 + past.failures)
 
 
-def chosen(past: Past, redo_s: float = REDO_S) -> float:
-    """Seconds from the end of a save to the next."""
+def save_interval(past: SaveHistory, redo_s: float = REDO_S) -> float:
+    """Return the seconds from the end of a save to the next."""
     if past.cost_s is None:
-        return min(FIRST_S, redo_s)
-    affordable_s = past.cost_s * (1 / SHARE_MOST - 1)
-    most_s = max(redo_s - 2 * typical(past.took_s), affordable_s, LEAST_S)
-    return min(max(young(past.cost_s, between_failures(past)), LEAST_S), most_s)
+        return min(FIRST_INTERVAL_S, redo_s)
+    affordable_s = past.cost_s * (1 / MAX_SAVE_SHARE - 1)
+    most_s = max(redo_s - 2 * typical_seconds(past.took_s), affordable_s, MIN_INTERVAL_S)
+    return min(
+        max(young_interval(past.cost_s, mean_time_between_failures(past)), MIN_INTERVAL_S), most_s
+    )
 
 
-def repeated_s(past: Past, interval_s: float) -> float:
-    """Seconds of training that are repeated at most after a loss, with this interval."""
-    return interval_s + 2 * typical(past.took_s)
+def max_repeated_s(past: SaveHistory, interval_s: float) -> float:
+    """Return the seconds of training that are repeated at most after a loss, with this interval."""
+    return interval_s + 2 * typical_seconds(past.took_s)
 
 
-def typical(seconds: Sequence[float]) -> float:
-    """The lower median; 0 where nothing was measured."""
+def typical_seconds(seconds: Sequence[float]) -> float:
+    """Return the lower median; 0 without measurements."""
     return median_low(seconds) if seconds else 0.0
 
 
-def lost(pause_s: float, write_s: float, did: float, speed: float) -> float:
-    """C of one save, in seconds: the pause, and what writing took from the training that went on
-    beside it.
+def save_cost(pause_s: float, write_s: float, did: float, speed: float) -> float:
+    """Return C of one save: its pause, and the training time that writing beside it cost.
 
-    `did`: examples applied during the `write_s` behind the pause; `speed`: examples a second before
-    (0: not known, and then nothing is said to have been done).
+    `did`: examples applied during the `write_s` after the pause. `speed`: examples a second before
+    (0: unknown, and then the whole time counts as lost).
     """
     worth_s = did / speed if speed > 0 else 0.0
     return pause_s + max(write_s - worth_s, 0.0)
 
 
-def saved(past: Past, ran_s: float, cost_s: float | None, took_s: float = 0.0) -> Past:
-    """After `ran_s` seconds more of training, and a save that cost so much (None: it was not due)
-    and took so long.
+def record_save(
+    past: SaveHistory, ran_s: float, cost_s: float | None, took_s: float = 0.0
+) -> SaveHistory:
+    """Return the history after `ran_s` more seconds of training and a save. `cost_s` None: it was
+    not due.
     """
     past = msgspec.structs.replace(past, ran_s=past.ran_s + ran_s)
     if cost_s is None:
@@ -114,49 +115,49 @@ def saved(past: Past, ran_s: float, cost_s: float | None, took_s: float = 0.0) -
     before = past.costs_s or (
         () if past.cost_s is None else (past.cost_s,)
     )  # an older version kept one number
-    costs_s, all_took_s = (*before, cost_s)[-KEPT:], (*past.took_s, took_s)[-KEPT:]
+    costs_s, all_took_s = (*before, cost_s)[-MEASUREMENTS:], (*past.took_s, took_s)[-MEASUREMENTS:]
     return msgspec.structs.replace(
-        past, cost_s=typical(costs_s), costs_s=costs_s, took_s=all_took_s
+        past, cost_s=typical_seconds(costs_s), costs_s=costs_s, took_s=all_took_s
     )
 
 
-def failed(past: Past) -> Past:
+def record_failure(past: SaveHistory) -> SaveHistory:
     return msgspec.structs.replace(past, failures=past.failures + 1)
 
 
-GENERATION = re.compile(r"gen-(\d+)")
-FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
-PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
-Age = tuple[int, int]
+GENERATION_FOLDER = re.compile(r"gen-(\d+)")
+CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
+CHECKPOINT_PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
+CheckpointAge = tuple[int, int]
 """Generation and step: the later of two checkpoints is the greater."""
 
 
-def generation(folder: str) -> int | None:
-    """Of a folder's name; None where it is none of ours."""
-    found = GENERATION.fullmatch(folder)
+def generation_of_folder(folder: str) -> int | None:
+    """Return the generation of a folder's name; None if it is no generation's folder."""
+    found = GENERATION_FOLDER.fullmatch(folder)
     return int(found[1]) if found else None
 
 
-def goes(number: int, name: str, kept: Sequence[str]) -> bool:
-    """Whether a file of this generation goes, when `kept` are the paths that the ledger names."""
-    found, ages = FILE.fullmatch(name), _ages(kept)
+def is_obsolete(number: int, name: str, kept: Sequence[str]) -> bool:
+    """Return whether to remove a file of this generation. `kept`: the paths that the ledger names."""
+    found, ages = CHECKPOINT_FILE.fullmatch(name), _ages(kept)
     if found is None or not ages:
         return False
     age = (number, int(found[1]))
     return age < max(ages) and age not in ages
 
 
-def over(number: int, kept: Sequence[str]) -> bool:
-    """Whether nobody writes into this generation's folder any more."""
+def is_generation_closed(number: int, kept: Sequence[str]) -> bool:
+    """Return whether nothing writes into this generation's folder any more."""
     ages = _ages(kept)
     return bool(ages) and number < max(ages)[0]
 
 
-def age(path: str) -> Age | None:
+def checkpoint_age(path: str) -> CheckpointAge | None:
     """Return the age of a checkpoint; None for a path that is not one."""
-    found = PATH.search(path)
+    found = CHECKPOINT_PATH.search(path)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _ages(kept: Sequence[str]) -> set[Age]:
-    return {found for path in kept if (found := age(path)) is not None}
+def _ages(kept: Sequence[str]) -> set[CheckpointAge]:
+    return {found for path in kept if (found := checkpoint_age(path)) is not None}

@@ -1,9 +1,9 @@
 """A training program: a plain Python file without a Weir import.
 
 It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and
-`dataset(start, stop)` (a `tf.data.Dataset` of single examples `(inputs, label)`; Weir batches); it
+`dataset(start, stop)` (a `tf.data.Dataset` of single examples `(inputs, label)`; Weir batches). It
 may have `evaluation()` (a dataset of examples that are not trained on) and `metrics()` (Keras
-metrics for it). What is missing is named in the error.
+metrics for it). The error names a missing function.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ NO_OVERWRITE = (
 
 
 class BadProgram(Exception):
-    """The program cannot be used; the text says why, every reason. `at`: the function of it that is
-    to blame.
-    """
+    """The program cannot be used; the text has every reason. `at`: the function that is at fault."""
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
@@ -38,22 +36,23 @@ class BadProgram(Exception):
 def load(path: Path, digest: str) -> ModuleType:
     """Import the file under a name of its own, if it has this digest.
 
-    Raises `BadProgram` for what is missing or is something else; import errors pass through.
+    Raise `BadProgram` for functions that are missing or have the wrong type; import errors pass
+    through.
     """
-    loader = _Exactly("weir_training_program", path, digest)
+    loader = _CheckedLoader("weir_training_program", path, digest)
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     if spec is None or path.suffix != ".py":
         raise BadProgram(f"{path.name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader.exec_module(module)
-    _check(module, path.name)
+    _check_functions(module, path.name)
     return module
 
 
-class _Exactly(SourceFileLoader):
-    """Compiles the very bytes whose digest it has checked, and takes nothing that an earlier run
-    has compiled.
+class _CheckedLoader(SourceFileLoader):
+    """Compile exactly the bytes whose digest was checked, and ignore compiled files of earlier
+    runs.
     """
 
     def __init__(self, name: str, path: Path, digest: str) -> None:
@@ -62,7 +61,7 @@ class _Exactly(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
-        if digest_of(source) != self.digest:
+        if program_digest(source) != self.digest:
             raise BadProgram(
                 f"{Path(self.path).name} is not what was asked for: it was changed in this pod"
             )
@@ -70,36 +69,36 @@ class _Exactly(SourceFileLoader):
         return code
 
 
-def digest_of(body: bytes) -> str:
-    """Under which a program is stored and asked for."""
+def program_digest(body: bytes) -> str:
+    """Return the digest under which a program is stored and requested."""
     return f"sha256-{hashlib.sha256(body).hexdigest()}"
 
 
-def _check(module: ModuleType, name: str) -> None:
-    if wrong := lacking(name, [f for f in REQUIRED if has(module, f)]):
+def _check_functions(module: ModuleType, name: str) -> None:
+    if wrong := missing_functions(name, [f for f in REQUIRED if has_function(module, f)]):
         raise BadProgram(wrong)
 
 
-def lacking(name: str, found: Container[str]) -> str:
-    """What a program of this name misses of what is required; empty where it has all."""
+def missing_functions(name: str, found: Container[str]) -> str:
+    """Return which required functions a program of this name lacks, as text; empty if it has all."""
     missing = [f for f in REQUIRED if f not in found]
     return f"{name} lacks {', '.join(f'{f}()' for f in missing)}" if missing else ""
 
 
-def has(module: ModuleType, name: str) -> bool:
-    """Whether the program has this function."""
+def has_function(module: ModuleType, name: str) -> bool:
+    """Return whether the program has this function."""
     return callable(getattr(module, name, None))
 
 
-def file_name(name: str) -> str:
-    """Under which name a program is kept, whatever a request calls it: no folder, nothing that no
-    file may bear.
+def safe_file_name(name: str) -> str:
+    """Return the file name for a program, whatever a request calls it: no folder, no forbidden
+    character.
     """
     clean = "".join(c if c.isprintable() else "_" for c in name.replace("\\", "/").split("/")[-1])
     return clean.encode()[-NAME_BYTES:].decode(errors="ignore").lstrip(".") or "program"
 
 
-def examples(module: ModuleType) -> int:
+def example_count(module: ModuleType) -> int:
     count = module.examples()
     if not isinstance(count, int) or count < 1:
         raise BadProgram(

@@ -1,11 +1,12 @@
-"""What a supervisor and its children say to each other: one JSON document a line, over a socket
-pair.
+"""The lines between a supervisor and its children: one JSON document each, over a socket pair.
 
-The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`;
-`SaveNow` makes it save and train on, `Drain` stop at a batch boundary and save; `GoOn` after that
-lets it train on as if nothing had been asked. A ps or worker only stands. A child that cannot say
-`Failed` any more (it crashed, or holds the global lock for ever) leaves what `faulthandler` writes:
-plain text, its last words.
+A child starts with an `Assignment`. A chief prepares, sends `Prepared`, and waits for `Begin`.
+`SaveNow` lets it save and train on; `Drain` lets it stop at a batch boundary and save;
+`ContinueTraining` after that lets it train on as if nothing had been ordered. A ps or worker only
+serves. A child that cannot send `Failed` any more (it crashed, or a thread holds the global lock
+for ever) leaves the output of `faulthandler`: plain text.
+
+The tags and field names stay: a child reads what its supervisor wrote.
 """
 
 from __future__ import annotations
@@ -13,30 +14,28 @@ from __future__ import annotations
 import msgspec
 
 from services.trainer import checkpoint_policy
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from shared.messages import JobRequested, ModelProfile, Resources, Role
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
-    """One line, either way."""
+    """One line, in either direction."""
 
 
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
-    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once
-    beforehand.
+    """The task of a child. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker
+    once beforehand.
 
-    `off_s`: for so long the whole cluster was off before: no part of a pause.
-
+    `off_s`: seconds for which the whole cluster was off before; they are not part of a pause.
     `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
-    `beside`: another generation trains meanwhile, and goes on where this one cannot be prepared.
-
+    `beside`: another generation trains meanwhile and continues if this one cannot be prepared.
     `continue_from`: the folder of a finished job, from whose last checkpoint this job begins
     (empty: from nothing).
 
     `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first
-    update, and later; `stuck_patience`: times that, how long no update may be applied. `redo_s`:
-    seconds of training that are repeated at most after a loss, where the request does not say how
-    often to save.
+    update, and later. `stuck_patience`: that many times as long may pass without an update.
+    `redo_s`: seconds of training that are repeated at most after a loss, if the request does not
+    say how often to save.
     """
 
     generation: int
@@ -63,53 +62,53 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
-    """Restore the newest checkpoint that is whole (none: begin from nothing) and train.
+    """Restore the newest complete checkpoint (without one, begin from nothing) and train.
 
     `paths`: those that the ledger names, in its order, the first with `samples` applied; newer ones
-    may lie in the job's folder (`worker/checkpoint.py`). `digests`: of those that were sealed, by path;
-    `past`: what is known of saves and failures. `applied_s`: when the last update that was reported
-    was applied, which was number `applied_step`; 0: none was.
+    may lie in the job's folder. `digests`: of sealed ones, by path. `past`: history of saves and
+    failures. `applied_s`: when update number `applied_step`, the last that was reported, was
+    applied; 0: none.
     """
 
     paths: tuple[str, ...] = ()
     digests: dict[str, str] = {}
     samples: int | None = None
-    past: Past = Past()
+    past: SaveHistory = SaveHistory()
     applied_step: int = 0
     applied_s: float = 0.0
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
-    """Stop at a batch boundary, save, and wait. `successor`: for which generation; None: for
-    good.
-    """
+    """Stop at a batch boundary, save, and wait. `successor`: the next generation; None: none."""
 
     successor: int | None = None
 
 
 class SaveNow(Line, frozen=True, kw_only=True, tag="save-now"):
-    """Save at once, and train on."""
+    """Save at once and train on."""
 
 
-class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
-    """The hand-over is off: train on from where you drained."""
+class ContinueTraining(Line, frozen=True, kw_only=True, tag="go-on"):
+    """The hand-over is cancelled: train on from the drained state."""
 
 
-class Kept(Line, frozen=True, kw_only=True, tag="kept"):
-    """The ledger names these; what is older goes. `samples`: of the first; `digests`: by path."""
+class CommittedCheckpoints(Line, frozen=True, kw_only=True, tag="kept"):
+    """The ledger names these; remove older ones. `samples`: of the first; `digests`: by path."""
 
     paths: tuple[str, ...]
     digests: dict[str, str] = {}
     samples: int | None = None
 
 
-class Room(Line, frozen=True, kw_only=True, tag="room"):
-    """What the fullest ps has left beside a second child of its size. None: no ps has a limit."""
+class MemoryHeadroom(Line, frozen=True, kw_only=True, tag="room"):
+    """The memory that the fullest ps has left beside a second child of its size. None: no ps has a
+    limit.
+    """
 
     gib: float | None = None
 
 
-class Born(Line, frozen=True, kw_only=True, tag="born"):
+class Started(Line, frozen=True, kw_only=True, tag="born"):
     pid: int
 
 
@@ -118,12 +117,11 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
-    """`stood`: why training stood still while this was written, where it need not have.
+    """A checkpoint was saved. `stood`: why training stood still while it was written, if it had to.
 
-    `pause_s`: for how long it did; `cost_s`: seconds of training that were lost in all; `ran_s`:
-    since the last one, or the beginning; `next_s`: until the next one.
-
-    `planned`: it was due, and not asked for; only such a one shows what saves cost.
+    `pause_s`: how long it stood still; `cost_s`: seconds of training lost in all; `ran_s`: since
+    the last save or the beginning; `next_s`: until the next one. `planned`: it was due and not
+    ordered; only such a save shows the cost.
     """
 
     step: int
@@ -144,7 +142,7 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
-    """Nothing was saved, and training goes on; where it was to be `final`, too: a `successor` is
+    """Nothing was saved and training continues, also if it was to be `final`: the `successor` is
     given up.
     """
 
@@ -157,7 +155,7 @@ class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
 
 
 class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
-    """A checkpoint is not whole; `instead` is tried (empty: none is left)."""
+    """A checkpoint is damaged; `instead` is tried next (empty: none is left)."""
 
     path: str
     cause: str
@@ -165,9 +163,9 @@ class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
 
 
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
-    """The first update is applied. `pause_s` by the ps' clocks; None where nothing ran before.
+    """The first update is applied. `pause_s` by the ps' clocks; None if nothing ran before.
 
-    `learning_rate`: of this generation; None where a schedule of the program gives it.
+    `learning_rate`: of this generation; None if a schedule of the program gives it.
     """
 
     step: int
@@ -197,7 +195,7 @@ class Finished(Line, frozen=True, kw_only=True, tag="finished"):
 
 
 class Failed(Line, frozen=True, kw_only=True, tag="failed"):
-    """`peer`: another task went away and this is not the program's fault; otherwise `cause` has its
+    """The child failed. `peer`: because another task went away; otherwise `cause` has the program's
     traceback.
     """
 
@@ -205,47 +203,47 @@ class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     peer: bool = False
 
 
-Order = Begin | Drain | SaveNow | GoOn | Kept | Room
-Word = Born | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
-WORDS = msgspec.json.Decoder(Word)
+Order = Begin | Drain | SaveNow | ContinueTraining | CommittedCheckpoints | MemoryHeadroom
+ChildEvent = Started | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
+EVENTS = msgspec.json.Decoder(ChildEvent)
 ORDERS = msgspec.json.Decoder(Order)
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_PEER_LOST = 75
 CAUSE_LENGTH = 20_000  # characters of a traceback that are told
-GENERATED = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
+GENERATED_FILE = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
 
 
-def past_after(before: Past, word: Saved) -> Past:
-    """Return what is known of saves after one more."""
+def history_after_save(before: SaveHistory, word: Saved) -> SaveHistory:
+    """Return the history after one more save."""
     cost_s = word.cost_s if word.planned else None
-    return checkpoint_policy.saved(before, word.ran_s, cost_s, word.drain_s + word.seconds)
+    return checkpoint_policy.record_save(before, word.ran_s, cost_s, word.drain_s + word.seconds)
 
 
-def line(item: Line) -> bytes:
+def encode_line(item: Line) -> bytes:
     return msgspec.json.encode(item) + b"\n"
 
 
-def heard(text: bytes) -> Word | None:
-    """A word of a child; None for what is none."""
+def decode_event(text: bytes) -> ChildEvent | None:
+    """Return the event of a child; None if the line is none."""
     try:
-        word: Word = WORDS.decode(text)
+        word: ChildEvent = EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return word
 
 
-def last_words(text: str, program: str) -> Failed:
-    """What `faulthandler` wrote: the program's fault where its code is on a stack, and then only
-    those stacks.
+def crash_failure(text: str, program: str) -> Failed:
+    """Return the failure in the output of `faulthandler`: the program's if its code is on a stack.
 
-    In front what happened, then a thread each, the most recent call first, with an empty line in
-    between. It writes what is not ASCII as Python escapes it.
+    The text begins with the event. A paragraph for each thread follows, the most recent call first.
+    Characters outside ASCII are escaped as Python does. If the program is at fault, only its stacks
+    are shown.
     """
     happened, _, rest = text.strip().partition("\n")
     stacks = rest.strip().split("\n\n")
-    marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED)
+    marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED_FILE)
     guilty = [stack for stack in stacks if any(mark in stack for mark in marks)]
     stuck = (
         "has let no other thread run for too long" if happened.startswith("Timeout") else "has died"

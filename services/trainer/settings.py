@@ -1,4 +1,4 @@
-"""Settings of one task: who it is, where it stands, and how long each thing may take."""
+"""Settings of one task: its identity, its place, and its timers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from shared.runtime.config import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):
-    """`WEIR_TRAINER_<FIELD>`; the launcher writes them into the pod. Every timer is one of
-    these.
-    """
+    """`WEIR_TRAINER_<FIELD>`; the launcher writes them into the pod. Every timer is one of these."""
 
     # Who this is.
     job: str

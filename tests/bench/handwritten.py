@@ -65,7 +65,7 @@ def stand(cluster: dict[str, list[str]], role: str, index: int, program: Any) ->
     from services.trainer.worker.watchdog import Watchdog
 
     if role == "worker":
-        program_data.serve(program, Watchdog(str(program.__file__), 60.0, 60.0))
+        program_data.serve_batches(program, Watchdog(str(program.__file__), 60.0, 60.0))
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=role, task_index=index).join()
 
 
@@ -94,7 +94,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)] * 2)  # type: ignore[untyped-decorator]
     def step(start: Any, stop: Any) -> Any:
-        return strategy.run(update, args=program_data.batch_of(spec, start, stop))
+        return strategy.run(update, args=program_data.traced_batch(spec, start, stop))
 
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     if number:
@@ -138,7 +138,7 @@ def main() -> None:
     from services.trainer import program as programs
 
     cluster = json.loads((Path(folder) / f"cluster-{number[0]}.json").read_text())
-    module = programs.load(Path(program), programs.digest_of(Path(program).read_bytes()))
+    module = programs.load(Path(program), programs.program_digest(Path(program).read_bytes()))
     if role == "chief":
         lead(Path(folder), int(number[0]), cluster, module)
     else:

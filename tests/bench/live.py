@@ -98,7 +98,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_rule(batch: int, workers: int) -> float:
-    return RATE * math.sqrt(batch / START) * scaling.bound(workers) / scaling.bound(1)
+    return (
+        RATE
+        * math.sqrt(batch / START)
+        * scaling.stability_bound(workers)
+        / scaling.stability_bound(1)
+    )
 
 
 async def once(policy: str | None) -> Outcome:

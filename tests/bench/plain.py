@@ -73,7 +73,7 @@ def main() -> None:
 
     folder, program, role, index = sys.argv[1:]
     cluster = json.loads((Path(folder) / "cluster.json").read_text())
-    module = programs.load(Path(program), programs.digest_of(Path(program).read_bytes()))
+    module = programs.load(Path(program), programs.program_digest(Path(program).read_bytes()))
     if role == "chief":
         lead(Path(folder), cluster, module)
     else:

@@ -135,8 +135,10 @@ def family(pod_uid: str) -> Family:
         if (seen := _seen(pid)) is not None
     ]
     supervisor = next((p.pid for p in found if p.runs("")), None)
-    nursery = {p.pid for p in found if p.runs(".nursery") and p.parent == supervisor}
-    born = [p for p in found if p.parent in nursery or p.runs(".child")]
+    fork_servers = {
+        p.pid for p in found if p.runs(".worker.fork_server") and p.parent == supervisor
+    }
+    born = [p for p in found if p.parent in fork_servers or p.runs(".worker.child")]
     return Family(supervisor, tuple(sorted(born, key=lambda p: p.born_s)))
 
 

@@ -1,7 +1,7 @@
-"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked of one
-nursery.
+"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked by one fork
+server.
 
-cradle = Cradle(nursery, tmp_path)
+cradle = Cradle(fork_server, tmp_path)
 failed = await cradle.fails(program_text)
 
 Nothing but the bus and the supervisors is left out, so a program lives a whole short life within a
@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.trainer.pod.children import Child, Nursery
-from services.trainer.program import digest_of
+from services.trainer.pod.children import Child, ForkServer
+from services.trainer.program import program_digest
 from services.trainer.protocol import (
     Assignment,
     Begin,
+    ChildEvent,
+    CommittedCheckpoints,
     Failed,
-    Kept,
     Prepared,
     Resumed,
     Saved,
     SaveNow,
-    Word,
 )
 from shared.messages import Program, Resources, Role
 from shared.runtime.process import free_port
@@ -72,15 +72,19 @@ class Cradle:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         folder: Path,
         asked: Mapping[str, Any] | None = None,
         workers: int = 1,
         **assigned: Any,
     ) -> None:
-        self.nursery, self.folder, self.assigned = nursery, folder, {"first": True, **assigned}
+        self.fork_server, self.folder, self.assigned = (
+            fork_server,
+            folder,
+            {"first": True, **assigned},
+        )
         self.asked, self.tasks = asked or {}, [*ROLES, *["worker"] * (workers - 1)]
-        self.said: dict[Role, list[Word]] = {role: [] for role in ROLES}
+        self.said: dict[Role, list[ChildEvent]] = {role: [] for role in ROLES}
         self.ended: dict[Role, asyncio.Event] = {role: asyncio.Event() for role in ROLES}
         self.children: dict[Role, list[Child]] = {role: [] for role in ROLES}
         self.begun = self.saves_early = False
@@ -135,7 +139,7 @@ class Cradle:
     async def _bear(
         self, role: Role, index: int, program: Path, cluster: dict[str, list[str]]
     ) -> None:
-        named = Program(name=program.name, digest=digest_of(program.read_bytes()))
+        named = Program(name=program.name, digest=program_digest(program.read_bytes()))
         assignment = Assignment(
             generation=1,
             role=role,
@@ -150,23 +154,23 @@ class Cradle:
             **self.assigned,
         )
         hear, end = self._hearing(role)
-        child = Child(assignment, self.nursery, hear, end)
+        child = Child(assignment, self.fork_server, hear, end)
         self.children[role].append(child)
         await child.listen()
 
     def _hearing(self, role: Role) -> Any:
-        async def on_word(word: Word) -> None:
+        async def on_word(word: ChildEvent) -> None:
             self.said[role].append(word)
             (chief,) = self.children["chief"] or (None,)
             if role != "chief" or chief is None:
                 return
             if isinstance(word, Saved):
-                chief.tell(Kept(paths=tuple(saved.path for saved in self.saved())))
+                chief.send(CommittedCheckpoints(paths=tuple(saved.path for saved in self.saved())))
             if isinstance(word, Resumed) and self.saves_early:
-                chief.tell(SaveNow())
+                chief.send(SaveNow())
             if isinstance(word, Prepared):
                 self.begun = True
-                self._each(lambda child: child.tell(Begin()))
+                self._each(lambda child: child.send(Begin()))
 
         async def on_end() -> None:
             self.ended[role].set()

@@ -202,12 +202,12 @@ class Fleet:
 
     def kill_newest_child(self, name: str) -> None:
         """Of a pod that stays: the process of the generation that is being prepared."""
-        nursery = next(
+        fork_server = next(
             p
             for p in psutil.Process(self.pods[name].pid).children()
-            if "nursery" in " ".join(p.cmdline())
+            if "fork_server" in " ".join(p.cmdline())
         )
-        max(nursery.children(), key=lambda p: p.create_time()).kill()
+        max(fork_server.children(), key=lambda p: p.create_time()).kill()
 
     async def left(self, name: str) -> int:
         """The exit code of a pod that ends by itself."""

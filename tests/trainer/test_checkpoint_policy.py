@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer.checkpoint_policy import (
-    FIRST_S,
-    LEAST_S,
+    FIRST_INTERVAL_S,
+    MAX_SAVE_SHARE,
+    MEASUREMENTS,
+    MIN_INTERVAL_S,
     PRIOR_S,
     REDO_S,
-    SHARE_MOST,
-    Past,
-    between_failures,
-    chosen,
-    failed,
-    generation,
-    goes,
-    lost,
-    over,
-    repeated_s,
-    saved,
-    young,
+    SaveHistory,
+    generation_of_folder,
+    is_generation_closed,
+    is_obsolete,
+    max_repeated_s,
+    mean_time_between_failures,
+    record_failure,
+    record_save,
+    save_cost,
+    save_interval,
+    young_interval,
 )
-from services.trainer.checkpoint_policy import KEPT as KEPT_checkpoint_policy
 
 
 def waste(interval_s: float, cost_s: float, between_s: float) -> float:
@@ -41,34 +41,40 @@ def waste(interval_s: float, cost_s: float, between_s: float) -> float:
 def test_no_other_interval_loses_less_to_saves_and_failures_together(
     cost_s: float, m: float, other: float
 ) -> None:
-    best = young(cost_s, m)
+    best = young_interval(cost_s, m)
     assert waste(best, cost_s, m) <= waste(best * other, cost_s, m) * (1 + 1e-9)
 
 
 def test_until_a_save_is_measured_it_is_the_first() -> None:
-    assert chosen(Past()) == FIRST_S
+    assert save_interval(SaveHistory()) == FIRST_INTERVAL_S
 
 
 def test_a_dear_save_is_made_seldom_and_a_cheap_one_often() -> None:
-    assert chosen(Past(cost_s=0.1)) == pytest.approx(sqrt(2 * 0.1 * PRIOR_S))
-    assert chosen(Past(cost_s=0.4)) == pytest.approx(2 * chosen(Past(cost_s=0.1)))
+    assert save_interval(SaveHistory(cost_s=0.1)) == pytest.approx(sqrt(2 * 0.1 * PRIOR_S))
+    assert save_interval(SaveHistory(cost_s=0.4)) == pytest.approx(
+        2 * save_interval(SaveHistory(cost_s=0.1))
+    )
 
 
 def test_who_fails_often_saves_often_and_who_runs_long_saves_seldom() -> None:
-    calm = Past(cost_s=0.1)
-    assert chosen(failed(failed(calm))) < chosen(calm) < chosen(saved(calm, 7200.0, 0.1))
+    calm = SaveHistory(cost_s=0.1)
+    assert (
+        save_interval(record_failure(record_failure(calm)))
+        < save_interval(calm)
+        < save_interval(record_save(calm, 7200.0, 0.1))
+    )
 
 
 def test_one_failure_an_hour_is_the_guess_that_what_happens_is_weighed_against() -> None:
-    assert between_failures(Past()) == PRIOR_S
-    assert between_failures(Past(ran_s=PRIOR_S, failures=1)) == PRIOR_S
-    assert between_failures(Past(ran_s=99 * PRIOR_S, failures=9)) == 10 * PRIOR_S
+    assert mean_time_between_failures(SaveHistory()) == PRIOR_S
+    assert mean_time_between_failures(SaveHistory(ran_s=PRIOR_S, failures=1)) == PRIOR_S
+    assert mean_time_between_failures(SaveHistory(ran_s=99 * PRIOR_S, failures=9)) == 10 * PRIOR_S
 
 
 @given(st.floats(0, 1e6), st.integers(0, 1000), st.floats(0, 1e5))
 def test_it_stays_within_its_bounds(ran_s: float, failures: int, cost_s: float) -> None:
-    past = Past(ran_s=ran_s, failures=failures, cost_s=cost_s)
-    assert LEAST_S <= chosen(past) <= max(REDO_S, cost_s * (1 / SHARE_MOST - 1))
+    past = SaveHistory(ran_s=ran_s, failures=failures, cost_s=cost_s)
+    assert MIN_INTERVAL_S <= save_interval(past) <= max(REDO_S, cost_s * (1 / MAX_SAVE_SHARE - 1))
 
 
 SECOND = st.floats(0.001, 100)
@@ -78,52 +84,52 @@ SECOND = st.floats(0.001, 100)
 def test_no_more_is_repeated_than_is_allowed_unless_saving_would_take_a_tenth_of_the_time(
     saves: list[tuple[float, float]], redo_s: float
 ) -> None:
-    past = Past()
+    past = SaveHistory()
     for cost_s, took_s in saves:
-        past = saved(past, 30.0, cost_s, took_s)
-    interval_s, cost_s = chosen(past, redo_s), past.cost_s or 0.0
+        past = record_save(past, 30.0, cost_s, took_s)
+    interval_s, cost_s = save_interval(past, redo_s), past.cost_s or 0.0
 
-    if interval_s > LEAST_S and repeated_s(past, interval_s) > redo_s + 1e-6:
-        assert cost_s / (cost_s + interval_s) >= SHARE_MOST - 1e-9
+    if interval_s > MIN_INTERVAL_S and max_repeated_s(past, interval_s) > redo_s + 1e-6:
+        assert cost_s / (cost_s + interval_s) >= MAX_SAVE_SHARE - 1e-9
 
 
 def test_one_slow_save_does_not_stretch_the_interval() -> None:
     """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next
     one.
     """
-    past = Past()
+    past = SaveHistory()
     for _ in range(3):
-        past = saved(past, 27.0, 0.1, 0.3)
-    before_s = chosen(past, 600.0)
-    past = saved(past, 27.0, 4.0, 4.2)
+        past = record_save(past, 27.0, 0.1, 0.3)
+    before_s = save_interval(past, 600.0)
+    past = record_save(past, 27.0, 4.0, 4.2)
 
-    assert chosen(past, 600.0) <= before_s * 1.05
-    assert repeated_s(past, chosen(past)) <= REDO_S
+    assert save_interval(past, 600.0) <= before_s * 1.05
+    assert max_repeated_s(past, save_interval(past)) <= REDO_S
 
 
 def test_saves_that_stay_slow_count() -> None:
-    past = saved(Past(), 27.0, 0.1, 0.3)
-    for _ in range(KEPT_checkpoint_policy):
-        past = saved(past, 27.0, 4.0, 4.2)
-    assert past.cost_s == 4.0 and chosen(past, 600.0) > 150.0
+    past = record_save(SaveHistory(), 27.0, 0.1, 0.3)
+    for _ in range(MEASUREMENTS):
+        past = record_save(past, 27.0, 4.0, 4.2)
+    assert past.cost_s == 4.0 and save_interval(past, 600.0) > 150.0
 
 
 def test_a_save_that_was_not_due_shows_nothing() -> None:
-    past = saved(saved(Past(), 60.0, 4.0, 5.0), 60.0, 2.0, 3.0)
-    assert past == Past(ran_s=120.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
-    assert saved(past, 30.0, None, 9.0) == Past(
+    past = record_save(record_save(SaveHistory(), 60.0, 4.0, 5.0), 60.0, 2.0, 3.0)
+    assert past == SaveHistory(ran_s=120.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
+    assert record_save(past, 30.0, None, 9.0) == SaveHistory(
         ran_s=150.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0)
     )
 
 
 def test_the_one_number_that_an_older_version_kept_counts_as_a_measurement() -> None:
-    assert saved(Past(cost_s=0.5), 30.0, 9.0, 9.0).cost_s == 0.5
+    assert record_save(SaveHistory(cost_s=0.5), 30.0, 9.0, 9.0).cost_s == 0.5
 
 
 def test_a_save_beside_training_costs_its_pause_and_what_it_slowed() -> None:
-    assert lost(0.1, 2.0, did=150, speed=100) == pytest.approx(0.1 + 0.5)
-    assert lost(0.1, 2.0, did=250, speed=100) == pytest.approx(0.1), "it never earns time"
-    assert lost(0.1, 2.0, did=0, speed=0.0) == pytest.approx(2.1), (
+    assert save_cost(0.1, 2.0, did=150, speed=100) == pytest.approx(0.1 + 0.5)
+    assert save_cost(0.1, 2.0, did=250, speed=100) == pytest.approx(0.1), "it never earns time"
+    assert save_cost(0.1, 2.0, did=0, speed=0.0) == pytest.approx(2.1), (
         "what is not known is not assumed"
     )
 
@@ -135,18 +141,18 @@ KEPT = ("/c/gen-2/ckpt-30", "/c/gen-1/ckpt-20")
     "name", ["ckpt-10.index", "ckpt-10.data-00000-of-00002", "ckpt-10_temp", "ckpt-10.index.tmp7"]
 )
 def test_what_the_ledger_names_no_more_goes_with_every_part(name: str) -> None:
-    assert goes(1, name, KEPT)
+    assert is_obsolete(1, name, KEPT)
 
 
 @pytest.mark.parametrize(
     ("number", "name"), [(1, "ckpt-20.index"), (2, "ckpt-30.data-00000-of-00001")]
 )
 def test_what_the_ledger_names_stays(number: int, name: str) -> None:
-    assert not goes(number, name, KEPT)
+    assert not is_obsolete(number, name, KEPT)
 
 
 def test_a_step_whose_number_begins_like_another_is_not_mistaken_for_it() -> None:
-    assert goes(2, "ckpt-3.index", KEPT) and not goes(2, "ckpt-30.index", KEPT)
+    assert is_obsolete(2, "ckpt-3.index", KEPT) and not is_obsolete(2, "ckpt-30.index", KEPT)
 
 
 @pytest.mark.parametrize(
@@ -155,30 +161,30 @@ def test_a_step_whose_number_begins_like_another_is_not_mistaken_for_it() -> Non
 def test_what_is_later_than_all_that_is_named_may_be_under_way_and_stays(
     number: int, name: str
 ) -> None:
-    assert not goes(number, name, KEPT)
+    assert not is_obsolete(number, name, KEPT)
 
 
 def test_a_half_written_one_that_was_given_up_goes_once_a_later_one_is_named() -> None:
-    assert goes(2, "ckpt-25_temp", KEPT)
+    assert is_obsolete(2, "ckpt-25_temp", KEPT)
 
 
 @pytest.mark.parametrize(
     "name", ["export.keras", "ckpt-x.index", "rehearsal.index", "my-ckpt-10.index"]
 )
 def test_what_is_not_weirs_stays(name: str) -> None:
-    assert not goes(1, name, KEPT)
+    assert not is_obsolete(1, name, KEPT)
 
 
 def test_where_nothing_is_named_nothing_goes() -> None:
-    assert not goes(1, "ckpt-10.index", ()) and not over(1, ())
+    assert not is_obsolete(1, "ckpt-10.index", ()) and not is_generation_closed(1, ())
 
 
 def test_only_folders_of_generations_before_that_of_the_newest_are_over() -> None:
-    assert [over(number, KEPT) for number in (1, 2, 3)] == [True, False, False]
+    assert [is_generation_closed(number, KEPT) for number in (1, 2, 3)] == [True, False, False]
 
 
 def test_only_a_generations_folder_is_one() -> None:
-    assert [generation(name) for name in ("gen-12", "gen-x", "gen-1.old", "notes")] == [
+    assert [generation_of_folder(name) for name in ("gen-12", "gen-x", "gen-1.old", "notes")] == [
         12,
         None,
         None,

@@ -15,15 +15,15 @@ ROOT = Path(__file__).parents[2]
 SECRET = "the secret, in\ntwo lines"
 KEEPER = """
 import os, sys
-from services.trainer import credential_isolation as sealed
-text = sealed.taken(os.environ)
+from services.trainer import credential_isolation
+text = credential_isolation.take_credential(os.environ)
 print(repr(text), sorted(n for n in os.environ if n.startswith("WEIR_NATS")), os.getpid(), flush=True)
 sys.stdin.readline()
 """
 PRYING = """
 import sys
-from services.trainer import credential_isolation as sealed
-sealed.blindfold()
+from services.trainer import credential_isolation
+credential_isolation.drop_ptrace()
 try:
     open(f"/proc/{sys.argv[1]}/mem", "rb")
     print("its memory is open")
@@ -71,7 +71,7 @@ def test_a_sibling_of_the_same_user_cannot_look_into_it_even_as_root() -> None:
 @linux
 def test_the_privilege_does_not_come_back_with_another_program() -> None:
     code = "import os; from services.trainer import credential_isolation; "
-    code += f"credential_isolation.blindfold(); os.execv('/bin/cat', {STATUS})"
+    code += f"credential_isolation.drop_ptrace(); os.execv('/bin/cat', {STATUS})"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout
@@ -92,4 +92,6 @@ STATUS = ["cat", "/proc/self/status"]
 def test_where_there_is_none_nothing_happens() -> None:
     environ = {"WEIR_NATS_URL": "nats://here"}
 
-    assert credential_isolation.taken(environ) == "" and environ == {"WEIR_NATS_URL": "nats://here"}
+    assert credential_isolation.take_credential(environ) == "" and environ == {
+        "WEIR_NATS_URL": "nats://here"
+    }

@@ -26,11 +26,11 @@ def written(folder: Path, text: str) -> Path:
 
 
 def load(path: Path) -> ModuleType:
-    return program.load(path, program.digest_of(path.read_bytes()))
+    return program.load(path, program.program_digest(path.read_bytes()))
 
 
 def test_a_program_with_all_five_functions_is_loaded(tmp_path: Path) -> None:
-    assert program.examples(load(written(tmp_path, WHOLE))) == 5
+    assert program.example_count(load(written(tmp_path, WHOLE))) == 5
 
 
 def test_every_missing_function_is_named_at_once(tmp_path: Path) -> None:
@@ -59,21 +59,21 @@ def test_a_number_of_examples_that_is_none_is_shown(tmp_path: Path, count: str) 
     module = load(written(tmp_path, f"{WHOLE}\ndef examples(): return {count}"))
 
     with pytest.raises(BadProgram, match="a whole number of at least 1"):
-        program.examples(module)
+        program.example_count(module)
 
 
 def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
     module = load(written(tmp_path, f"{WHOLE}\n\ndef examples(): return 0"))
 
     with pytest.raises(BadProgram) as caught:
-        program.examples(module)
+        program.example_count(module)
 
     assert caught.value.line == len(program.REQUIRED) + 2
 
 
 def test_a_program_that_was_changed_after_it_was_fetched_is_not_run(tmp_path: Path) -> None:
     path, ran = written(tmp_path, WHOLE), tmp_path / "ran"
-    digest = program.digest_of(path.read_bytes())
+    digest = program.program_digest(path.read_bytes())
     written(tmp_path, f"{WHOLE}\nopen({str(ran)!r}, 'w')")
 
     with pytest.raises(BadProgram, match=r"^net\.py is not what was asked for"):
@@ -97,7 +97,10 @@ def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_looking_at_a_program_needs_no_tensorflow() -> None:
-    code = "import sys; from services.trainer import program; from services.trainer.pod import service; sys.exit('tensorflow' in sys.modules)"
+    imports = (
+        "import sys; from services.trainer import program; from services.trainer.pod import service"
+    )
+    code = f"{imports}; sys.exit('tensorflow' in sys.modules)"
 
     assert (
         subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
@@ -119,13 +122,13 @@ def test_looking_at_a_program_needs_no_tensorflow() -> None:
 def test_a_program_is_kept_under_its_own_name_as_far_as_a_file_can_bear_it(
     asked: str, kept: str
 ) -> None:
-    assert program.file_name(asked) == kept
+    assert program.safe_file_name(asked) == kept
 
 
 @given(st.text(min_size=1, max_size=200))
 def test_whatever_a_program_is_called_there_is_a_file_for_it(asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / program.file_name(asked)
+        path = Path(folder) / program.safe_file_name(asked)
         path.write_bytes(b"")
 
         assert [path] == list(Path(folder).iterdir())

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from services.trainer import protocol
 from services.trainer.protocol import (
-    Born,
     Failed,
     Finished,
     Prepared,
     Progress,
     Resumed,
     Saved,
-    heard,
-    last_words,
-    line,
+    Started,
+    crash_failure,
+    decode_event,
+    encode_line,
 )
 
 WORDS: list[Any] = [
-    Born(pid=7),
+    Started(pid=7),
     Prepared(seconds=1.5),
     Saved(step=3, samples=48, path="/c/ckpt-3", seconds=0.2, final=True),
     Resumed(step=4, samples=64, pause_s=None, restore_s=0.1, first_step_s=0.2),
@@ -50,31 +50,33 @@ NAMES = st.sampled_from(
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word).__name__)
 def test_a_word_comes_through_in_one_line(word: Any) -> None:
-    assert heard(line(word)) == word and line(word).count(b"\n") == 1
+    assert decode_event(encode_line(word)) == word and encode_line(word).count(b"\n") == 1
 
 
 def test_a_loss_that_is_no_number_comes_through_as_none() -> None:
     word = msgspec.structs.replace(WORDS[4], loss=float("nan"))
 
-    assert heard(line(word)) == WORDS[4]
+    assert decode_event(encode_line(word)) == WORDS[4]
 
 
 @given(st.binary())
 def test_no_bytes_at_all_upset_the_supervisor(text: bytes) -> None:
-    assert heard(text) is None or line(heard(text)) is not None  # type: ignore[arg-type]
+    assert decode_event(text) is None or encode_line(decode_event(text)) is not None  # type: ignore[arg-type]
 
 
 @given(TAGS, st.dictionaries(NAMES, JSON))
 def test_no_document_that_looks_like_a_word_upsets_the_supervisor(
     tag: str, fields: dict[str, Any]
 ) -> None:
-    word = heard(msgspec.json.encode({"line": tag, **fields}))
+    word = decode_event(msgspec.json.encode({"line": tag, **fields}))
 
     assert word is None or word.__struct_config__.tag == tag
 
 
 @given(st.text(), st.text(min_size=1))
 def test_whatever_the_last_words_are_they_are_told(text: str, program: str) -> None:
-    failed = last_words(text, program)
+    failed = crash_failure(text, program)
 
-    assert len(failed.cause) <= protocol.CAUSE_LENGTH and heard(line(failed)) is not None
+    assert (
+        len(failed.cause) <= protocol.CAUSE_LENGTH and decode_event(encode_line(failed)) is not None
+    )

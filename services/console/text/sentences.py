@@ -170,8 +170,8 @@ def _decided(m: AllocationDecided) -> str:
 def _rate(m: AllocationDecided) -> str:
     """Where it becomes another than the program's, and by which rules."""
     asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
-    by_batch = scaling.of_batch(asked.learning_rate, m.batch, asked.batch.start)
-    by_workers = scaling.of_workers(asked.rate_with_workers, workers, asked.workers.start)
+    by_batch = scaling.rate_for_batch(asked.learning_rate, m.batch, asked.batch.start)
+    by_workers = scaling.rate_for_workers(asked.rate_with_workers, workers, asked.workers.start)
     parts = (
         (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
         (

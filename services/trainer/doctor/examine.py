@@ -1,14 +1,10 @@
-"""A program is tried in this process, by the functions that a job's tasks try it with. For `weir
-doctor`. Edge.
+"""Try a program in this process, with the functions that a job's tasks use. For `weir doctor`.
 
-    python -m services.trainer.doctor.examine FD ASKED
+    python -m services.trainer.doctor.examine FD REQUEST
 
-Its import, its examples, its model on parameter servers, two updates, its evaluation: chief, ps and
-a worker stand in this one process, which tells over FD what it sees (`examined.py`). It ends with
-its reader.
-
-What `examine.py` looks at: examples, variables, the traced step. Edge, as it knows
-TensorFlow.
+It tries the import, the examples, the model on parameter servers, two updates and the evaluation.
+Chief, ps and worker run in this one process, which reports over FD (`observations.py`) and ends
+with its reader.
 """
 
 from __future__ import annotations
@@ -27,15 +23,15 @@ import msgspec
 import psutil
 
 from services.trainer.doctor.observations import (
-    Asked,
-    Examined,
-    Held,
+    ExamineRequest,
+    Observations,
     Shape,
+    VariableInfo,
     first_starts,
     is_ordered,
-    looked_at,
-    reads_at_once,
-    starts,
+    read_size,
+    sample_starts,
+    sampled_examples,
 )
 from services.trainer.protocol import Failed
 from services.trainer.worker import failure_cause
@@ -44,48 +40,46 @@ from shared.runtime import process
 
 GIB = 1 << 30
 PAIR, MOST = 5, 1024  # examples of which it is seen whether the loss compares each with each
-READS = 3  # of a batch, of which the fastest counts: other processes want the cores, too
+TIMED_READS = 3  # of a batch, of which the fastest counts: other processes want the cores, too
 
 
 class Examiner:
-    """Tries one program, and tells after each step what is known by then."""
+    """Tries one program and reports the observations after each step."""
 
-    def __init__(self, asked: Asked, handle: int) -> None:
+    def __init__(self, asked: ExamineRequest, handle: int) -> None:
         self.asked = asked
         self._handle = handle
-        self.seen = Examined()
+        self.seen = Observations()
         self.dog = Watchdog(asked.program, asked.limit_s, asked.limit_s)
 
-    def tell(self, **more: Any) -> None:
+    def report(self, **more: Any) -> None:
         self.seen = msgspec.structs.replace(self.seen, **more)
         os.write(self._handle, msgspec.json.encode(self.seen) + b"\n")
 
     def run(self) -> None:
-        """All steps; what breaks one is told in its author's words, and is the last thing that is
-        told.
-        """
-        self.dog.start(self._handle, self._stuck)
+        """Run all steps. A failure is described for the program's author and is the last report."""
+        self.dog.start(self._handle, self._report_stuck)
         try:
-            self._steps()
+            self._run_steps()
         except BaseException as error:
-            self.tell(failed=failure_cause.told(error, self.asked.program))
+            self.report(failed=failure_cause.describe_failure(error, self.asked.program))
         else:
-            self.tell(done=True)
+            self.report(done=True)
 
-    def _stuck(self, failed: Failed) -> None:
-        self.tell(failed=failed.cause)
+    def _report_stuck(self, failed: Failed) -> None:
+        self.report(failed=failed.cause)
         os._exit(1)
 
-    def _steps(self) -> None:
-        module = self._load()
-        self._sample(module)
+    def _run_steps(self) -> None:
+        module = self._load_program()
+        self._sample_examples(module)
         if self.asked.ps:
-            self._train(module)
-            self._evaluate(module)
+            self._try_updates(module)
+            self._try_evaluation(module)
 
     # ------------------------------------------------------------ import and examples
 
-    def _load(self) -> ModuleType:
+    def _load_program(self) -> ModuleType:
         import tensorflow as tf
 
         from services.trainer import program
@@ -94,49 +88,55 @@ class Examiner:
             tf.keras,
             tf.distribute.ParameterServerStrategy,
         )  # loaded late by TensorFlow, and not by the program
-        before = resident()
+        before = resident_bytes()
         began = time.monotonic()
         path = Path(self.asked.program)
-        with self.dog.limited("its import"):
-            module = program.load(path, program.digest_of(path.read_bytes()))
-        self.tell(
+        with self.dog.limit("its import"):
+            module = program.load(path, program.program_digest(path.read_bytes()))
+        self.report(
             loaded_s=time.monotonic() - began,
-            loaded_gib=max(resident() - before, 0) / GIB,
+            loaded_gib=max(resident_bytes() - before, 0) / GIB,
         )
-        with self.dog.limited("examples()"):
-            self.tell(examples=program.examples(module))
+        with self.dog.limit("examples()"):
+            self.report(examples=program.example_count(module))
         return module
 
-    def _sample(self, module: ModuleType) -> None:
+    def _sample_examples(self, module: ModuleType) -> None:
         count = self.seen.examples or 0
-        size = reads_at_once(self.asked, count)
+        size = read_size(self.asked, count)
         together = dict[int, str]()
         alone = dict[int, str]()
         infinite = list[int]()
-        for start in starts(count, size):
-            batch, chosen = self._read(module, start, start + size), looked_at(start, size)
-            together |= {number: digest(batch, number - start) for number in chosen}
-            infinite += [number for number in chosen if not finite(batch, number - start)]
+        for start in sample_starts(count, size):
+            batch, chosen = (
+                self._read_batch(module, start, start + size),
+                sampled_examples(start, size),
+            )
+            together |= {number: example_digest(batch, number - start) for number in chosen}
+            infinite += [
+                number for number in chosen if not is_finite_example(batch, number - start)
+            ]
         for number in reversed(sorted(together)):
-            alone[number] = digest(self._read(module, number, number + 1), 0)
-        read_s = min(self._seconds_to_read(module, size) for _ in range(READS))
-        self.tell(
+            alone[number] = example_digest(self._read_batch(module, number, number + 1), 0)
+        read_s = min(self._seconds_to_read(module, size) for _ in range(TIMED_READS))
+        self.report(
             together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s
         )
         if self.asked.ps:
-            self.tell(ordered=self._has_order(module, first_starts(count, size), size))
-            self.tell(
-                ordered=self.seen.ordered or self._has_order(module, starts(count, size), size)
+            self.report(ordered=self._labels_are_ordered(module, first_starts(count, size), size))
+            self.report(
+                ordered=self.seen.ordered
+                or self._labels_are_ordered(module, sample_starts(count, size), size)
             )
 
-    def _has_order(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
-        """Whether the labels of the batches that begin there come in an order."""
+    def _labels_are_ordered(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
+        """Return whether the labels of the batches that begin there come in an order."""
         from services.trainer.worker import program_data
 
         found: list[float] = []
         for start in where:
-            with self.dog.limited(f"dataset({start}, {start + size})"):
-                _, labels = program_data.first(module, start, start + size)
+            with self.dog.limit(f"dataset({start}, {start + size})"):
+                _, labels = program_data.program_batch(module, start, start + size)
             chosen = class_labels(labels)
             if chosen is None:
                 return False
@@ -145,93 +145,101 @@ class Examiner:
 
     def _seconds_to_read(self, module: ModuleType, size: int) -> float:
         began = time.monotonic()
-        self._read(module, 0, size)
+        self._read_batch(module, 0, size)
         return time.monotonic() - began
 
-    def _read(self, module: ModuleType, start: int, stop: int) -> list[Any]:
+    def _read_batch(self, module: ModuleType, start: int, stop: int) -> list[Any]:
         from services.trainer.worker import program_data
 
-        with self.dog.limited(f"dataset({start}, {stop})"):
-            return program_data.read(module, start, stop)
+        with self.dog.limit(f"dataset({start}, {stop})"):
+            return program_data.read_batch(module, start, stop)
 
     # ------------------------------------------------------------ model and updates
 
-    def _train(self, module: ModuleType) -> None:
+    def _try_updates(self, module: ModuleType) -> None:
         from services.trainer.worker import optimizers, program_data, scaling, training_step
 
-        strategy, coordinator, self.standing = _cluster(self.asked.ps)
-        program_data.serve(module, self.dog)
-        vars(module)["model"] = named_anew(module.model)
-        with self.dog.limited("model() or optimizer()"):
-            built = training_step.build(module, strategy, self.asked.ps)
-        slots = sum(bytes_of(variable) for variable in built.optimizer.variables)
+        strategy, coordinator, self.standing = _start_cluster(self.asked.ps)
+        program_data.serve_batches(module, self.dog)
+        vars(module)["model"] = with_fresh_layer_names(module.model)
+        with self.dog.limit("model() or optimizer()"):
+            built = training_step.build_model(module, strategy, self.asked.ps)
+        slots = sum(variable_bytes(variable) for variable in built.optimizer.variables)
         scheduled = None in optimizers.program_rates(built.optimizer)
-        self.tell(variables=tuple(held(built.model)), slots=slots, scheduled=scheduled)
-        self._compare(module, built.model)
-        unlearnt = noting_unlearnt(built.optimizer)
-        with self.dog.limited(
+        self.report(
+            variables=tuple(describe_variables(built.model)), slots=slots, scheduled=scheduled
+        )
+        self._check_loss_shapes(module, built.model)
+        unlearnt = record_missing_gradients(built.optimizer)
+        with self.dog.limit(
             "dataset(0, 1), or a step through the model and loss(), while it is traced,"
         ):
             batches = optimizers.accumulated_batches(built.optimizer)
-            several = scaling.has_several(batches, self.asked.batch, self.asked.device_batch_max)
-            traced = training_step.traced(module, strategy, built, several).get_concrete_function()
-        whole = read_whole(traced, built.model)
-        self.tell(variables=tuple(held(built.model, unlearnt, whole)))
-        with self.dog.limited("a step through the model and loss()"):
-            self._update(coordinator, traced, built.model)
+            several = scaling.has_several_passes(
+                batches, self.asked.batch, self.asked.device_batch_max
+            )
+            traced = training_step.trace_step(
+                module, strategy, built, several
+            ).get_concrete_function()
+        whole = variables_read_whole(traced, built.model)
+        self.report(variables=tuple(describe_variables(built.model, unlearnt, whole)))
+        with self.dog.limit("a step through the model and loss()"):
+            self._time_update(coordinator, traced, built.model)
 
-    def _compare(self, module: ModuleType, model: Any) -> None:
-        """With a batch as the job has it; of a very large one with a part, for the square of it may
-        be made.
+    def _check_loss_shapes(self, module: ModuleType, model: Any) -> None:
+        """Compare the loss of a batch with its examples' losses. A very large batch is cut, because
+        its square may be computed.
         """
-        size = min(reads_at_once(self.asked, self.seen.examples or 0), MOST)
+        size = min(read_size(self.asked, self.seen.examples or 0), MOST)
         if size < PAIR:
             return
-        with self.dog.limited("model or loss()"):
-            labels, outputs = answered(module, model, size)
-            both = map(shapes, (labels, outputs))
-            self.tell(
+        with self.dog.limit("model or loss()"):
+            labels, outputs = labels_and_outputs(module, model, size)
+            both = map(tensor_shapes, (labels, outputs))
+            self.report(
                 **dict(zip(("labels", "outputs"), both, strict=True)),
-                span=span(outputs),
+                span=output_range(outputs),
             )
-            self.tell(lossy=compared(module.loss, labels, outputs, size))
-            self.tell(mixed=mixed(module.loss, labels, outputs))
+            self.report(lossy=pairwise_loss_shape(module.loss, labels, outputs, size))
+            self.report(mixed=mean_hides_broadcast(module.loss, labels, outputs))
 
-    def _update(self, coordinator: Any, traced: Any, model: Any) -> None:
-        """Two, for the first is slower."""
+    def _time_update(self, coordinator: Any, traced: Any, model: Any) -> None:
+        """Make two updates, because the first is slower."""
         from services.trainer.worker import training_step
-        from services.trainer.worker.lanes import fetched
+        from services.trainer.worker.lanes import fetch_loss
         from services.trainer.worker.scaling import split_passes
 
         size = min(self.asked.batch, self.seen.examples or 0)
-        where = training_step.arguments(split_passes([(0, size)], self.asked.device_batch_max))
-        loss = fetched(coordinator.schedule(traced, args=where))
+        where = training_step.step_arguments(split_passes([(0, size)], self.asked.device_batch_max))
+        loss = fetch_loss(coordinator.schedule(traced, args=where))
         began = time.monotonic()
-        again = fetched(coordinator.schedule(traced, args=where))
+        again = fetch_loss(coordinator.schedule(traced, args=where))
         took_s = time.monotonic() - began
-        finite = math.isfinite(loss + again) and all(map(all_finite, model.trainable_variables))
-        self.tell(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
+        finite = math.isfinite(loss + again) and all(
+            map(is_finite_variable, model.trainable_variables)
+        )
+        self.report(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
 
-    def _evaluate(self, module: ModuleType) -> None:
-        from services.trainer.program import has
+    def _try_evaluation(self, module: ModuleType) -> None:
+        from services.trainer.program import has_function
         from services.trainer.worker import program_data
 
-        program_data.tried(module, self.dog)
-        self.tell(evaluated=has(module, "evaluation"))
+        program_data.try_evaluation(module, self.dog)
+        self.report(evaluated=has_function(module, "evaluation"))
 
 
 # ---------------------------------------------------------------- the cluster in this process
 
 
-def _cluster(ps: int) -> tuple[Any, Any, Any]:
-    """A chief's strategy over so many ps and one worker, its coordinator, and what is to be kept
-    meanwhile.
+def _start_cluster(ps: int) -> tuple[Any, Any, Any]:
+    """Return the strategy over so many ps and one worker, its coordinator, and the servers to keep
+    alive.
     """
     import tensorflow as tf
 
     from services.trainer.pod.children import Ports
     from services.trainer.worker import child
-    from services.trainer.worker.chief import connect
+    from services.trainer.worker.chief import connect_cluster
 
     held = {
         role: [Ports("0,0") for _ in range(count)]
@@ -241,31 +249,31 @@ def _cluster(ps: int) -> tuple[Any, Any, Any]:
         role: [f"127.0.0.1:{each.numbers[0]}" for each in ports] for role, ports in held.items()
     }
     servers = [
-        child.serve(cluster, role, i, 2, 1)
+        child.start_server(cluster, role, i, 2, 1)
         for role in ("ps", "worker")
         for i in range(len(cluster[role]))
     ]
-    strategy = connect(cluster)
+    strategy = connect_cluster(cluster)
     return strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), (held, servers)
 
 
 def main() -> None:
     process.die_with_parent()
-    Examiner(msgspec.json.decode(sys.argv[2], type=Asked), int(sys.argv[1])).run()
+    Examiner(msgspec.json.decode(sys.argv[2], type=ExamineRequest), int(sys.argv[1])).run()
     sys.stdout.flush()
     os._exit(0)  # TensorFlow's servers know no other end
 
 
-FEW = 5  # examples
+FEW_EXAMPLES = 5  # examples
 ALIKE, APART = 1e-4, 1e-2  # shares of a loss: so near is the same, and further than so much another
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def digest(batch: Iterable[Any], row: int) -> str:
-    """Of one example: types, shapes and bytes of all its parts."""
+def example_digest(batch: Iterable[Any], row: int) -> str:
+    """Return the digest of one example: types, shapes and bytes of all its parts."""
     found = hashlib.sha256()
     for part in batch:
         value = part[row]
@@ -274,15 +282,15 @@ def digest(batch: Iterable[Any], row: int) -> str:
     return found.hexdigest()[:16]
 
 
-def finite(batch: Iterable[Any], row: int) -> bool:
+def is_finite_example(batch: Iterable[Any], row: int) -> bool:
     import numpy as np
 
     return all(np.isfinite(part[row]).all() for part in batch if part.dtype.kind == "f")
 
 
 def class_labels(labels: Any) -> list[float] | None:
-    """A number for each example of a batch: its label, or the place of the one in a one-hot label;
-    None if it has more than that.
+    """Return a number for each example: its label, or the class of a one-hot label; None for other
+    labels.
     """
     import numpy as np
     import tensorflow as tf
@@ -299,27 +307,29 @@ def class_labels(labels: Any) -> list[float] | None:
     return [float(place) for place in np.argmax(values, axis=1)] if one_hot else None
 
 
-def bytes_of(variable: Any) -> int:
+def variable_bytes(variable: Any) -> int:
     import tensorflow as tf
 
     return int(math.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size or 8)
 
 
-def held(model: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()) -> Iterator[Held]:
+def describe_variables(
+    model: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()
+) -> Iterator[VariableInfo]:
     trained = {id(variable) for variable in model.trainable_variables}
     for each in model.variables:
-        yield Held(
+        yield VariableInfo(
             name=each.path,
             shape=tuple(each.shape),
-            bytes=bytes_of(each),
+            bytes=variable_bytes(each),
             learns=each.path not in set(unlearnt) if id(each) in trained else None,
             whole=each.path in set(whole),
         )
 
 
-def named_anew(maker: Callable[[], Any]) -> Callable[[], Any]:
-    """The same, but names of layers count from the beginning each time: as the program's author
-    knows them.
+def with_fresh_layer_names(maker: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the same function with layer names that start from the beginning, as the author knows
+    them.
     """
     from keras.src.utils import naming
 
@@ -330,8 +340,8 @@ def named_anew(maker: Callable[[], Any]) -> Callable[[], Any]:
     return made
 
 
-def noting_unlearnt(optimizer: Any) -> list[str]:
-    """Names of the variables whose gradient is missing when the optimizer is next given them."""
+def record_missing_gradients(optimizer: Any) -> list[str]:
+    """Return a list that receives the variables without a gradient at the optimizer's next call."""
     names: list[str] = []
     apply = optimizer.apply_gradients
 
@@ -344,22 +354,24 @@ def noting_unlearnt(optimizer: Any) -> list[str]:
     return names
 
 
-def answered(module: ModuleType, model: Any, size: int) -> tuple[Any, Any]:
-    """A batch's labels, and the model's outputs for it."""
+def labels_and_outputs(module: ModuleType, model: Any, size: int) -> tuple[Any, Any]:
+    """Return a batch's labels and the model's outputs for it."""
     from services.trainer.worker import program_data
 
-    inputs, labels = program_data.first(module, 0, size)
+    inputs, labels = program_data.program_batch(module, 0, size)
     return labels, model(inputs, training=False)
 
 
-def shapes(parts: Any) -> tuple[Shape, ...]:
+def tensor_shapes(parts: Any) -> tuple[Shape, ...]:
     import tensorflow as tf
 
     return tuple(tuple(part.shape) for part in tf.nest.flatten(parts))
 
 
-def span(outputs: Any) -> tuple[float, float] | None:
-    """The least and the most of them; None where there are several, or a number that is none."""
+def output_range(outputs: Any) -> tuple[float, float] | None:
+    """Return the least and the greatest output; None for several outputs or a value that is not
+    finite.
+    """
     import tensorflow as tf
 
     parts = tf.nest.flatten(outputs)
@@ -369,22 +381,27 @@ def span(outputs: Any) -> tuple[float, float] | None:
     return (ends[0], ends[1]) if len(parts) == 1 and all(map(math.isfinite, ends)) else None
 
 
-def compared(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: int) -> Shape:
-    """The shape of a loss that has a number for each pair of examples: a silent broadcast."""
+def pairwise_loss_shape(
+    loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: int
+) -> Shape:
+    """Return the shape of a loss that has a number for each pair of examples: a silent broadcast."""
     import tensorflow as tf
 
     found = tuple(tf.convert_to_tensor(loss(labels, outputs)).shape)
     each = (size, size)
     return (
         found
-        if found[:2] == each and all(shape[:2] != each for shape in shapes((labels, outputs)))
+        if found[:2] == each
+        and all(shape[:2] != each for shape in tensor_shapes((labels, outputs)))
         else ()
     )
 
 
-def mixed(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
-    """Whether a mean hides such a broadcast: where one of the two lacks an axis of one, the loss of
-    a batch is not the mean of its examples' losses, and with the axis it is.
+def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
+    """Return whether the loss is the mean of such a broadcast.
+
+    That is so if labels or outputs lack an axis of one, the loss of a batch is not the mean of its
+    examples' losses, and with the axis it is.
     """
     import tensorflow as tf
 
@@ -393,23 +410,23 @@ def mixed(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
         or abs(labels.shape.rank - outputs.shape.rank) != 1
     ):
         return False
-    labels, outputs = labels[:FEW], outputs[:FEW]
-    alone = [_mean(loss, labels[n : n + 1], outputs[n : n + 1]) for n in range(len(labels))]
+    labels, outputs = labels[:FEW_EXAMPLES], outputs[:FEW_EXAMPLES]
+    alone = [_mean_loss(loss, labels[n : n + 1], outputs[n : n + 1]) for n in range(len(labels))]
     wider = (
         (tf.expand_dims(labels, -1), outputs)
         if labels.shape.rank < outputs.shape.rank
         else (labels, outputs[..., None])
     )
-    whole = _mean(loss, labels, outputs)
-    mended = _mean(loss, *wider)
+    whole = _mean_loss(loss, labels, outputs)
+    mended = _mean_loss(loss, *wider)
     each = sum(alone) / len(alone)
     return math.isclose(mended, each, rel_tol=ALIKE) and not math.isclose(
         whole, each, rel_tol=APART
     )
 
 
-def _mean(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
-    """No number, where it does not take them."""
+def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
+    """Return NaN if the loss does not accept these arguments."""
     import tensorflow as tf
 
     try:
@@ -418,12 +435,12 @@ def _mean(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
         return math.nan
 
 
-def read_whole(traced: Any, model: Any) -> list[str]:
-    """Names of the variables that a step reads as a whole only to look some rows up.
+def variables_read_whole(traced: Any, model: Any) -> list[str]:
+    """Return the variables that a step reads as a whole only to look up some rows.
 
-    A variable that is read is copied to whoever reads; `tf.gather(variable, rows)` with a
-    TensorFlow variable looks the rows up on its ps. Keras 3's `Embedding` does the first (Keras
-    3.15): to TensorFlow its variable is a plain tensor.
+    A variable that is read is copied to its reader; `tf.gather(variable, rows)` with a TensorFlow
+    variable looks the rows up on its ps. Keras 3's `Embedding` does the first (Keras 3.15): to
+    TensorFlow its variable is a plain tensor.
     """
     variables = {id(variable.value.handle): variable.path for variable in model.variables}
     inside = {inner.name: variables.get(id(outer)) for outer, inner in traced.graph.captures}
@@ -436,9 +453,7 @@ def read_whole(traced: Any, model: Any) -> list[str]:
 
 
 def _feeds_a_lookup(op: Any) -> bool:
-    """Whether the first input of a `GatherV2` comes from here, perhaps through nothing but
-    copies.
-    """
+    """Return whether the first input of a `GatherV2` comes from here, directly or through copies."""
     for output in op.outputs:
         for user in output.consumers():
             if user.type == "GatherV2" and user.inputs[0].name == output.name:
@@ -448,7 +463,7 @@ def _feeds_a_lookup(op: Any) -> bool:
     return False
 
 
-def all_finite(variable: Any) -> bool:
+def is_finite_variable(variable: Any) -> bool:
     import tensorflow as tf
 
     return bool(tf.reduce_all(tf.math.is_finite(variable.value)))

@@ -1,17 +1,9 @@
-"""One thing that is told of a program.
+"""The findings of `weir doctor` about a program: from its text, and from two processes that ran it.
 
-What a trainer's process saw of a program, beside what another process saw of the same examples.
-Pure.
-
-What the text of a program gives away, before anything of it is run. Pure.
-
-Only the one file travels, and Weir makes cluster, strategy and batches; these are the traps in
-which others were caught who brought a script that had run by itself.
-
-How loss() takes labels and outputs: slips of shape, and outputs that are no probabilities. Pure.
-
-A hint is given only where the shapes themselves, or the library's own words, leave nothing else
-that could be meant.
+From the text: only the one file is uploaded, and Weir makes cluster, strategy and batches. The
+traps are those of scripts that had run by themselves. From the processes: see `observations.py`.
+For a loss that does not fit its labels and outputs, a remedy is given only if the shapes, or the
+library's own message, leave one meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from services.trainer.doctor.observations import Examined, Shape
+from services.trainer.doctor.observations import Observations, Shape
 from shared.text import format_count, format_names
 
 Weight = Literal["fine", "advice", "wrong"]
@@ -34,8 +26,8 @@ slower, or larger.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: whatever helps to find the place, a traceback say. `remedy`: what to do; empty for
-    what is fine.
+    """One finding. `more`: details such as a traceback. `remedy`: what to do; empty for a good
+    finding.
     """
 
     weight: Weight
@@ -44,36 +36,36 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     more: str = ""
 
 
-def fine(what: str) -> Finding:
+def fine_finding(what: str) -> Finding:
     return Finding(weight="fine", what=what)
 
 
-def advice(what: str, remedy: str) -> Finding:
+def advice_finding(what: str, remedy: str) -> Finding:
     return Finding(weight="advice", what=what, remedy=remedy)
 
 
-def wrong(what: str, remedy: str, more: str = "") -> Finding:
+def wrong_finding(what: str, remedy: str, more: str = "") -> Finding:
     return Finding(weight="wrong", what=what, remedy=remedy, more=more)
 
 
-def size(count: float) -> str:
-    """Bytes, in the largest unit that leaves a whole number in front: `332 kB`, `1.38 GB`."""
+def format_bytes(count: float) -> str:
+    """Return bytes in the largest unit with a whole number in front: `332 kB`, `1.38 GB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
     return f"{count:.0f} bytes"
 
 
-NAMED = 4
+MAX_NAMES = 4
 """So many examples, or variables, are told by name."""
-READ_S = 0.05
+SLOW_READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
 WHOLE_BYTES = 1e6
 """A table that is read whole and is smaller than this costs little more than the rest of a
 model.
 """
-SHUFFLED = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
-SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
+SHUFFLE_ONCE = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
+MAKE_PURE = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
 NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
 REMEDIES = (
     (NO_MODULE, "install {0} here and in the job's image"),
@@ -91,121 +83,133 @@ REMEDIES = (
         "try it with more memory, or with smaller tables: model() is built twice in this process",
     ),
 )
-MEND = "mend it: a job would end with this as its cause"
+FIX_PROGRAM = "mend it: a job would end with this as its cause"
 
 
-def of_program(
-    here: Examined, there: Examined, rows_example: str, left: Collection[str] = ()
+def program_findings(
+    here: Observations, there: Observations, rows_example: str, left: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """`here`: the process that tried all; `there`: the one that only read; `left`: modules of which
-    it has been said that they do not come along, so that failing of one is no news.
+    """Yield the findings from two processes: `here` tried everything, `there` only read examples.
+
+    `left`: modules that are already reported as not uploaded; failing to import one is not reported
+    again. `rows_example`: path of an example that looks up rows.
     """
     if here.loaded_s is not None and here.examples is not None:
-        yield fine(
+        yield fine_finding(
             f"it is imported in {here.loaded_s:.1f} s, and has {format_count(here.examples, 'example')}"
         )
     if here.read_s is not None:
-        yield from _examples(here, there)
+        yield from _example_findings(here, there)
     if here.variables is not None:
-        yield from _model(here, rows_example)
+        yield from _model_findings(here, rows_example)
     if here.update_s is not None:
-        yield from _update(here, here.update_s)
+        yield from _update_findings(here, here.update_s)
     if here.evaluated is not None:
         absent = "it has no evaluation(), so the job's end has no metrics"
-        yield fine("evaluation() and metrics() work" if here.evaluated else absent)
-    if (cause := here.failed or there.failed) and _lacks(cause) not in left:
-        yield failed(cause, here)
+        yield fine_finding("evaluation() and metrics() work" if here.evaluated else absent)
+    if (cause := here.failed or there.failed) and _missing_module(cause) not in left:
+        yield failure_finding(cause, here)
 
 
-def _lacks(cause: str) -> str:
-    """The first name of a module that was not found."""
+def _missing_module(cause: str) -> str:
+    """Return the first part of the name of a module that was not found."""
     found = re.search(NO_MODULE, cause)
     return found[1].split(".")[0] if found else ""
 
 
-def failed(cause: str, here: Examined) -> Finding:
+def failure_finding(cause: str, here: Observations) -> Finding:
     head, _, more = cause.partition("\n")
     found = ((re.search(pattern, cause), remedy) for pattern, remedy in REMEDIES)
-    remedy = next((remedy.format(*match.groups()) for match, remedy in found if match), MEND)
-    return wrong(head, mended(cause, here) or remedy, more)
+    remedy = next((remedy.format(*match.groups()) for match, remedy in found if match), FIX_PROGRAM)
+    return wrong_finding(head, loss_remedy(cause, here) or remedy, more)
 
 
 # ---------------------------------------------------------------- examples
 
 
-def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
-    moody = _differing(here.together, here.alone)
-    strange = _differing(here.together, there.together) if there.read_s is not None else []
+def _example_findings(here: Observations, there: Observations) -> Iterator[Finding]:
+    moody = _differing_examples(here.together, here.alone)
+    strange = _differing_examples(here.together, there.together) if there.read_s is not None else []
     tried = f"{len(here.together)} of {here.examples:,} tried"
     if moody:
-        what = f"example {format_names(list(map(str, moody)), NAMED)} is another one when it is read by itself ({tried})"
-        yield wrong(what, SAME)
+        what = f"example {format_names(list(map(str, moody)), MAX_NAMES)} is another one when it is read by itself ({tried})"
+        yield wrong_finding(what, MAKE_PURE)
     elif strange:
-        what = f"example {format_names(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
-        yield wrong(what, f"{SAME}, and no hash() of a text")
+        what = f"example {format_names(list(map(str, strange)), MAX_NAMES)} is another one in another process ({tried})"
+        yield wrong_finding(what, f"{MAKE_PURE}, and no hash() of a text")
     elif there.read_s is not None:
-        yield fine(
+        yield fine_finding(
             f"the same example for the same number, in a batch, alone, and in another process ({tried})"
         )
     if here.infinite:
-        where = format_names(list(map(str, here.infinite)), NAMED)
+        where = format_names(list(map(str, here.infinite)), MAX_NAMES)
         remedy = "clean the data: one such batch spoils all weights"
-        yield wrong(f"example {where} has a number that is not finite", remedy)
+        yield wrong_finding(f"example {where} has a number that is not finite", remedy)
     if here.ordered:
         what = "the labels are sorted, and nothing shuffles examples: the model forgets a class while it sees the next"
-        yield advice(what, SHUFFLED)
+        yield advice_finding(what, SHUFFLE_ONCE)
 
 
-def _differing(one: dict[int, str], other: dict[int, str]) -> list[int]:
+def _differing_examples(one: dict[int, str], other: dict[int, str]) -> list[int]:
     return sorted(number for number in one if other.get(number, one[number]) != one[number])
 
 
 # ---------------------------------------------------------------- the model, and an update of it
 
 
-def _model(here: Examined, rows_example: str) -> Iterator[Finding]:
+def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
     variables = here.variables or ()
     held = sum(v.bytes for v in variables)
     largest = max(variables, key=lambda v: v.bytes, default=None)
-    told = f", of which {largest.name} has {size(largest.bytes)}" if largest else ""
-    beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
-    yield fine(
-        f"the model has {format_count(len(variables), 'variable')} with {size(held)}{told}{beside}"
+    told = f", of which {largest.name} has {format_bytes(largest.bytes)}" if largest else ""
+    beside = f"; the optimizer keeps {format_bytes(here.slots)} beside them" if here.slots else ""
+    yield fine_finding(
+        f"the model has {format_count(len(variables), 'variable')} with {format_bytes(held)}{told}{beside}"
     )
     if idle := [v.name for v in variables if v.learns is False]:
-        what = f"{format_names(idle, NAMED)} never learns: the loss does not depend on it"
-        yield advice(what, "leave it out of model(), or use it")
+        what = f"{format_names(idle, MAX_NAMES)} never learns: the loss does not depend on it"
+        yield advice_finding(what, "leave it out of model(), or use it")
     if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
-        names = format_names([v.name for v in whole], NAMED)
-        what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
-        yield advice(
+        names = format_names([v.name for v in whole], MAX_NAMES)
+        what = (
+            f"each batch reads all of {names}, {format_bytes(sum(v.bytes for v in whole))} in all"
+        )
+        yield advice_finding(
             what,
             f"look rows up with tf.gather(table.value, ids), as the layer Rows in {rows_example} does",
         )
     if here.scheduled:
         what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"
-        yield advice(what, "give the optimizer a number, or keep batch.min and batch.max equal")
+        yield advice_finding(
+            what, "give the optimizer a number, or keep batch.min and batch.max equal"
+        )
     if here.lossy or here.mixed:
         parts = " and ".join(map(str, (*here.labels, *here.outputs)))
         what = f"loss() compares each example with each: {here.lossy or 'the mean'} of {parts}"
-        hint = slipped(here.labels, here.outputs)
-        yield wrong(what, hint or "give labels and outputs the same shape, or use keras.losses")
+        hint = shape_hint(here.labels, here.outputs)
+        yield wrong_finding(
+            what, hint or "give labels and outputs the same shape, or use keras.losses"
+        )
 
 
-def _update(here: Examined, update_s: float) -> Iterator[Finding]:
+def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
     if not here.finite:
         told = "the loss is not finite" if here.loss is None else "weights are not finite"
         remedy = "look at the data, at from_logits, and for a learning rate that is too large"
-        yield wrong(f"after two updates {told}", remedy)
+        yield wrong_finding(f"after two updates {told}", remedy)
     else:
-        yield fine(f"an update takes {update_s * 1000:.0f} ms here, at a loss of {here.loss:.4g}")
+        yield fine_finding(
+            f"an update takes {update_s * 1000:.0f} ms here, at a loss of {here.loss:.4g}"
+        )
     read_s = here.read_s or 0.0
-    if read_s > max(READ_S, update_s):
+    if read_s > max(SLOW_READ_S, update_s):
         what = f"a batch is read in {read_s * 1000:.0f} ms, longer than its update takes"
-        yield advice(what, "load data outside of dataset(), once; it is called for every batch")
+        yield advice_finding(
+            what, "load data outside of dataset(), once; it is called for every batch"
+        )
 
 
-SHIPPED = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
+IMAGE_MODULES = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
 """What Weir's own trainer image has, of what a program may want."""
 OWN_CLUSTER = {"TF_CONFIG", "ClusterCoordinator", "TFConfigClusterResolver", "ClusterSpec"}
 PARTITIONERS = {
@@ -227,38 +231,44 @@ READERS = {
 }
 
 
-def imported(tree: ast.Module) -> list[str]:
-    """The first names of the modules that it imports, without Python's own, sorted."""
-    return sorted(_lines(tree).keys() - set(sys.stdlib_module_names))
+def imported_modules(tree: ast.Module) -> list[str]:
+    """Return the top-level modules that a program imports, without the standard library, sorted."""
+    return sorted(_import_lines(tree).keys() - set(sys.stdlib_module_names))
 
 
-def _lines(tree: ast.Module) -> dict[str, int]:
-    """Each with the first line that imports it."""
-    every = [(name.split(".")[0], line) for node in ast.walk(tree) for name, line in _modules(node)]
+def _import_lines(tree: ast.Module) -> dict[str, int]:
+    """Return each module with the first line that imports it."""
+    every = [
+        (name.split(".")[0], line)
+        for node in ast.walk(tree)
+        for name, line in _modules_of_import(node)
+    ]
     return dict(sorted(every, key=lambda each: each[1], reverse=True))
 
 
-def of_source(
+def source_findings(
     tree: ast.Module, name: str, beside: Collection[str], image: str | None
 ) -> Iterator[Finding]:
-    """`beside`: names of what lies in the program's folder and could be imported from there;
-    `image`: the job's.
+    """Yield the findings from the text. `beside`: modules in the program's own folder; `image`: the
+    job's.
     """
-    names, lines = imported(tree), _lines(tree)
+    names, lines = imported_modules(tree), _import_lines(tree)
     for each in (each for each in names if each in beside):
         remedy = f"only {name} is uploaded: put what it needs of {each} into it"
-        yield wrong(f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy)
-    lacking = [each for each in names if each not in {*SHIPPED, *beside}]
+        yield wrong_finding(
+            f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy
+        )
+    lacking = [each for each in names if each not in {*IMAGE_MODULES, *beside}]
     if lacking and image is None:
         what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
-        yield advice(
+        yield advice_finding(
             what,
             "in a cluster name an `image:` that has it, which WEIR_ALLOCATOR_IMAGES must allow",
         )
-    yield from _traps(tree, name)
+    yield from _trap_findings(tree, name)
 
 
-def _modules(node: ast.AST) -> Iterable[tuple[str, int]]:
+def _modules_of_import(node: ast.AST) -> Iterable[tuple[str, int]]:
     if isinstance(node, ast.Import):
         return [(alias.name, node.lineno) for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -266,18 +276,18 @@ def _modules(node: ast.AST) -> Iterable[tuple[str, int]]:
     return []
 
 
-def _traps(tree: ast.Module, name: str) -> Iterator[Finding]:
-    """Each kind once, at its first line."""
+def _trap_findings(tree: ast.Module, name: str) -> Iterator[Finding]:
+    """Yield each kind of trap once, at its first line."""
     told = set[str]()
     for node in ast.walk(tree):
-        for what, remedy in _trap(node):
+        for what, remedy in _traps_of_node(node):
             if what not in told:
                 told.add(what)
-                yield advice(f"{name}:{getattr(node, 'lineno', 1)}: {what}", remedy)
+                yield advice_finding(f"{name}:{getattr(node, 'lineno', 1)}: {what}", remedy)
 
 
-def _trap(node: ast.AST) -> Iterator[tuple[str, str]]:
-    word = _word(node)
+def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
+    word = _used_name(node)
     if word in OWN_CLUSTER or word.endswith("Strategy"):
         yield (
             f"it uses {word}",
@@ -292,11 +302,11 @@ def _trap(node: ast.AST) -> Iterator[tuple[str, str]]:
             "a pod holds the program alone; data is on a volume, at a path from /",
         )
     if isinstance(node, ast.Call):
-        yield from _call(node)
+        yield from _traps_of_call(node)
 
 
-def _call(node: ast.Call) -> Iterator[tuple[str, str]]:
-    called, first = _word(node.func), node.args[0] if node.args else None
+def _traps_of_call(node: ast.Call) -> Iterator[tuple[str, str]]:
+    called, first = _used_name(node.func), node.args[0] if node.args else None
     if isinstance(node.func, ast.Name) and called == "hash":
         yield (
             "it uses hash(), which differs between processes for texts",
@@ -311,8 +321,8 @@ def _call(node: ast.Call) -> Iterator[tuple[str, str]]:
             )
 
 
-def _word(node: ast.AST) -> str:
-    """The name that a node brings into play."""
+def _used_name(node: ast.AST) -> str:
+    """Return the name that a node uses."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
             return name
@@ -328,7 +338,7 @@ OF_SHAPE = re.compile(
 )
 NUMBERS = "labels are numbers of classes, which keras.losses.sparse_categorical_crossentropy takes"
 ONE_HOT = "labels have a number for each class, which keras.losses.categorical_crossentropy takes"
-KNOWN = (
+LOSS_REMEDIES = (
     (
         r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
         "outputs tell {1} classes apart, counted from 0, and a label is {0}: give the last layer an output for each",
@@ -345,55 +355,57 @@ KNOWN = (
 """What a library says, and what to do."""
 
 
-def mended(cause: str, here: Examined) -> str:
-    """What to do about a failure in loss(); empty where that is not sure."""
-    for pattern, remedy in KNOWN:
+def loss_remedy(cause: str, here: Observations) -> str:
+    """Return the remedy for a failure in loss(); empty if it is not certain."""
+    for pattern, remedy in LOSS_REMEDIES:
         if match := re.search(pattern, cause):
             return remedy.format(*match.groups())
     return (
-        slipped(here.labels, here.outputs)
+        shape_hint(here.labels, here.outputs)
         if OF_SHAPE.search(cause) and f"in {LOSS}\n" in cause
         else ""
     )
 
 
-def slipped(labels: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> str:
-    """How to make one shape of two, where an axis of one is missing, or the last ones differ."""
+def shape_hint(labels: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> str:
+    """Return how to make the two shapes equal, if one lacks an axis of one or the last axes differ."""
     if len(labels) != 1 or len(outputs) != 1:
         return ""
     asked, given = labels[0], outputs[0]
     if given[-1:] == (1,) and given[:-1] == asked:
-        return f"labels are {asked} and outputs {given}: take {_wider('labels', asked)} in loss()"
+        return (
+            f"labels are {asked} and outputs {given}: take {_with_axis('labels', asked)} in loss()"
+        )
     if asked[-1:] == (1,) and asked[:-1] == given:
-        return f"labels are {asked} and outputs {given}: take {_wider('outputs', given)} in loss()"
+        return (
+            f"labels are {asked} and outputs {given}: take {_with_axis('outputs', given)} in loss()"
+        )
     if len(asked) > 1 and asked[:-1] == given[:-1] and asked[-1] != given[-1]:
         return f"a label has {asked[-1]} numbers and an output {given[-1]}: give the last layer {asked[-1]}"
     return ""
 
 
-def _wider(name: str, shape: Shape) -> str:
+def _with_axis(name: str, shape: Shape) -> str:
     return f"{name}[{', '.join([':'] * len(shape))}, None]"
 
 
 # ---------------------------------------------------------------- probabilities
 
 
-def of_probabilities(tree: ast.Module, name: str, here: Examined) -> Iterator[Finding]:
-    """Where a cross-entropy is given the outputs as they are, without `from_logits`, and they go
-    beyond 0 and 1.
-    """
-    line = taken_for_probabilities(tree)
+def probability_findings(tree: ast.Module, name: str, here: Observations) -> Iterator[Finding]:
+    """Report a cross-entropy without `from_logits` whose outputs are outside 0 and 1."""
+    line = probability_loss_line(tree)
     if line and here.span and not (here.span[0] >= 0.0 and here.span[1] <= 1.0):
         low, high = (f"{value:.3g}" for value in here.span)
         what = f"{name}:{line}: loss() takes outputs for probabilities, and they go from {low} to {high}"
-        yield wrong(
+        yield wrong_finding(
             what,
             "from_logits=True there, or a last layer with activation='softmax' ('sigmoid' for one output)",
         )
 
 
-def taken_for_probabilities(tree: ast.Module) -> int | None:
-    """The line of loss() that does; None where it does not, or where that is not plain to see."""
+def probability_loss_line(tree: ast.Module) -> int | None:
+    """Return the line of such a call in loss(); None if there is none, or if it is not plain."""
     made = [
         n
         for n in tree.body
@@ -407,16 +419,16 @@ def taken_for_probabilities(tree: ast.Module) -> int | None:
         if (
             len(call.args) == 2
             and given[-1:] == [outputs]
-            and _plain(call)
-            and not _assigned(made[-1], outputs)
+            and _is_cross_entropy(call)
+            and not _is_reassigned(made[-1], outputs)
         ):
             return call.lineno
     return None
 
 
-def _plain(call: ast.Call) -> bool:
-    """`keras.losses.binary_crossentropy(..., ...)`, or `keras.losses.BinaryCrossentropy()(...,
-    ...)`.
+def _is_cross_entropy(call: ast.Call) -> bool:
+    """Match `keras.losses.binary_crossentropy(..., ...)` and
+    `keras.losses.BinaryCrossentropy()(..., ...)`.
     """
     maker = call.func if isinstance(call.func, ast.Call) else call
     if maker is not call and maker.args:
@@ -431,7 +443,7 @@ def _plain(call: ast.Call) -> bool:
     )
 
 
-def _assigned(function: ast.FunctionDef, name: str) -> bool:
-    """Whether the function makes something else of it first."""
+def _is_reassigned(function: ast.FunctionDef, name: str) -> bool:
+    """Return whether the function assigns this name."""
     names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
     return any(node.id == name and isinstance(node.ctx, ast.Store) for node in names)

@@ -1,18 +1,17 @@
-"""What is asked of a process that tries a program (`examine.py`), and what it tells: one JSON
-document a line. Pure.
+"""The request to a process that tries a program (`examine.py`), and its reports: one JSON line
+each.
 
-After each step the process tells all that it knows by then; so whoever reads knows how far it came,
-however it ends.
+Each report has all observations so far, so the reader knows how far the process came, however it
+ends.
 
-Whether labels come in an order that training suffers from: sorted, or class after class. Pure.
-
-Nothing shuffles the examples, so batches of one class follow each other, and the model learns the
-last one. Given how often each of C labels occurs (n_1 .. n_C of n), a random order
+Label order: nothing shuffles the examples, so if they are sorted, batches of one class follow each
+other and the model learns the last one. Given how often each of C labels occurs (n_1 .. n_C of n),
+a random order
 
     is sorted, up or down, with probability      2 n_1! .. n_C! / n!
     has each class in one run with probability  C! n_1! .. n_C! / n!
 
-What is less likely than `CHANCE` is no accident. Labels of one class, and classes of one example,
+An order less likely than `CHANCE` is no accident. Labels of one class, and classes of one example,
 prove nothing.
 """
 
@@ -26,18 +25,18 @@ from itertools import pairwise
 import msgspec
 
 Shape = tuple[int, ...]
-ENDS = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
+EDGE_EXAMPLES = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
 
-FIRST = 4  # batches of which the labels are looked at, besides the middle and the last one
+FIRST_BATCHES = 4  # batches of which the labels are looked at, besides the middle and the last one
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`program`: its file. `batch`: examples of an update. `limit_s`: how long one call of its code
-    may take.
+class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`program`: its file. `batch`: examples of an update. `limit_s`: limit for one call of its
+    code.
 
-    `device_batch_max`: the most examples that a worker may hold at once, if there is such a limit.
-    `ps`: on so many parameter servers an update is made; 0: only examples are read, for another
-    process reads them too.
+    `device_batch_max`: the most examples that a worker may hold at once, if limited. `ps`: number
+    of parameter servers for the trial update; 0: only read examples, to compare them with another
+    process.
     """
 
     program: str
@@ -47,8 +46,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float = 75.0
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the model. `learns`: its gradient is there; None: it is not to be trained.
+class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable of the model. `learns`: it has a gradient; None: it is not trainable.
 
     `whole`: all of it leaves its ps for every batch, though only some of its rows are needed.
     """
@@ -60,16 +59,15 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen so far. Seconds are of a later try, where the first is slower.
+class Observations(msgspec.Struct, frozen=True, kw_only=True):
+    """The observations so far. Times are of a later try if the first is slower.
 
-    `together` and `alone`: digests of examples, by number, read with others of their batch and each
-    by itself; `infinite`: those of them with a number that is none. `ordered`: the labels of the
-    batches read are sorted, or come class by class. `slots`: bytes that the optimizer keeps besides
-    the variables. `loaded_gib`: what the program's import added to the process. `labels` and
-    `outputs`: shapes of a batch's, `span`: the least and the most of its only output. `lossy`:
-    shape of a loss that has a number for each pair of examples; `mixed`: it has, and is the mean of
-    them.
+    `together` and `alone`: digests of examples by number, read in a batch and one by one;
+    `infinite`: those with a value that is not finite. `ordered`: the labels of the batches read are
+    sorted or grouped by class. `slots`: bytes of the optimizer besides the variables. `loaded_gib`:
+    memory that the program's import added. `labels` and `outputs`: shapes in a batch; `span`: range
+    of the only output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`:
+    the loss is the mean of such a one.
     """
 
     loaded_s: float | None = None
@@ -80,7 +78,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     infinite: tuple[int, ...] = ()
     ordered: bool = False
     read_s: float | None = None
-    variables: tuple[Held, ...] | None = None
+    variables: tuple[VariableInfo, ...] | None = None
     slots: int = 0
     scheduled: bool = False
     labels: tuple[Shape, ...] = ()
@@ -96,25 +94,25 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-def starts(examples: int, size: int) -> tuple[int, ...]:
-    """Where batches of `size` are read: at the beginning, in the middle and at the end."""
+def sample_starts(examples: int, size: int) -> tuple[int, ...]:
+    """Return where batches of `size` are read: at the beginning, in the middle and at the end."""
     return tuple(sorted({0, (examples - size) // 2, examples - size}))
 
 
-def looked_at(start: int, size: int) -> tuple[int, ...]:
-    """The numbers of a batch's examples that are looked at."""
+def sampled_examples(start: int, size: int) -> tuple[int, ...]:
+    """Return the numbers of the examples of a batch that are compared."""
     numbers = range(start, start + size)
-    return tuple(sorted({*numbers[:ENDS], *numbers[-ENDS:]}))
+    return tuple(sorted({*numbers[:EDGE_EXAMPLES], *numbers[-EDGE_EXAMPLES:]}))
 
 
-def reads_at_once(asked: Asked, examples: int) -> int:
+def read_size(asked: ExamineRequest, examples: int) -> int:
     """Return how many examples a worker of the job reads at once."""
     return min(asked.batch, asked.device_batch_max or asked.batch, examples)
 
 
 def first_starts(examples: int, size: int) -> tuple[int, ...]:
     """Return where the first batches begin."""
-    return tuple(range(0, examples - size + 1, size))[:FIRST]
+    return tuple(range(0, examples - size + 1, size))[:FIRST_BATCHES]
 
 
 CHANCE = 1e-6
@@ -129,7 +127,7 @@ def is_ordered(labels: Sequence[float]) -> bool:
     sorted_likely = math.log(2) + same < math.log(CHANCE)
     grouped_likely = math.lgamma(len(counts) + 1) + same < math.log(CHANCE)
     return (sorted_likely and _is_sorted(labels)) or (
-        grouped_likely and _runs(labels) == len(counts)
+        grouped_likely and _count_runs(labels) == len(counts)
     )
 
 
@@ -138,5 +136,5 @@ def _is_sorted(labels: Sequence[float]) -> bool:
     return all(a <= b for a, b in pairs) or all(a >= b for a, b in pairs)
 
 
-def _runs(labels: Sequence[float]) -> int:
+def _count_runs(labels: Sequence[float]) -> int:
     return 1 + sum(a != b for a, b in pairwise(labels))

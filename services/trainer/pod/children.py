@@ -1,10 +1,11 @@
-"""Children of a pod: processes, born by a fork of the nursery or freshly, spoken with over a socket
-pair.
+"""Child processes of a pod and the ports that they use.
 
-The two ports of a task, held from the moment they are announced.
+A child is forked by the fork server or started as a new process. The pod and the child exchange
+lines over a socket pair (`protocol.py`).
 
-A socket that is bound but does not listen keeps each from everybody who asks politely, while
-TensorFlow's server, which binds with SO_REUSEADDR as this one does, may still listen there.
+A task holds its two ports from the moment it announces them. A socket that is bound and does not
+listen keeps other programs from the port. TensorFlow's server binds with SO_REUSEADDR, as this
+socket does, so it can still listen there.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ import structlog
 
 from services.trainer.protocol import (
     Assignment,
-    Born,
+    ChildEvent,
     Failed,
     Finished,
     Order,
-    Word,
-    heard,
-    last_words,
-    line,
+    Started,
+    crash_failure,
+    decode_event,
+    encode_line,
 )
 from shared.runtime.process import free_port
 
-OnWord = Callable[[Word], Awaitable[None]]
-OnEnd = Callable[[], Awaitable[None]]
+OnEvent = Callable[[ChildEvent], Awaitable[None]]
+OnExit = Callable[[], Awaitable[None]]
 LINE_LIMIT = 1 << 20
 ODD_LIMIT = 1 << 16  # bytes that are kept of what is no word
 logger = structlog.get_logger()
 
 
-class Nursery:
-    """A process that has imported TensorFlow and forks children; see `nursery.py`."""
+class ForkServer:
+    """A process that has imported TensorFlow and forks children; see `worker/fork_server.py`."""
 
     def __init__(self, role: str) -> None:
         self._channel, theirs = socket.socketpair()
-        self._process = _spawn("services.trainer.worker.fork_server", theirs, role)
+        self._process = _start_process("services.trainer.worker.fork_server", theirs, role)
 
-    def bear(self, channel: socket.socket) -> None:
-        """Ask for a child at the other end of `channel`; it is forked as soon as TensorFlow is
+    def spawn(self, channel: socket.socket) -> None:
+        """Request a child at the other end of `channel`. It is forked as soon as TensorFlow is
         imported.
         """
         socket.send_fds(self._channel, [b"c"], [channel.fileno()])
         channel.close()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -65,61 +66,67 @@ class Nursery:
 
 
 class Child:
-    """One child, from birth to end. `end` is final and at once; after it nothing more is heard."""
+    """One child process from start to end. `end` is final and immediate; after it no event is
+    delivered.
+    """
 
     def __init__(
-        self, assignment: Assignment, nursery: Nursery | None, on_word: OnWord, on_end: OnEnd
+        self,
+        assignment: Assignment,
+        fork_server: ForkServer | None,
+        on_event: OnEvent,
+        on_exit: OnExit,
     ) -> None:
-        self._on_word = on_word
-        self._on_end = on_end
+        self._on_event = on_event
+        self._on_exit = on_exit
         self._program = assignment.program
         self._odd, self._explained = b"", False
         self._ours, theirs = socket.socketpair()
-        self._ours.sendall(line(assignment))
+        self._ours.sendall(encode_line(assignment))
         self._fresh: subprocess.Popen[bytes] | None = None
-        if nursery is not None and nursery.alive:
-            nursery.bear(theirs)
+        if fork_server is not None and fork_server.is_alive:
+            fork_server.spawn(theirs)
         else:
-            self._fresh = _spawn("services.trainer.worker.child", theirs)
+            self._fresh = _start_process("services.trainer.worker.child", theirs)
         self._pid: int | None = self._fresh.pid if self._fresh else None
         self._ended = False
         self.gone = asyncio.Event()
 
     async def listen(self) -> None:
-        """Hear the child until it ends."""
+        """Deliver the child's events until it ends."""
         reader, self._writer = await asyncio.open_connection(sock=self._ours, limit=LINE_LIMIT)
-        while text := await _line(reader):
-            await self._hear(text)
+        while text := await _read_line(reader):
+            await self._on_line(text)
         self._pid = None
         self._writer.close()
-        self._reap()
+        self._reap_process()
         self.gone.set()
         if self._odd and not self._explained:
-            await self._tell(last_words(self._odd.decode("utf-8", "replace"), self._program))
+            await self._deliver(crash_failure(self._odd.decode("utf-8", "replace"), self._program))
         if not self._ended:
-            await self._on_end()
+            await self._on_exit()
 
-    async def _hear(self, text: bytes) -> None:
-        word = heard(text)
-        if isinstance(word, Born):
-            self._born(word.pid)
+    async def _on_line(self, text: bytes) -> None:
+        word = decode_event(text)
+        if isinstance(word, Started):
+            self._on_started(word.pid)
         elif word is not None:
-            await self._tell(word)
+            await self._deliver(word)
         else:
-            self._keep(text)
+            self._keep_odd_line(text)
 
-    def _keep(self, text: bytes) -> None:
-        """What is no word may be the child's last words."""
+    def _keep_odd_line(self, text: bytes) -> None:
+        """Keep a line that is no event: it may be the child's last output."""
         if not self._odd:
             logger.warning("OddLine", pid=self._pid, text=text[:200].decode("utf-8", "replace"))
         self._odd = (self._odd + text)[:ODD_LIMIT]
 
-    async def _tell(self, word: Word) -> None:
+    async def _deliver(self, word: ChildEvent) -> None:
         self._explained = self._explained or isinstance(word, Failed | Finished)
         if not self._ended:
-            await self._on_word(word)
+            await self._on_event(word)
 
-    def _born(self, pid: int) -> None:
+    def _on_started(self, pid: int) -> None:
         self._pid = pid
         if self._ended:
             self._kill()
@@ -128,9 +135,9 @@ class Child:
     def pid(self) -> int | None:
         return self._pid
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         with contextlib.suppress(OSError):
-            self._writer.write(line(order))
+            self._writer.write(encode_line(order))
 
     def end(self) -> None:
         self._ended = True
@@ -141,15 +148,13 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
-    def _reap(self) -> None:
+    def _reap_process(self) -> None:
         if self._fresh is not None:
             self._fresh.wait()
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line; none when the child is gone, also where it had not read all that it was
-    told.
-    """
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line; empty when the child is gone, even if it has not read all orders."""
     try:
         return await reader.readline()
     except ConnectionResetError:
@@ -158,7 +163,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return b"(a line that has no end)\n"
 
 
-def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:
+def _start_process(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:
     handle = theirs.fileno()
     os.set_inheritable(handle, True)
     process = subprocess.Popen(
@@ -169,14 +174,18 @@ def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[
 
 
 class Ports:
-    """`pair` is "first,second", or "0,0" for free ones; `numbers` are the two."""
+    """`pair` is "first,second", or "0,0" for free ports; `numbers` are the two."""
 
     def __init__(self, pair: str) -> None:
         first, second = (int(number) for number in pair.split(","))
         self._held: list[socket.socket] = []
-        self.numbers = (first, second) if first and second else (self._hold(), self._hold())
+        self.numbers = (
+            (first, second)
+            if first and second
+            else (self._hold_free_port(), self._hold_free_port())
+        )
 
-    def _hold(self) -> int:
+    def _hold_free_port(self) -> int:
         number = free_port()
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,20 +1,14 @@
-"""Performing what was decided about children: each is started, told and ended here. Edge.
+"""Perform the decided actions on children: start each, send it orders, end it.
 
-What becomes of a child is not judged here: its words, and that it ended by itself, are handed to
-who ordered it.
+It does not judge exits. Events of a child, and its own exit, go to the `ChildEvents` that ordered
+it.
 
-What a child of this pod is told at its birth: who it is in its generation, and how it is to
-prepare.
-
-The program's file: fetched once, by digest, and used only if it has that digest and is not too
-large. Edge.
-
-The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a
-name is what the name says; a request that was written by hand may even name something else. What
-the store says of an object's size is its sender's word: no more than is allowed is read in any
-case. The file's name is the request's; no folder is.
-
-Each try reads the program's description anew, so a program that is stored again meanwhile is found.
+The program is fetched once, by digest, and used only if its bytes have that digest and are not too
+large. The store keeps a digest of its own, but nothing has checked that the bytes under a name are
+those that the name says: a handwritten request may name something else. The size in the store is
+the sender's claim, so no more than the limit is read. The file has the name from the request,
+without folders. Each try reads the program's description again, so that a program that is stored
+again meanwhile is found.
 """
 
 from __future__ import annotations
@@ -33,7 +27,7 @@ from msgspec.structs import replace
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
-from services.trainer.pod.children import Child, Nursery
+from services.trainer.pod.children import Child, ForkServer
 from services.trainer.pod.fence import Fence
 from services.trainer.pod.publisher import last_progress
 from services.trainer.pod.supervise import (
@@ -45,9 +39,18 @@ from services.trainer.pod.supervise import (
     SaveChild,
     StartChild,
 )
-from services.trainer.pod.usage import lacks_room, limit_gib
-from services.trainer.program import BadProgram, digest_of, file_name
-from services.trainer.protocol import Assignment, Begin, Drain, Failed, GoOn, Order, SaveNow, Word
+from services.trainer.pod.usage import memory_limit_gib, memory_shortage
+from services.trainer.program import BadProgram, program_digest, safe_file_name
+from services.trainer.protocol import (
+    Assignment,
+    Begin,
+    ChildEvent,
+    ContinueTraining,
+    Drain,
+    Failed,
+    Order,
+    SaveNow,
+)
 from services.trainer.settings import Settings
 from shared.bus import programs
 from shared.bus.bus import Bus
@@ -66,157 +69,161 @@ ChildAction = ForChild
 CAP_SYS_NICE = 23
 
 
-class Ears(Protocol):
-    """Who ordered the children, and hears what becomes of them."""
+class ChildEvents(Protocol):
+    """The owner of the children; it receives what happens to them."""
 
-    def expects(self, generation: int) -> bool:
-        """Whether a child that is about to be started is still wanted."""
+    def expects_child(self, generation: int) -> bool:
+        """Return whether a child that is about to be started is still wanted."""
 
-    async def on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
-        """A child says something; or it could not even be born, and this is why."""
+    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
+        """Handle an event of a child, or the failure that prevented its start."""
 
-    async def on_end(self, spec: ClusterSpecPublished) -> None:
-        """A child ended by itself, after its last word; not said of one that was ended."""
+    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
+        """Handle the exit of a child by itself, after its last event. Not called for children that
+        were ended.
+        """
 
-    async def on_missed(self, spec: ClusterSpecPublished, why: str) -> None:
-        """No child was started, and none will be."""
+    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
+        """Handle that no child was started and none will be."""
 
 
-class Hands:
+class Executor:
     """The children of one pod, by generation."""
 
     def __init__(
         self,
         bus: Bus,
         settings: Settings,
-        gate: Fence,
+        fence: Fence,
         folder: Path,
-        nursery: Nursery | None,
-        ears: Ears,
+        fork_server: ForkServer | None,
+        events: ChildEvents,
     ) -> None:
         self.bus = bus
         self.settings = settings
-        self.gate = gate
+        self.fence = fence
         self.folder = folder
-        self.nursery, self.ears = nursery, ears
+        self.fork_server, self.events = fork_server, events
         self.children: dict[int, Child] = {}
-        self.leaving: list[Child] = []  # ended, and perhaps not gone yet
+        self.ending: list[Child] = []  # ended, and perhaps not gone yet
         self.nice = settings.prepare_nice if may_raise_priority() else 0
 
     async def perform(self, action: ChildAction) -> None:
         match action:
             case StartChild(spec, fresh):
-                await self.start(spec, fresh)
+                await self.start_child(spec, fresh)
             case BeginChild(generation, path, chief):
-                await self.begin(generation, path, chief)
+                await self.begin_child(generation, path, chief)
             case DrainChild(generation, successor):
-                self.tell(generation, Drain(successor=successor))
+                self.send(generation, Drain(successor=successor))
             case SaveChild(generation):
-                self.tell(generation, SaveNow())
+                self.send(generation, SaveNow())
             case GoOnChild(generation):
-                await self.gate.claim(generation, back=True)
-                self.tell(generation, GoOn())
+                await self.fence.claim(generation, back=True)
+                self.send(generation, ContinueTraining())
             case EndChild(generation):
-                self.end(generation)
+                self.end_child(generation)
 
     # ------------------------------------------------------------ start
 
-    async def start(self, spec: ClusterSpecPublished, fresh: bool) -> None:
-        """Returns when the child is born, or could not be; it may have been given up while we
-        looked around.
-        """
-        await self.until_ports_are_free()
-        if not fresh and (why := await self.lacks_room(spec)):
-            return await self.ears.on_missed(spec, why)
+    async def start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
+        """Start a child, or report why it cannot start. It may have been given up in the meantime."""
+        await self.wait_for_ports()
+        if not fresh and (why := await self.memory_shortage(spec)):
+            return await self.events.on_child_not_started(spec, why)
         try:
-            assigned = await self.assign(spec, fresh)
+            assigned = await self.make_assignment(spec, fresh)
         except BadProgram as error:
-            await self.ears.on_word(spec, Failed(cause=str(error)))
-            return await self.gone(spec)
-        if self.ears.expects(spec.generation):
-            self.bear(spec, assigned, None if fresh else self.nursery)
+            await self.events.on_child_event(spec, Failed(cause=str(error)))
+            return await self.on_gone(spec)
+        if self.events.expects_child(spec.generation):
+            self.spawn(spec, assigned, None if fresh else self.fork_server)
 
-    async def until_ports_are_free(self) -> None:
-        """A child that was ended holds its port until it is gone, and the next but one needs that
-        very port.
+    async def wait_for_ports(self) -> None:
+        """Wait until ended children are gone: each holds a port that the next generation but one
+        needs.
         """
-        leaving, self.leaving = self.leaving, []
+        leaving, self.ending = self.ending, []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDING_S):
                 await asyncio.gather(*(child.gone.wait() for child in leaving))
 
-    async def lacks_room(self, spec: ClusterSpecPublished) -> str | None:
-        """Why two children do not fit side by side, said beforehand: the job then stops and starts
-        again.
-        """
+    async def memory_shortage(self, spec: ClusterSpecPublished) -> str | None:
+        """Return why two children do not fit side by side. The job then stops and starts again."""
         running = self.children.get(max(self.children, default=-1))
-        limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
-        why = await asyncio.to_thread(lacks_room, limit, running.pid if running else None)
+        limit = await asyncio.to_thread(memory_limit_gib, self.settings.memory_gib)
+        why = await asyncio.to_thread(memory_shortage, limit, running.pid if running else None)
         return why and f"{NOT_ENOUGH_MEMORY}: {why}"
 
-    async def assign(self, spec: ClusterSpecPublished, fresh: bool) -> Assignment:
-        """Raises `BadProgram` where the program is not to be had."""
-        follows = spec.previous is not None or bool((await self.gate.look()).paths)
-        program = await fetched(self.bus, spec.namespace, spec.request.program, self.folder)
-        return assignment(
+    async def make_assignment(self, spec: ClusterSpecPublished, fresh: bool) -> Assignment:
+        """Return the assignment of a new child. Raise `BadProgram` if its program cannot be
+        fetched.
+        """
+        follows = spec.previous is not None or bool((await self.fence.refresh()).paths)
+        program = await fetch_program(self.bus, spec.namespace, spec.request.program, self.folder)
+        return child_assignment(
             spec, self.settings, str(program), fresh=fresh, follows=follows, nice=self.nice
         )
 
-    def bear(
-        self, spec: ClusterSpecPublished, assigned: Assignment, nursery: Nursery | None
+    def spawn(
+        self, spec: ClusterSpecPublished, assigned: Assignment, nursery: ForkServer | None
     ) -> None:
         child = Child(
-            assigned, nursery, lambda word: self.ears.on_word(spec, word), lambda: self.gone(spec)
+            assigned,
+            nursery,
+            lambda word: self.events.on_child_event(spec, word),
+            lambda: self.on_gone(spec),
         )
         self.children[spec.generation] = child
         self.bus.spawn(child.listen())
 
-    async def gone(self, spec: ClusterSpecPublished) -> None:
+    async def on_gone(self, spec: ClusterSpecPublished) -> None:
         self.children.pop(spec.generation, None)
-        await self.ears.on_end(spec)
+        await self.events.on_child_exit(spec)
 
     # ------------------------------------------------------------ tell, end
 
-    async def begin(self, generation: int, path: str | None, chief: bool) -> None:
-        """A chief takes the fence first; it restores what the ledger names, the newest that is
-        whole.
+    async def begin_child(self, generation: int, path: str | None, chief: bool) -> None:
+        """Let a child begin. A chief claims the fence first and restores what the ledger names.
 
-        A checkpoint is in the ledger before it is announced, so where the ledger names any, the
-        announced one (`path`) is among them, or older than them.
+        A checkpoint is in the ledger before it is announced. So if the ledger names any, the
+        announced one (`path`) is among them or older than them.
         """
         if not chief:
-            return self.tell(generation, Begin())
+            return self.send(generation, Begin())
         entry, last = await asyncio.gather(
-            self.gate.claim(generation), last_progress(self.bus, self.settings)
+            self.fence.claim(generation), last_progress(self.bus, self.settings)
         )
         paths = entry.paths or ((path,) if path else ())
         begin = Begin(paths=paths, digests=entry.digests, samples=entry.samples, past=entry.past)
-        self.tell(
+        self.send(
             generation,
             replace(begin, applied_step=last.step, applied_s=last.applied_s) if last else begin,
         )
 
-    def tell(self, generation: int, order: Order) -> None:
-        """A child may die while we make up our mind; its end is heard of, too."""
+    def send(self, generation: int, order: Order) -> None:
+        """Send an order to a child. A child may have ended meanwhile; its exit is reported
+        separately.
+        """
         if generation in self.children:
-            self.children[generation].tell(order)
+            self.children[generation].send(order)
 
-    def eldest(self) -> int | None:
-        """The process of the generation that runs, if any."""
+    def oldest_pid(self) -> int | None:
+        """Return the process of the running generation, if there is one."""
         return self.children[min(self.children)].pid if self.children else None
 
-    def end(self, generation: int) -> None:
+    def end_child(self, generation: int) -> None:
         child = self.children.pop(generation, None)
         if child is not None:
             child.end()
-            self.leaving.append(child)
+            self.ending.append(child)
 
     async def close(self) -> None:
-        """End every child; nothing of this pod stays behind."""
+        """End every child and remove the folder of this pod."""
         for generation in list(self.children):
-            self.end(generation)
-        if self.nursery is not None:
-            self.nursery.close()
+            self.end_child(generation)
+        if self.fork_server is not None:
+            self.fork_server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -234,7 +241,7 @@ def may_raise_priority() -> bool:
     return bool(int(held, 16) >> CAP_SYS_NICE & 1)
 
 
-def assignment(
+def child_assignment(
     spec: ClusterSpecPublished,
     settings: Settings,
     program: str,
@@ -243,11 +250,11 @@ def assignment(
     follows: bool,
     nice: int,
 ) -> Assignment:
-    """`follows`: something of the job has run before. `nice`: niceness of who prepares beside what
-    runs.
+    """Return the assignment of this pod's child: its place in the generation and how to prepare.
 
-    Where nothing runs, or a fresh child starts because it has stopped, to warm up would only make
-    the pause longer.
+    `follows`: the job has trained before. `nice`: niceness of a child that prepares beside a
+    running one. A child that has nothing running beside it does not warm up: that would only
+    lengthen the pause.
     """
     task = spec.of(settings.pod)
     assert task is not None, "only members start children"
@@ -282,65 +289,76 @@ often.
 """
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
 ANSWER_S = 2.0  # until a bus that answers has answered
-WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
+NOT_A_PROGRAM = (
+    APIError,
+    msgspec.DecodeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    programs.NotProvisioned,
+)
 """Answers, but no program."""
 logger = structlog.get_logger()
 
 
-async def fetched(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
-    """Where it lies; raises `BadProgram` where the store has none of this digest, however often it
-    is asked.
+async def fetch_program(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
+    """Return the path of the program's file. Raise `BadProgram` if the store has none of this
+    digest after several tries.
     """
-    path = folder / program.digest / file_name(program.name)
-    if not (path.is_file() and digest_of(path.read_bytes()) == program.digest):
-        _keep(path, await _asked_for(bus, namespace, program))
+    path = folder / program.digest / safe_file_name(program.name)
+    if not (path.is_file() and program_digest(path.read_bytes()) == program.digest):
+        _write_atomically(path, await _fetch_with_retries(bus, namespace, program))
     return path
 
 
-def _keep(path: Path, body: bytes) -> None:
-    """Whole or not at all."""
+def _write_atomically(path: Path, body: bytes) -> None:
+    """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(".part")  # no program is called so
     part.write_bytes(body)
     os.replace(part, path)
 
 
-async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
+async def _fetch_with_retries(bus: Bus, namespace: str, program: Program) -> bytes:
     why = ""
     tries = 0
     busy = RateLimitedWarning()
     while tries < TRIES:
         try:
-            body, why = await _looked_up(bus, namespace, program.digest)
+            body, why = await _try_fetch(bus, namespace, program.digest)
         except programs.BucketBusy as error:
-            busy.warn_error("ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY)
+            busy.warn_error(
+                "ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY_REMEDY
+            )
             await asyncio.sleep(BUSY_S)
             continue
         if body is not None:
             return body
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
-        tries += await _answers(bus, namespace, program.digest)
+        tries += await _bus_answers(bus, namespace, program.digest)
         await asyncio.sleep(AGAIN_S)
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
 
-BUSY = (
+BUSY_REMEDY = (
     "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
 )
 
 
-async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
-    """The program; or None, and why. Raises `BucketBusy`, which says nothing about the program."""
+async def _try_fetch(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
+    """Return the program, or None and the reason. Raise `BucketBusy`, which says nothing about the
+    program.
+    """
     try:
         async with asyncio.timeout(FETCH_S):
-            body = await _stored(bus, namespace, digest)
+            body = await _read_stored(bus, namespace, digest)
     except programs.ProgramTooLarge:
         return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
         return None, f"the store did not give {digest} within {FETCH_S:g} s"
-    except WRONG as error:
+    except NOT_A_PROGRAM as error:
         return None, f"the store has no {digest}: {error!r}"
-    found = digest_of(body)
+    found = program_digest(body)
     if found == digest:
         return body, ""
     return (
@@ -349,28 +367,28 @@ async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | Non
     )
 
 
-async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
-    """Return whether the bus answers at all; a try that failed while it did not says nothing about
-    the program.
+async def _bus_answers(bus: Bus, namespace: str, digest: str) -> bool:
+    """Return whether the bus answers at all. A failed try without an answer says nothing about the
+    program.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
             await programs.read_description(bus, namespace, digest)
     except TimeoutError:
         return False
-    except WRONG as error:
+    except NOT_A_PROGRAM as error:
         return not is_outage(error)
     return True
 
 
-async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
-    """Return what lies under this name, as soon as the bus is there."""
+async def _read_stored(bus: Bus, namespace: str, digest: str) -> bytes:
+    """Return the bytes under this name, as soon as the bus is available."""
     while True:
         try:
             return await programs.read_program(bus, namespace, digest, LARGEST_PROGRAM)
         except programs.BucketBusy:
             raise
-        except (NatsError, *WRONG) as error:
+        except (NatsError, *NOT_A_PROGRAM) as error:
             if not is_outage(error):
                 raise
             logger.warning("FetchWaits", digest=digest, error=repr(error))

@@ -1,6 +1,4 @@
-"""What this pod says on the bus: one method a message, in the order in which a generation's life
-has them. Edge.
-"""
+"""The messages that this pod publishes: one method for each, in the order of a generation's life."""
 
 from __future__ import annotations
 
@@ -55,8 +53,8 @@ and shortens no further.
 M = TypeVar("M", bound=JobMessage)
 
 
-class Voice:
-    """Every method returns once the bus has what was said."""
+class Publisher:
+    """Every method returns after the bus has stored the message."""
 
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.bus, self.settings = bus, settings
@@ -64,27 +62,29 @@ class Voice:
         self.job: dict[str, Any] = {name: getattr(settings, name) for name in JOB}
         self.task: dict[str, Any] = {name: getattr(settings, name) for name in TASK}
 
-    async def ready(self, ports: tuple[int, int]) -> None:
+    async def task_ready(self, ports: tuple[int, int]) -> None:
         await self.bus.publish(
             TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports)
         )
 
-    def leaving(self, generation: int, why: str, leaves_s: float) -> TaskLeaving:
-        """Of this very task; not said yet, because what follows from it is more urgent."""
+    def task_leaving(self, generation: int, why: str, leaves_s: float) -> TaskLeaving:
+        """Return the notice of this task's end. It is not published here: its consequences come
+        first.
+        """
         about = {**self.task, "generation": max(generation, 0), "node": self.settings.node}
         return TaskLeaving(**about, why=why, leaves_s=leaves_s)
 
-    async def prepared(self, generation: int, seconds: float) -> None:
+    async def generation_prepared(self, generation: int, seconds: float) -> None:
         await self.bus.publish(
             GenerationPrepared(**self.task, generation=generation, seconds=seconds)
         )
 
-    async def not_prepared(self, generation: int, why: str) -> None:
+    async def generation_not_prepared(self, generation: int, why: str) -> None:
         error = cut_middle(why, ERROR_LENGTH, ERROR_HEAD)
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=error))
 
-    async def saved(self, generation: int, word: Saved, waited_s: float) -> None:
-        await self._say(
+    async def checkpoint_saved(self, generation: int, word: Saved, waited_s: float) -> None:
+        await self._publish(
             CheckpointSaved,
             generation,
             step=word.step,
@@ -103,8 +103,8 @@ class Voice:
             next_s=word.next_s,
         )
 
-    async def unsaved(self, generation: int, word: Unsaved) -> None:
-        await self._say(
+    async def checkpoint_failed(self, generation: int, word: Unsaved) -> None:
+        await self._publish(
             CheckpointFailed,
             generation,
             step=word.step,
@@ -115,16 +115,16 @@ class Voice:
             failed_s=time.time(),
         )
 
-    async def skipped(self, generation: int, word: Skipped) -> None:
-        await self._say(
+    async def checkpoint_skipped(self, generation: int, word: Skipped) -> None:
+        await self._publish(
             CheckpointSkipped, generation, path=word.path, cause=word.cause, instead=word.instead
         )
 
     async def last_is_final(self, generation: int, successor: int, last: Entry) -> None:
-        """What the ledger names is all that there will be of a generation; an empty path: there is
-        nothing.
+        """Publish that the newest checkpoint in the ledger is the final one of a generation; an
+        empty path: there is none.
         """
-        await self._say(
+        await self._publish(
             CheckpointSaved,
             generation,
             step=last.step,
@@ -135,13 +135,13 @@ class Voice:
             successor=successor,
         )
 
-    async def resumed(
+    async def training_resumed(
         self, spec: ClusterSpecPublished, word: Resumed, before: CheckpointSaved | None
     ) -> TrainingResumed:
-        """`before`: the checkpoint with which the generation before made way; None where none
-        did.
+        """`before`: the checkpoint with which the previous generation made way; None: there was
+        none.
         """
-        return await self._say(
+        return await self._publish(
             TrainingResumed,
             spec.generation,
             step=word.step,
@@ -159,8 +159,10 @@ class Voice:
             change_s=max(time.time() - spec.decided_s, 0.0) if spec.decided_s else 0.0,
         )
 
-    async def progress(self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]) -> None:
-        await self._say(
+    async def progress_reported(
+        self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]
+    ) -> None:
+        await self._publish(
             ProgressReported,
             generation,
             step=word.step,
@@ -175,8 +177,8 @@ class Voice:
             applied_s=word.applied_s,
         )
 
-    async def finished(self, generation: int, word: Finished) -> None:
-        await self._say(
+    async def job_finished(self, generation: int, word: Finished) -> None:
+        await self._publish(
             JobFinished,
             generation,
             outcome="succeeded",
@@ -187,9 +189,9 @@ class Voice:
             finished_s=time.time(),
         )
 
-    async def failed(self, generation: int, cause: str) -> None:
-        step, samples = await self._trained()
-        await self._say(
+    async def job_failed(self, generation: int, cause: str) -> None:
+        step, samples = await self._last_step_and_samples()
+        await self._publish(
             JobFinished,
             generation,
             outcome="failed",
@@ -199,12 +201,12 @@ class Voice:
             finished_s=time.time(),
         )
 
-    async def _trained(self) -> tuple[int, int]:
-        """Updates and samples, as the chief has last reported, whichever pod that was."""
+    async def _last_step_and_samples(self) -> tuple[int, int]:
+        """Return the updates and examples of the chief's last report, from whichever pod."""
         last = await last_progress(self.bus, self.settings)
         return (last.step, last.samples) if last else (0, 0)
 
-    async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
+    async def _publish(self, kind: type[M], generation: int, **fields: Any) -> M:
         message = within_bounds(kind(**self.job, generation=generation, **fields))
         await self.bus.publish(message)
         logger.info(
@@ -214,9 +216,7 @@ class Voice:
 
 
 async def last_progress(bus: Bus, settings: Settings) -> ProgressReported | None:
-    """The last report of this very job's chief, whichever pod that was; None where there is
-    none.
-    """
+    """Return the last report of this job's chief, from whichever pod; None if there is none."""
     last = await bus.last_message(ProgressReported, f"{settings.namespace}.{settings.job}")
     if (
         last is None

@@ -1,21 +1,18 @@
-"""The shell of one pod: facts come in from the bus and from its children; all are answered in the
-same way.
+"""The process of one pod: facts come from the bus and from its children, and each gets an answer.
 
-Each fact is put to `supervise`, which answers with actions; what concerns children is done by
-`Hands`, and what is to be known elsewhere is said by `Voice`. Neither decides, and all facts end
-here, though this makes a long file: so that a cluster spec can be followed to training in this one.
+`supervise` decides the actions. `Executor` performs those that concern children, `Publisher`
+publishes what others must know. Neither decides. All facts end in this file, so that a reader can
+follow a cluster spec to training here.
 
-    ClusterSpecPublished   `on_spec`        a child is started
-    a child's Prepared     `on_word`        GenerationPrepared is said
-    HandOverOrdered        `on_hand_over`   the child begins, at once or when `on_saved` hears of the checkpoint before
-    a child's Resumed      `on_word`        TrainingResumed is said, and answered as any fact: older children end
+    ClusterSpecPublished   `on_spec`           starts a child
+    a child's Prepared     `on_child_event`    publishes GenerationPrepared
+    HandOverOrdered        `on_hand_over`      begins the child, at once or after the final checkpoint (`on_saved`)
+    a child's Resumed      `on_child_event`    publishes TrainingResumed and ends older children
 
-What it means that a child ended by itself: `supervise` judges, with what is remembered of each
-generation here.
-
-A child says why it ends, if it can. One that meets servers of a generation that is just going
-prepares again, for an address may still have been another generation's; after `TRIES` children its
-generation must do without this pod.
+A child reports why it ends, if it can. `ExitClassifier` remembers these reports for
+`supervise.on_child_end`. A child that reaches servers of a generation that is just ending is
+prepared again, because an address may still have belonged to another generation. After `TRIES`
+children the generation must continue without this pod.
 """
 
 from __future__ import annotations
@@ -32,26 +29,26 @@ import structlog
 from nats.js.api import DeliverPolicy
 
 from services.trainer import checkpoint_policy
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence, supervise
-from services.trainer.pod.children import Nursery, Ports
-from services.trainer.pod.executor import Hands
-from services.trainer.pod.graceful_shutdown import Farewell
-from services.trainer.pod.publisher import Voice
-from services.trainer.pod.supervise import Action, Actions, Ending, Pod
-from services.trainer.pod.usage import Meter, memory_headroom
+from services.trainer.pod.children import ForkServer, Ports
+from services.trainer.pod.executor import Executor
+from services.trainer.pod.graceful_shutdown import GracefulShutdown
+from services.trainer.pod.publisher import Publisher
+from services.trainer.pod.supervise import Action, Actions, ChildExit, Pod
+from services.trainer.pod.usage import UsageReporter, memory_headroom
 from services.trainer.protocol import (
+    ChildEvent,
+    CommittedCheckpoints,
     Failed,
     Finished,
-    Kept,
     Prepared,
     Progress,
     Resumed,
     Saved,
     Skipped,
     Unsaved,
-    Word,
-    past_after,
+    history_after_save,
 )
 from services.trainer.settings import Settings as Settings
 from shared.bus import subjects
@@ -89,27 +86,32 @@ AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 
 
 class Trainer:
-    """One pod; it is the `Ears` of its `Hands`."""
+    """One pod. It implements the `ChildEvents` of its `Executor`."""
 
     def __init__(
-        self, bus: Bus, settings: Settings, gate: fence.Fence, folder: Path, nursery: Nursery | None
+        self,
+        bus: Bus,
+        settings: Settings,
+        gate: fence.Fence,
+        folder: Path,
+        fork_server: ForkServer | None,
     ) -> None:
         self.bus = bus
         self.settings = settings
-        self.gate = gate
+        self.fence = gate
         self.pod = Pod(name=settings.pod)
-        self.hands = Hands(bus, settings, gate, folder, nursery, self)
-        self.voice, self.ports = Voice(bus, settings), Ports(settings.ports)
-        self.meter = Meter(bus, settings, self.hands.eldest)
-        self.ends, self.farewell = Ends(), Farewell(self)
+        self.executor = Executor(bus, settings, gate, folder, fork_server, self)
+        self.publisher, self.ports = Publisher(bus, settings), Ports(settings.ports)
+        self.usage_reporter = UsageReporter(bus, settings, self.executor.oldest_pid)
+        self.exit_classifier, self.graceful_shutdown = ExitClassifier(), GracefulShutdown(self)
         self.warned = False  # that saves cost too much
         self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
         self.set_back = asyncio.Event()  # the orders have lost something since we read them
 
     # ------------------------------------------------------------ facts from the bus
 
-    async def hear(self, heard: StoredMessage) -> None:
-        """One fact about this job; of another job of this name there is none."""
+    async def on_fact(self, heard: StoredMessage) -> None:
+        """Handle one fact about this job; facts about another job of the same name are ignored."""
         fact: Any = heard.message
         if fact.uid == self.settings.uid:
             with log.bind_message(fact):
@@ -122,12 +124,12 @@ class Trainer:
             GenerationAbandoned: self.on_abandoned,
             CheckpointSaved: self.on_saved,
             TrainingResumed: self.on_resumed,
-            TaskLeaving: self.farewell.on_leaving,
+            TaskLeaving: self.graceful_shutdown.on_leaving,
         }
 
     async def leave_if_forgotten(self, key: str) -> None:
-        """End the pod when orders were lost by which it got its generation: nobody who decides
-        knows of that one.
+        """End the pod if the bus lost the orders that created its generation: no service knows that
+        generation any more.
         """
         await self.set_back.wait()
         decided = await self.bus.last_message(AllocationDecided, key)
@@ -141,115 +143,121 @@ class Trainer:
     async def on_spec(self, spec: ClusterSpecPublished) -> None:
         if self.set_back.is_set() and spec.previous is not None and spec.previous < self.pod.trains:
             raise ServiceExit(EXIT_BUS_LOST)
-        await self.perform(supervise.on_spec(self.pod, spec))
+        await self.perform_actions(supervise.on_spec(self.pod, spec))
 
     async def on_hand_over(self, order: HandOverOrdered) -> None:
-        await self.perform(supervise.on_hand_over(self.pod, order))
+        await self.perform_actions(supervise.on_hand_over(self.pod, order))
 
     async def on_abandoned(self, fact: GenerationAbandoned) -> None:
-        await self.perform(supervise.on_abandoned(self.pod, fact))
+        await self.perform_actions(supervise.on_abandoned(self.pod, fact))
 
     async def on_saved(self, fact: CheckpointSaved) -> None:
-        self.farewell.on_saved(fact)
+        self.graceful_shutdown.on_saved(fact)
         if fact.final:
             self.drains[fact.generation] = fact
-            await self.perform(supervise.on_final(self.pod, fact))
+            await self.perform_actions(supervise.on_final(self.pod, fact))
         else:
-            self.pod = supervise.on_saved_again(self.pod, fact)
+            self.pod = supervise.on_saved(self.pod, fact)
 
     async def on_resumed(self, fact: TrainingResumed) -> None:
-        self.farewell.on_resumed(fact)
-        await self.perform(supervise.on_resumed(self.pod, fact))
+        self.graceful_shutdown.on_resumed(fact)
+        await self.perform_actions(supervise.on_resumed(self.pod, fact))
 
     # ------------------------------------------------------------ what is done about them
 
-    async def perform(self, decided: tuple[Pod, Actions]) -> None:
+    async def perform_actions(self, decided: tuple[Pod, Actions]) -> None:
         self.pod, actions = decided
         for action in actions:
             logger.info(type(action).__name__, of=getattr(action, "generation", None))
-            await self.act(action)
-        self.farewell.stirred.set()
+            await self.perform_action(action)
+        self.graceful_shutdown.changed.set()
 
-    async def act(self, action: Action) -> None:
+    async def perform_action(self, action: Action) -> None:
         match action:
             case supervise.SayLastIsFinal(generation, successor):
-                await self.voice.last_is_final(generation, successor, await self.gate.look())
+                await self.publisher.last_is_final(
+                    generation, successor, await self.fence.refresh()
+                )
             case supervise.StayForNext(generation):
                 self.bus.spawn(self.stay_for_next(generation))
             case supervise.GoAway():
-                self.farewell.may_go.set()
+                self.graceful_shutdown.released.set()
             case supervise.LeavePod():
                 raise ServiceExit(EXIT_RETRY)
             case _:
-                await self.hands.perform(action)
+                await self.executor.perform(action)
 
     async def stay_for_next(self, generation: int) -> None:
-        """Where no newer generation comes, the pod ends."""
+        """Wait for a newer generation; end the pod if none comes."""
         await asyncio.sleep(self.settings.peer_grace_s)
-        if self.pod.newest in (generation, self.pod.given_up):
+        if self.pod.newest in (generation, self.pod.abandoned):
             raise ServiceExit(EXIT_RETRY)
 
-    async def attend(self) -> None:
-        with fenced():
-            await self.farewell.attend()
+    async def run_shutdown_timers(self) -> None:
+        with exit_if_fenced():
+            await self.graceful_shutdown.run_timers()
 
-    async def leave(self) -> None:
-        with fenced():
-            await self.farewell.leave()
+    async def shut_down(self) -> None:
+        with exit_if_fenced():
+            await self.graceful_shutdown.wait_for_release()
 
     # ------------------------------------------------------------ facts from children
 
-    def expects(self, generation: int) -> bool:
+    def expects_child(self, generation: int) -> bool:
         return self.pod.children.get(generation) == "preparing"
 
-    async def on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
-        with fenced():
+    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
+        with exit_if_fenced():
             match word:
                 case Prepared(seconds=seconds):
-                    await self.voice.prepared(spec.generation, seconds)
-                    await self.perform(supervise.on_prepared(self.pod, spec.generation))
+                    await self.publisher.generation_prepared(spec.generation, seconds)
+                    await self.perform_actions(supervise.on_prepared(self.pod, spec.generation))
                 case Saved():
                     await self.on_checkpoint(spec, word)
                 case Unsaved():
                     self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
-                    await self.voice.unsaved(spec.generation, word)
+                    await self.publisher.checkpoint_failed(spec.generation, word)
                 case Skipped():
-                    await self.voice.skipped(spec.generation, word)
+                    await self.publisher.checkpoint_skipped(spec.generation, word)
                 case Resumed():
                     before = self.drains.get(-1 if spec.previous is None else spec.previous)
-                    said = await self.voice.resumed(spec, word, before)
+                    said = await self.publisher.training_resumed(spec, word, before)
                     await self.on_resumed(
                         said
                     )  # at once: from here on there is no way back to the one before
                 case Progress():
-                    await self.voice.progress(spec.generation, word, self.meter.of(spec))
-                    self.tell_room(spec)
+                    await self.publisher.progress_reported(
+                        spec.generation, word, self.usage_reporter.usage_of(spec)
+                    )
+                    self.send_headroom(spec)
                 case Finished():
-                    await self.voice.finished(spec.generation, word)
+                    await self.publisher.job_finished(spec.generation, word)
                     raise ServiceExit(0)
                 case Failed():
-                    self.ends.on_failed(spec.generation, word)
+                    self.exit_classifier.record_failure(spec.generation, word)
 
     async def on_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
-        """It exists once the ledger names it; then those go that the ledger names no more."""
-        past = past_after(self.gate.entry.past, word)
+        """Commit a checkpoint to the ledger, publish it, then let the chief remove older ones."""
+        past = history_after_save(self.fence.entry.past, word)
         keep, final = spec.request.checkpoint.keep, word.final
-        entry = await self.gate.commit(
+        entry = await self.fence.commit(
             word.path, word.step, word.samples, keep, word.digest, past, final
         )
-        await self.voice.saved(spec.generation, word, self.gate.waited_s)
-        self.warn_of_costs(spec, word, past)
+        await self.publisher.checkpoint_saved(spec.generation, word, self.fence.waited_s)
+        self.warn_of_save_cost(spec, word, past)
         if not word.final:
-            self.hands.tell(
+            self.executor.send(
                 spec.generation,
-                Kept(paths=entry.paths, digests=entry.digests, samples=entry.samples),
+                CommittedCheckpoints(
+                    paths=entry.paths, digests=entry.digests, samples=entry.samples
+                ),
             )
 
-    def warn_of_costs(self, spec: ClusterSpecPublished, word: Saved, past: Past) -> None:
-        """Log, once, that a loss may repeat more than it should, because saves cost too much to be
-        made more often.
+    def warn_of_save_cost(self, spec: ClusterSpecPublished, word: Saved, past: SaveHistory) -> None:
+        """Log once that a loss may repeat more training than `redo_s`, because saving is too
+        expensive to save more often.
         """
-        repeated_s = checkpoint_policy.repeated_s(past, word.next_s)
+        repeated_s = checkpoint_policy.max_repeated_s(past, word.next_s)
         if (
             self.warned
             or spec.request.checkpoint.every_s
@@ -266,87 +274,92 @@ class Trainer:
             remedy="faster storage for checkpoints, fewer variables on each ps, or a larger WEIR_LAUNCHER_REDO_S",
         )
 
-    def tell_room(self, spec: ClusterSpecPublished) -> None:
-        """A chief is to know whether its ps have room for a copy of what they hold."""
-        headroom = memory_headroom(spec, self.meter.usage)
+    def send_headroom(self, spec: ClusterSpecPublished) -> None:
+        """Tell a chief how much memory its ps have left for a copy of their variables."""
+        headroom = memory_headroom(spec, self.usage_reporter.usage)
         if headroom is not None:
-            self.hands.tell(spec.generation, headroom)
+            self.executor.send(spec.generation, headroom)
 
-    async def on_end(self, spec: ClusterSpecPublished) -> None:
+    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
         generation, phase = spec.generation, self.pod.children.get(spec.generation)
-        ending, failure = self.ends.judged(self.pod, generation)
+        ending, failure = self.exit_classifier.classify(self.pod, generation)
         logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
         match ending:
             case "fails the job":
-                await self.voice.failed(generation, failure.cause)
+                await self.publisher.job_failed(generation, failure.cause)
                 raise ServiceExit(1)
             case "prepares again":
                 await self.prepare_again(spec)
             case "is missed by its generation":
-                await self.on_missed(spec, failure.cause)
+                await self.on_child_not_started(spec, failure.cause)
             case "breaks":
-                await self.on_broken(generation, drains=phase == "draining")
+                await self.on_chief_broken(generation, drains=phase == "draining")
             case "ends the pod":
                 raise ServiceExit(EXIT_KILLED if failure is KILLED else EXIT_RETRY)
 
     async def prepare_again(self, spec: ClusterSpecPublished) -> None:
         await asyncio.sleep(AGAIN_S)
-        if self.expects(spec.generation):
-            self.ends.forget(spec.generation)
-            await self.hands.start(spec, fresh=spec.request.handover == "restart")
+        if self.expects_child(spec.generation):
+            self.exit_classifier.forget_failure(spec.generation)
+            await self.executor.start_child(spec, fresh=spec.request.handover == "restart")
 
-    async def on_missed(self, spec: ClusterSpecPublished, why: str) -> None:
-        """A generation is not prepared here; this pod stays."""
+    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
+        """Report that a generation cannot be prepared here. The pod stays for the running one."""
         self.pod = supervise.on_child_gone(self.pod, spec.generation, broken=False)
-        await self.voice.not_prepared(spec.generation, why)
+        await self.publisher.generation_not_prepared(spec.generation, why)
 
-    async def on_broken(self, generation: int, drains: bool) -> None:
-        """A chief that lost another task stays for the next generation."""
+    async def on_chief_broken(self, generation: int, drains: bool) -> None:
+        """Keep the pod of a chief that lost another task for the next generation."""
         self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
         if drains:
-            await self.voice.last_is_final(generation, self.pod.newest, await self.gate.look())
+            await self.publisher.last_is_final(
+                generation, self.pod.newest, await self.fence.refresh()
+            )
         await self.stay_for_next(generation)
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    """Stand ready, then live by the facts about this job."""
+    """Publish `TaskReady`, then follow the facts about this job."""
     key = f"{settings.namespace}.{settings.job}"
     decided = await bus.last_message(AllocationDecided, key)
     warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
     folder = Path(tempfile.mkdtemp(prefix="weir-trainer-"))
     os.environ["TMPDIR"] = str(folder)  # what TensorFlow writes in children goes with the pod
-    gate = await fence.of(bus, key, settings.uid, settings.checkpoint_dir)
-    trainer = Trainer(bus, settings, gate, folder, Nursery(settings.role) if warm else None)
-    bus.on_close(trainer.hands.close)
-    await trainer.voice.ready(trainer.ports.numbers)
+    gate = await fence.open_fence(bus, key, settings.uid, settings.checkpoint_dir)
+    trainer = Trainer(bus, settings, gate, folder, ForkServer(settings.role) if warm else None)
+    bus.on_close(trainer.executor.close)
+    await trainer.publisher.task_ready(trainer.ports.numbers)
     if settings.role == "chief":
-        await trainer.meter.collect()
-    bus.on_stop(trainer.leave)
-    following = [_follow(bus, key, lanes, trainer) for lanes in LANES]
+        await trainer.usage_reporter.subscribe()
+    bus.on_stop(trainer.shut_down)
+    following = [_follow_stream(bus, key, lanes, trainer) for lanes in LANES]
     await asyncio.gather(
-        *following, trainer.meter.measure(), trainer.attend(), trainer.leave_if_forgotten(key)
+        *following,
+        trainer.usage_reporter.report_usage(),
+        trainer.run_shutdown_timers(),
+        trainer.leave_if_forgotten(key),
     )
 
 
-async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
-    """Hear the messages of one stream by one consumer; those of each lane in order, beside those of
-    the others.
+async def _follow_stream(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
+    """Read the messages of one stream with one consumer. Each lane handles its messages in order,
+    and the lanes run side by side.
     """
     queues: dict[type[Message], asyncio.Queue[StoredMessage]] = {}
     for kinds in lanes:
         queues |= dict.fromkeys(kinds, asyncio.Queue())
     filters = [subjects.pattern(kind, key) for kind in queues]
-    hearing = [_hear_each(queue, trainer) for queue in set(queues.values())]
-    on_set_back = trainer.set_back.set if ORDERS in lanes else _nothing
+    hearing = [_handle_each(queue, trainer) for queue in set(queues.values())]
+    on_set_back = trainer.set_back.set if ORDERS in lanes else _ignore_set_back
     heard = bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT, on_set_back=on_set_back)
-    await asyncio.gather(_sort(heard, queues), *hearing)
+    await asyncio.gather(_sort_by_type(heard, queues), *hearing)
 
 
-def _nothing() -> None:
-    """For the facts: what they lose, nobody here goes by any more."""
+def _ignore_set_back() -> None:
+    """Ignore lost facts: this pod does not depend on them."""
 
 
-async def _sort(
+async def _sort_by_type(
     heard: AsyncIterator[StoredMessage],
     queues: Mapping[type[Message], asyncio.Queue[StoredMessage]],
 ) -> None:
@@ -354,16 +367,16 @@ async def _sort(
         queues[type(each.message)].put_nowait(each)
 
 
-async def _hear_each(queue: asyncio.Queue[StoredMessage], trainer: Trainer) -> None:
+async def _handle_each(queue: asyncio.Queue[StoredMessage], trainer: Trainer) -> None:
     while True:
         heard = await queue.get()
-        with fenced():
-            await trainer.hear(heard)
+        with exit_if_fenced():
+            await trainer.on_fact(heard)
 
 
 @contextlib.contextmanager
-def fenced() -> Iterator[None]:
-    """A pod that finds that a later generation has taken over from it ends, and is not at fault."""
+def exit_if_fenced() -> Iterator[None]:
+    """Exit without fault if a later generation has taken over from this pod."""
     try:
         yield
     except Stale as error:
@@ -378,33 +391,33 @@ KILLED = Failed(
 )
 
 
-class Ends:
-    """`causes`: last words, by generation. `tries`: how many children a generation has been
-    given.
+class ExitClassifier:
+    """Remember why children ended. `causes`: their last failure, by generation. `tries`: the number
+    of children that a generation has had.
     """
 
     def __init__(self) -> None:
         self.causes: dict[int, Failed] = {}
         self.tries: dict[int, int] = {}
 
-    def on_failed(self, generation: int, said: Failed) -> None:
+    def record_failure(self, generation: int, said: Failed) -> None:
         self.causes[generation] = said
 
-    def forget(self, generation: int) -> None:
-        """Another child is tried; the last one's words are not its own."""
+    def forget_failure(self, generation: int) -> None:
+        """Forget the failure of the last child, because another one is started."""
         self.causes.pop(generation, None)
 
-    def judged(self, pod: Pod, generation: int) -> tuple[Ending, Failed]:
-        """What it means, and why it ended; `KILLED` where it could not say."""
+    def classify(self, pod: Pod, generation: int) -> tuple[ChildExit, Failed]:
+        """Return the meaning of a child's exit and its cause; `KILLED` if the child gave none."""
         failure = self.causes.get(generation, KILLED)
         ending = supervise.on_child_end(
             pod, generation, peer=failure.peer, explained=failure is not KILLED
         )
-        if ending == "prepares again" and not self.may_try(generation):
+        if ending == "prepares again" and not self.may_try_again(generation):
             return "is missed by its generation", failure
         return ending, failure
 
-    def may_try(self, generation: int) -> bool:
-        """Counts this as one more."""
+    def may_try_again(self, generation: int) -> bool:
+        """Count one more child, and return whether it may be started."""
         self.tries[generation] = self.tries.get(generation, 1) + 1
         return self.tries[generation] <= TRIES

@@ -1,36 +1,33 @@
-"""What a pod may do about a fact: values that `supervise` and `leaving` give back and `service`
-carries out.
+"""Decide what a pod does about each fact. Facts in, actions out.
 
-What a pod does about each fact: pure, facts in, actions out.
-
-The story of one hand-over from generation P to G, make before break:
+A hand-over from generation P to G, make before break:
 
     ClusterSpecPublished(G)   every pod of G starts a child for G beside that of P
-    child Prepared            the pod says GenerationPrepared(G)
+    child Prepared            the pod publishes GenerationPrepared(G)
     HandOverOrdered(G, P)     the chief of P drains and saves; servers of G take their full CPU weight
     CheckpointSaved(P final)  the chief of G begins from it
     TrainingResumed(G)        every child older than G ends
-    GenerationAbandoned(G)    the child of G ends; if P has drained already, it goes on as if nothing had been asked
+    GenerationAbandoned(G)    the child of G ends; if P has drained already, it continues
 
-A child of G that ends by itself before G trains costs G alone: its pod says that it could not
+If a child of G ends by itself before G trains, only G fails: its pod reports that it could not
 prepare, and stays for P.
 
-With `handover: restart` (stop everything, start again) the chief of P drains at once, and children
-of G start, freshly, only when that checkpoint is saved. What a pod missed while it was dead it does
-not need: the newest of each counts.
+With `handover: restart` (stop everything, start again) the chief of P drains at once. Children of G
+start as new processes, and only when that checkpoint is saved. A pod does not need the facts that
+it missed while it was down: the newest of each kind is enough.
 
-What a pod does that will have to go, or whose generation is about to lose another's task: pure.
+A pod that has to leave (its node goes away, or Kubernetes ends it), or whose generation is about to
+lose another task:
 
-    TaskLeaving of a ps or the chief   the chief saves at once and trains on, because a hand-over may come too late
-    last_save_s before its deadline    the chief saves once more and applies nothing after that: nothing is done again
-    every task was told to end         the same at once: there is nobody who could take over
-    a pod that was told to end         works on for its generation, and goes when that needs it no more: when the next
-                                       trains, when the last save is there, or leave_s before the
-                                       deadline
+    TaskLeaving of a ps or the chief   the chief saves at once and trains on: a hand-over may come too late
+    last_save_s before its deadline    the chief saves once more and applies nothing after that, so nothing is repeated
+    every task was told to end         the same at once: no pod is left to take over
+    a pod that was told to end         works until its generation no longer needs it: until the next one trains,
+                                       the last save is committed, or leave_s before the deadline
 
-The loss of a worker costs nothing that a checkpoint could save. A cordoned or tainted node may be
-taken back, so it stops nobody: only what is certain does, an end that the pod was told or the time
-at which Kubernetes kills it.
+A checkpoint does not help against the loss of a worker. A cordon or taint may be taken back, so it
+stops nothing: only a certain end does, which is a signal to the pod or the time at which Kubernetes
+kills it.
 """
 
 from __future__ import annotations
@@ -55,14 +52,14 @@ from shared.messages import (
 
 
 class StartChild(msgspec.Struct, frozen=True):
-    """`fresh`: a new process, instead of a fork of the nursery."""
+    """`fresh`: start a new process in place of a fork."""
 
     spec: ClusterSpecPublished
     fresh: bool
 
 
 class BeginChild(msgspec.Struct, frozen=True):
-    """`path` None: what the ledger bucket names last, if anything."""
+    """`path` None: restore the checkpoint that the ledger names last, if there is one."""
 
     generation: int
     path: str | None
@@ -70,8 +67,8 @@ class BeginChild(msgspec.Struct, frozen=True):
 
 
 class DrainChild(msgspec.Struct, frozen=True):
-    """`successor`: the generation for which it stops; None: for good, because tasks of it have to
-    go.
+    """`successor`: the generation that takes over; None: none, because tasks of this one have to
+    leave.
     """
 
     generation: int
@@ -79,7 +76,7 @@ class DrainChild(msgspec.Struct, frozen=True):
 
 
 class SaveChild(msgspec.Struct, frozen=True):
-    """Save now, and train on."""
+    """Save now and continue to train."""
 
     generation: int
 
@@ -93,30 +90,30 @@ class EndChild(msgspec.Struct, frozen=True):
 
 
 class SayLastIsFinal(msgspec.Struct, frozen=True):
-    """The child that should save is broken, or not there: its last checkpoint must do."""
+    """Publish the last checkpoint as the final one: the child that should save is broken or
+    missing.
+    """
 
     generation: int
     successor: int
 
 
 class StayForNext(msgspec.Struct, frozen=True):
-    """This pod can do nothing more for `generation`; it stays a while for the next, and then
-    ends.
+    """Keep a pod that can do nothing more for `generation` until the next one; end it if none
+    comes.
     """
 
     generation: int
 
 
 class LeavePod(msgspec.Struct, frozen=True):
-    """A generation trains without this pod's part in it: the pod ends, so that its task is
-    replaced.
-    """
+    """End this pod, so that its task is replaced: a generation trains without its part in it."""
 
     generation: int
 
 
 class GoAway(msgspec.Struct, frozen=True):
-    """This pod was told to end, and may."""
+    """End this pod: it was told to end, and its generation does not need it."""
 
 
 ForChild = StartChild | BeginChild | DrainChild | SaveChild | GoOnChild | EndChild
@@ -126,7 +123,7 @@ Actions = tuple[Action, ...]
 Phase = Literal["preparing", "prepared", "running", "draining", "broken"]
 
 
-Ending = Literal[
+ChildExit = Literal[
     "ignored",
     "fails the job",
     "prepares again",
@@ -137,57 +134,57 @@ Ending = Literal[
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Of a task that will have to go: killed by then (0: nobody says when), for certain, and told
-    so itself.
+    """The known end of a task. `leaves_s`: its deadline (0: unknown). `certain`: it cannot be taken
+    back. `terminating`: the task itself was told to end.
     """
 
     leaves_s: float = 0.0
     certain: bool = False
-    told: bool = False
+    terminating: bool = False
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod knows. `children` are alive or broken; `again` are generations to be restarted,
-    with their path.
+    """The state of a pod. `children`: alive or broken. `restarts`: generations to start again, with
+    their checkpoint path.
 
-    `newest`, `trains` and `given_up`: the newest generation that is wanted, that has resumed, that
-    was abandoned; `leaving`: who has to go, by pod; `saved_s`: when the chief was last told to save
-    for one.
+    `newest`, `trains`, `abandoned`: the newest generation that is wanted, that has resumed, that
+    was abandoned. `leaving`: the tasks that have to leave, by pod. `saved_s`: when the chief last
+    had to save for one of them.
     """
 
     name: str
     newest: int = -1
     trains: int = -1
-    given_up: int = -1
+    abandoned: int = -1
     specs: dict[int, ClusterSpecPublished] = {}
     children: dict[int, Phase] = {}
     finals: dict[int, CheckpointSaved] = {}
     ordered: dict[int, int | None] = {}
-    again: dict[int, str] = {}
+    restarts: dict[int, str] = {}
     leaving: dict[str, Notice] = {}
     saved_s: float = 0.0
 
-    def leads(self, generation: int | None) -> bool:
-        """Whether this pod is the chief of a generation that it knows."""
+    def is_chief(self, generation: int | None) -> bool:
+        """Return whether this pod is the chief of a generation that it knows."""
         spec = self.specs.get(-1 if generation is None else generation)
         task = spec.of(self.name) if spec else None
         return task is not None and task.role == "chief"
 
-    def belongs(self, generation: int) -> bool:
+    def is_member(self, generation: int) -> bool:
         spec = self.specs.get(generation)
         return spec is not None and spec.of(self.name) is not None
 
     def final_for(self, generation: int, previous: int | None) -> CheckpointSaved | None:
-        """The checkpoint with which `previous` made way for this generation: saved for it, or for
-        good. One that was saved for another is stale: that one was abandoned, and `previous` went
-        on.
+        """Return the checkpoint with which `previous` made way for this generation, or for good. A
+        checkpoint for another generation is stale: that one was abandoned, and `previous`
+        continued.
         """
         final = self.finals.get(-1 if previous is None else previous)
         return final if final is not None and final.successor in (None, generation) else None
 
-    def spares(self, generation: int) -> bool:
-        """Whether the job can do without a generation that does not train yet, because the one
-        before goes on.
+    def is_dispensable(self, generation: int) -> bool:
+        """Return whether the job can lose a generation that does not train yet, because the one
+        before it continues.
         """
         spec = self.specs.get(generation)
         if spec is None or spec.previous is None or generation <= self.trains:
@@ -196,26 +193,26 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
-    """A newer generation is wanted: start for it, or first free the place."""
+    """Start a child for a newer generation, or drain the running one first."""
     if spec.generation <= pod.newest:
         return pod, ()
-    pod, ended = _end(pod, [g for g in pod.children if _makes_way(pod, g, spec)])
+    pod, ended = _end_children(pod, [g for g in pod.children if _is_superseded(pod, g, spec)])
     pod = msgspec.structs.replace(
         pod, newest=spec.generation, specs={**pod.specs, spec.generation: spec}
     )
     if _waits_for_final(pod, spec):
-        pod, actions = _drain(pod, spec.previous)
+        pod, actions = _drain_child(pod, spec.previous)
     else:
-        pod, actions = _start(pod, spec)
+        pod, actions = _start_child(pod, spec)
     return pod, ended + actions
 
 
-def _makes_way(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
-    """What never began, and what is older than the one that runs (its `TrainingResumed` may come
-    later than this).
+def _is_superseded(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
+    """Return whether a generation makes way at once: it never began, or it is older than the
+    running one.
 
-    Of one that cannot go on the chief may be writing yet, and would take servers that end for a
-    fault of the program's.
+    The `TrainingResumed` of the running one may arrive later than this spec. A broken generation
+    stays: its chief may still write, and would take ending servers for a fault of the program.
     """
     over = (
         spec.request.handover == "restart" if spec.previous is None else generation < spec.previous
@@ -229,59 +226,57 @@ def _waits_for_final(pod: Pod, spec: ClusterSpecPublished) -> bool:
     return pod.final_for(spec.generation, spec.previous) is None
 
 
-def _start(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
+def _start_child(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
     if spec.of(pod.name) is None or spec.generation in pod.children:
         return pod, ()
-    started = _with(pod, spec.generation, "preparing")
+    started = _with_phase(pod, spec.generation, "preparing")
     return started, (StartChild(spec, fresh=spec.request.handover == "restart"),)
 
 
-def _drain(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
-    """Make a generation stop and save for the newest, if that is this pod's to do.
+def _drain_child(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
+    """Let a generation stop and save for the newest one, if this pod is its chief.
 
-    One that is broken cannot, and one that was stopped for another, and is only starting again, has
+    A broken generation cannot save. One that was stopped for another and is only starting again has
     nothing to add.
     """
     phase = pod.children.get(-1 if generation is None else generation)
-    if generation is None or not pod.leads(generation) or phase == "draining":
+    if generation is None or not pod.is_chief(generation) or phase == "draining":
         return pod, ()
     if phase != "running":
         return pod, (SayLastIsFinal(generation, pod.newest),)
-    return _with(pod, generation, "draining"), (DrainChild(generation, pod.newest),)
+    return _with_phase(pod, generation, "draining"), (DrainChild(generation, pod.newest),)
 
 
 def on_prepared(pod: Pod, generation: int) -> tuple[Pod, Actions]:
-    """A child stands ready. One that is only restarted begins at once; others wait for the
-    order.
-    """
+    """Begin a prepared child at once if it only restarts; otherwise wait for the hand-over order."""
     if pod.children.get(generation) != "preparing":
         return pod, ()  # it was given up meanwhile
-    pod = _with(pod, generation, "prepared")
-    if generation in pod.again and pod.leads(generation):
-        return _begin(pod, generation, pod.again[generation])
+    pod = _with_phase(pod, generation, "prepared")
+    if generation in pod.restarts and pod.is_chief(generation):
+        return _begin_child(pod, generation, pod.restarts[generation])
     return _begin_if_due(pod, generation)
 
 
 def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
-    """All are prepared: drain the one before, begin the next when its checkpoint is there."""
+    """Drain the previous generation, and begin the next when its checkpoint is committed."""
     if order.generation != pod.newest:
         return pod, ()
     pod = msgspec.structs.replace(pod, ordered={**pod.ordered, order.generation: order.previous})
     saved = pod.final_for(order.generation, order.previous) is not None
-    pod, drained = (pod, ()) if saved else _drain(pod, order.previous)
+    pod, drained = (pod, ()) if saved else _drain_child(pod, order.previous)
     pod, begun = _begin_if_due(pod, order.generation)
     return pod, drained + begun
 
 
 def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
-    """A generation has drained and saved: the next may begin (or, after a restart, be started).
+    """Begin the next generation after the final checkpoint of the previous one (start it, after a
+    restart).
 
-    Unless the one it saved for was given up meanwhile: it goes on, and what it has saved is no last
-    word.
+    A checkpoint for an abandoned generation is not final: the generation that saved it continues.
     """
     if (
         saved.successor is not None
-        and saved.successor <= pod.given_up
+        and saved.successor <= pod.abandoned
         and saved.successor not in pod.ordered
     ):
         return pod, ()
@@ -294,16 +289,14 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     ):
         return pod, ()
     if spec.request.handover == "restart" and pod.newest not in pod.children:
-        pod, ended = _end(pod, [g for g in pod.children if g < pod.newest])
-        pod, started = _start(pod, spec)
+        pod, ended = _end_children(pod, [g for g in pod.children if g < pod.newest])
+        pod, started = _start_child(pod, spec)
         return pod, ended + started
     return _begin_if_due(pod, pod.newest)
 
 
-def on_saved_again(pod: Pod, saved: CheckpointSaved) -> Pod:
-    """A generation saved and trains on. Drop its final checkpoint if that is an older one: it went
-    on after it.
-    """
+def on_saved(pod: Pod, saved: CheckpointSaved) -> Pod:
+    """Drop the final checkpoint of a generation that has saved a newer one: it continued after it."""
     final = pod.finals.get(saved.generation)
     if final is None or saved.step <= final.step:
         return pod
@@ -313,215 +306,214 @@ def on_saved_again(pod: Pod, saved: CheckpointSaved) -> Pod:
 
 
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:
-    """One that was to save for another, or for good, could not, and trains on. (Otherwise that
-    changes nothing.)
-    """
+    """Return a draining generation to running if it could not save. Nothing else changes."""
     drained = final and pod.children.get(generation) == "draining"
-    return _with(pod, generation, "running") if drained else pod
+    return _with_phase(pod, generation, "running") if drained else pod
 
 
 def _begin_if_due(pod: Pod, generation: int) -> tuple[Pod, Actions]:
-    """Begin a prepared child once it is ordered and, where another ran before, that one's
-    checkpoint is there.
+    """Begin a prepared child once it is ordered and the checkpoint of the previous generation
+    exists.
     """
     if generation not in pod.ordered or pod.children.get(generation) != "prepared":
         return pod, ()
     previous = pod.ordered[generation]
-    if not pod.leads(generation):
-        return _begin(pod, generation, None)
+    if not pod.is_chief(generation):
+        return _begin_child(pod, generation, None)
     if previous is None:
-        return _begin(pod, generation, None)
+        return _begin_child(pod, generation, None)
     final = pod.final_for(generation, previous)
-    return (pod, ()) if final is None else _begin(pod, generation, final.path or None)
+    return (pod, ()) if final is None else _begin_child(pod, generation, final.path or None)
 
 
-def _begin(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Actions]:
-    return _with(pod, generation, "running"), (
-        BeginChild(generation, path, chief=pod.leads(generation)),
+def _begin_child(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Actions]:
+    return _with_phase(pod, generation, "running"), (
+        BeginChild(generation, path, chief=pod.is_chief(generation)),
     )
 
 
 def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
-    """A generation trains: everything older ends, and so does a pod whose child of it has gone."""
-    pod, ended = _end(pod, [g for g in pod.children if g < fact.generation])
+    """End everything older than the generation that trains. A pod without a child of it leaves."""
+    pod, ended = _end_children(pod, [g for g in pod.children if g < fact.generation])
     pod = msgspec.structs.replace(pod, again={}, trains=max(pod.trains, fact.generation))
     missed = (
         fact.generation == pod.newest
-        and pod.belongs(fact.generation)
+        and pod.is_member(fact.generation)
         and fact.generation not in pod.children
     )
     return pod, (*ended, LeavePod(fact.generation)) if missed else ended
 
 
 def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
-    """A generation will not be: the one before goes on, or, where it was stopped for it, starts
-    again.
+    """End the child of an abandoned generation; the previous one continues or starts again.
 
-    One that has resumed all the same stays: the launcher takes it for the running one, too.
+    A generation that has resumed meanwhile stays: the launcher also takes it for the running one.
     """
     if fact.generation <= pod.trains:
         return pod, ()
     pod = msgspec.structs.replace(
         pod,
-        given_up=max(pod.given_up, fact.generation),
+        given_up=max(pod.abandoned, fact.generation),
         ordered={g: previous for g, previous in pod.ordered.items() if g != fact.generation},
     )
     spec = pod.specs.get(fact.generation)
-    pod, ended = _end(pod, [g for g in pod.children if g == fact.generation])
+    pod, ended = _end_children(pod, [g for g in pod.children if g == fact.generation])
     if spec is None or spec.previous is None or spec.previous < pod.trains:
         return pod, ended
-    pod, resumed = _revive(pod, spec.previous)
+    pod, resumed = _resume_previous(pod, spec.previous)
     return pod, ended + resumed
 
 
-def _revive(pod: Pod, generation: int) -> tuple[Pod, Actions]:
-    """Let a generation go on; what it has saved for the one that was given up is no last word any
-    more.
-    """
+def _resume_previous(pod: Pod, generation: int) -> tuple[Pod, Actions]:
+    """Let the previous generation continue. Its final checkpoint is no longer final."""
     final, phase = pod.finals.get(generation), pod.children.get(generation)
     pod = msgspec.structs.replace(
         pod, finals={g: f for g, f in pod.finals.items() if g != generation}
     )
     if phase == "draining":
-        return _with(pod, generation, "running"), (GoOnChild(generation),)
+        return _with_phase(pod, generation, "running"), (GoOnChild(generation),)
     if phase == "broken":
         return pod, (StayForNext(generation),)
-    if final is None or phase is not None or not pod.belongs(generation):
+    if final is None or phase is not None or not pod.is_member(generation):
         return pod, ()
-    again = {**pod.again, generation: final.path}
-    return _start(msgspec.structs.replace(pod, again=again), pod.specs[generation])
+    again = {**pod.restarts, generation: final.path}
+    return _start_child(msgspec.structs.replace(pod, again=again), pod.specs[generation])
 
 
-def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> Ending:
-    """What it means that a child ended by itself. `peer`: another task is to blame; `explained`: it
-    has said why.
+def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> ChildExit:
+    """Return the meaning of a child's own exit. `peer`: another task is the cause; `explained`: the
+    child has given its cause.
     """
     phase = pod.children.get(generation)
     if phase is None:
         return "ignored"
-    spared = pod.spares(generation)
+    spared = pod.is_dispensable(generation)
     if not peer and not spared:
         return "fails the job"
     if peer and phase == "preparing":
         return "prepares again"
     if spared or phase == "prepared":
         return "is missed by its generation"
-    return "breaks" if explained and pod.leads(generation) else "ends the pod"
+    return "breaks" if explained and pod.is_chief(generation) else "ends the pod"
 
 
 def on_child_gone(pod: Pod, generation: int, broken: bool) -> Pod:
-    """A child ended by itself. `broken`: it lost another task, and this pod stays to take part in
-    what comes next.
+    """Remove a child that ended by itself. `broken`: it lost another task, and the pod stays for
+    the next generation.
     """
     if broken:
-        return _with(pod, generation, "broken")
+        return _with_phase(pod, generation, "broken")
     return msgspec.structs.replace(
         pod, children={g: p for g, p in pod.children.items() if g != generation}
     )
 
 
-def _with(pod: Pod, generation: int, phase: Phase) -> Pod:
+def _with_phase(pod: Pod, generation: int, phase: Phase) -> Pod:
     return msgspec.structs.replace(pod, children={**pod.children, generation: phase})
 
 
-def _end(pod: Pod, generations: list[int]) -> tuple[Pod, Actions]:
+def _end_children(pod: Pod, generations: list[int]) -> tuple[Pod, Actions]:
     children = {g: p for g, p in pod.children.items() if g not in generations}
     return msgspec.structs.replace(pod, children=children), tuple(EndChild(g) for g in generations)
 
 
-CERTAIN = (SIGTERM, EVICTED, DELETED)
-WORKS = ("running", "draining")
+CERTAIN_REASONS = (SIGTERM, EVICTED, DELETED)
+WORKING_PHASES = ("running", "draining")
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: how long before its deadline a pod goes, and how long before that the last save
-    begins.
+class ShutdownTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds: `leave_s` from a pod's exit to its deadline, `last_save_s` from the last save to
+    that exit.
     """
 
     leave_s: float
     last_save_s: float
 
 
-def on_leaving(pod: Pod, fact: TaskLeaving, now: float, times: Times) -> tuple[Pod, Actions]:
-    """Remember it; and save, where that was the first that is known of a deadline."""
+def on_leaving(
+    pod: Pod, fact: TaskLeaving, now: float, times: ShutdownTimes
+) -> tuple[Pod, Actions]:
+    """Remember that a task has to leave. Save if this is the first news of a deadline."""
     known = pod.leaving.get(fact.pod, Notice())
-    notice = _joined(known, fact)
+    notice = _merge_notice(known, fact)
     pod = replace(pod, leaving={**pod.leaving, fact.pod: notice})
-    pod, actions = due(pod, now, times)
-    generation, first = _led(pod), notice.leaves_s and not known.leaves_s
-    if generation is None or not first or fact.pod not in _indispensable(pod.specs[generation]):
+    pod, actions = due_actions(pod, now, times)
+    generation, first = _led_generation(pod), notice.leaves_s and not known.leaves_s
+    if (
+        generation is None
+        or not first
+        or fact.pod not in _indispensable_pods(pod.specs[generation])
+    ):
         return pod, actions
     if now < pod.saved_s + times.last_save_s:
         return pod, actions  # of several that leave together each has its notice
     return replace(pod, saved_s=now), (SaveChild(generation), *actions)
 
 
-def due(pod: Pod, now: float, times: Times) -> tuple[Pod, Actions]:
-    """What is to be done by now."""
-    generation = _led(pod)
+def due_actions(pod: Pod, now: float, times: ShutdownTimes) -> tuple[Pod, Actions]:
+    """Return the actions that are due by now."""
+    generation = _led_generation(pod)
     actions: Actions = ()
-    if generation is not None and now >= _stops_s(pod, generation, times):
+    if generation is not None and now >= _last_save_due_s(pod, generation, times):
         pod = replace(pod, children={**pod.children, generation: "draining"})
         actions = (DrainChild(generation, None),)
-    return pod, (*actions, GoAway()) if _goes(pod, now, times) else actions
+    return pod, (*actions, GoAway()) if _may_go(pod, now, times) else actions
 
 
-def next_s(pod: Pod, times: Times) -> float:
-    """When time alone changes what is due; infinite: never."""
-    generation, mine = _led(pod), pod.leaving.get(pod.name, Notice())
-    ends_s = mine.leaves_s - times.leave_s if mine.told and mine.leaves_s else math.inf
-    return ends_s if generation is None else min(ends_s, _stops_s(pod, generation, times))
+def next_due_s(pod: Pod, times: ShutdownTimes) -> float:
+    """Return when time alone makes an action due; infinite: never."""
+    generation, mine = _led_generation(pod), pod.leaving.get(pod.name, Notice())
+    ends_s = mine.leaves_s - times.leave_s if mine.terminating and mine.leaves_s else math.inf
+    return ends_s if generation is None else min(ends_s, _last_save_due_s(pod, generation, times))
 
 
-def needed(pod: Pod) -> bool:
-    """Whether a generation works with this pod in it."""
-    return any(phase in WORKS for phase in pod.children.values())
+def is_needed(pod: Pod) -> bool:
+    """Return whether a generation trains or drains with this pod in it."""
+    return any(phase in WORKING_PHASES for phase in pod.children.values())
 
 
-def _joined(known: Notice, fact: TaskLeaving) -> Notice:
+def _merge_notice(known: Notice, fact: TaskLeaving) -> Notice:
     said = [s for s in (known.leaves_s, fact.leaves_s) if s]
-    certain = known.certain or fact.why in CERTAIN
-    return Notice(min(said, default=0.0), certain, known.told or fact.why == SIGTERM)
+    certain = known.certain or fact.why in CERTAIN_REASONS
+    return Notice(min(said, default=0.0), certain, known.terminating or fact.why == SIGTERM)
 
 
-def _led(pod: Pod) -> int | None:
-    """The newest generation that trains under this pod, its chief."""
+def _led_generation(pod: Pod) -> int | None:
+    """Return the newest generation that trains with this pod as its chief."""
     return max(
-        (g for g, phase in pod.children.items() if phase == "running" and pod.leads(g)),
+        (g for g, phase in pod.children.items() if phase == "running" and pod.is_chief(g)),
         default=None,
     )
 
 
-def _indispensable(spec: ClusterSpecPublished) -> list[str]:
+def _indispensable_pods(spec: ClusterSpecPublished) -> list[str]:
     return [task.pod for task in spec.tasks if task.role in ("chief", "ps")]
 
 
-def _stops_s(pod: Pod, generation: int, times: Times) -> float:
-    """When the last save has to begin; infinite: nothing that is certain asks for one."""
+def _last_save_due_s(pod: Pod, generation: int, times: ShutdownTimes) -> float:
+    """Return when the last save has to begin; infinite: no certain end requires one."""
     spec = pod.specs[generation]
-    if _all_told(pod, spec):
+    if _all_terminating(pod, spec):
         return -math.inf
-    notices = [pod.leaving.get(name, Notice()) for name in _indispensable(spec)]
+    notices = [pod.leaving.get(name, Notice()) for name in _indispensable_pods(spec)]
     ends = [notice.leaves_s for notice in notices if notice.certain and notice.leaves_s]
     return min(ends, default=math.inf) - times.leave_s - times.last_save_s
 
 
-def _all_told(pod: Pod, spec: ClusterSpecPublished) -> bool:
-    return all(pod.leaving.get(task.pod, Notice()).told for task in spec.tasks)
+def _all_terminating(pod: Pod, spec: ClusterSpecPublished) -> bool:
+    return all(pod.leaving.get(task.pod, Notice()).terminating for task in spec.tasks)
 
 
-def _goes(pod: Pod, now: float, times: Times) -> bool:
+def _may_go(pod: Pod, now: float, times: ShutdownTimes) -> bool:
     mine = pod.leaving.get(pod.name, Notice())
-    if not mine.told:
+    if not mine.terminating:
         return False
     over = mine.leaves_s and now >= mine.leaves_s - times.leave_s
-    return bool(over) or not needed(pod) or _stopped(pod)
+    return bool(over) or not is_needed(pod) or _has_stopped(pod)
 
 
-def _stopped(pod: Pod) -> bool:
-    """The newest generation that this pod works for has saved for nobody in particular: for
-    good.
-    """
-    newest = max(g for g, phase in pod.children.items() if phase in WORKS)
+def _has_stopped(pod: Pod) -> bool:
+    """Return whether the newest generation of this pod has saved for good, without a successor."""
+    newest = max(g for g, phase in pod.children.items() if phase in WORKING_PHASES)
     final = pod.finals.get(newest)
     return final is not None and final.successor is None

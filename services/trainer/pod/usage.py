@@ -1,12 +1,11 @@
-"""What a pod uses: CPU seconds and resident memory of all its processes, and how long they waited
-for a core.
+"""The resources that a pod uses: CPU seconds and memory of all its processes, and their wait for
+CPU.
 
-A thread that could run and does not, waits: its group has used up its quota, or others have the
-machine. So what is waited tells a task that has too little CPU from one that has little to do,
-whoever it is that takes it.
+A thread that is ready and does not run waits: its control group has used up its quota, or other
+processes occupy the cores. So waiting time distinguishes a task that lacks CPU from one that has
+little to do, whatever the reason.
 
-What pods use, told to their chief: over the bus' plain side, because only the newest value
-matters. Edge.
+Pods report samples to their chief over plain NATS, because only the newest value matters.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import psutil
 import structlog
 from nats.aio.msg import Msg
 
-from services.trainer.protocol import Room
+from services.trainer.protocol import MemoryHeadroom
 from services.trainer.settings import Settings
 from shared.auth.permissions import USAGE
 from shared.bus.bus import Bus
@@ -33,10 +32,8 @@ GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SAMPLES = msgspec.json.Decoder(TaskUsage)
 
 
-def sample_of(body: bytes) -> TaskUsage | None:
-    """What another pod says that it uses; None for what is nothing of the kind: anybody may speak
-    on that subject.
-    """
+def decode_sample(body: bytes) -> TaskUsage | None:
+    """Return another pod's usage; None if the bytes are no sample: anyone may send to that subject."""
     try:
         return SAMPLES.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -47,21 +44,22 @@ Thread = tuple[int, int]
 """Its process, and its own number."""
 
 
-class Spent(msgspec.Struct, frozen=True):
-    """What a thread has spent since it began, in seconds: on a core, and ready without one."""
+class ThreadTimes(msgspec.Struct, frozen=True):
+    """Seconds that a thread has spent since it started: on a core, and ready without one."""
 
     used: float
     waited: float
 
 
-NOTHING = Spent(0.0, 0.0)
+NO_TIME = ThreadTimes(0.0, 0.0)
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What a pod used between two looks, and holds now.
+class UsageSample(msgspec.Struct, frozen=True):
+    """The usage of a pod between two samples, and its memory now.
 
-    `cpu`: mean cores; `waited`: mean threads that stood ready without a core; `busy`: the share of
-    the time in which its busiest thread ran or stood ready; `memory_gib`: shared pages count once.
+    `cpu`: mean cores. `waited`: mean number of threads that were ready without a core. `busy`: the
+    share of time in which its busiest thread ran or was ready. `memory_gib`: shared pages count
+    once.
     """
 
     cpu: float
@@ -70,22 +68,23 @@ class Look(msgspec.Struct, frozen=True):
     memory_gib: float
 
 
-class Use:
-    """What this process and its children use from look to look."""
+class UsageMeter:
+    """Measure the usage of this process and its children from sample to sample."""
 
     def __init__(self) -> None:
-        here = family()
-        self._before = cores_s(here), threads(here)
+        here = pod_processes()
+        self._before = cpu_seconds(here), thread_times(here)
 
-    def look(self, elapsed_s: float) -> Look:
-        here = family()
-        (used_s, before), (now_s, now) = self._before, (cores_s(here), threads(here))
+    def sample(self, elapsed_s: float) -> UsageSample:
+        here = pod_processes()
+        (used_s, before), (now_s, now) = self._before, (cpu_seconds(here), thread_times(here))
         self._before = now_s, now
         since = [
-            (spent.used - old.used, spent.waited - old.waited) for spent, old in _pairs(now, before)
+            (spent.used - old.used, spent.waited - old.waited)
+            for spent, old in _paired_times(now, before)
         ]
         elapsed_s = max(elapsed_s, 1e-6)
-        return Look(
+        return UsageSample(
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
             waited=sum(waited for _, waited in since) / elapsed_s,
             busy=min(1.0, max((used + waited for used, waited in since), default=0.0) / elapsed_s),
@@ -93,14 +92,14 @@ class Use:
         )
 
 
-def family() -> list[psutil.Process]:
-    """This process and all that came of it; who asks walks through all processes of the machine."""
+def pod_processes() -> list[psutil.Process]:
+    """Return this process and all its descendants. It walks through all processes of the machine."""
     root = psutil.Process()
     return [root, *root.children(recursive=True)]
 
 
-def cores_s(processes: Iterable[psutil.Process]) -> float:
-    """CPU seconds, with those of threads that have ended."""
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Return CPU seconds, including those of threads that have ended."""
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -109,15 +108,15 @@ def cores_s(processes: Iterable[psutil.Process]) -> float:
     return total
 
 
-def threads(processes: Iterable[psutil.Process]) -> dict[Thread, Spent]:
-    found = dict[Thread, Spent]()
+def thread_times(processes: Iterable[psutil.Process]) -> dict[Thread, ThreadTimes]:
+    found = dict[Thread, ThreadTimes]()
     for process in processes:
-        found |= spent(process.pid)
+        found |= process_thread_times(process.pid)
     return found
 
 
 def memory_gib(processes: Iterable[psutil.Process]) -> float:
-    """Shared pages count once."""
+    """Return the memory of these processes; shared pages count once."""
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -125,31 +124,33 @@ def memory_gib(processes: Iterable[psutil.Process]) -> float:
     return total / GIB
 
 
-def _pairs(now: dict[Thread, Spent], before: dict[Thread, Spent]) -> Iterator[tuple[Spent, Spent]]:
-    """Each thread now and at the last look. A number that was given to another thread since begins
-    anew.
+def _paired_times(
+    now: dict[Thread, ThreadTimes], before: dict[Thread, ThreadTimes]
+) -> Iterator[tuple[ThreadTimes, ThreadTimes]]:
+    """Yield each thread's times now and at the last sample. A reused thread number starts from
+    zero.
     """
     for thread, spent in now.items():
-        old = before.get(thread, NOTHING)
-        yield spent, old if old.used <= spent.used and old.waited <= spent.waited else NOTHING
+        old = before.get(thread, NO_TIME)
+        yield spent, old if old.used <= spent.used and old.waited <= spent.waited else NO_TIME
 
 
-def spent(pid: int) -> dict[Thread, Spent]:
-    """Of each thread of a process, by the kernel's scheduler statistics: the first two numbers of
-    its `schedstat`, in nanoseconds. None of a process that is gone, or where there are no such
-    files.
+def process_thread_times(pid: int) -> dict[Thread, ThreadTimes]:
+    """Return the times of each thread of a process from the kernel's `schedstat` (nanoseconds).
+
+    Return nothing for a process that is gone, or on a kernel without these files.
     """
     found = {}
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):
             used, waited, *_ = map(int, thread.read_text().split())
-            found[pid, int(thread.parent.name)] = Spent(used / 1e9, waited / 1e9)
+            found[pid, int(thread.parent.name)] = ThreadTimes(used / 1e9, waited / 1e9)
     return found
 
 
-def spare(limit_gib: float, child: int | None) -> float | None:
-    """GiB left in the pod beside a second child as large as this one; 0 where that cannot be seen;
-    None: no limit.
+def spare_gib(limit_gib: float, child: int | None) -> float | None:
+    """Return the GiB left in the pod beside a second child as large as this one; 0 if unknown; None
+    without a limit.
     """
     if not limit_gib:
         return None
@@ -157,20 +158,20 @@ def spare(limit_gib: float, child: int | None) -> float | None:
         with contextlib.suppress(psutil.Error):
             return (
                 limit_gib
-                - memory_gib(family())
+                - memory_gib(pod_processes())
                 - float(psutil.Process(child).memory_full_info().uss) / GIB
             )
     return 0.0
 
 
-def limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
-    """The memory that this process' control group has now, which may have been changed in place;
-    else as it was set.
+def memory_limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
+    """Return the current memory limit of this process' control group, which may have been changed
+    in place; else the configured one.
 
-    The group is looked for by its path, and, in a container that sees only its own, at the top.
+    The group is looked up by its path and, in a container that sees only its own group, at the top.
     """
     for path in (
-        *_of_memory(groups, mine),
+        *_memory_limit_files(groups, mine),
         groups / "memory.max",
         groups / "memory" / "memory.limit_in_bytes",
     ):
@@ -180,9 +181,9 @@ def limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float
     return set_gib
 
 
-def _of_memory(groups: Path, mine: Path) -> Iterator[Path]:
-    """Each line is `<number>:<controllers>:<path>`; of version 2 there is one, without
-    controllers.
+def _memory_limit_files(groups: Path, mine: Path) -> Iterator[Path]:
+    """Yield the limit files of this process' groups. A line is `<number>:<controllers>:<path>`;
+    version 2 has one line without controllers.
     """
     with contextlib.suppress(OSError):
         for line in mine.read_text().splitlines():
@@ -193,15 +194,15 @@ def _of_memory(groups: Path, mine: Path) -> Iterator[Path]:
                 yield groups / "memory" / path.lstrip("/") / "memory.limit_in_bytes"
 
 
-def lacks_room(limit_gib: float, child: int | None) -> str | None:
-    """Why a second child as large as this one does not fit into the pod; None where it does, or no
-    limit is known.
+def memory_shortage(limit_gib: float, child: int | None) -> str | None:
+    """Return why a second child as large as this one does not fit into the pod; None if it fits, or
+    if no limit is known.
     """
     if not limit_gib or child is None:
         return None
     with contextlib.suppress(psutil.Error):
         own = psutil.Process(child).memory_full_info().uss / GIB
-        now = memory_gib(family())
+        now = memory_gib(pod_processes())
         if now + own > limit_gib:
             return f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"
     return None
@@ -210,11 +211,9 @@ def lacks_room(limit_gib: float, child: int | None) -> str | None:
 logger = structlog.get_logger()
 
 
-class Meter:
-    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by
-    its name.
-
-    `child`: the process of the generation that runs in this pod.
+class UsageReporter:
+    """Every pod reports its usage; a chief also subscribes to the reports. `usage`: the newest of
+    each task, by name. `running_pid`: the process of the running generation in this pod.
     """
 
     def __init__(
@@ -222,49 +221,51 @@ class Meter:
     ) -> None:
         self.bus = bus
         self.settings = settings
-        self.child = child
+        self.running_pid = child
         self.subject = f"{USAGE}.{settings.namespace}.{settings.job}.{settings.uid}"
         self.usage: dict[str, TaskUsage] = {}
-        self.complained = False
+        self.warned = False
 
-    async def measure(self) -> None:
-        use, name = Use(), task_name(self.settings.role, self.settings.serial)
+    async def report_usage(self) -> None:
+        use, name = UsageMeter(), task_name(self.settings.role, self.settings.serial)
         while True:
             await asyncio.sleep(self.settings.usage_s)
-            look = await asyncio.to_thread(use.look, self.settings.usage_s)
-            limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
-            left = await asyncio.to_thread(spare, limit, self.child())
+            look = await asyncio.to_thread(use.sample, self.settings.usage_s)
+            limit = await asyncio.to_thread(memory_limit_gib, self.settings.memory_gib)
+            left = await asyncio.to_thread(spare_gib, limit, self.running_pid())
             rounded = {key: round(value, 3) for key, value in msgspec.structs.asdict(look).items()}
             sample = TaskUsage(task=name, **rounded, spare_gib=left)
             if self.bus.client.is_connected:  # what is old when the bus is back is of no use
                 await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
-    async def collect(self) -> None:
+    async def subscribe(self) -> None:
         await self.bus.client.subscribe(self.subject, cb=self.on_usage)
 
-    def of(self, spec: ClusterSpecPublished) -> tuple[TaskUsage, ...]:
-        """What the tasks of a generation use: the last word of a task that is gone says nothing of
-        it.
+    def usage_of(self, spec: ClusterSpecPublished) -> tuple[TaskUsage, ...]:
+        """Return the usage of a generation's tasks; the last report of a task that is gone does not
+        count.
         """
         names = {task.pod.removeprefix(f"{spec.job}-") for task in spec.tasks}
         return tuple(sample for name, sample in self.usage.items() if name in names)
 
     async def on_usage(self, raw: Msg) -> None:
-        """Plain messages only: a server's answers, which one may have sent here, have headers or
-        other subjects.
+        """Accept plain messages only. A server's answers, which a client may redirect here, have
+        headers or other subjects.
         """
         plain = raw.subject == self.subject and not raw.headers
-        sample = sample_of(raw.data) if plain else None
+        sample = decode_sample(raw.data) if plain else None
         if sample is not None:
             self.usage[sample.task] = sample
-        elif not self.complained:
-            self.complained = True
+        elif not self.warned:
+            self.warned = True
             logger.warning(
                 "OddUsage", subject=raw.subject, body=raw.data[:200].decode("utf-8", "replace")
             )
 
 
-def memory_headroom(spec: ClusterSpecPublished, usage: Mapping[str, TaskUsage]) -> Room | None:
+def memory_headroom(
+    spec: ClusterSpecPublished, usage: Mapping[str, TaskUsage]
+) -> MemoryHeadroom | None:
     """Return how much memory the fullest ps of a generation has left beside a second child.
 
     Return None while a ps has not reported its usage yet.
@@ -274,7 +275,7 @@ def memory_headroom(spec: ClusterSpecPublished, usage: Mapping[str, TaskUsage]) 
         return None
     spare = [usage[name].spare_gib for name in names]
     limited = [gib for gib in spare if gib is not None]
-    return Room(gib=min(limited, default=None))
+    return MemoryHeadroom(gib=min(limited, default=None))
 
 
 def task_in_job(pod: str) -> str:

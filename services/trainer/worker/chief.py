@@ -1,19 +1,17 @@
-"""The chief of one generation: prepare beside the running one, begin when told, drain when told.
+"""The chief of one generation: prepare beside the running one, begin and drain on order.
 
-prepare   connect, build, trace, and run everything once, from a save to its restore, so that nothing remains of it
-begin     restore, start the lanes, tell of the first update
-train     until drained, finished or broken; a checkpoint now and then (`saving.py`), a report each second
-drain     stop at a batch boundary, save, and wait: to be ended, or to go on as if nothing had been asked
-finish    save, evaluate, and say so; what cannot be saved for long is not finished
+prepare connect, build, trace, and run everything once, from a save to its restore, without a
+lasting effect begin restore, start the lanes, report the first update train until drained, finished
+or broken; checkpoints in between (`saving.py`), a report each second drain stop at a batch
+boundary, save, and wait: for the end, or for the order to continue finish save, evaluate, report; a
+job whose last checkpoint cannot be saved for long is not finished
 
-TensorFlow's cancellation managers, one per thread. Works around a fault of TensorFlow.
-
-`ClusterCoordinator` runs each step inside a `CancellationManagerContext`. TensorFlow keeps the
-active manager in a module variable that all threads share
-(`tensorflow/python/eager/cancellation.py`, seen in 2.21). So a function that another thread calls
-meanwhile, such as the write of a checkpoint, gets the manager of the steps. If that function then
-fails, because the disk is full for example, TensorFlow cancels everything under its manager: all
-steps, now and later.
+It also works around a fault of TensorFlow (seen in 2.21). `ClusterCoordinator` runs each step
+inside a `CancellationManagerContext`. TensorFlow keeps the active manager in a module variable that
+all threads share (`tensorflow/python/eager/cancellation.py`). So a function that another thread
+calls meanwhile, such as the write of a checkpoint, gets the manager of the steps. If that function
+then fails, because the disk is full for example, TensorFlow cancels everything under its manager:
+all steps, now and later. `keep_cancellation_per_thread` gives each thread a manager of its own.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
-from services.trainer.program import examples
+from services.trainer.program import example_count
 from services.trainer.protocol import (
     Assignment,
     Begin,
+    CommittedCheckpoints,
+    ContinueTraining,
     Drain,
     Finished,
-    GoOn,
-    Kept,
     Line,
+    MemoryHeadroom,
     Prepared,
     Progress,
     Resumed,
-    Room,
     SaveNow,
     Unsaved,
 )
@@ -55,225 +53,247 @@ from services.trainer.worker import (
     tensorboard_events,
     training_step,
 )
-from services.trainer.worker.checkpoint import Checkpoint, restore_earlier, restored
-from services.trainer.worker.lanes import Lanes, Pulse, absent, fetched, lost, unreachable
-from services.trainer.worker.saving import Draft, Saving
-from services.trainer.worker.tensorboard_events import Summaries
+from services.trainer.worker.checkpoint import Checkpoint, restore_earlier, restore_newest
+from services.trainer.worker.lanes import (
+    Lanes,
+    StallDetector,
+    fetch_loss,
+    lost_workers,
+    missing_tasks,
+    unreachable_tasks,
+)
+from services.trainer.worker.saving import CheckpointSaver, Draft
+from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # to save what is trained to the end
 TIDY_S = 5.0  # until the ledger has named it
 SOON_S = 0.2  # for what TensorBoard is told of a generation that broke
-Say = Callable[[Line], None]
+Send = Callable[[Line], None]
 
 
-def connect(cluster: dict[str, list[str]]) -> Any:
+def connect_cluster(cluster: dict[str, list[str]]) -> Any:
     """Return a strategy over a generation's cluster. Waits until every ps and worker accepts
     connections.
     """
-    keep_per_thread()
+    keep_cancellation_per_thread()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-def paused_s(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
-    """From the last update of the generation before to the first of this one, by the ps' clocks; 0:
-    there was none. The time for which the whole cluster was off is left out.
+def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
+    """Return the seconds from the last update of the previous generation to the first of this one,
+    by the ps' clocks (0: no such update). The time for which the whole cluster was off is left out.
 
-    None where nothing ran before, or nothing was applied: all was, or a lane broke before it had.
+    Return None if nothing ran before, or nothing was applied: all was done, or a lane broke first.
     """
     return max(first_s - last_s - off_s, 0.0) if first_s and last_s else None
 
 
 def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
-    """When the last update was applied before this generation: the one in the checkpoint, by its
-    ps' clock; where later ones were reported, and lost, the last of those, by its chief's clock. 0:
-    none was.
+    """Return when the last update was applied before this generation; 0: there was none.
+
+    That is the update in the checkpoint, by its ps' clock. If later ones were reported and lost, it
+    is the last of those, by its chief's clock.
     """
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
 
 class Chief:
-    """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in
-    order.
+    """One generation's training. `inbox` carries orders of the supervisor and events of the lanes,
+    in order.
     """
 
     def __init__(
         self,
         assignment: Assignment,
         program: ModuleType,
-        say: Say,
+        send: Send,
         inbox: queue.Queue[Any],
-        dog: Watchdog,
+        watchdog: Watchdog,
     ) -> None:
         self.assignment = assignment
         self.program = program
-        self.say = say
+        self.send = send
         self.inbox = inbox
-        self.dog = dog
+        self.watchdog = watchdog
         self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
-        self.summaries = Summaries(
-            assignment.checkpoint_dir, tensorboard_events.size_of(assignment)
+        self.summaries = EventWriter(
+            assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
 
     # ------------------------------------------------------------ prepare
 
     def prepare(self) -> None:
         began = time.monotonic()
-        self.strategy = strategy = connect(self.assignment.cluster)
+        self.strategy = strategy = connect_cluster(self.assignment.cluster)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self.dog.absent = lambda: absent(self.coordinator, self.assignment.cluster)
-        with self.dog.limited("model() or optimizer()"):
-            self.built = training_step.build(
+        self.watchdog.missing_tasks = lambda: missing_tasks(
+            self.coordinator, self.assignment.cluster
+        )
+        with self.watchdog.limit("model() or optimizer()"):
+            self.built = training_step.build_model(
                 self.program, strategy, len(self.assignment.cluster["ps"])
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
-        with self.dog.limited("examples()"):
-            self.ledger = shard_ledger.fresh(examples(self.program), self.assignment.request.epochs)
+        with self.watchdog.limit("examples()"):
+            self.ledger = shard_ledger.new_ledger(
+                example_count(self.program), self.assignment.request.epochs
+            )
         self.checkpoint = Checkpoint(self.built)
-        with self.dog.limited(
+        with self.watchdog.limit(
             "dataset(0, 1), or a step through the model and loss(), while it is traced,"
         ):
             self.step = self._trace_step(strategy)
         self.lanes = self._make_lanes()
-        self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
+        self.lanes.no_worker_left = lambda: len(lost_workers(self.coordinator)) == self.workers
         every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
-        self.saving = Saving(
+        self.saving = CheckpointSaver(
             self.checkpoint,
             self.folder,
             every_s,
-            self.say,
+            self.send,
             self.inbox,
-            self._lost_ps,
-            self._applied,
+            self._unreachable_ps,
+            self._applied_examples,
             redo_s,
         )
-        self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
+        self.watchdog.checks.append(
+            StallDetector(self.lanes, self.watchdog, self.assignment.stuck_patience)
+        )
         if self.assignment.warms_up:
-            self._warm()
+            self._warm_up()
         if self.assignment.first:
-            program_data.tried(self.program, self.dog)
-        self.say(Prepared(seconds=time.monotonic() - began))
+            program_data.try_evaluation(self.program, self.watchdog)
+        self.send(Prepared(seconds=time.monotonic() - began))
 
     def _trace_step(self, strategy: Any) -> Any:
         most = self.assignment.request.device_batch_max
-        several = scaling.has_several(self._accumulated, self.assignment.batch, most)
-        return training_step.traced(
+        several = scaling.has_several_passes(self._accumulated_batches, self.assignment.batch, most)
+        return training_step.trace_step(
             self.program, strategy, self.built, several
         ).get_concrete_function()
 
     def _make_lanes(self) -> Lanes:
         count, most = LANES_PER_WORKER * self.workers, self.assignment.request.device_batch_max
         batch = self.assignment.batch
-        return Lanes(self.coordinator, self.step, batch, count, self.inbox, self._accumulated, most)
+        return Lanes(
+            self.coordinator, self.step, batch, count, self.inbox, self._accumulated_batches, most
+        )
 
     @property
-    def _accumulated(self) -> int:
+    def _accumulated_batches(self) -> int:
         return optimizers.accumulated_batches(self.built.optimizer)
 
-    def _warm(self) -> None:
-        """Run the step on every worker, a save and a restore: what is slow the first time happens
+    def _warm_up(self) -> None:
+        """Run the step on every worker, a save and a restore, so that their slow first run happens
         now.
         """
         stop = min(self.assignment.batch, self.ledger.examples)
-        positions = training_step.arguments(
+        positions = training_step.step_arguments(
             scaling.split_passes([(0, stop)], self.assignment.request.device_batch_max)
         )
-        with self.checkpoint.rehearsed(self.folder, self._not_rehearsed):
+        with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
             for value in [
                 self.coordinator.schedule(self.step, args=positions)
                 for _ in range(2 * self.workers)
             ]:
-                fetched(value)
+                fetch_loss(value)
 
-    def _not_rehearsed(self, error: Any) -> None:
-        """Where nothing can be saved a hand-over is not begun; but who has nothing beside him
-        trains.
-        """
-        if self._lost_ps():
+    def _on_rehearsal_failed(self, error: Any) -> None:
+        """Fail a hand-over that cannot save. A generation with nothing beside it trains anyway."""
+        if self._unreachable_ps():
             raise error
-        why, remedy = failure_cause.trouble(type(error).__name__, error.message)
+        why, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
         if self.assignment.beside:
-            raise failure_cause.plainly(f"a checkpoint cannot be written: {why}; {remedy}")
-        self.say(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
+            raise failure_cause.plain_failure(f"a checkpoint cannot be written: {why}; {remedy}")
+        self.send(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
 
-    def _lost_ps(self) -> list[str]:
-        return unreachable({"ps": self.assignment.cluster["ps"], "worker": []})
+    def _unreachable_ps(self) -> list[str]:
+        return unreachable_tasks({"ps": self.assignment.cluster["ps"], "worker": []})
 
-    def _applied(self) -> int:
+    def _applied_examples(self) -> int:
         return self.lanes.ledger.applied
 
     # ------------------------------------------------------------ begin
 
     def begin(self, order: Begin) -> None:
         started = time.monotonic()
-        last_s = last_applied_s(self._restore(order), int(self.built.meter.step), order)
+        last_s = last_applied_s(
+            self._restore_checkpoint(order), int(self.built.counters.step), order
+        )
         settled = self._settle_rate()
         ready = time.monotonic()
         restored_at = self.ledger.applied
-        named = Kept(paths=order.paths, digests=order.digests, samples=order.samples)
-        saving.mark_beside(self.assignment, named, self.ledger.total)
+        named = CommittedCheckpoints(
+            paths=order.paths, digests=order.digests, samples=order.samples
+        )
+        saving.mark_named_in_background(self.assignment, named, self.ledger.total)
         self.saving.begin(order.past)
-        self._go(int(self.built.meter.step))
-        self._await_first()
-        self.dog.relax()
+        self._start_lanes(int(self.built.counters.step))
+        self._await_first_update()
+        self.watchdog.use_later_limit()
         word = Resumed(
             step=self.lanes.steps,
             samples=self.lanes.ledger.applied,
-            pause_s=paused_s(last_s, float(self.built.meter.first_s), self.assignment.off_s),
+            pause_s=pause_between(
+                last_s, float(self.built.counters.first_s), self.assignment.off_s
+            ),
             restore_s=ready - started,
             first_step_s=time.monotonic() - ready,
             learning_rate=settled,
         )
-        self.say(word)
+        self.send(word)
         self.summaries.begin(restored_at, word)
 
-    def _restore(self, order: Begin) -> float:
-        """Restore the first that is whole, and return when the last update was applied before (0:
+    def _restore_checkpoint(self, order: Begin) -> float:
+        """Restore the newest complete checkpoint. Return when its last update was applied (0:
         never).
         """
-        found = restored(
-            self.checkpoint, order, self.assignment.checkpoint_dir, self.say, self._lost_ps
+        found = restore_newest(
+            self.checkpoint, order, self.assignment.checkpoint_dir, self.send, self._unreachable_ps
         )
         if found is None:
             if self.assignment.continue_from:
                 self.ledger = restore_earlier(
                     self.checkpoint, self.assignment.continue_from, self.ledger
                 )
-                self.built.meter.first_s.assign(0.0)
+                self.built.counters.first_s.assign(0.0)
             return 0.0
         self.ledger = found
-        self.built.meter.first_s.assign(0.0)
-        return float(self.built.meter.last_s)
+        self.built.counters.first_s.assign(0.0)
+        return float(self.built.counters.last_s)
 
     def _settle_rate(self) -> float | None:
-        """Set and return the rate of this generation; None where a schedule gives it, which
-        `prepare` has scaled.
+        """Set and return the learning rate of this generation; None if it is a schedule, which
+        `prepare` scaled.
         """
         return optimizers.set_rates(self.built.optimizer, self.rates, self._rate_share())
 
     def _rate_share(self) -> float:
-        """Of the program's learning rate, what this generation trains with."""
+        """Return the factor on the program's learning rate in this generation."""
         request = self.assignment.request
-        share = scaling.of_batch(request.learning_rate, self.assignment.batch, request.batch.start)
-        return share * scaling.of_workers(
+        share = scaling.rate_for_batch(
+            request.learning_rate, self.assignment.batch, request.batch.start
+        )
+        return share * scaling.rate_for_workers(
             request.rate_with_workers, self.workers, request.workers.start
         )
 
-    def _go(self, steps: int) -> None:
+    def _start_lanes(self, steps: int) -> None:
         self.reported = self.went = time.monotonic()
         self.reported_at = self.went_at = self.ledger.applied
-        self.lanes.start(shard_ledger.settled(self.ledger), steps)
+        self.lanes.start(shard_ledger.settle_ledger(self.ledger), steps)
         if self.ledger.finished:
             self.inbox.put("finished")
 
-    def _await_first(self) -> None:
-        """Wait for the first update; whatever else comes meanwhile is kept for `train`."""
+    def _await_first_update(self) -> None:
+        """Wait for the first update; other events that arrive meanwhile stay for `train`."""
         later = []
         while (word := self.inbox.get()) != "first":
             later.append(word)
@@ -285,9 +305,9 @@ class Chief:
     # ------------------------------------------------------------ train
 
     def train(self) -> bool:
-        """Train until finished (True), or drained and ended (False). Raises what broke a lane."""
+        """Train until finished (True), or drained and ended (False). Raise what broke a lane."""
         while True:
-            word = self._next()
+            word = self._next_event()
             match word:
                 case Exception():
                     self.report(time.monotonic())  # how far it came
@@ -301,58 +321,58 @@ class Chief:
                         return True
                 case SaveNow():
                     self.summaries.flush()
-                    draft = self._draft(time.monotonic())
+                    draft = self._drain_to_draft(time.monotonic())
                     if (
                         not draft.ledger.finished
                     ):  # else `finish` saves, which may change the weights before
-                        self.saving.now(draft)
-                    self._go(self.lanes.steps)
-                case Kept():
-                    saving.keep_beside(self.assignment, word, self.ledger.total)
-                case Room():
+                        self.saving.save_and_wait(draft)
+                    self._start_lanes(self.lanes.steps)
+                case CommittedCheckpoints():
+                    saving.keep_committed_in_background(self.assignment, word, self.ledger.total)
+                case MemoryHeadroom():
                     self.saving.headroom = word
 
     def _hand_over(self, drain: Drain) -> bool:
-        """Drain, save and wait. True when draining finished the job; otherwise train on when told
-        to, or not saved.
+        """Drain, save and wait. Return True if draining finished the job. Otherwise train on, when
+        ordered or if nothing was saved.
         """
-        self.saving.settle()  # while training goes on
+        self.saving.wait_for_write()  # while training goes on
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
             self.finish()
             return True
-        if self.saving.now(self._draft(began), drain):
+        if self.saving.save_and_wait(self._drain_to_draft(began), drain):
             self.summaries.flush()
-            while not isinstance(self.inbox.get(), GoOn):
+            while not isinstance(self.inbox.get(), ContinueTraining):
                 pass
-        self._go(self.lanes.steps)
+        self._start_lanes(self.lanes.steps)
         return False
 
-    def _next(self) -> Any:
-        """The next word; reports and saves when their time has come."""
+    def _next_event(self) -> Any:
+        """Return the next event; meanwhile report and save when due."""
         while True:
             try:
-                return self.inbox.get(timeout=self._until_due())
+                return self.inbox.get(timeout=self._seconds_until_due())
             except queue.Empty:
-                self._due()
+                self._do_due_work()
 
-    def _until_due(self) -> float:
+    def _seconds_until_due(self) -> float:
         now = time.monotonic()
         return max(min(self.reported + self.assignment.progress_s, self.saving.due_s) - now, 0.0)
 
-    def _due(self) -> None:
+    def _do_due_work(self) -> None:
         now = time.monotonic()
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
         if now >= self.saving.due_s:
-            draft = self._draft(now)
+            draft = self._drain_to_draft(now)
             if not draft.ledger.finished:  # as in `train`
-                self.saving.aside(draft)
-            self._go(self.lanes.steps)
+                self.saving.save_in_background(draft)
+            self._start_lanes(self.lanes.steps)
 
     def report(self, now: float) -> None:
-        loss, _ = self.lanes.losses()
+        loss, _ = self.lanes.take_losses()
         ledger = self.lanes.ledger
         speed = (ledger.applied - self.reported_at) / max(now - self.reported, 1e-9)
         self.reported, self.reported_at = now, ledger.applied
@@ -366,16 +386,18 @@ class Chief:
             applied_s=self.lanes.applied_s,
             profile=self.built.profile,
         )
-        self.say(word)
+        self.send(word)
         self.summaries.report(word)
 
     # ------------------------------------------------------------ drain, finish
 
-    def _draft(self, began: float) -> Draft:
-        """Stop at a batch boundary, which was begun at `began`, and name what is to be saved."""
+    def _drain_to_draft(self, began: float) -> Draft:
+        """Stop at a batch boundary, which was requested at `began`, and return the draft of a
+        checkpoint.
+        """
         speed = (self.lanes.ledger.applied - self.went_at) / max(began - self.went, 1e-9)
         self.lanes.drain()
-        self.ledger = shard_ledger.settled(self.lanes.ledger)
+        self.ledger = shard_ledger.settle_ledger(self.lanes.ledger)
         return Draft(
             step=self.lanes.steps,
             ledger=self.ledger,
@@ -388,50 +410,51 @@ class Chief:
         self.lanes.drain()
         self.report(time.monotonic())
         self._finalize_weights()
-        self._save_last()
+        self._save_final()
         self.summaries.close()
-        metrics = program_data.metrics(self.program, self.built.model, self.dog)
-        self._tidy()
-        self.say(
+        metrics = program_data.evaluation_metrics(self.program, self.built.model, self.watchdog)
+        self._remove_old_checkpoints()
+        self.send(
             Finished(
-                step=int(self.built.meter.step),
+                step=int(self.built.counters.step),
                 samples=self.lanes.ledger.applied,
-                counted=int(self.built.meter.applied),
+                counted=int(self.built.counters.applied),
                 metrics=metrics,
             )
         )
 
     def _finalize_weights(self) -> None:
-        """As at the end of `Model.fit`: with `use_ema` the averages become the weights. A second
-        time changes nothing.
+        """Do what `Model.fit` does at its end: with `use_ema` the averages become the weights.
 
-        No earlier checkpoint has them in place of the weights, so training goes on from what it
-        was.
+        A second call changes nothing. No earlier checkpoint has the averages in place of the
+        weights, so training that continues from one is not affected.
         """
         with self.strategy.scope():
             self.built.optimizer.finalize_variable_values(self.built.model.trainable_variables)
 
-    def _save_last(self) -> None:
-        """There is no next save: try again, for two minutes."""
+    def _save_final(self) -> None:
+        """Save for the last time; try for two minutes."""
         for left in reversed(range(LAST_TRIES)):
-            if self.saving.now(self._draft(time.monotonic())):
+            if self.saving.save_and_wait(self._drain_to_draft(time.monotonic())):
                 return
             if left:
                 time.sleep(LAST_WAIT_S)
-        raise failure_cause.plainly(
+        raise failure_cause.plain_failure(
             f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved"
         )
 
-    def _tidy(self) -> None:
-        """What the ledger names no more goes before this process does, once it names the last."""
+    def _remove_old_checkpoints(self) -> None:
+        """Wait until the ledger names the newest checkpoint, then remove those that it names no
+        more.
+        """
         with contextlib.suppress(queue.Empty):
-            while not self._names_last(word := self.inbox.get(timeout=TIDY_S)):
+            while not self._names_newest(word := self.inbox.get(timeout=TIDY_S)):
                 pass
-            saving.keep(self.assignment, word, self.ledger.total)
+            saving.keep_committed(self.assignment, word, self.ledger.total)
 
-    def _names_last(self, word: Any) -> bool:
+    def _names_newest(self, word: Any) -> bool:
         return (
-            isinstance(word, Kept)
+            isinstance(word, CommittedCheckpoints)
             and self.saving.newest is not None
             and self.saving.newest.path in word.paths
         )
@@ -440,22 +463,22 @@ class Chief:
 _active = threading.local()
 
 
-def keep_per_thread() -> None:
+def keep_cancellation_per_thread() -> None:
     """Make the active cancellation manager a value of each thread. Calling this twice changes
     nothing more.
     """
     cancellation.context = _active_manager
-    cancellation.CancellationManagerContext.__enter__ = _enter
-    cancellation.CancellationManagerContext.__exit__ = _exit
+    cancellation.CancellationManagerContext.__enter__ = _enter_context
+    cancellation.CancellationManagerContext.__exit__ = _exit_context
 
 
 def _active_manager() -> Any:
     return getattr(_active, "manager", None)
 
 
-def _enter(context: Any) -> None:
+def _enter_context(context: Any) -> None:
     _active.manager = context._cancellation_manager
 
 
-def _exit(context: Any, *_: object) -> None:
+def _exit_context(context: Any, *_: object) -> None:
     _active.manager = None

@@ -1,16 +1,18 @@
-"""One task of one generation, in a process of its own; the only process that runs TensorFlow.
+"""One task of one generation, in a process of its own; the only processes that run TensorFlow.
 
-It is born by a fork of the pod's nursery, which has imported TensorFlow already, or freshly
-(`python -m services.trainer.worker.child FD`). It speaks with its supervisor over a socket, and dies with
-it.
+The pod's fork server, which has imported TensorFlow already, forks it; or it is started as a new
+process (`python -m services.trainer.worker.child FD`). It exchanges lines with its supervisor over
+a socket and ends with it.
 
-A TensorFlow server without the rest of TensorFlow.
+A ps runs no Python of the program: everything happens in TensorFlow's C++ library. Importing only
+the module that starts a server takes 0.3 s of CPU in place of 2.4 s, and 370 MB in place of 650 MB
+(TensorFlow 2.21): 2 s on a fifth of a core in place of 12 s. `import tensorflow` runs the package's
+`__init__`, so an empty package of that name stands in its place. If that fails (another version),
+all of TensorFlow is imported.
 
-A ps runs no Python of the program: all it does happens in TensorFlow's C++ library. Importing only
-what starts a server takes 0.3 s of CPU instead of 2.4 s, and 370 MB instead of 650 MB (TensorFlow
-2.21): 2 s on a fifth of a core instead of 12 s. `import tensorflow` runs the package's `__init__`,
-so an empty package of that name stands in its place. Where that does not work (another version),
-the whole is imported.
+CPU weight: a child has a low one while it prepares beside a running generation, and its full one
+once it trains. Niceness belongs to a thread, and threads inherit it, so it is lowered before
+TensorFlow starts any thread and raised again for each.
 """
 
 from __future__ import annotations
@@ -36,38 +38,36 @@ from services.trainer.protocol import (
     ORDERS,
     Assignment,
     Begin,
-    Born,
     Failed,
     Line,
     Prepared,
-    line,
+    Started,
+    encode_line,
 )
 from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
 from shared.runtime import process
 
 
-def run(channel: socket.socket) -> int:
-    """Live as the assignment says that comes first on the channel; the exit code."""
+def run_child(channel: socket.socket) -> int:
+    """Read the assignment, run the task, and return the exit code."""
     lines = channel.makefile("rb")
     assignment = msgspec.json.decode(lines.readline(), type=Assignment)
     lower_priority(assignment.nice)
-    say = _Mouth(channel)
-    say(Born(pid=os.getpid()))
+    send = LineWriter(channel)
+    send(Started(pid=os.getpid()))
     faulthandler.enable(channel.fileno(), all_threads=False)
     try:
-        return _live(assignment, say, lines)
+        return _run_role(assignment, send, lines)
     except BaseException as error:
-        return _explain(error, say, assignment.program)
+        return _report_failure(error, send, assignment.program)
 
 
 PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
 
 
-class _Mouth:
-    """Says lines, one at a time, from any thread. `handle` is for what must be said without
-    Python.
-    """
+class LineWriter:
+    """Write lines, one at a time, from any thread. `handle` is for output without Python."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel, self._lock = channel, threading.Lock()
@@ -75,62 +75,64 @@ class _Mouth:
 
     def __call__(self, item: Line) -> None:
         with self._lock:
-            self._channel.sendall(line(item))
+            self._channel.sendall(encode_line(item))
 
 
-def _live(assignment: Assignment, say: _Mouth, lines: Any) -> int:
+def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
-        return _stand(assignment, say, lines)
-    _threads(assignment)
+        return _serve_tensorflow(assignment, send, lines)
+    _configure_threads(assignment)
     from services.trainer import program
     from services.trainer.worker import program_data
 
-    path, dog = Path(assignment.program), _watched(assignment, say)
-    with dog.limited("its import"):
+    path, dog = Path(assignment.program), _start_watchdog(assignment, send)
+    with dog.limit("its import"):
         module = program.load(path, assignment.request.program.digest)
     if assignment.role == "chief":
-        return _lead(assignment, module, say, lines, dog)
-    program_data.serve(module, dog)
-    return _stand(assignment, say, lines)
+        return _run_chief(assignment, module, send, lines, dog)
+    program_data.serve_batches(module, dog)
+    return _serve_tensorflow(assignment, send, lines)
 
 
-def _watched(assignment: Assignment, say: _Mouth) -> Watchdog:
-    """The program's watchdog, on its post; what it finds wrong is said, and ends this process."""
+def _start_watchdog(assignment: Assignment, send: LineWriter) -> Watchdog:
+    """Start the program's watchdog; a failure that it finds is reported and ends this process."""
     dog = Watchdog(assignment.program, assignment.stuck_early_s, assignment.stuck_s)
 
     def end(failed: Failed) -> None:
         try:
-            say(failed)
+            send(failed)
         finally:
             os._exit(EXIT_PEER_LOST if failed.peer else EXIT_FAILED)
 
-    dog.start(say.handle, end)
+    dog.start(send.handle, end)
     return dog
 
 
-def _threads(assignment: Assignment) -> None:
-    """As many threads as cores are ours; enough between operations that no worker waits for
-    another's.
+def _configure_threads(assignment: Assignment) -> None:
+    """Use as many threads as this task has cores, and enough between operations that no worker
+    waits for another.
     """
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(within(assignment))
-    tf.config.threading.set_inter_op_parallelism_threads(between(assignment))
+    tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(assignment))
+    tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads(assignment))
 
 
-def within(assignment: Assignment) -> int:
+def intra_op_threads(assignment: Assignment) -> int:
     return max(1, round(assignment.resources.cpu))
 
 
-def between(assignment: Assignment) -> int:
+def inter_op_threads(assignment: Assignment) -> int:
     return len(assignment.cluster["worker"]) + assignment.worker_slack
 
 
-def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any, dog: Watchdog) -> int:
+def _run_chief(
+    assignment: Assignment, module: Any, send: LineWriter, lines: Any, watchdog: Watchdog
+) -> int:
     from services.trainer.worker.chief import Chief
 
     inbox: queue.Queue[Any] = queue.Queue()
-    chief = Chief(assignment, module, say, inbox, dog)
+    chief = Chief(assignment, module, send, inbox, watchdog)
     chief.prepare()
     text = lines.readline()
     if not text:
@@ -139,29 +141,35 @@ def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any, dog: Wat
     if not isinstance(order, Begin):
         raise RuntimeError(f"expected an order to begin, not {order}")
     restore_priority()
-    threading.Thread(target=_listen, args=(lines, inbox), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(lines, inbox), daemon=True).start()
     chief.begin(order)
     chief.train()
     return EXIT_FINISHED
 
 
-def _listen(lines: Any, inbox: queue.Queue[Any]) -> None:
+def _read_orders(lines: Any, inbox: queue.Queue[Any]) -> None:
     for text in lines:
         inbox.put(ORDERS.decode(text))
     os._exit(EXIT_FINISHED)
 
 
-def _stand(assignment: Assignment, say: _Mouth, lines: Any) -> int:
-    """Be a ps or a worker until the supervisor closes the channel."""
+def _serve_tensorflow(assignment: Assignment, send: LineWriter, lines: Any) -> int:
+    """Serve as ps or worker until the supervisor closes the channel."""
 
     role, index = assignment.role, assignment.index
-    errors = _errors()
+    errors = _tf_errors()
     try:
-        server = serve(assignment.cluster, role, index, between(assignment), within(assignment))
+        server = start_server(
+            assignment.cluster,
+            role,
+            index,
+            inter_op_threads(assignment),
+            intra_op_threads(assignment),
+        )
     except errors.OpError as error:
-        say(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
+        send(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
         return EXIT_PEER_LOST
-    say(Prepared(seconds=0.0))
+    send(Prepared(seconds=0.0))
     for text in lines:
         if isinstance(ORDERS.decode(text), Begin):
             restore_priority()
@@ -169,29 +177,29 @@ def _stand(assignment: Assignment, say: _Mouth, lines: Any) -> int:
     return EXIT_FINISHED
 
 
-def _errors() -> Any:
-    """TensorFlow's errors, however much of it is imported."""
+def _tf_errors() -> Any:
+    """Return TensorFlow's error classes, whether or not all of it is imported."""
 
-    imported()
+    import_server_library()
     from tensorflow.python.framework import errors_impl
 
     return errors_impl
 
 
-def _explain(error: BaseException, say: _Mouth, program: str) -> int:
-    """Say what broke: another task's death, or the program, with its own traceback."""
-    if peer_lost(error):
-        say(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
+def _report_failure(error: BaseException, send: LineWriter, program: str) -> int:
+    """Report what broke: another task's end, or the program with its own traceback."""
+    if is_peer_lost(error):
+        send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
-    say(Failed(cause=failure_cause.told(error, program)))
+    send(Failed(cause=failure_cause.describe_failure(error, program)))
     return EXIT_FAILED
 
 
-def peer_lost(error: BaseException) -> bool:
-    """Also where our port is not free, or a server has gone meanwhile, of which TensorFlow says no
-    more than this.
+def is_peer_lost(error: BaseException) -> bool:
+    """Return whether another task is the cause. TensorFlow reports a port that is taken, or a
+    server that has gone, only by these texts.
     """
-    errors = _errors()
+    errors = _tf_errors()
     if isinstance(error, errors.UnknownError | errors.InvalidArgumentError):
         return any(words in str(error) for words in PEER_WORDS)
     return isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError)
@@ -215,12 +223,12 @@ def restore_priority() -> None:
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     process.die_with_parent()
-    credential_isolation.blindfold()
-    os._exit(run(channel))
+    credential_isolation.drop_ptrace()
+    os._exit(run_child(channel))
 
 
-def imported() -> Any:
-    """The module that has `Server`."""
+def import_server_library() -> Any:
+    """Return the TensorFlow module that has `Server`."""
     if "tensorflow" not in sys.modules:
         sys.modules["tensorflow"] = _empty_package()
     try:
@@ -241,17 +249,19 @@ def _empty_package() -> ModuleType:
     return package
 
 
-def serve(cluster: dict[str, list[str]], role: str, index: int, between: int, within: int) -> Any:
-    """A started server; `between` and `within` are its threads between and within operations.
+def start_server(
+    cluster: dict[str, list[str]], role: str, index: int, inter_op: int, intra_op: int
+) -> Any:
+    """Return a started server. `inter_op` and `intra_op` are its threads between and within
+    operations.
 
-    Raises `tensorflow.errors.OpError` where it cannot serve, for instance because the port is
-    taken.
+    Raise `tensorflow.errors.OpError` if it cannot serve, for instance because the port is taken.
     """
     from tensorflow.core.protobuf import config_pb2
 
-    library = imported()
+    library = import_server_library()
     config = config_pb2.ConfigProto(
-        inter_op_parallelism_threads=between, intra_op_parallelism_threads=within
+        inter_op_parallelism_threads=inter_op, intra_op_parallelism_threads=intra_op
     )
     return library.Server(
         library.ClusterSpec(cluster), job_name=role, task_index=index, config=config

@@ -1,9 +1,9 @@
-"""The nursery: a process that has imported TensorFlow and nothing more, and forks a child for each
+"""The fork server: it has imported TensorFlow and nothing more, and forks a child for each
 generation.
 
-Importing TensorFlow takes seconds of CPU, a fork milliseconds; and the children share the pages. It
-starts no TensorFlow runtime of its own, so a fork is safe. The supervisor sends one end of a socket
-pair (SCM_RIGHTS) for each child that it wants.
+Importing TensorFlow takes seconds of CPU, a fork milliseconds, and the children share the pages.
+The process starts no TensorFlow runtime, so a fork is safe. For each child the supervisor sends one
+end of a socket pair (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from shared.runtime import process
 
 
 def main() -> None:
-    """`python -m services.trainer.worker.fork_server FD ROLE`: serve until the supervisor closes the
-    channel.
+    """`python -m services.trainer.worker.fork_server FD ROLE`: serve until the supervisor closes
+    the channel.
     """
     process.die_with_parent()
-    credential_isolation.blindfold()
+    credential_isolation.drop_ptrace()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _import(sys.argv[2])
+    _import_tensorflow(sys.argv[2])
     channel.sendall(b"r")
     while True:
-        handles = _next(channel)
+        handles = _next_request(channel)
         if not handles:
             return
-        _bear(socket.socket(fileno=handles[0]), channel)
+        _fork_child(socket.socket(fileno=handles[0]), channel)
 
 
-def _next(channel: socket.socket) -> list[int]:
-    """The next child's socket; none when the supervisor has closed or is gone."""
+def _next_request(channel: socket.socket) -> list[int]:
+    """Return the next child's socket; empty when the supervisor has closed the channel or is gone."""
     try:
         return socket.recv_fds(channel, 1, 1)[1]
     except ConnectionResetError:
         return []
 
 
-def _import(role: str) -> None:
+def _import_tensorflow(role: str) -> None:
     if role == "ps":
-        child.imported()
+        child.import_server_library()
         return
     import keras
     import tensorflow as tf
@@ -53,12 +53,12 @@ def _import(role: str) -> None:
     _ = (keras.Model, tf.distribute.ParameterServerStrategy, tf.keras)
 
 
-def _bear(line: socket.socket, nursery: socket.socket) -> None:
+def _fork_child(line: socket.socket, server_channel: socket.socket) -> None:
     if os.fork() == 0:
-        nursery.close()
+        server_channel.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         process.die_with_parent()
-        os._exit(child.run(line))
+        os._exit(child.run_child(line))
     line.close()
 
 

@@ -1,16 +1,14 @@
-"""Lanes: threads of the chief that keep every worker busy, each with one batch out at a time.
+"""Lanes: threads of the chief that keep every worker busy, each with one update in progress.
 
-Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one.
-A lane takes the batches of an update from the ledger (several with gradient accumulation; where
-fewer are left, those), schedules it, waits until it is applied, and only then enters them as done.
-So a hand-over loses nothing that was accumulated.
+There are twice as many lanes as workers, so that a worker finds its next batch waiting. A lane
+takes the batches of an update from the ledger (several with gradient accumulation; fewer if fewer
+are left), schedules it, waits until it is applied, and only then records them as applied. So a
+hand-over loses nothing that was accumulated.
 
-The pulse of a generation: while batches are out, updates are applied.
-
-A step that hangs inside TensorFlow shows no Python stack anywhere, but nothing is applied any more:
-neither while training nor while draining, for both wait for batches that are out. While saving,
-evaluating or standing drained none is out, so however long those take, the pulse is no worse for
-it.
+`StallDetector`: while batches are out, updates must be applied. A step that hangs inside TensorFlow
+shows no Python stack, but no update is applied any more, neither while training nor while draining.
+While the chief saves, evaluates or waits after a drain, no batch is out, so that time does not
+count.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import tensorflow as tf
 from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger, training_step
 from services.trainer.worker.scaling import split_passes
-from services.trainer.worker.shard_ledger import Ledger, Shard, examples_of
+from services.trainer.worker.shard_ledger import Ledger, Shard, example_range
 from services.trainer.worker.watchdog import Watchdog
 
 RETRY_S, LOOK_S = 0.02, 0.1
@@ -46,13 +44,14 @@ class Coordinator(Protocol):
     def schedule(self, fn: Any, args: Any = None) -> Value: ...
 
 
-def fetched(value: Value) -> float:
-    """The number, once a worker has brought it home. Raises what the coordinator gives up with.
+def fetch_loss(value: Value) -> float:
+    """Return the loss once a worker has delivered it. Raise the error with which the coordinator
+    gives up.
 
-    A value wakes its reader before it has left its worker. Where the worker dies in between, the
-    reader meets an error while the coordinator runs the batch again elsewhere, after which the same
-    value can be fetched. An error that is there to stay is the very same object at each try;
-    TensorFlow offers no event to wait for.
+    A value wakes its reader before it has left its worker. If the worker dies in between, the
+    reader gets an error while the coordinator runs the batch again elsewhere; after that the same
+    value can be fetched. A permanent error is the very same object at each try. TensorFlow offers
+    no event to wait for.
     """
     seen: Exception | None = None
     while True:
@@ -68,11 +67,10 @@ def fetched(value: Value) -> float:
 
 
 class Lanes:
-    """Begin with `start`, stop at a batch boundary with `drain`. What ends them goes to `inbox`,
-    once a run.
+    """Begin with `start`, stop at a batch boundary with `drain`.
 
-    Into `inbox` go `"first"` (an update is applied), `"finished"` (nothing is left to do) and
-    exceptions.
+    Each of these goes to `inbox` at most once a run: `"first"` (an update is applied), `"finished"`
+    (nothing is left to do), and the exception that ended a lane.
     """
 
     def __init__(
@@ -101,99 +99,97 @@ class Lanes:
         self._losses: list[tuple[float, int]] = []
         self._steps = 0
         self.applied_s = 0.0  # when the last update came home, in seconds since 1970
-        self._said: set[str] = set()
-        self.deserted: Callable[[], bool] = lambda: False  # whether no worker is left
-        self.ledger: Ledger = shard_ledger.fresh(1, 1)
+        self._posted: set[str] = set()
+        self.no_worker_left: Callable[[], bool] = lambda: False  # whether no worker is left
+        self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
 
     def start(self, ledger: Ledger, steps: int) -> None:
-        """Train on from this ledger and number of updates; raises `Unavailable` where batches are
-        still out.
+        """Train on from this ledger and number of updates. Raise `Unavailable` if batches are still
+        out.
         """
         if any(thread.is_alive() for thread in self._threads):
             raise tf.errors.UnavailableError(None, None, "no worker is left")
         self.ledger, self._steps = ledger, steps
-        self._said.clear()
+        self._posted.clear()
         self._stop.clear()
         self._threads = [
-            threading.Thread(target=self._run, daemon=True) for _ in range(self._count)
+            threading.Thread(target=self._run_lane, daemon=True) for _ in range(self._count)
         ]
         for thread in self._threads:
             thread.start()
 
     def drain(self) -> None:
-        """Return when no batch is out, or when those that are will not come home, because no worker
-        is left.
-        """
+        """Return when no batch is out, or when no worker is left that could finish one."""
         self._stop.set()
         for thread in self._threads:
-            while thread.is_alive() and not self.deserted():
+            while thread.is_alive() and not self.no_worker_left():
                 thread.join(LOOK_S)
 
     @property
     def steps(self) -> int:
         return self._steps
 
-    def losses(self) -> tuple[float | None, int]:
-        """The mean loss of the examples applied since the last call, and how many those are."""
+    def take_losses(self) -> tuple[float | None, int]:
+        """Return the mean loss of the examples applied since the last call, and their number."""
         with self._lock:
             taken, self._losses = self._losses, []
         count = sum(n for _, n in taken)
         return (sum(loss * n for loss, n in taken) / count if count else None), count
 
-    def _run(self) -> None:
+    def _run_lane(self) -> None:
         try:
             while not self._stop.is_set():
-                taken = self._take()
+                taken = self._take_batches()
                 if not taken:
                     return
-                self._done(taken, self._apply(taken))
+                self._record_applied(taken, self._apply_update(taken))
         except Exception as error:
             self._stop.set()
-            self._say("failed", error)
+            self._post_once("failed", error)
 
-    def _apply(self, taken: Sequence[Shard]) -> float:
-        batches = [shard_ledger.examples_of(self.ledger, shard) for shard in taken]
+    def _apply_update(self, taken: Sequence[Shard]) -> float:
+        batches = [shard_ledger.example_range(self.ledger, shard) for shard in taken]
         passes = split_passes(batches, self._device_batch_max)
-        return fetched(
-            self._coordinator.schedule(self._traced, args=training_step.arguments(passes))
+        return fetch_loss(
+            self._coordinator.schedule(self._traced, args=training_step.step_arguments(passes))
         )
 
-    def _take(self) -> list[Shard]:
-        """The batches of the next update; none where nothing is to do just now."""
+    def _take_batches(self) -> list[Shard]:
+        """Return the batches of the next update; empty if there is nothing to do now."""
         taken: list[Shard] = []
         with self._lock:
             while len(taken) < self._accumulated:
-                self.ledger, shard = shard_ledger.take(self.ledger, self._batch)
+                self.ledger, shard = shard_ledger.take_shard(self.ledger, self._batch)
                 if shard is None:
                     break
                 taken.append(shard)
         return taken
 
-    def _done(self, taken: Sequence[Shard], loss: float) -> None:
+    def _record_applied(self, taken: Sequence[Shard], loss: float) -> None:
         with self._lock:
             for shard in taken:
-                self.ledger = shard_ledger.done(self.ledger, shard)
+                self.ledger = shard_ledger.mark_applied(self.ledger, shard)
             self._losses.append((loss, sum(shard.size for shard in taken)))
             self._steps += 1
             self.applied_s = time.time()
             finished = self.ledger.finished
-        self._say("first", "first")
+        self._post_once("first", "first")
         if finished:
-            self._say("finished", "finished")
+            self._post_once("finished", "finished")
 
-    def _say(self, key: str, word: object) -> None:
+    def _post_once(self, key: str, word: object) -> None:
         with self._lock:
-            if key in self._said:
+            if key in self._posted:
                 return
-            self._said.add(key)
+            self._posted.add(key)
         self._inbox.put(word)
 
 
 REACH_S = 1.0
 
 
-class Lanes_pulse(Protocol):
-    """`lanes.Lanes`, as far as its pulse is felt."""
+class LaneProgress(Protocol):
+    """The part of `Lanes` that the detector needs."""
 
     @property
     def steps(self) -> int: ...
@@ -202,12 +198,10 @@ class Lanes_pulse(Protocol):
     def ledger(self) -> Ledger: ...
 
 
-class Pulse:
-    """A check for the watchdog: failed, once no update was applied for so long while batches are
-    out.
-    """
+class StallDetector:
+    """A check of the watchdog: fails if no update was applied for too long while batches are out."""
 
-    def __init__(self, lanes: Lanes_pulse, dog: Watchdog, patience: float) -> None:
+    def __init__(self, lanes: LaneProgress, dog: Watchdog, patience: float) -> None:
         self._lanes = lanes
         self._dog = dog
         self._patience = patience
@@ -221,12 +215,12 @@ class Pulse:
             self._steps, self._since_s = steps, now
         if now - self._since_s < self._patience * self._dog.limit_s:
             return None
-        return self._dog.failed(stalled(ledger, steps, now - self._since_s))
+        return self._dog.failure(describe_stall(ledger, steps, now - self._since_s))
 
 
-def stalled(ledger: Ledger, steps: int, waited_s: float) -> str:
-    """What is known of a step that does not return."""
-    spans = [examples_of(ledger, shard) for shard in ledger.given]
+def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
+    """Return the facts about a step that does not return."""
+    spans = [example_range(ledger, shard) for shard in ledger.given]
     out = ", ".join(f"{start} .. {stop - 1}" for start, stop in spans)
     return (
         f"no update was applied for {waited_s:.0f} s (since update {steps}), while {len(spans)} batches were out "
@@ -235,19 +229,16 @@ def stalled(ledger: Ledger, steps: int, waited_s: float) -> str:
     )
 
 
-def absent(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
-    """Tasks that were there and are not: the coordinator has lost them, or nobody answers where
-    they stood.
+def missing_tasks(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
+    """Return the tasks that have gone: lost by the coordinator, or unreachable at their address.
 
-    The first because the address of a lost worker may be another's by now.
+    The coordinator's view counts because the address of a lost worker may belong to another by now.
     """
-    return [*lost(coordinator), *unreachable(cluster)]
+    return [*lost_workers(coordinator), *unreachable_tasks(cluster)]
 
 
-def lost(coordinator: Any) -> list[str]:
-    """The workers that are dead, as far as the coordinator has noticed; it goes on waiting for each
-    for an hour.
-    """
+def lost_workers(coordinator: Any) -> list[str]:
+    """Return the workers that the coordinator knows to be dead. It waits an hour for each."""
     return [
         f"worker-{worker.worker_index}"
         for worker in coordinator._cluster.workers
@@ -255,15 +246,15 @@ def lost(coordinator: Any) -> list[str]:
     ]
 
 
-def unreachable(cluster: dict[str, list[str]]) -> list[str]:
-    """The ps and workers that accept no connection, as `role-index at address`."""
+def unreachable_tasks(cluster: dict[str, list[str]]) -> list[str]:
+    """Return the ps and workers that accept no connection, as `role-index at address`."""
     tasks = [
         (f"{role}-{at}", to) for role in ("ps", "worker") for at, to in enumerate(cluster[role])
     ]
-    return [f"{name} at {address}" for name, address in tasks if not _accepts(address)]
+    return [f"{name} at {address}" for name, address in tasks if not _accepts_connection(address)]
 
 
-def _accepts(address: str) -> bool:
+def _accepts_connection(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=REACH_S):
         return True

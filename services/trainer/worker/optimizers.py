@@ -1,22 +1,21 @@
-"""The program's optimizer, made to do on parameter servers what it does under `Model.fit` in one
-process.
+"""The program's optimizer, adapted to do on parameter servers what it does under `Model.fit`.
 
 Loss scaling: a model with the policy `mixed_float16` gets a `LossScaleOptimizer`, as
-`Model.compile` gives it one. The
-    step scales the loss (`step.py`). An update whose gradients are not finite is skipped; its
-    examples count as used.
+`Model.compile` does. The step scales the loss (`training_step.py`). An update whose gradients are
+not finite is skipped; its examples count as used.
+
 Gradient accumulation: Keras decides in the graph whether a pass is the last of k, and a traced step
-on parameter
-    servers cannot hold that condition. Here the step computes the mean gradient of k passes and
-    `_apply_mean` applies it as Keras does in the k-th pass. The optimizer's state is then the same
-    as in one process after those k passes: `_iterations` counts passes, the accumulators are zero.
-    With several workers each accumulates passes of its own.
+on parameter servers cannot hold that condition. Here the step computes the mean gradient of k
+passes, and `_apply_mean` applies it as Keras does in the k-th pass. The optimizer's state is then
+the same as in one process after those k passes: `_iterations` counts passes, the accumulators are
+zero. With several workers each accumulates its own passes.
+
 Averages (`use_ema`): Keras reads variable and average to the worker and writes the average back.
-Two workers at once
-    would lose one of two updates, and the model would travel three times. Here the ps adds (1 -
-    momentum) x (variable - average) to the average where both lie: the same number, with an atomic
-    addition.
-Schedules: `ScaledSchedule` scales what a schedule gives, since no variable holds the rate.
+Two workers at once would lose one of two updates, and the model would travel three times. Here the
+ps adds (1 - momentum) x (variable - average) to the average where both are: the same number, by an
+atomic addition.
+
+Schedules: `ScaledSchedule` scales the result of a schedule, since no variable holds the rate.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
 
 def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
     """Build the optimizer for the model's variables and return it, wrapped if the model's policy
-    asks for that.
+    requires it.
 
-    Raises `BadProgram` for what cannot be done; `maker` is the program's function that made it.
+    Raise `BadProgram` for unsupported options; `maker` is the program's function that made it.
     """
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if model.dtype_policy.name == "mixed_float16" and not scaled:
@@ -91,7 +90,7 @@ def optimizer_parts(optimizer: Any) -> list[Any]:
 
 
 def accumulated_batches(optimizer: Any) -> int:
-    """Return of how many batches one update is made."""
+    """Return the number of batches in one update."""
     return int(optimizer_parts(optimizer)[0].gradient_accumulation_steps or 1)
 
 
@@ -99,18 +98,18 @@ def accumulated_batches(optimizer: Any) -> int:
 
 
 def loss_scale(optimizer: Any) -> tf.Tensor | None:
-    """Return by what the optimizer wants the loss scaled; None if it does not."""
+    """Return the factor by which the optimizer wants the loss scaled; None for no scaling."""
     one = tf.ones(())
     scale = optimizer.scale_loss(one)
     return None if scale is one else tf.convert_to_tensor(scale)
 
 
 def match_scale(optimizer: Any, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
-    """Return gradients of a loss times `scale` as those of a loss times the optimizer's scale of
-    this moment.
+    """Return gradients of a loss times `scale` as those of a loss times the optimizer's current
+    scale.
 
-    `LossScaleOptimizer` divides by the latter, and another worker may have changed it since `scale`
-    was read.
+    `LossScaleOptimizer` divides by the current one, and another worker may have changed it since
+    `scale` was read.
     """
     if scale is None or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return list(gradients)
@@ -167,14 +166,14 @@ def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -
 
     def update_all(strategy: Any, weight: tf.Tensor) -> None:
         for variable, average in pairs:
-            strategy.extended.update(average, _towards(variable), args=(weight,), group=False)
+            strategy.extended.update(average, _move_towards(variable), args=(weight,), group=False)
 
     tf.__internal__.distribute.interim.maybe_merge_call(
         update_all, optimizer._distribution_strategy, weight
     )
 
 
-def _towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
+def _move_towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
     """Return a function that moves an average towards this variable."""
 
     def move(average: tf.Variable, weight: tf.Tensor) -> Any:
@@ -203,13 +202,11 @@ def scale_schedules(optimizer: Any, share: float) -> None:
     """Let every schedule give `share` of its rate. Call it once, before the step is traced."""
     for part in optimizer_parts(optimizer):
         if share != 1.0 and not holds_rate(part):
-            part.learning_rate = _scaled(part._learning_rate, share)
+            part.learning_rate = _scaled_rate(part._learning_rate, share)
 
 
-def _scaled(rate: Any, share: float) -> Any:
-    """A schedule of the step, or a function without arguments, that gives `share` of what `rate`
-    gives.
-    """
+def _scaled_rate(rate: Any, share: float) -> Any:
+    """Return a schedule of the step, or a function without arguments, that gives `share` of `rate`."""
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return ScaledSchedule(rate, share)
     return lambda: rate() * share

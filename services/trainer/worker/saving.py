@@ -1,12 +1,9 @@
-"""Saving, as a chief does it: cut while training stands, written while it goes on where there is
-room for both.
+"""Saving, as a chief does it: a cut while training stands, written while it continues if memory
+allows.
 
-One write at a time. What goes wrong with the files costs a checkpoint and no training: it is said,
-with its cause and what helps, what was half-written goes, and the next save is tried. Only where a
-ps is gone the generation is over.
-
-What a chief keeps beside its checkpoints once the ledger has named them
-(`shared/checkpoints.py`). Edge.
+One write at a time. A fault of the files costs a checkpoint and no training: it is reported with
+its cause and remedy, incomplete files are removed, and the next save is tried. Only a missing ps
+ends the generation.
 """
 
 from __future__ import annotations
@@ -23,31 +20,36 @@ import structlog
 import tensorflow as tf
 
 from services.trainer import checkpoint_policy
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.protocol import (
     Assignment,
+    CommittedCheckpoints,
     Drain,
-    Kept,
     Line,
-    Room,
+    MemoryHeadroom,
     Saved,
     Unsaved,
-    past_after,
+    history_after_save,
 )
 from services.trainer.worker import checkpoint, failure_cause
-from services.trainer.worker.checkpoint import Checkpoint, Seal, remove, seal
+from services.trainer.worker.checkpoint import (
+    Checkpoint,
+    CheckpointSeal,
+    remove_checkpoint,
+    seal_checkpoint,
+)
 from services.trainer.worker.shard_ledger import Ledger
 from shared.checkpoints import CommitMark
 
 GIB = 1 << 30
 HEADROOM_UNKNOWN = "how much memory the ps have left is not known yet"
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
-Lost = Callable[[], list[str]]
+LostPs = Callable[[], list[str]]
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint before it is written. `began_s`, `drained_s`: of the monotonic clock; `speed`:
-    examples a second.
+    """A checkpoint before it is written. `began_s`, `drained_s`: monotonic clock; `speed`: examples
+    a second.
     """
 
     step: int
@@ -57,9 +59,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     speed: float = 0.0
 
 
-class Saving:
-    """One generation's checkpoints. `lost` names the ps that are gone, `applied` tells how many
-    examples are by now.
+class CheckpointSaver:
+    """One generation's checkpoints. `lost` returns the ps that are gone, `applied` the number of
+    examples so far.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Saving:
         every_s: float | None,
         say: Callable[[Line], None],
         inbox: queue.Queue[Any],
-        lost: Lost,
+        lost: LostPs,
         applied: Callable[[], int],
         redo_s: float = checkpoint_policy.REDO_S,
     ) -> None:
@@ -85,63 +87,65 @@ class Saving:
         self._last_s = self._from_s = time.monotonic()
         self._wait_s = 0.0
         self.newest: Saved | None = None
-        self.headroom: Room | None = None
-        self.past = Past()
+        self.headroom: MemoryHeadroom | None = None
+        self.history = SaveHistory()
 
-    def begin(self, past: Past) -> None:
-        """Training begins: count from now."""
-        self.past = past
+    def begin(self, past: SaveHistory) -> None:
+        """Count the time to the next save from now: training begins."""
+        self.history = past
         self._last_s = time.monotonic()
         self._from_s = time.monotonic()
-        self._wait_s = self._interval()
+        self._wait_s = self._next_interval()
 
     @property
     def due_s(self) -> float:
-        """When the next is due (monotonic); never while one is under way."""
-        return math.inf if self.busy else self._last_s + self._wait_s
+        """Return when the next save is due (monotonic clock); infinite while one is being written."""
+        return math.inf if self.is_writing else self._last_s + self._wait_s
 
     @property
-    def busy(self) -> bool:
+    def is_writing(self) -> bool:
         return self._writes is not None and self._writes.is_alive()
 
-    def settle(self) -> None:
-        """Return when nothing is under way."""
+    def wait_for_write(self) -> None:
+        """Return when no write is in progress."""
         if self._writes is not None:
             self._writes.join()
 
-    def now(self, draft: Draft, drain: Drain | None = None) -> bool:
-        """Cut and write while training stands; whether it was saved. `drain`: it is final, as that
-        says.
+    def save_and_wait(self, draft: Draft, drain: Drain | None = None) -> bool:
+        """Cut and write while training stands. Return whether it was saved. `drain`: the save is
+        final.
         """
-        self.settle()
+        self.wait_for_write()
         if self.newest is not None and self.newest.step == draft.step:
             drain_s = draft.drained_s - draft.began_s
             again = msgspec.structs.replace(
                 self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s
             )
-            self._say(msgspec.structs.replace(again, **_final(drain)))
+            self._say(msgspec.structs.replace(again, **_final_fields(drain)))
             return True
         self._checkpoint.cut(draft.ledger)
         return self._write(draft, drain)
 
-    def aside(self, draft: Draft) -> None:
-        """Cut; written is it meanwhile, or at once where the ps lack the memory for that."""
-        self.settle()
+    def save_in_background(self, draft: Draft) -> None:
+        """Cut, then write while training continues; write at once if the ps lack the memory for
+        that.
+        """
+        self.wait_for_write()
         if self.newest is not None and self.newest.step == draft.step:
             self._last_s = time.monotonic()
             return
-        stood = copy_obstacle(self._checkpoint.largest, self.headroom)
+        stood = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         self._checkpoint.cut(draft.ledger)
         if stood:
             self._write(draft, stood=stood, planned=True)
             return
         cut_s = time.monotonic()
         self._writes = threading.Thread(
-            target=self._beside, args=(draft, cut_s), name="saving", daemon=True
+            target=self._write_in_background, args=(draft, cut_s), name="saving", daemon=True
         )
         self._writes.start()
 
-    def _beside(self, draft: Draft, cut_s: float) -> None:
+    def _write_in_background(self, draft: Draft, cut_s: float) -> None:
         try:
             self._write(draft, cut_s=cut_s, planned=True)
         except Exception as error:
@@ -155,30 +159,30 @@ class Saving:
         cut_s: float | None = None,
         planned: bool = False,
     ) -> bool:
-        """Write what was cut, and say what became of it. `cut_s`: training has gone on since;
-        `planned`: it was due.
+        """Write the cut and report the result. `cut_s`: training has continued since then;
+        `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
         try:
             self._checkpoint.write_cut(path)
-            sealed = seal(path)
+            sealed = seal_checkpoint(path)
         except tf.errors.OpError as error:
-            self._failed(draft, path, error, drain)
+            self._on_failed(draft, path, error, drain)
             return False
         finally:
             self._last_s = time.monotonic()
-        made = self.newest = self._saved(draft, path, sealed, stood, cut_s)
-        said = msgspec.structs.replace(made, planned=planned, **_final(drain))
-        self.past = past_after(self.past, said)
-        self._from_s, self._wait_s = self._last_s, self._interval()
+        made = self.newest = self._describe_saved(draft, path, sealed, stood, cut_s)
+        said = msgspec.structs.replace(made, planned=planned, **_final_fields(drain))
+        self.history = history_after_save(self.history, said)
+        self._from_s, self._wait_s = self._last_s, self._next_interval()
         self._say(msgspec.structs.replace(said, next_s=self._wait_s))
         return True
 
-    def _saved(
+    def _describe_saved(
         self,
         draft: Draft,
         path: str,
-        sealed: Seal,
+        sealed: CheckpointSeal,
         stood: str,
         cut_s: float | None,
     ) -> Saved:
@@ -193,33 +197,35 @@ class Saving:
             bytes=sealed.bytes,
             stood=stood,
             pause_s=pause_s,
-            cost_s=pause_s if cut_s is None else pause_s + self._slowed(draft, cut_s),
+            cost_s=pause_s if cut_s is None else pause_s + self._slowdown_s(draft, cut_s),
             ran_s=self._last_s - self._from_s,
         )
 
-    def _slowed(self, draft: Draft, cut_s: float) -> float:
-        """Seconds of training that writing took from it since the cut."""
+    def _slowdown_s(self, draft: Draft, cut_s: float) -> float:
+        """Return the seconds of training that writing has cost since the cut."""
         did = self._applied() - draft.ledger.applied
-        return checkpoint_policy.lost(0.0, self._last_s - cut_s, did, draft.speed)
+        return checkpoint_policy.save_cost(0.0, self._last_s - cut_s, did, draft.speed)
 
-    def _failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
-        """Raises the error again where a ps is gone."""
+    def _on_failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
+        """Report a failed write. Raise its error again if a ps is gone."""
         if self._lost():
             raise error
-        remove(path)
-        self._wait_s = min(self._interval(), AGAIN_S)
-        cause, remedy = failure_cause.trouble(type(error).__name__, error.message)
-        self._say(Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final(drain)))
+        remove_checkpoint(path)
+        self._wait_s = min(self._next_interval(), AGAIN_S)
+        cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
+        self._say(
+            Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final_fields(drain))
+        )
 
-    def _interval(self) -> float:
-        return self._every_s or checkpoint_policy.chosen(self.past, self._redo_s)
+    def _next_interval(self) -> float:
+        return self._every_s or checkpoint_policy.save_interval(self.history, self._redo_s)
 
 
-def _final(drain: Drain | None) -> dict[str, Any]:
+def _final_fields(drain: Drain | None) -> dict[str, Any]:
     return {"final": drain is not None, "successor": drain.successor if drain else None}
 
 
-def copy_obstacle(held: int, headroom: Room | None) -> str:
+def copy_obstacle(held: int, headroom: MemoryHeadroom | None) -> str:
     """Return why the fullest ps cannot hold `held` bytes twice while they are written ("": it can).
 
     A second child must still fit beside it (`usage.memory_shortage`), or the copy would cost the
@@ -238,20 +244,21 @@ def copy_obstacle(held: int, headroom: Room | None) -> str:
 logger = structlog.get_logger()
 
 
-def keep(assignment: Assignment, named: Kept, total_samples: int) -> None:
+def keep_committed(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:
     """Mark the checkpoints that the ledger names, and remove those that it names no more."""
-    mark(assignment, named, total_samples)
-    checkpoint.prune(assignment.checkpoint_dir, named.paths)
+    mark_named(assignment, named, total_samples)
+    checkpoint.prune_checkpoints(assignment.checkpoint_dir, named.paths)
 
 
-def mark(assignment: Assignment, named: Kept, total_samples: int) -> None:
-    """Mark the checkpoints that the ledger names; keep the job's request and program with them.
+def mark_named(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:
+    """Mark the checkpoints that the ledger names, and write the job's request and program beside
+    them.
 
-    What cannot be written is written at the next time.
+    A mark that cannot be written is written the next time.
     """
     try:
         request = msgspec.json.encode(assignment.request)
-        checkpoint.keep_job(assignment.checkpoint_dir, request, assignment.program)
+        checkpoint.write_job_files(assignment.checkpoint_dir, request, assignment.program)
         for path in named.paths:
             if digest := named.digests.get(path):
                 samples = named.samples if path == named.paths[0] else None
@@ -259,18 +266,22 @@ def mark(assignment: Assignment, named: Kept, total_samples: int) -> None:
                     path, CommitMark(digest=digest, samples=samples, total_samples=total_samples)
                 )
     except tf.errors.OpError as error:
-        logger.warning("CheckpointNotMarked", error=failure_cause.said(error.message))
+        logger.warning("CheckpointNotMarked", error=failure_cause.storage_message(error.message))
 
 
-def keep_beside(assignment: Assignment, named: Kept, total_samples: int) -> None:
-    """Do as `keep`, while training goes on."""
+def keep_committed_in_background(
+    assignment: Assignment, named: CommittedCheckpoints, total_samples: int
+) -> None:
+    """Do as `keep_committed` while training continues."""
     threading.Thread(
-        target=keep, args=(assignment, named, total_samples), name="keeping", daemon=True
+        target=keep_committed, args=(assignment, named, total_samples), name="keeping", daemon=True
     ).start()
 
 
-def mark_beside(assignment: Assignment, named: Kept, total_samples: int) -> None:
-    """Do as `mark`, while training goes on."""
+def mark_named_in_background(
+    assignment: Assignment, named: CommittedCheckpoints, total_samples: int
+) -> None:
+    """Do as `mark_named` while training continues."""
     threading.Thread(
-        target=mark, args=(assignment, named, total_samples), name="marking", daemon=True
+        target=mark_named, args=(assignment, named, total_samples), name="marking", daemon=True
     ).start()

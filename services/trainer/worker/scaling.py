@@ -1,34 +1,27 @@
-"""Which ps holds which variable: largest first to the emptiest, not round-robin.
+"""The rules by which training scales: variables over ps, an update's batches in passes, the rate.
 
-Round-robin puts every large kernel of a plain network on one ps and every bias on the other; then
-adding ps does nothing (tensorflow#37100). Largest first to the emptiest keeps the fullest within
-4/3 of the best (Graham 1969).
+Placement: largest variable first to the emptiest ps. Round-robin puts every large kernel of a plain
+network on one ps and every bias on the other; then adding ps does nothing (tensorflow#37100).
+Largest first to the emptiest keeps the fullest within 4/3 of the best (Graham 1969).
 
-The passes of one update: the parts of its batches that a worker takes through the model one
-after the other. Pure.
-
-With k batches of n_1 .. n_k examples in an update (k > 1: the optimizer's
+Passes: with k batches of n_1 .. n_k examples in an update (k > 1: the optimizer's
 `gradient_accumulation_steps`) and `device_batch_max` D, batch i is cut into ceil(n_i / D) passes.
 The update's gradient is the sum over all passes of
 
     share x mean gradient of the pass        share = examples of the pass / (k n_i)
 
-the mean over the k batches, each of them the mean over its examples: what one process computes that
-has room for all.
+which is the mean over the k batches, each of them the mean over its examples: the result of one
+process with enough memory for all.
 
-The learning rate across hand-overs: it follows the batch by the job's rule, and the number of
-workers by stability.
-
+Learning rate: it follows the batch by the job's rule, and the number of workers by stability.
 Workers apply gradients that are stale by about workers - 1 updates. Gradient descent with rate r,
 curvature c and a delay of d updates is stable as long as r c < 2 sin(pi / (2 (2 d + 1))): the root
 condition of x' = x - r c x[-d], which is 2 for d = 0. A job that has settled at the edge of what
-its few workers allow is beyond it the moment six go on at the same rate: we saw the loss of a
-converged net jump from 0.001 to 61 within a second, and never come back. The user chose the rate
-for `workers.start`; with more, each update's rate falls with the bound, about as 1 / workers, so
-that a round of all workers moves the weights about as far as one did. This is our own rule.
-
-Where the rate is a schedule, it is what the schedule gives at each step that is scaled
-(`optimizers.py`).
+its few workers allow is beyond it as soon as six continue at the same rate: we saw the loss of a
+converged net jump from 0.001 to 61 within a second and never come back. The user chose the rate for
+`workers.start`. With more workers, each update's rate falls with the bound, about as 1 / workers,
+so that a round of all workers moves the weights about as far as one did. This rule is our own. If
+the rate is a schedule, its result at each step is scaled (`optimizers.py`).
 """
 
 from __future__ import annotations
@@ -39,8 +32,8 @@ from typing import NamedTuple
 
 
 def largest_first(sizes: Sequence[int], bins: int) -> list[int]:
-    """For each variable's size in bytes, in order of creation, the index of its ps. Ties go to the
-    lower index.
+    """Return the index of each variable's ps, for sizes in bytes in order of creation. Ties go to
+    the lower index.
     """
     held = [0] * bins
     chosen = [0] * len(sizes)
@@ -52,12 +45,11 @@ def largest_first(sizes: Sequence[int], bins: int) -> list[int]:
 
 
 class PlacementPlan:
-    """The ps of each variable while a model is created; `sizes`: what creating it took before, in
-    order of creation.
+    """The ps of each variable while a model is created. `sizes`: sizes from an earlier creation, in
+    order.
 
-    A variable's size is known only after it is created. As long as the sizes come as before, each
-    goes where `largest_first` has it. Variables that were not there before go to the ps that is
-    emptiest by then.
+    A variable's size is known only after it is created. While the sizes come as before, each
+    variable goes where `largest_first` has it. Other variables go to the emptiest ps.
     """
 
     def __init__(self, sizes: Sequence[int], bins: int) -> None:
@@ -72,9 +64,7 @@ class PlacementPlan:
         return min(range(len(self._held)), key=lambda b: (self._held[b], b))
 
     def record_size(self, place: int, size: int) -> None:
-        """Note that a variable of this size was created there, and find it among those that were
-        expected.
-        """
+        """Record a variable of this size on this ps, and find it among the expected ones."""
         self._held[place] += max(size, 1)
         if size in self._sizes[self._next :]:
             self._next = self._sizes.index(size, self._next) + 1
@@ -102,26 +92,30 @@ def split_passes(batches: Sequence[tuple[int, int]], device_batch_max: int | Non
     return passes
 
 
-def has_several(accumulated: int, batch: int, device_batch_max: int | None) -> bool:
+def has_several_passes(accumulated: int, batch: int, device_batch_max: int | None) -> bool:
     """Return whether an update may take more than one pass."""
     return accumulated > 1 or (device_batch_max is not None and device_batch_max < batch)
 
 
-def bound(workers: int) -> float:
-    """The greatest stable rate times curvature with so many workers."""
+def stability_bound(workers: int) -> float:
+    """Return the greatest stable product of rate and curvature with this number of workers."""
     return 2.0 * math.sin(math.pi / (2.0 * (2.0 * (workers - 1) + 1.0)))
 
 
-def of_workers(rule: str, workers: int, start: int) -> float:
-    """How the rate follows the workers: `stable` by the bound, once there are more than the rate
-    was chosen for.
+def rate_for_workers(rule: str, workers: int, start: int) -> float:
+    """Return the factor for the number of workers: with `stable` the ratio of the bounds, once
+    there are more workers than the rate was chosen for.
     """
-    return bound(workers) / bound(start) if rule == "stable" and workers > start else 1.0
+    return (
+        stability_bound(workers) / stability_bound(start)
+        if rule == "stable" and workers > start
+        else 1.0
+    )
 
 
-def of_batch(rule: str, batch: int, start: int) -> float:
-    """How the rate follows the batch: `linear` by the ratio, `sqrt` by its root, `keep` not at
-    all.
+def rate_for_batch(rule: str, batch: int, start: int) -> float:
+    """Return the factor for the batch: its ratio (`linear`), the root of the ratio (`sqrt`), or 1
+    (`keep`).
     """
     ratio = batch / start
     return {"keep": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[rule]

@@ -1,9 +1,9 @@
-"""The shard ledger: which examples were applied, which are being worked on, which are still to do.
+"""The shard ledger: which examples are applied, which are in progress, which are still to do.
 
-Law: all positions 0 .. epochs * examples - 1 are at any time exactly once in `todo`, `given` or the
-applied rest. Position p is example p mod examples of epoch p div examples. A batch never crosses an
-epoch's end. The ledger travels inside the checkpoint, so both roll back together: what is not
-applied in the model is to do in the ledger.
+Law: each of the positions 0 .. epochs * examples - 1 is at any time exactly once in `todo`, `given`
+or the applied rest. Position p is example p mod examples of epoch p div examples. A batch never
+crosses the end of an epoch. The ledger is stored in the checkpoint, so both roll back together: an
+example that is not applied in the model is to do in the ledger.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return not self.todo and not self.given
 
 
-def fresh(examples: int, epochs: int) -> Ledger:
+def new_ledger(examples: int, epochs: int) -> Ledger:
     """Nothing applied yet."""
     return Ledger(examples=examples, epochs=epochs, todo=(Shard(0, examples * epochs),))
 
 
-def take(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
-    """Give out the next batch of at most `size` examples; None where nothing is to do just now."""
+def take_shard(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
+    """Return the ledger with the next batch given out, of at most `size` examples; None if none is
+    left now.
+    """
     if not ledger.todo:
         return ledger, None
     first, rest = ledger.todo[0], ledger.todo[1:]
@@ -69,41 +71,43 @@ def take(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
     return msgspec.structs.replace(ledger, todo=left, given=(*ledger.given, shard)), shard
 
 
-def done(ledger: Ledger, shard: Shard) -> Ledger:
-    """The shard's update is applied; raises ValueError for a shard that was not given out."""
+def mark_applied(ledger: Ledger, shard: Shard) -> Ledger:
+    """Return the ledger after the shard's update. Raise ValueError for a shard that was not given
+    out.
+    """
     given = list(ledger.given)
     given.remove(shard)
     return msgspec.structs.replace(ledger, given=tuple(given))
 
 
-def give_back(ledger: Ledger, shard: Shard) -> Ledger:
-    """The shard was not applied: it is to do again."""
-    returned = done(ledger, shard)
+def return_shard(ledger: Ledger, shard: Shard) -> Ledger:
+    """Return the ledger with a shard that was not applied to do again."""
+    returned = mark_applied(ledger, shard)
     return msgspec.structs.replace(returned, todo=tuple(sorted((*returned.todo, shard))))
 
 
-def settled(ledger: Ledger) -> Ledger:
-    """The ledger as a checkpoint holds it: what is out counts as to do."""
+def settle_ledger(ledger: Ledger) -> Ledger:
+    """Return the ledger as a checkpoint stores it: shards that are out count as to do."""
     for shard in ledger.given:
-        ledger = give_back(ledger, shard)
+        ledger = return_shard(ledger, shard)
     return ledger
 
 
-def extend(ledger: Ledger, epochs: int) -> Ledger:
+def extend_epochs(ledger: Ledger, epochs: int) -> Ledger:
     """Return the ledger of a finished or cancelled job with more epochs to train.
 
     Raises ValueError if it has more epochs than that already.
     """
     if epochs < ledger.epochs:
         raise ValueError(f"it has {format_count(ledger.epochs, 'epoch')}, more than {epochs}")
-    ledger = settled(ledger)
+    ledger = settle_ledger(ledger)
     if epochs == ledger.epochs:
         return ledger
     added = Shard(ledger.total, ledger.examples * epochs)
     return msgspec.structs.replace(ledger, epochs=epochs, todo=(*ledger.todo, added))
 
 
-def examples_of(ledger: Ledger, shard: Shard) -> tuple[int, int]:
-    """The example numbers (start, stop) of a shard within its epoch."""
+def example_range(ledger: Ledger, shard: Shard) -> tuple[int, int]:
+    """Return the example numbers (start, stop) of a shard within its epoch."""
     start = shard.start % ledger.examples
     return start, start + shard.size

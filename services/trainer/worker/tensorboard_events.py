@@ -1,33 +1,30 @@
-"""TensorBoard's event files, beside a job's checkpoints: what its chiefs report anyway. Edge.
+"""TensorBoard's event files beside a job's checkpoints: the reports of its chiefs as curves.
 
-Training neither waits for them nor ends because of them: a chief leaves its words in a queue and a
-thread of its own writes; where it cannot, it says so once, drops what comes, and tries again after
-a while. Flushing a file on an object store may mean to send all of it again, so the next one waits
-until flushing takes at most SHARE of the time.
+Training neither waits for these files nor ends because of them: a chief puts its reports into a
+queue, and a thread writes them. If it cannot write, it warns once, drops reports, and tries again
+later. Flushing a file on an object store may send all of it again, so flushing takes at most SHARE
+of the time.
 
-One folder for all generations of a job, one file a generation, named so that TensorBoard reads them
-in their order. A generation that goes on from a checkpoint older than the last point says so (a
-session's START), and TensorBoard forgets what lies behind it.
+There is one folder for all generations of a job and one file a generation, named so that
+TensorBoard reads them in order. A generation that continues from a checkpoint older than the last
+point writes a session's START, and TensorBoard forgets the points after it. Event protos are
+written directly: `tf.summary.scalar` and `text` need the package tensorboard, which a trainer's
+image lacks.
 
-Not `tf.summary`: its `scalar` and `text` are in the package tensorboard, which a trainer's image
-has not.
+Every curve is over examples applied, which mean the same for every batch size, and continues
+through all generations.
 
-What a chief's reports are in TensorBoard: numbers by name, and a pause as words. Pure.
-
-Every curve is over examples applied, which mean the same whatever the batch is, and goes on through
-all generations.
-
-    loss                   mean over the examples since the point before
-    examples_per_second    examples since the point before, over the time since then, of at least LEAST_S
+    loss                   mean over the examples since the last point
+    examples_per_second    examples since the last point, over the time since then, of at least LEAST_S
     epoch                  complete epochs
     update                 updates applied
     tasks/ps, tasks/workers, tasks/batch        of the generation that trains; a batch is in examples
-    learning_rate          of this generation, where it is not a schedule of the program's own
-    pause/seconds          how long training stood still for a hand-over; pause/marks tells of each in words
+    learning_rate          of this generation, if it is not a schedule of the program
+    pause/seconds          time for which training stood still for a hand-over; pause/marks describes each in words
 
-A point is written when SPACING of a generation's time has passed since the one before, and not
-before LEAST_S: each report of the first minutes, a few thousand points of a week; and the last one
-before a hand-over or the end.
+A point is written when SPACING of a generation's time has passed since the last one, and not before
+LEAST_S: each report of the first minutes, a few thousand points of a week; and the last one before
+a hand-over or the end.
 """
 
 from __future__ import annotations
@@ -58,89 +55,90 @@ VERSION = "brain.Event:2"
 FLUSH, CLOSE = object(), object()
 
 
-class Summaries:
-    """Of one generation's chief. Nothing is written before `begin`; every call returns at once, but
-    `close`.
-    """
+class EventWriter:
+    """The writer of one generation's chief. Nothing is written before `begin`; only `close` waits."""
 
     def __init__(
-        self, checkpoint_dir: str, size: Size, complain: Callable[[str], None] | None = None
+        self,
+        checkpoint_dir: str,
+        size: GenerationSize,
+        complain: Callable[[str], None] | None = None,
     ) -> None:
         self._folder, self._size = f"{checkpoint_dir}/{FOLDER}", size
         self._complain = complain or _to_stderr
         self._words: queue.Queue[Any] = queue.Queue(KEPT)
-        self._thread = threading.Thread(target=self._write, name="summaries", daemon=True)
+        self._thread = threading.Thread(target=self._run_writer, name="summaries", daemon=True)
         self._writer: Any = None
         self._again_s = self._flush_s = 0.0
-        self._so_far: Gathered | None = None
+        self._so_far: OpenPoint | None = None
         self._newest: Progress | None = None  # as long as it is in no point
         self._complained = False
 
     def begin(self, restored: int, word: Resumed) -> None:
-        """The generation trains, from a checkpoint with so many examples on."""
+        """Start: the generation trains from a checkpoint with this number of examples."""
         self._thread.start()
-        self._put(restored)
-        self._put(word)
+        self._enqueue(restored)
+        self._enqueue(word)
 
     def report(self, word: Progress) -> None:
-        self._put(word)
+        self._enqueue(word)
 
     def flush(self) -> None:
-        """This process may be ended soon."""
-        self._put(FLUSH)
+        """Write soon: this process may be ended."""
+        self._enqueue(FLUSH)
 
     def close(self, within_s: float = LAST_S) -> None:
-        """Write what is left; return when that is done, or the time is over."""
-        self._put(CLOSE)
+        """Write the rest; return when that is done or the time is over."""
+        self._enqueue(CLOSE)
         if self._thread.is_alive():
             self._thread.join(within_s)
 
-    def _put(self, word: object) -> None:
+    def _enqueue(self, word: object) -> None:
         with contextlib.suppress(queue.Full):
             self._words.put_nowait((word, time.time(), time.monotonic()))
 
     # ------------------------------------------------------------ the thread
 
-    def _write(self) -> None:
+    def _run_writer(self) -> None:
         word: object = None
         while word is not CLOSE:
             word, at_s, now_s = self._words.get()
             try:
-                self._one(word, at_s, now_s)
+                self._write_item(word, at_s, now_s)
             except (tf.errors.OpError, OSError) as error:
-                self._give_up_for_now(error)
+                self._pause_writing(error)
 
-    def _one(self, word: object, at_s: float, now_s: float) -> None:
+    def _write_item(self, word: object, at_s: float, now_s: float) -> None:
         if isinstance(word, int):
-            self._so_far = begun(word, now_s)
-            self._add(
+            self._so_far = new_point(word, now_s)
+            self._add_event(
                 at_s, word + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             )
         elif isinstance(word, Resumed):
             values = [
-                *_scalars(beginning(word, self._size)),
-                _text("pause/marks", told(word, self._size)),
+                *_scalars(start_values(word, self._size)),
+                _text("pause/marks", describe_start(word, self._size)),
             ]
-            self._add(at_s, word.samples, summary=summary_pb2.Summary(value=values))
+            self._add_event(at_s, word.samples, summary=summary_pb2.Summary(value=values))
         elif isinstance(word, Progress):
-            self._heard(word, at_s, now_s)
+            self._on_progress(word, at_s, now_s)
         elif self._newest is not None:
-            self._point(self._newest, at_s, now_s)
+            self._write_point(self._newest, at_s, now_s)
         self._flush(word is FLUSH or word is CLOSE)
 
-    def _heard(self, word: Progress, at_s: float, now_s: float) -> None:
+    def _on_progress(self, word: Progress, at_s: float, now_s: float) -> None:
         if self._so_far is not None:
-            self._so_far, self._newest = gathered(self._so_far, word), word
-            if is_due(self._so_far, now_s):
-                self._point(word, at_s, now_s)
+            self._so_far, self._newest = add_report(self._so_far, word), word
+            if is_point_due(self._so_far, now_s):
+                self._write_point(word, at_s, now_s)
 
-    def _point(self, word: Progress, at_s: float, now_s: float) -> None:
+    def _write_point(self, word: Progress, at_s: float, now_s: float) -> None:
         if self._so_far is not None:
-            values = _scalars(numbers(self._so_far, word, self._size, now_s))
-            self._so_far, self._newest = after(self._so_far, word, now_s), None
-            self._add(at_s, word.samples, summary=summary_pb2.Summary(value=values))
+            values = _scalars(point_values(self._so_far, word, self._size, now_s))
+            self._so_far, self._newest = next_point(self._so_far, word, now_s), None
+            self._add_event(at_s, word.samples, summary=summary_pb2.Summary(value=values))
 
-    def _add(self, at_s: float, step: int, **what: Any) -> None:
+    def _add_event(self, at_s: float, step: int, **what: Any) -> None:
         if self._writer is None and time.monotonic() >= self._again_s:
             make_folder(self._folder)
             self._writer = tf.io.TFRecordWriter(
@@ -162,7 +160,7 @@ class Summaries:
         done_s = time.monotonic()
         self._flush_s = done_s + (done_s - began_s) / SHARE
 
-    def _give_up_for_now(self, error: Any) -> None:
+    def _pause_writing(self, error: Any) -> None:
         writer, self._writer = self._writer, None
         self._again_s = time.monotonic() + AGAIN_S
         with contextlib.suppress(tf.errors.OpError, OSError):
@@ -170,7 +168,7 @@ class Summaries:
                 writer.close()
         if not self._complained:
             self._complained = True
-            why, remedy = failure_cause.trouble(
+            why, remedy = failure_cause.explain_storage_error(
                 type(error).__name__, getattr(error, "message", "") or str(error)
             )
             self._complain(
@@ -179,7 +177,9 @@ class Summaries:
 
 
 def _file_name(generation: int, at_s: float) -> str:
-    """By generation first: a chief's clock may be behind that of the one before."""
+    """Return a name that sorts by generation first: a chief's clock may be behind its
+    predecessor's.
+    """
     return f"events.out.tfevents.{generation:010d}.{at_s:.0f}"
 
 
@@ -211,8 +211,8 @@ def _to_stderr(line: str) -> None:
 LEAST_S, SPACING = 0.5, 1 / 500
 
 
-class Size(msgspec.Struct, frozen=True):
-    """Of a generation; `batch` in examples."""
+class GenerationSize(msgspec.Struct, frozen=True):
+    """The tasks of a generation; `batch` in examples."""
 
     generation: int
     ps: int
@@ -220,12 +220,12 @@ class Size(msgspec.Struct, frozen=True):
     batch: int
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was reported since the last point. `lost`: sum of loss x examples; `weighed`: the
-    examples in it.
+class OpenPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The reports since the last point. `lost`: sum of loss x examples; `weighed`: the examples in
+    it.
 
-    `since`: the last point's examples, and when it was (`since_s`, of a clock that only rises);
-    `began_s`: when the generation did.
+    `since`: the last point's examples, and when it was (`since_s`, monotonic clock); `began_s`:
+    start of the generation.
     """
 
     began_s: float
@@ -236,17 +236,17 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     newest: int = 0
 
 
-def size_of(assignment: Assignment) -> Size:
+def generation_size(assignment: Assignment) -> GenerationSize:
     ps, workers = (len(assignment.cluster.get(role, ())) for role in ("ps", "worker"))
-    return Size(assignment.generation, ps, workers, assignment.batch)
+    return GenerationSize(assignment.generation, ps, workers, assignment.batch)
 
 
-def begun(samples: int, now_s: float) -> Gathered:
-    return Gathered(began_s=now_s, since_s=now_s, since=samples, newest=samples)
+def new_point(samples: int, now_s: float) -> OpenPoint:
+    return OpenPoint(began_s=now_s, since_s=now_s, since=samples, newest=samples)
 
 
-def gathered(so_far: Gathered, word: Progress) -> Gathered:
-    """With one more report, whose loss is the mean over the examples since the report before."""
+def add_report(so_far: OpenPoint, word: Progress) -> OpenPoint:
+    """Add one report; its loss is the mean over the examples since the report before."""
     more = word.samples - so_far.newest
     if word.loss is None or not math.isfinite(word.loss) or more <= 0:
         return msgspec.structs.replace(so_far, newest=word.samples)
@@ -254,14 +254,16 @@ def gathered(so_far: Gathered, word: Progress) -> Gathered:
     return msgspec.structs.replace(so_far, lost=lost, weighed=weighed, newest=word.samples)
 
 
-def is_due(so_far: Gathered, now_s: float) -> bool:
+def is_point_due(so_far: OpenPoint, now_s: float) -> bool:
     return now_s - so_far.since_s >= max(LEAST_S, SPACING * (now_s - so_far.began_s))
 
 
-def numbers(so_far: Gathered, word: Progress, size: Size, now_s: float) -> dict[str, float]:
-    """The point that the newest report makes, with all since the one before.
+def point_values(
+    so_far: OpenPoint, word: Progress, size: GenerationSize, now_s: float
+) -> dict[str, float]:
+    """Return the values of the point that the newest report makes.
 
-    Behind a very short time nothing is said of the speed.
+    The speed is left out after a very short time.
     """
     passed_s = now_s - so_far.since_s
     loss = {"loss": so_far.lost / so_far.weighed} if so_far.weighed else {}
@@ -275,16 +277,16 @@ def numbers(so_far: Gathered, word: Progress, size: Size, now_s: float) -> dict[
         **speed,
         "epoch": float(word.epoch),
         "update": float(word.step),
-        **sizes(size),
+        **size_values(size),
     }
 
 
-def after(so_far: Gathered, word: Progress, now_s: float) -> Gathered:
-    """Behind that point."""
-    return Gathered(began_s=so_far.began_s, since_s=now_s, since=word.samples, newest=word.samples)
+def next_point(so_far: OpenPoint, word: Progress, now_s: float) -> OpenPoint:
+    """Return the empty point after this one."""
+    return OpenPoint(began_s=so_far.began_s, since_s=now_s, since=word.samples, newest=word.samples)
 
 
-def sizes(size: Size) -> dict[str, float]:
+def size_values(size: GenerationSize) -> dict[str, float]:
     return {
         "tasks/ps": float(size.ps),
         "tasks/workers": float(size.workers),
@@ -292,15 +294,15 @@ def sizes(size: Size) -> dict[str, float]:
     }
 
 
-def beginning(word: Resumed, size: Size) -> dict[str, float]:
-    """What is known once a generation trains."""
+def start_values(word: Resumed, size: GenerationSize) -> dict[str, float]:
+    """Return the values that are known once a generation trains."""
     rate = {} if word.learning_rate is None else {"learning_rate": word.learning_rate}
     pause = {} if word.pause_s is None else {"pause/seconds": word.pause_s}
-    return {**sizes(size), **rate, **pause}
+    return {**size_values(size), **rate, **pause}
 
 
-def told(word: Resumed, size: Size) -> str:
-    """One line of Markdown: what trains from here on, and what it cost."""
+def describe_start(word: Resumed, size: GenerationSize) -> str:
+    """Return one line of Markdown: the generation that starts, and its pause."""
     tasks = f"{text.format_size(size.ps, size.workers)}, batch {size.batch}"
     what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,} on"
     if word.pause_s is None:

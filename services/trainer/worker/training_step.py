@@ -1,14 +1,12 @@
-"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where it
-belongs.
+"""The model on its parameter servers, and one update of it: examples in, gradients out.
 
-Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses
-the network.
+The model is built twice: once plainly to learn its sizes, once in place. Slots of the optimizer lie
+on the ps of their variable, so that applying a gradient never crosses the network. Each update is
+counted on the ps that applies it.
 
-One update: examples in, gradient out, counted where it is applied.
-
-The loop over batches lies outside: inside one traced function a Keras 3 optimizer meets a merge
-call in control flow. An update of several passes (`passes.py`) has a loop inside that only adds up
-gradients. One pass runs after the other, so that a worker holds the examples of one pass at a time.
+The loop over batches is outside the step: inside one traced function a Keras 3 optimizer meets a
+merge call in control flow. An update of several passes (`scaling.py`) has an inner loop that only
+adds up gradients. Passes run one after the other, so that a worker holds the examples of one pass.
 """
 
 from __future__ import annotations
@@ -27,13 +25,14 @@ from services.trainer.worker.scaling import Pass, PlacementPlan
 from shared.messages import ModelProfile
 
 
-class Meter(tf.Module):  # type: ignore[misc]
-    """What a ps knows of the training besides the model: numbers written in the gradient's own
-    step, and the ledger.
+class TrainingCounters(tf.Module):  # type: ignore[misc]
+    """Numbers on a ps besides the model, written in the gradient's own step, and the ledger.
 
     `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last
     update was applied, and the first of this generation, by that ps' clock (seconds since 1970; 0:
-    none yet). `ledger`: which examples are applied, as JSON; written just before a checkpoint is.
+    none yet). `ledger`: the shard ledger as JSON, written just before a checkpoint.
+
+    The names of the attributes and variables are part of the checkpoint format.
     """
 
     def __init__(self) -> None:
@@ -44,8 +43,8 @@ class Meter(tf.Module):  # type: ignore[misc]
         self.first_s = tf.Variable(0.0, dtype=tf.float64, name="weir_first_s", trainable=False)
         self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
 
-    def count(self, examples: tf.Tensor) -> None:
-        """Count one update; to be called inside the step, behind the gradient."""
+    def count_update(self, examples: tf.Tensor) -> None:
+        """Count one update. Call it inside the step, after the gradient."""
         with tf.device(self.applied.device):
             self.applied.assign_add(tf.cast(examples, tf.int64))
             self.step.assign_add(1)
@@ -57,56 +56,54 @@ class Meter(tf.Module):  # type: ignore[misc]
             self.first_s.assign(tf.where(first > 0.0, first, now))
 
 
-class Built(NamedTuple):
+class BuiltModel(NamedTuple):
     model: Any
     optimizer: Any
-    meter: Meter
+    counters: TrainingCounters
     profile: ModelProfile
 
 
-def build(program: ModuleType, strategy: Any, ps: int) -> Built:
-    """Model, optimizer and meter on `ps` parameter servers, placed largest first."""
+def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
+    """Build model, optimizer and counters on `ps` parameter servers, largest variable first."""
     sizes: list[int] = []
-    with _recorded_sizes(sizes):
-        plain = _built(program)
-    plan, profile = PlacementPlan(sizes, ps), profile_of(plain)
-    with strategy.scope(), _placed(strategy, plan.next_place, plan.record_size):
-        model = _built(program)
-    with strategy.scope(), _placed(strategy, lambda: 0):
-        made = _made("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
+    with _record_sizes(sizes):
+        plain = _make_model(program)
+    plan, profile = PlacementPlan(sizes, ps), model_profile(plain)
+    with strategy.scope(), _place_variables(strategy, plan.next_place, plan.record_size):
+        model = _make_model(program)
+    with strategy.scope(), _place_variables(strategy, lambda: 0):
+        made = _call_maker("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
         optimizer = build_optimizer(made, model, program.optimizer)
-        meter = Meter()
-    return Built(model, optimizer, meter, profile)
+        meter = TrainingCounters()
+    return BuiltModel(model, optimizer, meter, profile)
 
 
-def _built(program: ModuleType) -> Any:
-    """A model that does not know its inputs yet meets one example."""
-    model = _made("model()", program.model, tf.keras.Model)
+def _make_model(program: ModuleType) -> Any:
+    """Return the program's model; call it on one example if its inputs are not known yet."""
+    model = _call_maker("model()", program.model, tf.keras.Model)
     if not model.built:
-        inputs, _ = program_data.first(program, 0, 1)
+        inputs, _ = program_data.program_batch(program, 0, 1)
         model(inputs)
     return model
 
 
-def _made(name: str, maker: Callable[[], Any], kind: type) -> Any:
-    """What a function of the program makes, if it is of this kind; raises `BadProgram`
-    otherwise.
-    """
+def _call_maker(name: str, maker: Callable[[], Any], kind: type) -> Any:
+    """Return what a function of the program makes. Raise `BadProgram` if it is not of this kind."""
     made = maker()
     if not isinstance(made, kind):
         raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)
     return made
 
 
-def profile_of(model: Any) -> ModelProfile:
+def model_profile(model: Any) -> ModelProfile:
     weights = model.trainable_variables
     count = sum(int(tf.size(v.value)) for v in weights)
     return ModelProfile(
-        parameters=count, bytes=sum(_bytes(v) for v in weights), variables=len(weights)
+        parameters=count, bytes=sum(_variable_bytes(v) for v in weights), variables=len(weights)
     )
 
 
-def _bytes(variable: Any) -> int:
+def _variable_bytes(variable: Any) -> int:
     return int(tf.size(variable.value)) * int(tf.as_dtype(variable.dtype).size or 8)
 
 
@@ -115,7 +112,7 @@ def _created_bytes(variable: Any) -> int:
 
 
 @contextmanager
-def _recorded_sizes(sizes: list[int]) -> Iterator[None]:
+def _record_sizes(sizes: list[int]) -> Iterator[None]:
     """Append the size of every variable created inside, in bytes, in order of creation."""
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
@@ -128,13 +125,12 @@ def _recorded_sizes(sizes: list[int]) -> Iterator[None]:
 
 
 @contextmanager
-def _placed(
+def _place_variables(
     strategy: Any,
     choose: Callable[[], int],
     record: Callable[[int, int], None] = lambda place, size: None,
 ) -> Iterator[None]:
-    """Let `choose` name the ps of every variable created inside; `record` is told where it lies and
-    how large it is.
+    """Let `choose` pick the ps of every variable created inside; `record` receives its ps and size.
 
     The strategy places variable number n on ps n mod count; we set n before it looks.
     """
@@ -154,9 +150,9 @@ POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.fl
 HALVES = (tf.float16, tf.bfloat16)
 
 
-def traced(program: ModuleType, strategy: Any, built: Built, several: bool = False) -> Any:
-    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the
-    mean loss, a scalar.
+def trace_step(program: ModuleType, strategy: Any, built: BuiltModel, several: bool = False) -> Any:
+    """Return a function of `step_arguments` for `ClusterCoordinator.schedule`; it returns the mean
+    loss.
 
     `several`: updates may have more than one pass.
     """
@@ -168,13 +164,15 @@ def traced(program: ModuleType, strategy: Any, built: Built, several: bool = Fal
             return strategy.run(
                 _update_by_passes, args=(program, built, spec, starts, stops, shares)
             )
-        batch = program_data.batch_of(spec, starts[0], stops[0])
-        return strategy.run(_update, args=(program, built, *batch, stops[0] - starts[0]))
+        batch = program_data.traced_batch(spec, starts[0], stops[0])
+        return strategy.run(
+            _update_in_one_pass, args=(program, built, *batch, stops[0] - starts[0])
+        )
 
     return step
 
 
-def arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def step_arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the traced step's arguments for these passes."""
     starts, stops, shares = zip(*passes, strict=True)
     return (
@@ -184,18 +182,18 @@ def arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     )
 
 
-def _update(
-    program: ModuleType, built: Built, inputs: Any, labels: Any, count: tf.Tensor
+def _update_in_one_pass(
+    program: ModuleType, built: BuiltModel, inputs: Any, labels: Any, count: tf.Tensor
 ) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
-    loss, gradients = _gradients(program, built, inputs, labels, scale)
-    _apply(built, gradients, scale, count)
+    loss, gradients = _loss_and_gradients(program, built, inputs, labels, scale)
+    _apply_gradients(built, gradients, scale, count)
     return loss
 
 
 def _update_by_passes(
     program: ModuleType,
-    built: Built,
+    built: BuiltModel,
     spec: Any,
     starts: tf.Tensor,
     stops: tf.Tensor,
@@ -204,8 +202,8 @@ def _update_by_passes(
     scale = optimizers.loss_scale(built.optimizer)
 
     def one_pass(at: Any) -> tuple[tf.Tensor, list[Any]]:
-        inputs, labels = program_data.batch_of(spec, starts[at], stops[at])
-        loss, gradients = _gradients(program, built, inputs, labels, scale)
+        inputs, labels = program_data.traced_batch(spec, starts[at], stops[at])
+        loss, gradients = _loss_and_gradients(program, built, inputs, labels, scale)
         shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
         return tf.cast(loss, tf.float32) * shares[at], shared
 
@@ -213,23 +211,23 @@ def _update_by_passes(
         at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         more, found = one_pass(at)
-        return at + 1, loss + more, _added(first, parts, _parts_of(found))
+        return at + 1, loss + more, _add_parts(first, parts, _gradient_parts(found))
 
     loss, first = one_pass(0)
-    begin = (tf.constant(1), loss, _parts_of(first))
+    begin = (tf.constant(1), loss, _gradient_parts(first))
     shapes = (tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
     count = tf.size(starts)
     _, loss, parts = tf.while_loop(
         lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1
     )
-    _apply(built, _joined(first, parts), scale, tf.reduce_sum(stops - starts))
+    _apply_gradients(built, _join_parts(first, parts), scale, tf.reduce_sum(stops - starts))
     return loss
 
 
-def _gradients(
-    program: ModuleType, built: Built, inputs: Any, labels: Any, scale: tf.Tensor | None
+def _loss_and_gradients(
+    program: ModuleType, built: BuiltModel, inputs: Any, labels: Any, scale: tf.Tensor | None
 ) -> tuple[tf.Tensor, list[Any]]:
-    """The mean loss, and the gradients of `scale` times that."""
+    """Return the mean loss, and the gradients of `scale` times that."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(program.loss(labels, built.model(inputs, training=True)))
         loss = tf.cast(loss, tf.float32) if loss.dtype in HALVES else loss
@@ -239,21 +237,23 @@ def _gradients(
     return loss, tape.gradient(scaled, built.model.trainable_variables)
 
 
-def _apply(built: Built, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor) -> None:
-    """One update, and its count."""
+def _apply_gradients(
+    built: BuiltModel, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor
+) -> None:
+    """Apply one update and count it."""
     weights = built.model.trainable_variables
     matched = optimizers.match_scale(built.optimizer, gradients, scale)
     built.optimizer.apply_gradients(zip(matched, weights, strict=True))
-    with tf.control_dependencies(_after(weights)):
-        built.meter.count(count)
+    with tf.control_dependencies(_after_updates(weights)):
+        built.counters.count_update(count)
 
 
-def _after(weights: Any) -> list[tf.Tensor]:
-    """Something cheap that each ps does behind the update of each of its weights, because both name
-    the same variable.
+def _after_updates(weights: Any) -> list[tf.Tensor]:
+    """Return a cheap operation on each ps that runs after the update of each weight: both name the
+    variable.
 
-    The optimizer's own count will not do: it rises when the step begins, whether or not a gradient
-    ever comes.
+    The optimizer's own count does not work: it rises when the step begins, even if no gradient
+    follows.
     """
     return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]
 
@@ -262,9 +262,9 @@ def _after(weights: Any) -> list[tf.Tensor]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _parts_of(gradients: list[Any]) -> list[tf.Tensor]:
-    """The tensors of all gradients: one of a dense one, rows and their numbers of a table's, none
-    of a missing one.
+def _gradient_parts(gradients: list[Any]) -> list[tf.Tensor]:
+    """Return the tensors of all gradients: one of a dense gradient, values and row numbers of a
+    table's, none of a missing one.
     """
     parts = []
     for each in gradients:
@@ -277,7 +277,7 @@ def _parts_of(gradients: list[Any]) -> list[tf.Tensor]:
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
-    """Their shapes in the loop, where rows become more with every pass."""
+    """Return the shapes of the parts in the loop; the rows of a table grow with every pass."""
     shapes = []
     for each in gradients:
         if isinstance(each, tf.IndexedSlices):
@@ -288,10 +288,10 @@ def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _added(
+def _add_parts(
     first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The sum of two lists of parts; rows are put behind rows. `first`: gradients with parts like
+    """Return the sum of two lists of parts; rows are appended. `first`: gradients with parts like
     these.
     """
     pairs = iter(zip(parts, more, strict=True))
@@ -305,8 +305,8 @@ def _added(
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _joined(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
-    """Gradients of these parts, of the kinds of `first`."""
+def _join_parts(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
+    """Return gradients made of these parts, of the kinds of `first`."""
     left, found = iter(parts), []
     for each in first:
         if isinstance(each, tf.IndexedSlices):

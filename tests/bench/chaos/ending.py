@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from services.allocator import snapshot
 from services.allocator.state.state import CONSUMED, State, apply
 from services.local.kubelet import processes
-from services.trainer.checkpoint_policy import FIRST_S, REDO_S
+from services.trainer.checkpoint_policy import FIRST_INTERVAL_S, REDO_S
 from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import DEAD
 from shared.messages import CheckpointSaved, JobFinished
@@ -67,7 +67,9 @@ def redone(
     beats = world.beats(0.0, float("inf"))
     found = [(max(tallies.redone_s(log, beats, full), default=0.0), log) for log in logs]
     most_s = max((again_s for again_s, _ in found), default=0.0)
-    intervals = [again_s / tallies.interval_s(log, EVERY_S or FIRST_S) for again_s, log in found]
+    intervals = [
+        again_s / tallies.interval_s(log, EVERY_S or FIRST_INTERVAL_S) for again_s, log in found
+    ]
     return {
         "redone_intervals_max": round(max(intervals, default=0.0), 3),
         "redone_s_max": round(most_s, 2),

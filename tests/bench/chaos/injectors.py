@@ -19,7 +19,7 @@ import aiohttp
 from nats.errors import Error as NatsError
 
 from services.local.kubelet import processes
-from services.trainer.checkpoint_policy import FIRST_S
+from services.trainer.checkpoint_policy import FIRST_INTERVAL_S
 from shared.messages import ClusterSpecPublished
 from tests.bench.chaos import commits, doubling, drains, intakes, standing, stores
 from tests.bench.chaos.schedule import Fault
@@ -179,7 +179,7 @@ async def fill_disk(world: World, fault: Fault) -> str:
     disk = world.folder / "weir" / "checkpoints"
     full = _filled if world.disk_by == "tmpfs" else _forbidden
     with full(disk):
-        await asyncio.sleep((EVERY_S or FIRST_S) + fault.hold_s)
+        await asyncio.sleep((EVERY_S or FIRST_INTERVAL_S) + fault.hold_s)
     return f"{disk.name}, by {world.disk_by}"
 
 

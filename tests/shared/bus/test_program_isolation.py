@@ -218,7 +218,7 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
     """As `nats object put` does it: under a new id, and what was there before is deleted."""
     text, program = of(GUESTS[1]), Program(name="net.py", digest=DIGEST)
     async with visitor(server.url, text) as pod:
-        await executor.fetched(pod.bus, "team-b", program, tmp_path / "first")
+        await executor.fetch_program(pod.bus, "team-b", program, tmp_path / "first")
 
     async with visitor(server.url, unlimited()) as person:
         before = await programs.read_description(person.bus, "team-b", DIGEST)
@@ -232,7 +232,7 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
     )
 
     async with visitor(server.url, text) as pod:
-        path = await executor.fetched(pod.bus, "team-b", program, tmp_path / "second")
+        path = await executor.fetch_program(pod.bus, "team-b", program, tmp_path / "second")
     assert path.read_bytes() == OWN
 
 
@@ -243,4 +243,4 @@ async def test_a_program_that_nobody_has_stored_is_not_waited_for(
     async with visitor(server.url, credentials(JOB, "team-b.mine", missing)) as pod:
         with pytest.raises(BadProgram, match="the store has no"):
             program = Program(name="net.py", digest=missing)
-            await executor.fetched(pod.bus, "team-b", program, tmp_path / "pod")
+            await executor.fetch_program(pod.bus, "team-b", program, tmp_path / "pod")

@@ -18,10 +18,10 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.doctor import examine
-from services.trainer.doctor.observations import Asked, Examined
+from services.trainer.doctor.observations import ExamineRequest, Observations
 
 EXAMPLES, BATCH = 100, 8
-Sample = Callable[[Callable[[int, int], Any]], Examined]
+Sample = Callable[[Callable[[int, int], Any]], Observations]
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def sample() -> Iterator[Sample]:
     """What is told of the examples that a function gives."""
     reads, writes = os.pipe()
 
-    def sampled(dataset: Callable[[int, int], Any]) -> Examined:
-        examiner = examine.Examiner(Asked(program="mine.py", batch=BATCH, ps=1), writes)
-        examiner.seen = Examined(examples=EXAMPLES)
-        examiner._sample(SimpleNamespace(dataset=dataset))  # type: ignore[arg-type]
+    def sampled(dataset: Callable[[int, int], Any]) -> Observations:
+        examiner = examine.Examiner(ExamineRequest(program="mine.py", batch=BATCH, ps=1), writes)
+        examiner.seen = Observations(examples=EXAMPLES)
+        examiner._sample_examples(SimpleNamespace(dataset=dataset))  # type: ignore[arg-type]
         told = os.read(reads, 1 << 20)
         assert (
             told.endswith(b"\n")
-            and msgspec.json.decode(told.splitlines()[-1], type=Examined) == examiner.seen
+            and msgspec.json.decode(told.splitlines()[-1], type=Observations) == examiner.seen
         )
         return examiner.seen
 
@@ -122,15 +122,18 @@ def test_labels_in_an_order_are_found_by_their_first_batches_and_those_far_apart
 
 
 def test_no_more_examples_are_read_at_once_than_a_worker_may_hold() -> None:
-    asked, reads = Asked(program="mine.py", batch=BATCH, device_batch_max=3, ps=1), list[int]()
+    asked, reads = (
+        ExamineRequest(program="mine.py", batch=BATCH, device_batch_max=3, ps=1),
+        list[int](),
+    )
 
     def noted(start: int, stop: int) -> Any:
         reads.append(stop - start)
         return plain(start, stop)
 
     examiner = examine.Examiner(asked, os.open(os.devnull, os.O_WRONLY))
-    examiner.seen = Examined(examples=EXAMPLES)
-    examiner._sample(SimpleNamespace(dataset=noted))  # type: ignore[arg-type]
+    examiner.seen = Observations(examples=EXAMPLES)
+    examiner._sample_examples(SimpleNamespace(dataset=noted))  # type: ignore[arg-type]
 
     assert max(reads) == 3
 
@@ -146,7 +149,7 @@ def test_type_and_shape_are_of_the_digest_too() -> None:
         np.zeros((1, 2), "int16"),
     ]
 
-    assert len({examine.digest([part], 0) for part in same}) == 4
+    assert len({examine.example_digest([part], 0) for part in same}) == 4
 
 
 class Looked(keras.layers.Layer):
@@ -178,15 +181,15 @@ def test_a_table_that_is_read_whole_is_told_from_one_whose_rows_are_looked_up() 
     """
     function, model = traced(keras.layers.Embedding(50, 4))
 
-    assert examine.read_whole(function, model) == [model.variables[0].path]
-    assert examine.read_whole(*traced(Looked())) == []
+    assert examine.variables_read_whole(function, model) == [model.variables[0].path]
+    assert examine.variables_read_whole(*traced(Looked())) == []
 
 
 def test_a_variable_without_a_gradient_is_noted_and_the_others_are_applied() -> None:
     used, idle = keras.Variable(1.0, name="used"), keras.Variable(1.0, name="idle")
     optimizer = keras.optimizers.SGD(0.5)
     optimizer.build([used, idle])
-    names = examine.noting_unlearnt(optimizer)
+    names = examine.record_missing_gradients(optimizer)
 
     with pytest.warns(UserWarning, match="Gradients do not exist"):
         optimizer.apply_gradients(iter([(tf.constant(1.0), used), (None, idle)]))
@@ -205,10 +208,10 @@ def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
     """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a
     word.
     """
-    assert examine.compared(squared, LABELS, OUTPUTS, 8) == (8, 8)
-    assert examine.compared(squared, LABELS[:, None], OUTPUTS, 8) == ()
-    assert examine.compared(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()
-    assert examine.compared(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), (
+    assert examine.pairwise_loss_shape(squared, LABELS, OUTPUTS, 8) == (8, 8)
+    assert examine.pairwise_loss_shape(squared, LABELS[:, None], OUTPUTS, 8) == ()
+    assert examine.pairwise_loss_shape(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()
+    assert examine.pairwise_loss_shape(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), (
         "they are so themselves"
     )
 
@@ -217,17 +220,22 @@ def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
     def mean(labels: Any, outputs: Any) -> Any:
         return tf.reduce_mean(squared(labels, outputs))
 
-    assert examine.mixed(mean, LABELS, OUTPUTS) and examine.mixed(
+    assert examine.mean_hides_broadcast(mean, LABELS, OUTPUTS) and examine.mean_hides_broadcast(
         mean, LABELS[:, None], OUTPUTS[:, 0]
     )
-    assert not examine.mixed(mean, LABELS[:, None], OUTPUTS)
-    assert not examine.mixed(lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS)
-    assert not examine.mixed(keras.losses.mean_squared_error, LABELS, OUTPUTS)
-    assert not examine.mixed(
+    assert not examine.mean_hides_broadcast(mean, LABELS[:, None], OUTPUTS)
+    assert not examine.mean_hides_broadcast(
+        lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS
+    )
+    assert not examine.mean_hides_broadcast(keras.losses.mean_squared_error, LABELS, OUTPUTS)
+    assert not examine.mean_hides_broadcast(
         lambda labels, outputs: mean(labels[:, None], outputs), LABELS, OUTPUTS
     )
 
 
 def test_the_span_of_an_output_is_told_where_it_is_one() -> None:
-    assert examine.span(OUTPUTS) == (0.0, 7.0)
-    assert examine.span([OUTPUTS, OUTPUTS]) is None and examine.span(OUTPUTS / 0.0) is None
+    assert examine.output_range(OUTPUTS) == (0.0, 7.0)
+    assert (
+        examine.output_range([OUTPUTS, OUTPUTS]) is None
+        and examine.output_range(OUTPUTS / 0.0) is None
+    )

@@ -16,18 +16,18 @@ import msgspec
 import pytest
 
 from services.trainer.doctor.findings import (
-    SHIPPED,
+    IMAGE_MODULES,
     Finding,
-    imported,
-    mended,
-    of_probabilities,
-    of_program,
-    of_source,
-    size,
-    slipped,
-    taken_for_probabilities,
+    format_bytes,
+    imported_modules,
+    loss_remedy,
+    probability_findings,
+    probability_loss_line,
+    program_findings,
+    shape_hint,
+    source_findings,
 )
-from services.trainer.doctor.observations import Examined, Held, Shape
+from services.trainer.doctor.observations import Observations, Shape, VariableInfo
 
 TRIED = {0: "a", 1: "b", 31: "c"}
 WELL: dict[str, Any] = {
@@ -37,9 +37,9 @@ WELL: dict[str, Any] = {
     "alone": TRIED,
     "read_s": 0.001,
     "variables": (
-        Held(name="net/kernel", shape=(100, 10), bytes=4000, learns=True),
-        Held(name="net/bias", shape=(10,), bytes=40, learns=True),
-        Held(name="net/seen", shape=(), bytes=4),
+        VariableInfo(name="net/kernel", shape=(100, 10), bytes=4000, learns=True),
+        VariableInfo(name="net/bias", shape=(10,), bytes=40, learns=True),
+        VariableInfo(name="net/seen", shape=(), bytes=4),
     ),
     "update_s": 0.012,
     "loss": 2.3026,
@@ -47,14 +47,16 @@ WELL: dict[str, Any] = {
     "done": True,
 }
 ONE_AXIS: dict[str, Any] = {"labels": ((32,),), "outputs": ((32, 1),)}
-READER = Examined(loaded_s=1.0, examples=1437, together=TRIED, alone=TRIED, read_s=0.001, done=True)
+READER = Observations(
+    loaded_s=1.0, examples=1437, together=TRIED, alone=TRIED, read_s=0.001, done=True
+)
 
 
-def found(there: Examined = READER, **fields: Any) -> list[Finding]:
-    return list(of_program(Examined(**(WELL | fields)), there, "plays.py"))
+def found(there: Observations = READER, **fields: Any) -> list[Finding]:
+    return list(program_findings(Observations(**(WELL | fields)), there, "plays.py"))
 
 
-def ill(there: Examined = READER, **fields: Any) -> Finding:
+def ill(there: Observations = READER, **fields: Any) -> Finding:
     """The one finding that is not fine."""
     (one,) = [each for each in found(there, **fields) if each.weight != "fine"]
     return one
@@ -82,7 +84,7 @@ def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
 
 
 def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
-    told = ill(Examined(together=TRIED | {0: "x"}, read_s=0.1, done=True))
+    told = ill(Observations(together=TRIED | {0: "x"}, read_s=0.1, done=True))
 
     assert told.weight == "wrong" and told.what.startswith(
         "example 0 is another one in another process"
@@ -91,10 +93,10 @@ def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
 
 
 def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> None:
-    told = ill(Examined(failed="mine.py:3: OSError: only one reader\nTraceback ..."))
+    told = ill(Observations(failed="mine.py:3: OSError: only one reader\nTraceback ..."))
 
     assert told.weight == "wrong" and told.what == "mine.py:3: OSError: only one reader"
-    assert not any("the same example" in each.what for each in found(Examined(failed="-")))
+    assert not any("the same example" in each.what for each in found(Observations(failed="-")))
 
 
 @pytest.mark.parametrize(
@@ -127,8 +129,10 @@ def test_what_is_wrong_is_told_with_a_way_out(
 
 
 def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> None:
-    idle = Held(name="net/idle", shape=(3,), bytes=12, learns=False)
-    table = Held(name="net/users", shape=(10**6, 16), bytes=64 * 10**6, learns=True, whole=True)
+    idle = VariableInfo(name="net/idle", shape=(3,), bytes=12, learns=False)
+    table = VariableInfo(
+        name="net/users", shape=(10**6, 16), bytes=64 * 10**6, learns=True, whole=True
+    )
 
     assert ill(variables=(idle,)).what == "net/idle never learns: the loss does not depend on it"
     small = msgspec.structs.replace(table, bytes=500_000)
@@ -157,8 +161,8 @@ def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> 
 )
 def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -> None:
     told = list(
-        of_program(
-            Examined(failed=f"{cause}\nTraceback (most recent call last):"), READER, "plays.py"
+        program_findings(
+            Observations(failed=f"{cause}\nTraceback (most recent call last):"), READER, "plays.py"
         )
     )
 
@@ -171,7 +175,7 @@ def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -
 
 
 def test_bytes_are_told_in_the_largest_unit_that_fits() -> None:
-    assert [size(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == [
+    assert [format_bytes(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == [
         "12 bytes",
         "4.04 kB",
         "64 MB",
@@ -185,13 +189,13 @@ ROOT = Path(__file__).parents[3]
 def found_test_source(
     text: str, beside: tuple[str, ...] = (), image: str | None = None
 ) -> list[Finding]:
-    return list(of_source(ast.parse(text), "mine.py", beside, image))
+    return list(source_findings(ast.parse(text), "mine.py", beside, image))
 
 
 def test_what_is_imported_is_named_without_pythons_own() -> None:
     text = "import os, numpy as np\nfrom sklearn.datasets import load_digits\ndef model():\n    import keras.layers\n"
 
-    assert imported(ast.parse(text)) == ["keras", "numpy", "sklearn"]
+    assert imported_modules(ast.parse(text)) == ["keras", "numpy", "sklearn"]
 
 
 def test_a_module_that_lies_beside_it_does_not_travel() -> None:
@@ -219,7 +223,7 @@ def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() 
 def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
     packages = set((ROOT / "deploy" / "image" / "trainer.txt").read_text().split())
 
-    assert {"scikit-learn" if name == "sklearn" else name for name in SHIPPED} <= packages
+    assert {"scikit-learn" if name == "sklearn" else name for name in IMAGE_MODULES} <= packages
 
 
 @pytest.mark.parametrize(
@@ -301,8 +305,8 @@ def loss(labels, outputs):
     ],
 )
 def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape, hint: str) -> None:
-    assert slipped((labels,), (outputs,)) == hint
-    assert slipped((labels, labels), (outputs,)) == ""
+    assert shape_hint((labels,), (outputs,)) == hint
+    assert shape_hint((labels, labels), (outputs,)) == ""
 
 
 @pytest.mark.parametrize(
@@ -331,7 +335,7 @@ def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape,
     ],
 )
 def test_a_failure_is_told_with_a_way_out_where_that_is_sure(cause: str, hint: str) -> None:
-    found = mended(cause, Examined(labels=((32,),), outputs=((32, 1),)))
+    found = loss_remedy(cause, Observations(labels=((32,),), outputs=((32, 1),)))
 
     assert hint in found and bool(hint) is bool(found)
 
@@ -346,14 +350,14 @@ def test_a_failure_is_told_with_a_way_out_where_that_is_sure(cause: str, hint: s
 )
 def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: str) -> None:
     tree = ast.parse(PROGRAM.format(call))
-    (told,) = of_probabilities(tree, "mine.py", Examined(span=(-1.25, 3.5)))
+    (told,) = probability_findings(tree, "mine.py", Observations(span=(-1.25, 3.5)))
 
     assert (
         told.what
         == "mine.py:3: loss() takes outputs for probabilities, and they go from -1.25 to 3.5"
     )
-    assert not list(of_probabilities(tree, "mine.py", Examined(span=(0.0, 1.0))))
-    assert not list(of_probabilities(tree, "mine.py", Examined()))
+    assert not list(probability_findings(tree, "mine.py", Observations(span=(0.0, 1.0))))
+    assert not list(probability_findings(tree, "mine.py", Observations()))
 
 
 @pytest.mark.parametrize(
@@ -370,4 +374,4 @@ def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: st
     ],
 )
 def test_what_is_not_plain_to_see_is_let_be(call: str) -> None:
-    assert taken_for_probabilities(ast.parse(PROGRAM.format(call))) is None
+    assert probability_loss_line(ast.parse(PROGRAM.format(call))) is None

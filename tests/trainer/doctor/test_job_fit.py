@@ -16,11 +16,11 @@ from services.trainer.doctor.job_fit import (
     GIB,
     PS_GIB,
     WORKER_GIB,
-    enough,
-    fullest,
-    of_job,
+    fullest_ps_bytes,
+    job_findings,
+    useful_ps,
 )
-from services.trainer.doctor.observations import Examined, Held
+from services.trainer.doctor.observations import Observations, VariableInfo
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import request, span
 
@@ -29,9 +29,10 @@ ROOMY = RoleResources(
 )
 
 
-def variables(*gib: float) -> tuple[Held, ...]:
+def variables(*gib: float) -> tuple[VariableInfo, ...]:
     return tuple(
-        Held(name=f"table-{n}", shape=(1,), bytes=round(each * GIB)) for n, each in enumerate(gib)
+        VariableInfo(name=f"table-{n}", shape=(1,), bytes=round(each * GIB))
+        for n, each in enumerate(gib)
     )
 
 
@@ -44,23 +45,23 @@ def memory(role: str, gib: float) -> RoleResources:
     )
 
 
-def found(seen: Examined, **fields: Any) -> list[Finding]:
+def found(seen: Observations, **fields: Any) -> list[Finding]:
     usual: dict[str, Any] = {
         "ps": span(1),
         "workers": span(1),
         "batch": span(32),
         "resources": ROOMY,
     }
-    return list(of_job(seen, request(**(usual | fields)), "plays.py"))
+    return list(job_findings(seen, request(**(usual | fields)), "plays.py"))
 
 
-def ill(seen: Examined, **fields: Any) -> Finding:
+def ill(seen: Observations, **fields: Any) -> Finding:
     (one,) = [each for each in found(seen, **fields) if each.weight != "fine"]
     return one
 
 
 def test_a_small_model_fits() -> None:
-    (told,) = found(Examined(examples=1000, variables=variables(0.1, 0.1)))
+    (told,) = found(Observations(examples=1000, variables=variables(0.1, 0.1)))
 
     assert told.weight == "fine" and told.what == (
         f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB} GiB: its 9 GiB have room for that twice, "
@@ -72,7 +73,7 @@ def test_a_small_model_fits() -> None:
 
 
 def test_a_batch_beyond_an_epoch_is_told() -> None:
-    told = ill(Examined(examples=353), batch=span(16, most=512))
+    told = ill(Observations(examples=353), batch=span(16, most=512))
 
     assert (
         told.what == "batch may grow to 512, and an epoch has 353 examples"
@@ -81,10 +82,10 @@ def test_a_batch_beyond_an_epoch_is_told() -> None:
 
 
 def test_workers_without_a_batch_are_told() -> None:
-    told = ill(Examined(examples=100), batch=span(32), workers=span(1, most=6))
+    told = ill(Observations(examples=100), batch=span(32), workers=span(1, most=6))
 
     assert told.what == "an epoch has 4 batches of 32, and workers.max is 6"
-    assert found(Examined(examples=100), batch=span(32), workers=span(1, most=4)) == []
+    assert found(Observations(examples=100), batch=span(32), workers=span(1, most=4)) == []
 
 
 # ---------------------------------------------------------------- parameter servers
@@ -94,7 +95,7 @@ def test_ps_that_cannot_help_are_told() -> None:
     """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing
     smaller.
     """
-    told = ill(Examined(variables=variables(1.0, 0.2, 0.2)), ps=span(1, most=4))
+    told = ill(Observations(variables=variables(1.0, 0.2, 0.2)), ps=span(1, most=4))
 
     assert (
         told.weight == "advice"
@@ -102,7 +103,7 @@ def test_ps_that_cannot_help_are_told() -> None:
     )
     assert told.remedy.startswith("ps.max of 2: ") and "table-0 has 1.07 GB" in told.remedy
     assert [
-        f.weight for f in found(Examined(variables=variables(1, 1, 1, 1)), ps=span(1, most=4))
+        f.weight for f in found(Observations(variables=variables(1, 1, 1, 1)), ps=span(1, most=4))
     ] == ["fine"]
 
 
@@ -110,20 +111,22 @@ def test_ps_that_cannot_help_are_told() -> None:
     st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 2)
 )
 def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, copies: int) -> None:
-    held = tuple(Held(name="-", shape=(), bytes=each) for each in sizes)
+    held = tuple(VariableInfo(name="-", shape=(), bytes=each) for each in sizes)
     slots = copies * sum(sizes)
 
-    useful = enough(held, slots, most)
+    useful = useful_ps(held, slots, most)
 
     assert 1 <= useful <= most
-    assert fullest(held, slots, useful) <= 1.05 * fullest(held, slots, most)
-    assert fullest(held, slots, 1) == pytest.approx((1 + copies) * sum(sizes))
-    assert fullest(held, slots, most) >= (1 + copies) * max(sizes) * 0.999
+    assert fullest_ps_bytes(held, slots, useful) <= 1.05 * fullest_ps_bytes(held, slots, most)
+    assert fullest_ps_bytes(held, slots, 1) == pytest.approx((1 + copies) * sum(sizes))
+    assert fullest_ps_bytes(held, slots, most) >= (1 + copies) * max(sizes) * 0.999
 
 
 def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
     told = ill(
-        Examined(variables=variables(1.0, 0.2)), ps=span(2, least=2), resources=memory("ps", 1.25)
+        Observations(variables=variables(1.0, 0.2)),
+        ps=span(2, least=2),
+        resources=memory("ps", 1.25),
     )
 
     assert (
@@ -134,7 +137,7 @@ def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
 
 
 def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
-    seen = Examined(variables=variables(0.3), slots=round(0.6 * GIB))
+    seen = Observations(variables=variables(0.3), slots=round(0.6 * GIB))
 
     assert ill(seen, resources=memory("ps", 1.0)).what.startswith(
         f"table-0 alone needs {PS_GIB + 0.9:.2f} GiB"
@@ -143,7 +146,7 @@ def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
 
 def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
     told = ill(
-        Examined(variables=variables(0.5, 0.5, 0.5)),
+        Observations(variables=variables(0.5, 0.5, 0.5)),
         ps=span(1, most=3),
         resources=memory("ps", 1.0),
     )
@@ -153,7 +156,7 @@ def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
 
 
 def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
-    told = ill(Examined(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
+    told = ill(Observations(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
 
     assert (
         told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
@@ -162,7 +165,7 @@ def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None
 
 
 def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
-    told = ill(Examined(variables=variables(0.25)), resources=memory("ps", 1.0))
+    told = ill(Observations(variables=variables(0.25)), resources=memory("ps", 1.0))
 
     assert told.weight == "advice" and ": its 1 GiB may be too little while it starts" in told.what
     assert told.remedy.startswith(
@@ -174,8 +177,8 @@ def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
 
 
 def test_the_chief_builds_the_model_by_itself_and_twice_to_evaluate() -> None:
-    seen = Examined(variables=variables(1.0), evaluated=False)
-    both = Examined(variables=variables(1.0), evaluated=True)
+    seen = Observations(variables=variables(1.0), evaluated=False)
+    both = Observations(variables=variables(1.0), evaluated=True)
 
     assert ill(seen, resources=memory("chief", 1.5)).what.startswith(
         f"the chief needs {CHIEF_GIB + 1:.2f} GiB and has 1.5"
@@ -185,11 +188,11 @@ def test_the_chief_builds_the_model_by_itself_and_twice_to_evaluate() -> None:
 
 
 def test_data_that_the_import_loads_is_in_every_worker() -> None:
-    assert ill(Examined(loaded_gib=1.0), resources=memory("worker", 1.4)).what.startswith(
+    assert ill(Observations(loaded_gib=1.0), resources=memory("worker", 1.4)).what.startswith(
         f"a worker needs {WORKER_GIB + 1:.2f} GiB"
     )
-    tight = ill(Examined(loaded_gib=1.0), resources=memory("worker", 2.0))
+    tight = ill(Observations(loaded_gib=1.0), resources=memory("worker", 2.0))
     assert (
         tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
     )
-    assert found(Examined(loaded_gib=1.0), resources=memory("worker", 3.0)) == []
+    assert found(Observations(loaded_gib=1.0), resources=memory("worker", 3.0)) == []

@@ -8,19 +8,28 @@ from pathlib import Path
 
 from services.trainer.pod import children
 from services.trainer.pod.children import Child
-from services.trainer.protocol import Assignment, Begin, Born, Failed, Line, Prepared, Word, line
+from services.trainer.protocol import (
+    Assignment,
+    Begin,
+    ChildEvent,
+    Failed,
+    Line,
+    Prepared,
+    Started,
+    encode_line,
+)
 from shared.messages import Resources
 from tests.trainer.builders import request
 
 NOBODY = 1 << 22  # above every process id
 
 
-class Cradle:
-    """A nursery that forks nothing: the test speaks for the child."""
+class SilentServer:
+    """A fork server that forks nothing: the test speaks for the child."""
 
-    alive = True
+    is_alive = True
 
-    def bear(self, channel: socket.socket) -> None:
+    def spawn(self, channel: socket.socket) -> None:
         self.channel = channel
 
     def close(self) -> None:
@@ -31,12 +40,12 @@ class Parent:
     """A child, and what its supervisor hears of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.nursery = Cradle()
-        self.words: list[Word] = []
+        self.server = SilentServer()
+        self.words: list[ChildEvent] = []
         self.ends = 0
-        self.child = Child(_assignment(folder), self.nursery, self._on_word, self._on_end)  # type: ignore[arg-type]
+        self.child = Child(_assignment(folder), self.server, self._on_word, self._on_end)  # type: ignore[arg-type]
 
-    async def _on_word(self, word: Word) -> None:
+    async def _on_word(self, word: ChildEvent) -> None:
         self.words.append(word)
 
     async def _on_end(self) -> None:
@@ -44,12 +53,12 @@ class Parent:
 
     def hears(self, *words: Line) -> None:
         for word in words:
-            self.nursery.channel.sendall(line(word))
+            self.server.channel.sendall(encode_line(word))
 
     def loses_it(self, having_read: bool = True) -> None:
         if having_read:
-            self.nursery.channel.recv(1 << 16)
-        self.nursery.channel.close()
+            self.server.channel.recv(1 << 16)
+        self.server.channel.close()
 
     async def listens(self) -> None:
         async with asyncio.timeout(60):
@@ -73,7 +82,7 @@ def _assignment(folder: Path) -> Assignment:
 
 async def test_a_childs_words_are_heard_in_order_and_its_birth_is_no_word(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
-    parent.hears(Born(pid=NOBODY), Prepared(seconds=1.0), Prepared(seconds=2.0))
+    parent.hears(Started(pid=NOBODY), Prepared(seconds=1.0), Prepared(seconds=2.0))
     parent.loses_it()
 
     await parent.listens()
@@ -109,7 +118,7 @@ async def test_to_tell_a_child_that_is_gone_is_harmless(tmp_path: Path) -> None:
     parent.loses_it()
     await parent.listens()
 
-    parent.child.tell(Begin())
+    parent.child.send(Begin())
 
 
 async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
@@ -121,7 +130,7 @@ async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
         b'{"line": "prepared"}\n',
         b"x" * (children.LINE_LIMIT // 8) + b"\n",
     ):
-        parent.nursery.channel.sendall(text)
+        parent.server.channel.sendall(text)
     parent.hears(Prepared(seconds=1.0), Failed(cause="it was the program"))
     parent.loses_it()
 
@@ -136,9 +145,7 @@ async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
 async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     listens = asyncio.create_task(parent.listens())
-    await asyncio.to_thread(
-        parent.nursery.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n"
-    )
+    await asyncio.to_thread(parent.server.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n")
     parent.hears(Prepared(seconds=1.0))
     parent.loses_it()
 
@@ -151,8 +158,8 @@ async def test_a_child_that_can_say_no_word_any_more_is_understood_by_its_last_o
     tmp_path: Path,
 ) -> None:
     parent = Parent(tmp_path)
-    parent.hears(Born(pid=NOBODY))
-    parent.nursery.channel.sendall(
+    parent.hears(Started(pid=NOBODY))
+    parent.server.channel.sendall(
         b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "net.py"\n'
     )
     parent.loses_it()

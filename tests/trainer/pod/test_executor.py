@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import executor, fence
-from services.trainer.pod.executor import Hands, assignment
+from services.trainer.pod.executor import Executor, child_assignment
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
-from services.trainer.program import digest_of
-from services.trainer.protocol import Assignment, Begin, Failed, GoOn, Order, Word
+from services.trainer.program import program_digest
+from services.trainer.protocol import Assignment, Begin, ChildEvent, ContinueTraining, Failed, Order
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
@@ -36,16 +36,16 @@ class Listener:
         self.told: list[Any] = []
         self.wants = True
 
-    def expects(self, generation: int) -> bool:
+    def expects_child(self, generation: int) -> bool:
         return self.wants
 
-    async def on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
+    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
         self.told.append(word)
 
-    async def on_end(self, spec: ClusterSpecPublished) -> None:
+    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
         self.told.append(("ended", spec.generation))
 
-    async def on_missed(self, spec: ClusterSpecPublished, why: str) -> None:
+    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
         self.told.append(("missed", spec.generation, why))
 
 
@@ -56,7 +56,7 @@ class Doll:
         self.orders: list[Order | str] = []
         self.pid: int | None = None
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         self.orders.append(order)
 
     def end(self) -> None:
@@ -69,19 +69,21 @@ def ears() -> Listener:
 
 
 @pytest.fixture
-async def mine(bus: Bus, tmp_path: Path, ears: Listener) -> Hands:
+async def mine(bus: Bus, tmp_path: Path, ears: Listener) -> Executor:
     settings = Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
-    return Hands(bus, settings, await fence.of(bus, KEY, 7), tmp_path / "pod", None, ears)
+    return Executor(
+        bus, settings, await fence.open_fence(bus, KEY, 7), tmp_path / "pod", None, ears
+    )
 
 
-def given(mine: Hands, generation: int) -> Doll:
+def given(mine: Executor, generation: int) -> Doll:
     doll = Doll()
     mine.children[generation] = cast(Any, doll)
     return doll
 
 
 async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
-    mine: Hands, ears: Listener
+    mine: Executor, ears: Listener
 ) -> None:
     await mine.perform(StartChild(spec(1), fresh=False))
 
@@ -95,9 +97,9 @@ async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
 
 
 async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(
-    mine: Hands, ears: Listener
+    mine: Executor, ears: Listener
 ) -> None:
-    program = Program(name="digits.py", digest=digest_of(b""))
+    program = Program(name="digits.py", digest=program_digest(b""))
     fetched = mine.folder / program.digest / program.name
     fetched.parent.mkdir(parents=True)
     fetched.touch()
@@ -109,9 +111,9 @@ async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_bo
 
 
 async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_missed(
-    mine: Hands, ears: Listener, monkeypatch: pytest.MonkeyPatch
+    mine: Executor, ears: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "limit_gib", lambda set_gib: set_gib)
+    monkeypatch.setattr(executor, "memory_limit_gib", lambda set_gib: set_gib)
     given(mine, 1).pid = os.getpid()
     mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
 
@@ -123,37 +125,37 @@ async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_mi
 
 
 async def test_memory_that_was_raised_in_place_is_room(
-    mine: Hands, monkeypatch: pytest.MonkeyPatch
+    mine: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(mine, 1).pid = os.getpid()
     mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
-    monkeypatch.setattr(executor, "limit_gib", lambda set_gib: 1e6 * set_gib)
+    monkeypatch.setattr(executor, "memory_limit_gib", lambda set_gib: 1e6 * set_gib)
 
-    assert await mine.lacks_room(spec(2, previous=1)) is None
+    assert await mine.memory_shortage(spec(2, previous=1)) is None
 
 
 async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_others_are_not_told_any(
-    mine: Hands, bus: Bus
+    mine: Executor, bus: Bus
 ) -> None:
-    await mine.gate.claim(1)
-    await mine.gate.commit("/c/10", 10, 320, keep=2)
+    await mine.fence.claim(1)
+    await mine.fence.commit("/c/10", 10, 320, keep=2)
     chief, server = given(mine, 2), given(mine, 3)
 
     await mine.perform(BeginChild(2, None, chief=True))
     await mine.perform(BeginChild(3, None, chief=False))
 
     assert (chief.orders, server.orders) == (
-        [Begin(paths=("/c/10",), samples=320, past=Past(failures=1))],
+        [Begin(paths=("/c/10",), samples=320, past=SaveHistory(failures=1))],
         [Begin()],
     )
-    assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
+    assert (await (await fence.open_fence(bus, KEY, 7)).refresh()).generation == 2
 
 
 @pytest.mark.parametrize(
     ("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"]
 )
 async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_reported(
-    mine: Hands, bus: Bus, uid: int, told: tuple[int, float]
+    mine: Executor, bus: Bus, uid: int, told: tuple[int, float]
 ) -> None:
     chief = given(mine, 2)
     about: dict[str, Any] = {
@@ -181,31 +183,31 @@ async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_rep
 
 
 async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(
-    mine: Hands,
+    mine: Executor,
 ) -> None:
-    await mine.gate.claim(1)
-    await mine.gate.commit("/c/10", 10, 320, keep=3, digest="d10")
-    await mine.gate.commit(
-        "/c/20", 20, 640, keep=3, digest="d20", past=Past(ran_s=60.0, cost_s=0.5), final=True
+    await mine.fence.claim(1)
+    await mine.fence.commit("/c/10", 10, 320, keep=3, digest="d10")
+    await mine.fence.commit(
+        "/c/20", 20, 640, keep=3, digest="d20", past=SaveHistory(ran_s=60.0, cost_s=0.5), final=True
     )
     chief = given(mine, 2)
 
     await mine.perform(BeginChild(2, "/c/20", chief=True))
 
     digests = {"/c/10": "d10", "/c/20": "d20"}
-    past = Past(ran_s=60.0, cost_s=0.5)
+    past = SaveHistory(ran_s=60.0, cost_s=0.5)
     assert chief.orders == [
         Begin(paths=("/c/20", "/c/10"), digests=digests, samples=640, past=past)
     ]
 
 
 async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(
-    mine: Hands,
+    mine: Executor,
 ) -> None:
-    await mine.gate.claim(1)
-    await mine.gate.commit("/c/10", 10, 320, keep=3, final=True)
-    await mine.gate.claim(1, back=True)
-    await mine.gate.commit("/c/20", 20, 640, keep=3)
+    await mine.fence.claim(1)
+    await mine.fence.commit("/c/10", 10, 320, keep=3, final=True)
+    await mine.fence.claim(1, back=True)
+    await mine.fence.commit("/c/20", 20, 640, keep=3)
     chief = given(mine, 2)
 
     await mine.perform(BeginChild(2, "/c/10", chief=True))
@@ -214,8 +216,8 @@ async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older
     assert isinstance(begin, Begin) and begin.paths == ("/c/20", "/c/10")
 
 
-async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Hands) -> None:
-    await mine.gate.claim(3)
+async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Executor) -> None:
+    await mine.fence.claim(3)
     chief = given(mine, 2)
 
     with pytest.raises(Stale):
@@ -223,23 +225,25 @@ async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: H
     assert chief.orders == []
 
 
-async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(mine: Hands) -> None:
-    await mine.gate.claim(3)
+async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(
+    mine: Executor,
+) -> None:
+    await mine.fence.claim(3)
     chief = given(mine, 2)
 
     await mine.perform(GoOnChild(2))
 
-    assert (chief.orders, mine.gate.entry.generation) == ([GoOn()], 2)
+    assert (chief.orders, mine.fence.entry.generation) == ([ContinueTraining()], 2)
 
 
-async def test_an_order_to_a_child_that_has_gone_is_harmless(mine: Hands) -> None:
+async def test_an_order_to_a_child_that_has_gone_is_harmless(mine: Executor) -> None:
     await mine.perform(DrainChild(1, 2))
     await mine.perform(EndChild(1))
 
-    assert mine.leaving == []
+    assert mine.ending == []
 
 
-async def test_at_its_end_a_pod_ends_its_children_and_leaves_no_file(mine: Hands) -> None:
+async def test_at_its_end_a_pod_ends_its_children_and_leaves_no_file(mine: Executor) -> None:
     mine.folder.mkdir()
     old, new = given(mine, 1), given(mine, 2)
 
@@ -264,7 +268,7 @@ PODS = ["chief-0", "ps-0", "worker-0", "worker-1"]
 
 def made(previous: int | None = None, **more: Any) -> Assignment:
     how = {"fresh": False, "follows": previous is not None, "nice": 5, **more}
-    return assignment(spec(2, previous, pods=PODS), MINE, "/p/net.py", **how)
+    return child_assignment(spec(2, previous, pods=PODS), MINE, "/p/net.py", **how)
 
 
 def test_a_child_is_told_its_place_and_everybodys_address() -> None:
@@ -307,7 +311,7 @@ def test_how_a_child_prepares_depends_on_what_was_before(
 
 
 def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
-    told = assignment(
+    told = child_assignment(
         replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0
     )
 
@@ -316,4 +320,4 @@ def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
 
 def test_who_is_no_member_gets_no_child() -> None:
     with pytest.raises(AssertionError, match="only members start children"):
-        assignment(spec(2), MINE, "/p/net.py", fresh=False, follows=False, nice=0)
+        child_assignment(spec(2), MINE, "/p/net.py", fresh=False, follows=False, nice=0)

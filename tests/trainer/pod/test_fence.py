@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence
 from services.trainer.pod.fence import Entry, Fence
 from shared.bus import bus as wire
@@ -25,13 +25,13 @@ KEY = "default.digits"
 
 async def holder(bus: Bus, generation: int, uid: int = 7) -> Fence:
     """One generation's side, having claimed."""
-    mine = await fence.of(bus, KEY, uid)
+    mine = await fence.open_fence(bus, KEY, uid)
     await mine.claim(generation)
     return mine
 
 
 async def test_a_new_job_has_no_checkpoint(bus: Bus) -> None:
-    entry = await (await fence.of(bus, KEY, 7)).claim(1)
+    entry = await (await fence.open_fence(bus, KEY, 7)).claim(1)
 
     assert (entry.generation, entry.paths, entry.step) == (1, (), 0)
 
@@ -70,9 +70,9 @@ async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_
     await first.commit("/c/10", 10, 320, keep=2, final=True)
     second = await holder(bus, 2)
     assert second.entry.past.failures == 0
-    await second.commit("/c/20", 20, 640, keep=2, past=Past(ran_s=60.0, cost_s=0.5))
+    await second.commit("/c/20", 20, 640, keep=2, past=SaveHistory(ran_s=60.0, cost_s=0.5))
 
-    assert (await holder(bus, 3)).entry.past == Past(ran_s=60.0, cost_s=0.5, failures=1)
+    assert (await holder(bus, 3)).entry.past == SaveHistory(ran_s=60.0, cost_s=0.5, failures=1)
 
 
 async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(
@@ -97,7 +97,7 @@ async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus)
 
     with pytest.raises(Stale):
         await old.commit("/c/gen-1", 10, 320, keep=2)
-    assert (await new.look()).paths == ()
+    assert (await new.refresh()).paths == ()
 
 
 async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(
@@ -105,11 +105,11 @@ async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_lo
 ) -> None:
     old = await holder(bus, 1)
     new = await holder(bus, 2)
-    await old.look()
+    await old.refresh()
 
     with pytest.raises(Stale):
         await old.commit("/c/gen-1", 10, 320, keep=2)
-    assert (await new.look()).paths == ()
+    assert (await new.refresh()).paths == ()
 
 
 async def test_a_generation_that_was_taken_over_cannot_claim_again(bus: Bus) -> None:
@@ -258,13 +258,13 @@ async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the
 
 
 async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
-    first, second = await fence.of(bus, KEY, 7), await fence.of(bus, KEY, 7)
-    await first.look()
-    await second.look()
+    first, second = await fence.open_fence(bus, KEY, 7), await fence.open_fence(bus, KEY, 7)
+    await first.refresh()
+    await second.refresh()
     await first.claim(1)
 
     with pytest.raises(Stale):
-        await second._write(second.entry)
+        await second._write_entry(second.entry)
 
 
 # ------------------------------------------------------------ what no generation has written
@@ -315,11 +315,11 @@ async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_rea
     await mine.commit("/c/10", 10, 320, keep=2)
 
     await put(bus, b"a stranger was here")
-    assert (await mine.look()).paths == ("/c/10",)
+    assert (await mine.refresh()).paths == ("/c/10",)
     await put(bus, b"and here")
 
     entry = await mine.commit("/c/20", 20, 640, keep=2)
-    assert entry == (await (await fence.of(bus, KEY, 7)).look()) and entry.paths == (
+    assert entry == (await (await fence.open_fence(bus, KEY, 7)).refresh()) and entry.paths == (
         "/c/20",
         "/c/10",
     )

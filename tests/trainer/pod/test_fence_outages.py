@@ -32,7 +32,7 @@ ANSWER_S = 0.5
 """Every outage here lasts until at least one try has waited in vain for so long."""
 Call = Callable[[Fence], Awaitable[Entry]]
 CALLS: dict[str, Call] = {
-    "look": lambda mine: mine.look(),
+    "look": lambda mine: mine.refresh(),
     "claim": lambda mine: mine.claim(2),
     "commit": lambda mine: mine.commit("/c/20", 20, 640, keep=2),
 }
@@ -57,7 +57,7 @@ async def on(url: str) -> AsyncIterator[Bus]:
 
 
 async def holder(bus: Bus, generation: int = 1) -> Fence:
-    mine = await fence.of(bus, KEY, 7)
+    mine = await fence.open_fence(bus, KEY, 7)
     await mine.claim(generation)
     return mine
 
@@ -104,7 +104,7 @@ async def test_a_server_that_stands_still_delays_a_call_and_fails_none(
             entry = await result(call)
 
         assert (entry.generation, entry.paths) == AFTER[name]
-        assert entry == await (await fence.of(bus, KEY, 7)).look()
+        assert entry == await (await fence.open_fence(bus, KEY, 7)).refresh()
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -121,7 +121,7 @@ async def test_a_server_that_is_killed_and_comes_back_does_not_either(
             entry = await result(call)
 
         assert (entry.generation, entry.paths) == AFTER[name]
-        assert entry == await (await fence.of(bus, KEY, 7)).look()
+        assert entry == await (await fence.open_fence(bus, KEY, 7)).refresh()
 
 
 @asynccontextmanager
@@ -216,7 +216,7 @@ async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_los
 ) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         await begun(mine)
-        second = await fence.of(mine, KEY, 7)
+        second = await fence.open_fence(mine, KEY, 7)
         call = await dropped(door, bus, lambda: second.claim(2))
         let_answer(door)
 
@@ -236,7 +236,7 @@ async def test_who_was_taken_over_while_it_waited_is_stale(bus: Bus, nats_url: s
 
             with pytest.raises(Stale):
                 await result(call)
-        assert (await (await fence.of(bus, KEY, 7)).look()).paths == ("/c/10",)
+        assert (await (await fence.open_fence(bus, KEY, 7)).refresh()).paths == ("/c/10",)
 
 
 async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothing_is_lost(
@@ -250,7 +250,7 @@ async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothi
 
         with pytest.raises(Stale):
             await result(call)
-        assert (await (await fence.of(bus, KEY, 7)).look()).paths == ("/c/20", "/c/10")
+        assert (await (await fence.open_fence(bus, KEY, 7)).refresh()).paths == ("/c/20", "/c/10")
 
 
 # ------------------------------------------------------------ copies that lag
@@ -274,7 +274,7 @@ async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_b
         await (await holder(bus)).commit("/c/10", 10, 320, keep=2)
 
         with capture_logs() as log:
-            call = asyncio.ensure_future((await fence.of(mine, KEY, 7)).claim(2))
+            call = asyncio.ensure_future((await fence.open_fence(mine, KEY, 7)).claim(2))
             await asyncio.sleep(LAGS_S)
             assert not call.done()
             copy.catch_up()
@@ -307,7 +307,7 @@ async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(
         await fall_behind(copy)
         await held.commit("/c/10", 10, 320, keep=2)
 
-        assert (await held.look()).paths == ("/c/10",)
+        assert (await held.refresh()).paths == ("/c/10",)
         assert (await held.commit("/c/20", 20, 640, keep=2)).paths == ("/c/20", "/c/10")
 
 
@@ -346,7 +346,7 @@ async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(
             with leader.hung():
                 await asyncio.wait_for(commits, WITHIN_S)
 
-        entry = await (await fence.of(bus, KEY, 7)).claim(2)
+        entry = await (await fence.open_fence(bus, KEY, 7)).claim(2)
         assert (entry.generation, entry.paths) == (2, ("/c/39", "/c/38"))
 
 

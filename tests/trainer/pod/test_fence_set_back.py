@@ -26,7 +26,7 @@ async def test_who_holds_the_fence_goes_on_where_the_ledger_was_set_back(
     entry = await mine.commit("/c/40", 40, 1280, keep=2)
 
     assert entry.paths == ("/c/40", "/c/30")
-    assert (await (await holder(bus, 2)).look()).paths == ("/c/40", "/c/30")
+    assert (await (await holder(bus, 2)).refresh()).paths == ("/c/40", "/c/30")
 
 
 async def test_who_claimed_before_anything_was_written_goes_on_too(

@@ -35,8 +35,8 @@ async def told(
         pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
     )
     pod.trainer.settings = chosen
-    pod.bus.spawn(pod.trainer.attend())
-    return asyncio.create_task(pod.trainer.leave())
+    pod.bus.spawn(pod.trainer.run_shutdown_timers())
+    return asyncio.create_task(pod.trainer.shut_down())
 
 
 async def gone(leaving: asyncio.Task[None]) -> bool:
@@ -57,7 +57,7 @@ async def chief(bus: Bus, tmp_path: Path) -> Pod:
 async def trains(pod: Pod, change_s: float = 0.0) -> None:
     """Generation 1, as a pod hears of it that does not lead."""
     await pod.hears(spec(1))
-    await pod.trainer.perform((_running(pod), ()))
+    await pod.trainer.perform_actions((_running(pod), ()))
     await pod.hears(msgspec.structs.replace(resumed(1), change_s=change_s))
 
 
@@ -109,7 +109,7 @@ async def test_a_generation_that_goes_on_says_nothing_of_how_long_a_change_takes
     await trains(ps)
     await ps.hears(msgspec.structs.replace(resumed(2), change_s=60.0))
     await ps.hears(msgspec.structs.replace(resumed(2), step=90, change_s=6000.0))
-    assert ps.trainer.farewell.changes_s == (60.0,)
+    assert ps.trainer.graceful_shutdown.changes_s == (60.0,)
 
 
 async def test_one_that_does_nothing_goes_at_once_without_a_word(ps: Pod) -> None:
@@ -191,4 +191,4 @@ async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> 
 
 async def test_how_long_a_save_took_is_allowed_for(chief: Pod) -> None:
     await chief.hears(order(1), msgspec.structs.replace(final(1), drain_s=2.0, seconds=4.0))
-    assert chief.trainer.farewell.times.last_save_s == 12.0
+    assert chief.trainer.graceful_shutdown.times.last_save_s == 12.0

@@ -16,13 +16,13 @@ from services.trainer.pod.supervise import (
     GoAway,
     GoOnChild,
     SaveChild,
-    Times,
+    ShutdownTimes,
 )
 from shared.messages import SIGTERM, TaskLeaving
 from tests.trainer.builders import JOB, abandoned, final, order, resumed, spec
 from tests.trainer.pod.test_supervise import Teller, beside, running
 
-TIMES = Times(leave_s=1.0, last_save_s=3.0)
+TIMES = ShutdownTimes(leave_s=1.0, last_save_s=3.0)
 NOW, GRACE = 1000.0, 30.0
 ALL = ("chief-0", "ps-0", "worker-0")
 
@@ -42,7 +42,7 @@ def hears(teller: Teller, *facts: TaskLeaving, now: float = NOW) -> list[Action]
 
 
 def at(teller: Teller, now: float) -> list[Action]:
-    teller.pod, actions = supervise.due(teller.pod, now, TIMES)
+    teller.pod, actions = supervise.due_actions(teller.pod, now, TIMES)
     return list(actions)
 
 
@@ -74,10 +74,10 @@ def test_who_does_not_lead_saves_nothing() -> None:
 def test_the_chief_saves_for_good_just_before_the_deadline() -> None:
     teller = running()
     hears(teller, notice("ps-0"))
-    assert supervise.next_s(teller.pod, TIMES) == NOW + GRACE - 4.0
+    assert supervise.next_due_s(teller.pod, TIMES) == NOW + GRACE - 4.0
     assert at(teller, NOW + GRACE - 4.1) == []
     assert at(teller, NOW + GRACE - 4.0) == [DrainChild(1, None)]
-    assert at(teller, NOW + GRACE) == [] and supervise.next_s(teller.pod, TIMES) == math.inf
+    assert at(teller, NOW + GRACE) == [] and supervise.next_due_s(teller.pod, TIMES) == math.inf
 
 
 def test_a_last_save_that_fails_lets_training_go_on_and_is_tried_again_with_the_next_fact() -> None:
@@ -153,7 +153,7 @@ def test_a_pod_that_was_told_to_end_works_on_until_the_next_generation_trains() 
 def test_it_goes_shortly_before_its_grace_is_over() -> None:
     teller = running("worker-0")
     hears(teller, notice("worker-0"))
-    assert supervise.next_s(teller.pod, TIMES) == NOW + GRACE - 1.0
+    assert supervise.next_due_s(teller.pod, TIMES) == NOW + GRACE - 1.0
     assert at(teller, NOW + GRACE - 1.1) == [] and at(teller, NOW + GRACE - 1.0) == [GoAway()]
 
 

@@ -29,10 +29,10 @@ async def stored(bus: Bus, body: bytes) -> None:
 
 async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
-    path = await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    path = await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
     await (await bus.program_store()).delete(DIGEST)
 
-    assert path == await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    assert path == await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
     assert path.name == "net.py" and path.read_bytes() == BODY
 
 
@@ -45,7 +45,7 @@ async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
         BadProgram,
         match=rf"^net.py is not to be had: what the store has under {DIGEST} is something",
     ):
-        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+        await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
     assert not (tmp_path / "pod").exists()
 
@@ -54,17 +54,19 @@ async def test_what_was_fetched_and_changed_since_is_fetched_again(
     bus: Bus, tmp_path: Path
 ) -> None:
     await stored(bus, BODY)
-    path = await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+    path = await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
     path.write_bytes(b"import os")
 
-    assert (await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")).read_bytes() == BODY
+    assert (
+        await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
+    ).read_bytes() == BODY
     assert list(path.parent.iterdir()) == [path]
 
 
 async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
-        path = await executor.fetched(
+        path = await executor.fetch_program(
             bus, "default", Program(name=name, digest=DIGEST), tmp_path / "pod"
         )
         assert path.parent == tmp_path / "pod" / DIGEST
@@ -75,7 +77,7 @@ async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path
     await stored(bus, b"#" * (LARGEST_PROGRAM + 1))
 
     with pytest.raises(BadProgram, match=r"is larger than 16,777,216 bytes$"):
-        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+        await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
 async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path
     await bucket.put(DIGEST, b"", link)
 
     with pytest.raises(BadProgram, match="a link to something else"):
-        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+        await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
 async def test_what_is_put_right_meanwhile_is_used(
@@ -96,7 +98,9 @@ async def test_what_is_put_right_meanwhile_is_used(
 ) -> None:
     monkeypatch.setattr(executor, "TRIES", 100)
     await stored(bus, b"import os")
-    fetching = asyncio.create_task(executor.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
+    fetching = asyncio.create_task(
+        executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
+    )
     await asyncio.sleep(0.1)
     await stored(bus, BODY)
 
@@ -112,7 +116,9 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
     bus.js._timeout = 0.3
     await stored(bus, BODY)
     with capture_logs() as lines, nats_server.hung():
-        fetching = asyncio.create_task(executor.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
+        fetching = asyncio.create_task(
+            executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
+        )
         async with asyncio.timeout(WITHIN_S):
             while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
                 assert not fetching.done()
@@ -123,7 +129,7 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
 
 async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(BadProgram, match=rf"the store has no {DIGEST}: .*NotFound"):
-        await executor.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+        await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
 async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
@@ -137,7 +143,7 @@ async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
     await programs.store_program(bus, "crowded", DIGEST, BODY)
     with capture_logs() as lines:
         fetching = [
-            executor.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)
+            executor.fetch_program(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)
         ]
         async with asyncio.timeout(
             WITHIN_S / 2

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.trainer.pod.fence import Entry
-from services.trainer.pod.publisher import Voice
+from services.trainer.pod.publisher import Publisher
 from services.trainer.protocol import Progress, Resumed
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
@@ -28,8 +28,8 @@ FAR = Progress(
 )
 
 
-def voice(bus: Bus, uid: int = 7) -> Voice:
-    return Voice(
+def voice(bus: Bus, uid: int = 7) -> Publisher:
+    return Publisher(
         bus, Settings(job="digits", uid=uid, pod="chief-0", pod_uid="u", role="chief", serial=0)
     )
 
@@ -47,7 +47,7 @@ async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_tha
         **JOB, generation=1, step=10, samples=320, path="/c", seconds=0.4, drain_s=0.2, final=True
     )
 
-    fact = await voice(bus).resumed(spec(2, previous=1), WORD, before)
+    fact = await voice(bus).training_resumed(spec(2, previous=1), WORD, before)
 
     assert (fact.phases.drain_s, fact.phases.save_s) == (0.2, 0.4)
     assert (fact.phases.restore_s, fact.phases.first_step_s) == (0.2, 0.1)
@@ -56,13 +56,13 @@ async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_tha
 
 
 async def test_for_how_long_the_cluster_was_off_is_told_beside_the_pause(bus: Bus) -> None:
-    fact = await voice(bus).resumed(replace(spec(2), off_s=600.0), WORD, None)
+    fact = await voice(bus).training_resumed(replace(spec(2), off_s=600.0), WORD, None)
 
     assert (fact.pause_s, fact.off_s) == (WORD.pause_s, 600.0)
 
 
 async def test_where_nobody_made_way_nothing_was_drained_or_saved(bus: Bus) -> None:
-    fact = await voice(bus).resumed(spec(1), WORD, None)
+    fact = await voice(bus).training_resumed(spec(1), WORD, None)
 
     assert (fact.previous, fact.phases.drain_s, fact.phases.save_s) == (None, 0.0, 0.0)
 
@@ -80,7 +80,7 @@ async def test_a_generation_that_cannot_save_leaves_what_the_ledger_names(bus: B
 
 
 async def test_a_pod_that_cannot_prepare_says_who_it_is_and_why(bus: Bus) -> None:
-    await voice(bus).not_prepared(2, "no room")
+    await voice(bus).generation_not_prepared(2, "no room")
 
     heard = await said(bus, GenerationPrepared)
 
@@ -88,8 +88,8 @@ async def test_a_pod_that_cannot_prepare_says_who_it_is_and_why(bus: Bus) -> Non
 
 
 async def test_a_job_that_fails_had_got_as_far_as_its_chief_last_reported(bus: Bus) -> None:
-    await voice(bus).progress(1, FAR, ())
-    await voice(bus).failed(1, "net.py:3: ValueError")
+    await voice(bus).progress_reported(1, FAR, ())
+    await voice(bus).job_failed(1, "net.py:3: ValueError")
 
     over = await said(bus, JobFinished)
 
@@ -102,8 +102,8 @@ async def test_a_job_that_fails_had_got_as_far_as_its_chief_last_reported(bus: B
 
 
 async def test_a_job_that_fails_has_nothing_of_an_earlier_one_of_its_name(bus: Bus) -> None:
-    await voice(bus, uid=6).progress(1, FAR, ())
-    await voice(bus).failed(1, "net.py:3: ValueError")
+    await voice(bus, uid=6).progress_reported(1, FAR, ())
+    await voice(bus).job_failed(1, "net.py:3: ValueError")
 
     over = await said(bus, JobFinished)
 
@@ -114,8 +114,8 @@ async def test_a_program_that_fails_with_a_very_long_exception_is_told_with_its_
     bus: Bus,
 ) -> None:
     why = f"net.py:3: ValueError: {'x' * 300_000}\nat the end"
-    await voice(bus).failed(1, why)
-    await voice(bus).not_prepared(2, why)
+    await voice(bus).job_failed(1, why)
+    await voice(bus).generation_not_prepared(2, why)
 
     told = [(await said(bus, JobFinished)).cause, (await said(bus, GenerationPrepared)).error]
     assert all(

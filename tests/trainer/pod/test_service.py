@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from services.trainer.checkpoint_policy import Past
+from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence
 from services.trainer.pod.executor import ChildAction
 from services.trainer.pod.service import (
@@ -23,14 +23,14 @@ from services.trainer.pod.service import (
 )
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.protocol import (
+    CommittedCheckpoints,
     Failed,
     Finished,
-    Kept,
+    MemoryHeadroom,
     Order,
     Prepared,
     Progress,
     Resumed,
-    Room,
     Saved,
     Skipped,
     Unsaved,
@@ -76,7 +76,7 @@ class Orders:
     async def perform(self, action: ChildAction) -> None:
         self.noted.append(action)
 
-    def tell(self, generation: int, order: Order) -> None:
+    def send(self, generation: int, order: Order) -> None:
         self.told.append(order)
 
 
@@ -85,20 +85,20 @@ class Pod:
 
     def __init__(self, trainer: Trainer, bus: Bus) -> None:
         self.trainer, self.bus, self.hands = trainer, bus, Orders()
-        trainer.hands = cast(Any, self.hands)
+        trainer.executor = cast(Any, self.hands)
 
     async def hears(self, *facts: Any) -> list[ChildAction]:
         """What is ordered because of them."""
         before = len(self.hands.noted)
         for fact in facts:
-            await self.trainer.hear(StoredMessage(fact, "-", "-", 1, 0.0))
+            await self.trainer.on_fact(StoredMessage(fact, "-", "-", 1, 0.0))
         return self.hands.noted[before:]
 
     async def trains(self) -> None:
         await self.hears(FIRST)
-        await self.trainer.on_word(FIRST, PREPARED)
+        await self.trainer.on_child_event(FIRST, PREPARED)
         await self.hears(order(1))
-        await self.trainer.on_word(FIRST, RESUMED)
+        await self.trainer.on_child_event(FIRST, RESUMED)
 
     async def said(self, kind: type[Message]) -> Any:
         last = await self.bus.last_message(kind, KEY)
@@ -117,7 +117,7 @@ async def pod_of(bus: Bus, folder: Path, name: str) -> Pod:
         checkpoint_dir=str(folder / "c"),
         peer_grace_s=0.05,
     )
-    return Pod(Trainer(bus, settings, await fence.of(bus, KEY, 7), folder, None), bus)
+    return Pod(Trainer(bus, settings, await fence.open_fence(bus, KEY, 7), folder, None), bus)
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ async def worker(bus: Bus, tmp_path: Path) -> Pod:
 async def test_a_cluster_spec_becomes_training(chief: Pod) -> None:
     assert await chief.hears(FIRST) == [StartChild(FIRST, fresh=False)]
 
-    await chief.trainer.on_word(FIRST, PREPARED)
+    await chief.trainer.on_child_event(FIRST, PREPARED)
     assert (await chief.said(GenerationPrepared)).seconds == 3.0
 
     assert await chief.hears(order(1)) == [BeginChild(1, None, chief=True)]
 
-    await chief.trainer.on_word(FIRST, RESUMED)
+    await chief.trainer.on_child_event(FIRST, RESUMED)
     assert (await chief.said(TrainingResumed)).generation == 1
 
 
@@ -146,10 +146,10 @@ async def test_a_generation_takes_over_and_the_one_before_ends_at_once(chief: Po
     await chief.trains()
 
     assert await chief.hears(SECOND) == [StartChild(SECOND, fresh=False)]
-    await chief.trainer.on_word(SECOND, PREPARED)
+    await chief.trainer.on_child_event(SECOND, PREPARED)
     assert await chief.hears(order(2, previous=1)) == [DrainChild(1, 2)]
     assert await chief.hears(final(1)) == [BeginChild(2, final(1).path, chief=True)]
-    await chief.trainer.on_word(SECOND, RESUMED)
+    await chief.trainer.on_child_event(SECOND, RESUMED)
 
     assert chief.hands.noted[-1] == EndChild(1)
     assert (await chief.said(TrainingResumed)).phases.save_s == final(1).seconds
@@ -187,7 +187,7 @@ async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod)
 async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(
     chief: Pod,
 ) -> None:
-    await chief.trainer.gate.claim(1)
+    await chief.trainer.fence.claim(1)
     brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
 
     for step in (10, 20):
@@ -198,34 +198,34 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
             "ran_s": 9.0,
             "planned": True,
         }
-        await chief.trainer.on_word(
+        await chief.trainer.on_child_event(
             brief, Saved(step=step, samples=step * 32, seconds=0.1, **about)
         )
 
-    said, entry = await chief.said(CheckpointSaved), chief.trainer.gate.entry
+    said, entry = await chief.said(CheckpointSaved), chief.trainer.fence.entry
     assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
     assert (entry.paths, entry.digests) == (("/c/20",), {"/c/20": "d20"})
-    assert entry.past == Past(ran_s=18.0, cost_s=2.0, costs_s=(2.0, 2.0), took_s=(0.1, 0.1))
+    assert entry.past == SaveHistory(ran_s=18.0, cost_s=2.0, costs_s=(2.0, 2.0), took_s=(0.1, 0.1))
     assert chief.hands.told == [
-        Kept(paths=("/c/10",), digests={"/c/10": "d10"}, samples=320),
-        Kept(paths=("/c/20",), digests={"/c/20": "d20"}, samples=640),
+        CommittedCheckpoints(paths=("/c/10",), digests={"/c/10": "d10"}, samples=320),
+        CommittedCheckpoints(paths=("/c/20",), digests={"/c/20": "d20"}, samples=640),
     ]
 
 
 async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:
-    await chief.trainer.gate.claim(1)
-    await chief.trainer.on_word(
+    await chief.trainer.fence.claim(1)
+    await chief.trainer.on_child_event(
         FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0)
     )
 
-    assert chief.trainer.gate.entry.past == Past(ran_s=9.0)
+    assert chief.trainer.fence.entry.past == SaveHistory(ran_s=9.0)
 
 
 @pytest.mark.parametrize(("next_s", "warnings"), [(50.0, 0), (90.0, 1)])
 async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
     chief: Pod, next_s: float, warnings: int
 ) -> None:
-    await chief.trainer.gate.claim(1)
+    await chief.trainer.fence.claim(1)
     with capture_logs() as lines:
         for step in (10, 20):
             about: dict[str, Any] = {
@@ -234,7 +234,7 @@ async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
                 "planned": True,
                 "next_s": next_s,
             }
-            await chief.trainer.on_word(
+            await chief.trainer.on_child_event(
                 FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about)
             )
 
@@ -246,13 +246,13 @@ async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
 
 
 async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:
-    await chief.trainer.gate.claim(1)
+    await chief.trainer.fence.claim(1)
     word = Saved(
         step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0
     )
-    await chief.trainer.on_word(FIRST, word)
+    await chief.trainer.on_child_event(FIRST, word)
 
-    assert chief.hands.told == [] and chief.trainer.gate.entry.past.cost_s is None
+    assert chief.hands.told == [] and chief.trainer.fence.entry.past.cost_s is None
 
 
 async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(
@@ -270,7 +270,7 @@ async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_ma
         final=True,
         successor=2,
     )
-    await chief.trainer.on_word(FIRST, unsaved)
+    await chief.trainer.on_child_event(FIRST, unsaved)
 
     said = await chief.said(CheckpointFailed)
     assert (said.cause, said.remedy, said.successor) == ("it is full", "make room", 2)
@@ -283,7 +283,7 @@ async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
 
-    await chief.trainer.on_word(
+    await chief.trainer.on_child_event(
         FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room")
     )
 
@@ -291,7 +291,7 @@ async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(
 
 
 async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
-    await chief.trainer.on_word(
+    await chief.trainer.on_child_event(
         FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5")
     )
 
@@ -305,15 +305,15 @@ async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
 
 async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_word(FIRST, PROGRESS)
+    await chief.trainer.on_child_event(FIRST, PROGRESS)
     assert chief.hands.told == []
 
-    chief.trainer.meter.usage["ps-0"] = TaskUsage(
+    chief.trainer.usage_reporter.usage["ps-0"] = TaskUsage(
         task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5
     )
-    await chief.trainer.on_word(FIRST, PROGRESS)
+    await chief.trainer.on_child_event(FIRST, PROGRESS)
 
-    assert chief.hands.told == [Room(gib=1.5)]
+    assert chief.hands.told == [MemoryHeadroom(gib=1.5)]
 
 
 # ------------------------------------------------------------ how a pod ends
@@ -323,17 +323,17 @@ async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
     await chief.trains()
 
     with pytest.raises(ServiceExit, match=r"^0$"):
-        await chief.trainer.on_word(FIRST, FINISHED)
+        await chief.trainer.on_child_event(FIRST, FINISHED)
 
     assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
 
 
 async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_word(FIRST, Failed(cause="net.py:3: ValueError"))
+    await chief.trainer.on_child_event(FIRST, Failed(cause="net.py:3: ValueError"))
 
     with pytest.raises(ServiceExit, match=r"^1$"):
-        await chief.trainer.on_end(FIRST)
+        await chief.trainer.on_child_exit(FIRST)
 
     assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
 
@@ -346,18 +346,18 @@ async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
 ) -> None:
     await worker.trains()
     if word is not None:
-        await worker.trainer.on_word(FIRST, word)
+        await worker.trainer.on_child_event(FIRST, word)
 
     with pytest.raises(ServiceExit, match=f"^{code}$"):
-        await worker.trainer.on_end(FIRST)
+        await worker.trainer.on_child_exit(FIRST)
 
 
 async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_word(FIRST, LOST)
+    await chief.trainer.on_child_event(FIRST, LOST)
     await chief.hears(SECOND)
 
-    await chief.trainer.on_end(FIRST)
+    await chief.trainer.on_child_exit(FIRST)
 
     assert chief.trainer.pod.children[1] == "broken"
 
@@ -366,10 +366,10 @@ async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_en
     chief: Pod,
 ) -> None:
     await chief.trains()
-    await chief.trainer.on_word(FIRST, LOST)
+    await chief.trainer.on_child_event(FIRST, LOST)
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
-        await chief.trainer.on_end(FIRST)
+        await chief.trainer.on_child_exit(FIRST)
 
 
 async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(
@@ -377,11 +377,11 @@ async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_w
 ) -> None:
     await chief.trains()
     await chief.hears(SECOND)
-    await chief.trainer.on_word(SECOND, PREPARED)
+    await chief.trainer.on_child_event(SECOND, PREPARED)
     await chief.hears(order(2, previous=1))
-    await chief.trainer.on_word(FIRST, LOST)
+    await chief.trainer.on_child_event(FIRST, LOST)
 
-    await chief.trainer.on_end(FIRST)
+    await chief.trainer.on_child_exit(FIRST)
 
     last = await chief.said(CheckpointSaved)
     assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
@@ -392,9 +392,9 @@ async def test_a_child_that_ends_before_its_generation_trains_costs_that_generat
 ) -> None:
     await worker.trains()
     await worker.hears(SECOND)
-    await worker.trainer.on_word(SECOND, PREPARED)
+    await worker.trainer.on_child_event(SECOND, PREPARED)
 
-    await worker.trainer.on_end(SECOND)
+    await worker.trainer.on_child_exit(SECOND)
 
     assert "was killed" in (await worker.said(GenerationPrepared)).error
     assert worker.trainer.pod.children == {1: "running"}
@@ -402,7 +402,7 @@ async def test_a_child_that_ends_before_its_generation_trains_costs_that_generat
 
 async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker: Pod) -> None:
     await worker.hears(FIRST)
-    await worker.trainer.on_missed(FIRST, "no room")
+    await worker.trainer.on_child_not_started(FIRST, "no room")
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
         await worker.hears(resumed(1))
@@ -412,8 +412,10 @@ async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_f
     chief: Pod, bus: Bus
 ) -> None:
     await chief.trains()
-    await chief.trainer.gate.claim(1)
-    await (await fence.of(bus, KEY, 7)).claim(2)
+    await chief.trainer.fence.claim(1)
+    await (await fence.open_fence(bus, KEY, 7)).claim(2)
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_EVICTED}$"):
-        await chief.trainer.on_word(FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1))
+        await chief.trainer.on_child_event(
+            FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1)
+        )

@@ -453,7 +453,7 @@ def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on
     teller.hear_all(final(1, "/c/stale"), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
     teller.prepared(3)
     later = msgspec.structs.replace(final(1), final=False, step=11)
-    teller.pod = supervise.on_saved_again(teller.pod, later)
+    teller.pod = supervise.on_saved(teller.pod, later)
 
     assert teller.hear(order(3, previous=1)) == []
 
@@ -562,7 +562,7 @@ class Watched(Teller):
 
     def breaks(self, which: int) -> None:
         begun = sorted(g for g, phase in self.alive.items() if phase == "begun")
-        if begun and self.pod.leads(begun[which % len(begun)]):
+        if begun and self.pod.is_chief(begun[which % len(begun)]):
             generation = begun[which % len(begun)]
             self.alive[generation] = "broken"
             self.gone(generation, broken=True)
@@ -576,10 +576,10 @@ class Watched(Teller):
             case BeginChild(generation, _, chief):
                 assert self.alive.get(generation) == "stands", "begun before it stood, or twice"
                 assert generation in self.ordered, "begun without an order"
-                assert chief == self.pod.leads(generation)
+                assert chief == self.pod.is_chief(generation)
                 self.alive[generation] = "begun"
             case DrainChild(generation, _):
-                assert self.alive.get(generation) == "begun" and self.pod.leads(generation)
+                assert self.alive.get(generation) == "begun" and self.pod.is_chief(generation)
                 self.alive[generation] = "drained"
             case GoOnChild(generation):
                 assert self.alive.get(generation) == "drained", (
@@ -589,11 +589,13 @@ class Watched(Teller):
             case EndChild(generation):
                 assert self.alive.pop(generation, None), "ended what is not there"
             case SayLastIsFinal(generation, _):
-                assert self.alive.get(generation) in ("broken", None) and self.pod.leads(generation)
+                assert self.alive.get(generation) in ("broken", None) and self.pod.is_chief(
+                    generation
+                )
             case StayForNext(generation):
                 assert self.alive.get(generation) == "broken"
             case LeavePod(generation):
-                assert generation not in self.alive and self.pod.belongs(generation)
+                assert generation not in self.alive and self.pod.is_member(generation)
 
 
 GENERATIONS = st.integers(1, 4)

@@ -21,7 +21,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.trainer.pod.usage import GIB, Look, Meter, Use, limit_gib, sample_of, spare
+from services.trainer.pod.usage import (
+    GIB,
+    UsageMeter,
+    UsageReporter,
+    UsageSample,
+    decode_sample,
+    memory_limit_gib,
+    spare_gib,
+)
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
 from shared.messages import TaskUsage
@@ -40,12 +48,12 @@ BAD = [
 
 
 def test_what_a_pod_says_is_heard() -> None:
-    assert sample_of(msgspec.json.encode(GOOD)) == GOOD
+    assert decode_sample(msgspec.json.encode(GOOD)) == GOOD
 
 
 @pytest.mark.parametrize("body", [*BAD, b'{"task": "ps-0", "cpu": 1e999, "memory_gib": 0}'])
 def test_what_is_no_use_is_not_heard(body: bytes) -> None:
-    assert sample_of(body) is None
+    assert decode_sample(body) is None
 
 
 VALUES: Any = (
@@ -60,13 +68,13 @@ VALUES: Any = (
     )
 )
 def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
-    sample = sample_of(body)
+    sample = decode_sample(body)
 
     assert sample is None or (sample.cpu >= 0.0 and sample.memory_gib >= 0.0)
 
 
 def test_who_has_no_core_waits() -> None:
-    use = Use()
+    use = UsageMeter()
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(2 * (os.cpu_count() or 1))
@@ -86,7 +94,7 @@ def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
     program = "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
     now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
     try:
-        use = Use()
+        use = UsageMeter()
         look(use, 1.0)
         seen = look(use, 2.0)
     finally:
@@ -123,45 +131,45 @@ def test_what_a_pod_may_use_is_what_its_group_may_now(
     (groups / file).write_text(f"{says}\n")
     own.write_text(mine)
 
-    assert limit_gib(1.5, groups, own) == gib
+    assert memory_limit_gib(1.5, groups, own) == gib
 
 
 def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
-    assert limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
+    assert memory_limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
 
 
-def look(use: Use, after_s: float) -> Look:
+def look(use: UsageMeter, after_s: float) -> UsageSample:
     began = time.monotonic()
     time.sleep(after_s)
-    return use.look(time.monotonic() - began)
+    return use.sample(time.monotonic() - began)
 
 
 def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:
-    left = spare(8.0, os.getpid())
+    left = spare_gib(8.0, os.getpid())
 
     assert (
         left is not None
         and 0.0 < left < 8.0
-        and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
+        and spare_gib(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
     )
 
 
 def test_without_a_limit_there_is_no_end_to_what_is_left() -> None:
-    assert spare(0.0, os.getpid()) is None
+    assert spare_gib(0.0, os.getpid()) is None
 
 
 @pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
 def test_what_cannot_be_seen_is_taken_for_nothing_left(child: int | None) -> None:
-    assert spare(8.0, child) == 0.0
+    assert spare_gib(8.0, child) == 0.0
 
 
 async def test_a_chief_goes_on_collecting_over_malformed_bodies_and_complains_once(
     bus: Bus,
 ) -> None:
-    chief = Meter(
+    chief = UsageReporter(
         bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
     )
-    await chief.collect()
+    await chief.subscribe()
 
     with capture_logs() as logs:
         for body in [*BAD, msgspec.json.encode(GOOD)]:
@@ -175,11 +183,11 @@ async def test_a_chief_goes_on_collecting_over_malformed_bodies_and_complains_on
 
 async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
     about = {"job": "digits", "uid": 7, "pod_uid": "u", "usage_s": 0.05}
-    chief = Meter(bus, Settings(**about, pod="chief-0", role="chief", serial=0))
-    server = Meter(bus, Settings(**about, pod="digits-ps-3", role="ps", serial=3))
-    await chief.collect()
+    chief = UsageReporter(bus, Settings(**about, pod="chief-0", role="chief", serial=0))
+    server = UsageReporter(bus, Settings(**about, pod="digits-ps-3", role="ps", serial=3))
+    await chief.subscribe()
 
-    measuring = asyncio.create_task(server.measure())
+    measuring = asyncio.create_task(server.report_usage())
     async with asyncio.timeout(60):
         while not chief.usage:
             await asyncio.sleep(0.01)
@@ -189,15 +197,15 @@ async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
 
 
 async def test_of_a_task_that_its_generation_has_no_more_nothing_is_reported(bus: Bus) -> None:
-    chief = Meter(
+    chief = UsageReporter(
         bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
     )
     chief.usage = {
         name: TaskUsage(task=name, cpu=0.5, memory_gib=0.5) for name in ("ps-1", "ps-3", "worker-2")
     }
 
-    told = chief.of(spec(2, previous=1, pods=["chief-0", "ps-3", "worker-2"]))
-    named = chief.of(
+    told = chief.usage_of(spec(2, previous=1, pods=["chief-0", "ps-3", "worker-2"]))
+    named = chief.usage_of(
         replace(spec(1), tasks=tuple(replace(t, pod=f"digits-{t.role}-3") for t in spec(1).tasks))
     )
 

@@ -22,22 +22,23 @@ PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 module = module_of("counting.py")
 strategy, servers = started(PS)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-built = training_step.build(module, strategy, PS)
+built = training_step.build_model(module, strategy, PS)
 whole = Checkpoint(built)
-ledger = shard_ledger.fresh(module.examples(), 2) if FROM == "-" else whole.read(FROM)
+ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)
 restored = hashes(built)
-program_data.serve(module, Watchdog(module.__file__, 60.0, 60.0))
-train = training_step.traced(module, strategy, built)
+program_data.serve_batches(module, Watchdog(module.__file__, 60.0, 60.0))
+train = training_step.trace_step(module, strategy, built)
 for _ in range(3):
-    ledger, shard = shard_ledger.take(ledger, 16)
-    at = training_step.arguments(
-        scaling.split_passes([shard_ledger.examples_of(ledger, shard)], None)
+    ledger, shard = shard_ledger.take_shard(ledger, 16)
+    at = training_step.step_arguments(
+        scaling.split_passes([shard_ledger.example_range(ledger, shard)], None)
     )
     coordinator.schedule(train, args=at).fetch()
-    ledger = shard_ledger.done(ledger, shard)
-path = f"{TO}/ckpt-{int(built.meter.step)}"
+    ledger = shard_ledger.mark_applied(ledger, shard)
+path = f"{TO}/ckpt-{int(built.counters.step)}"
 whole.write(path, ledger)
 said = {"restored": restored, "written": hashes(built), "places": places(built), "path": path}
 print(
-    json.dumps({**said, "applied": ledger.applied, "meter": int(built.meter.applied)}), flush=True
+    json.dumps({**said, "applied": ledger.applied, "meter": int(built.counters.applied)}),
+    flush=True,
 )

@@ -93,7 +93,7 @@ class Crossed(keras.Model):
 def placed():
     """Bytes of each ps, of the model's variables and of its slots; and of each variable."""
     program = program_of(case_of(lambda: keras.optimizers.Adam(1e-2), Crossed, words))
-    built = training_step.build(program, strategy, 3)
+    built = training_step.build_model(program, strategy, 3)
     held = {"model": [0, 0, 0], "optimizer": [0, 0, 0]}
     for name, part in (("model", built.model), ("optimizer", built.optimizer)):
         for variable in part.variables:
@@ -150,19 +150,19 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 def trained(case, lanes, weights=None):
     """The model and its optimizer, trained as a chief does it."""
     program = program_of(case)
-    program_data.serve(program, Watchdog(__file__, 60.0, 60.0))
-    built = training_step.build(program, strategy, 1)
+    program_data.serve_batches(program, Watchdog(__file__, 60.0, 60.0))
+    built = training_step.build_model(program, strategy, 1)
     if weights is not None:
         built.model.set_weights(weights)
     optimizers.scale_schedules(built.optimizer, case.share)
     optimizers.set_rates(built.optimizer, optimizers.program_rates(built.optimizer), case.share)
     batches = optimizers.accumulated_batches(built.optimizer)
-    several = scaling.has_several(batches, BATCH, case.most)
-    traced = training_step.traced(program, strategy, built, several).get_concrete_function()
+    several = scaling.has_several_passes(batches, BATCH, case.most)
+    traced = training_step.trace_step(program, strategy, built, several).get_concrete_function()
     inbox = queue.Queue()
     fed.clear()
     running = Lanes(coordinator, traced, BATCH, lanes, inbox, batches, case.most)
-    running.start(shard_ledger.fresh(EXAMPLES, case.epochs), 0)
+    running.start(shard_ledger.new_ledger(EXAMPLES, case.epochs), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):
             raise word
@@ -215,7 +215,7 @@ def compared(case):
         ),
         "moved": moved,
         "updates": lanes.steps,
-        "counted": [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied],
+        "counted": [int(built.counters.step), int(built.counters.applied), lanes.ledger.applied],
         "largest": max(fed),
         "scale": None if scale is None else float(scale.numpy()),
         "saved": sorted(part.key for part in Checkpoint(built)._parts) if scale is not None else [],
@@ -228,7 +228,7 @@ def together(case):
     built, lanes = trained(case, 4)
     plain = case.model()
     plain.set_weights(built.model.get_weights())
-    counted = [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied]
+    counted = [int(built.counters.step), int(built.counters.applied), lanes.ledger.applied]
     return {
         "accuracy": accuracy(plain, case.inputs),
         "alone": accuracy(alone, case.inputs),

@@ -39,25 +39,25 @@ def refused(path):
 module = module_of("counting.py")
 strategy, servers = started(2)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-built = training_step.build(module, strategy, 2)
+built = training_step.build_model(module, strategy, 2)
 whole = Checkpoint(built)
-program_data.serve(module, Watchdog(module.__file__, 60.0, 60.0))
-train = training_step.traced(module, strategy, built)
-ledger = shard_ledger.fresh(module.examples(), 3)
+program_data.serve_batches(module, Watchdog(module.__file__, 60.0, 60.0))
+train = training_step.trace_step(module, strategy, built)
+ledger = shard_ledger.new_ledger(module.examples(), 3)
 
 
 def trained(ledger, steps):
     for _ in range(steps):
-        ledger, shard = shard_ledger.take(ledger, 16)
-        at = training_step.arguments(
-            scaling.split_passes([shard_ledger.examples_of(ledger, shard)], None)
+        ledger, shard = shard_ledger.take_shard(ledger, 16)
+        at = training_step.step_arguments(
+            scaling.split_passes([shard_ledger.example_range(ledger, shard)], None)
         )
         coordinator.schedule(train, args=at).fetch()
-        ledger = shard_ledger.done(ledger, shard)
+        ledger = shard_ledger.mark_applied(ledger, shard)
     return ledger
 
 
-said = {"largest": whole.largest}
+said = {"largest": whole.largest_cut_bytes}
 ledger = trained(ledger, 3)
 whole.cut(ledger)
 said["cut"] = hashes(built)
@@ -65,29 +65,29 @@ later = trained(ledger, 3)
 said["later"] = hashes(built)
 first, second = f"{TO}/gen-1/ckpt-3", f"{TO}/gen-1/ckpt-6"
 whole.write_cut(first)
-sealed = checkpoint.seal(first)
+sealed = checkpoint.seal_checkpoint(first)
 said["bytes"] = sealed.bytes
 whole.write(second, later)
 said["applied"] = [whole.read(second).applied, whole.read(first).applied]
 said["restored"] = hashes(built)
 said["sound"] = [
-    checkpoint.wrong(first, sealed.digest),
-    checkpoint.wrong(first, ""),
+    checkpoint.checkpoint_fault(first, sealed.digest),
+    checkpoint.checkpoint_fault(first, ""),
     refused(first),
 ]
 
 data = next(name for name in gfile.listdir(f"{TO}/gen-1") if name.startswith("ckpt-6.data-00000"))
-of_second = checkpoint.seal(second).digest
+of_second = checkpoint.seal_checkpoint(second).digest
 spoil(f"{TO}/gen-1/{data}", 5)
 trained(ledger, 1)
 before = hashes(built)
-said["bit"] = [checkpoint.wrong(second, of_second), refused(second)]
+said["bit"] = [checkpoint.checkpoint_fault(second, of_second), refused(second)]
 said["kept"] = hashes(built) == before != said["later"]
 spoil(f"{second}.index", -60)
-said["index"] = checkpoint.wrong(second, of_second)
-said["other"] = checkpoint.wrong(first, of_second)
+said["index"] = checkpoint.checkpoint_fault(second, of_second)
+said["other"] = checkpoint.checkpoint_fault(first, of_second)
 gfile.remove(f"{second}.index")
-said["missing"] = checkpoint.wrong(second, of_second)
+said["missing"] = checkpoint.checkpoint_fault(second, of_second)
 
 with gfile.GFile(f"{TO}/file", "wb") as file:
     file.write(b"no folder")
@@ -98,21 +98,21 @@ except tf.errors.OpError as error:
     said["unwritten"] = type(error).__name__
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
-named = checkpoint.seal(f"{TO}/gen-2/ckpt-9").digest
+named = checkpoint.seal_checkpoint(f"{TO}/gen-2/ckpt-9").digest
 checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
 checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
 checkpoint.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
-said["marked"] = checkpoint.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
+said["marked"] = checkpoint.committed_digests(TO) == {f"{TO}/gen-2/ckpt-9": named}
 said["marks"] = [
-    checkpoint.wrong(f"{TO}/gen-2/ckpt-9", named),
+    checkpoint.checkpoint_fault(f"{TO}/gen-2/ckpt-9", named),
     gfile.exists(f"{TO}/gen-2/ckpt-8.committed"),
 ]
 with gfile.GFile(f"{TO}/gen-2/ckpt-10.committed", "wb") as file:
     file.write(b'{"digest": "sha')
-said["torn mark"] = len(checkpoint.committed_in(TO))
-checkpoint.prune(TO, [f"{TO}/gen-2/ckpt-9"])
+said["torn mark"] = len(checkpoint.committed_digests(TO))
+checkpoint.prune_checkpoints(TO, [f"{TO}/gen-2/ckpt-9"])
 said["left"] = sorted(name.rstrip("/") for name in gfile.listdir(TO))
 said["steps"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
-checkpoint.remove(f"{TO}/gen-2/ckpt-10")
+checkpoint.remove_checkpoint(f"{TO}/gen-2/ckpt-10")
 said["removed"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
 print(json.dumps(said), flush=True)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from services.trainer.protocol import Progress, Resumed
-from services.trainer.worker.tensorboard_events import Size, Summaries
+from services.trainer.worker.tensorboard_events import EventWriter, GenerationSize
 
 
 def read(folder: str) -> list[dict[str, Any]]:
@@ -51,7 +51,9 @@ def write(folder: str, complaints: list[str]) -> None:
     those.
     """
     for generation, restored, reports in ((1, 0, (32, 64, 96)), (2, 64, (80, 128))):
-        chief = Summaries(folder, Size(generation, 1, generation, 16), complaints.append)
+        chief = EventWriter(
+            folder, GenerationSize(generation, 1, generation, 16), complaints.append
+        )
         pause_s = 0.5 if generation > 1 else None
         chief.begin(
             restored,

@@ -7,7 +7,7 @@ import sys
 
 from services.trainer.worker import child
 
-child.imported()  # a tenth of TensorFlow is enough to read
+child.import_server_library()  # a tenth of TensorFlow is enough to read
 from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- behind the line above
 
 reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])

@@ -36,7 +36,7 @@ def started(ps, workers=1):
 
 def module_of(name):
     path = Path(__file__).with_name(name)
-    return program.load(path, program.digest_of(path.read_bytes()))
+    return program.load(path, program.program_digest(path.read_bytes()))
 
 
 def named(built):

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol import GENERATED
+from services.trainer.protocol import GENERATED_FILE
 from services.trainer.worker import failure_cause
-from services.trainer.worker.failure_cause import as_written
-from services.trainer.worker.watchdog import stack_of
+from services.trainer.worker.failure_cause import original_frames
+from services.trainer.worker.watchdog import thread_stack
 
 TEXT = """import sys
 
@@ -55,11 +55,11 @@ def test_what_no_function_can_catch_is_told_by_its_line(module: ModuleType) -> N
         module.leaves(tf.ones([2]))
 
     met = traceback.extract_tb(caught.value.__traceback__)
-    assert any(GENERATED in frame.filename for frame in met), "it was rewritten"
-    told = failure_cause.told(caught.value, str(module.__file__))
+    assert any(GENERATED_FILE in frame.filename for frame in met), "it was rewritten"
+    told = failure_cause.describe_failure(caught.value, str(module.__file__))
     assert (
         told.startswith(f"net.py:{line_of('# leaves')}: SystemExit: 3\nTraceback")
-        and GENERATED not in told
+        and GENERATED_FILE not in told
     )
 
 
@@ -69,7 +69,7 @@ def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> 
     thread.start()
     assert entered.wait(60) and thread.ident is not None
 
-    told = stack_of(thread.ident, str(module.__file__))
+    told = thread_stack(thread.ident, str(module.__file__))
 
     ends.set()
     thread.join(60)
@@ -80,8 +80,8 @@ def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> 
 
 def test_what_nobody_has_rewritten_stays_as_it_is() -> None:
     frames = [
-        traceback.FrameSummary(f"/tmp/{GENERATED}-of-another.py", 3, "tf__loss"),
+        traceback.FrameSummary(f"/tmp/{GENERATED_FILE}-of-another.py", 3, "tf__loss"),
         *traceback.extract_stack(),
     ]
 
-    assert as_written(frames) == frames
+    assert original_frames(frames) == frames

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
-from services.trainer.worker.chief import keep_per_thread
+from services.trainer.worker.chief import keep_cancellation_per_thread
 
 
 @tf.function
@@ -24,7 +24,7 @@ def fail_to_read() -> None:
 def test_a_function_that_fails_in_another_thread_does_not_cancel_the_manager_of_this_thread() -> (
     None
 ):
-    keep_per_thread()
+    keep_cancellation_per_thread()
     manager = cancellation.CancellationManager()
     with cancellation.CancellationManagerContext(manager):
         other = threading.Thread(target=fail_to_read)
@@ -34,7 +34,7 @@ def test_a_function_that_fails_in_another_thread_does_not_cancel_the_manager_of_
 
 
 def test_a_function_that_fails_in_this_thread_cancels_its_own_manager() -> None:
-    keep_per_thread()
+    keep_cancellation_per_thread()
     manager = cancellation.CancellationManager()
     with cancellation.CancellationManagerContext(manager):
         fail_to_read()

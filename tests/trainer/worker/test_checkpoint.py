@@ -90,7 +90,7 @@ def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
 
 def test_a_program_without_weir_restores_it(told: list[Any]) -> None:
     path = SCRIPT.with_name("counting.py")
-    counting = program.load(path, program.digest_of(path.read_bytes()))
+    counting = program.load(path, program.program_digest(path.read_bytes()))
     model, optimizer = counting.model(), counting.optimizer()
     optimizer.build(model.trainable_variables)
     whole = tf.train.Checkpoint(model=model, optimizer=optimizer)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.worker.failure_cause import LONGEST, trouble
+from services.trainer.worker.failure_cause import STORAGE_TEXT_LENGTH, explain_storage_error
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parents[1] / "programs" / "cutting.py"
@@ -129,16 +129,16 @@ FULL = "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space lef
 def test_what_file_systems_say_becomes_a_cause_and_a_remedy(
     kind: str, text: str, cause: str, remedy: str
 ) -> None:
-    found = trouble(kind, text)
+    found = explain_storage_error(kind, text)
     assert cause in found.cause and remedy in found.remedy
 
 
 def test_the_file_systems_own_words_stand_behind_the_cause_without_tensorflows() -> None:
-    assert trouble("ResourceExhaustedError", FULL).cause == (
+    assert explain_storage_error("ResourceExhaustedError", FULL).cause == (
         "the checkpoint folder is full (/c/gen-1/ckpt-3_temp/part-0; No space left on device)"
     )
 
 
 def test_what_nobody_knows_is_told_as_it_is_but_not_at_any_length() -> None:
-    found = trouble("InternalError", "x" * 10_000)
-    assert found.cause == f"InternalError: {'x' * LONGEST}"
+    found = explain_storage_error("InternalError", "x" * 10_000)
+    assert found.cause == f"InternalError: {'x' * STORAGE_TEXT_LENGTH}"

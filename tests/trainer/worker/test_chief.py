@@ -17,13 +17,13 @@ import keras
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol import Assignment, Begin, Drain, GoOn, SaveNow
+from services.trainer.protocol import Assignment, Begin, ContinueTraining, Drain, SaveNow
 from services.trainer.worker import optimizers, shard_ledger, training_step
-from services.trainer.worker.chief import Chief, last_applied_s, paused_s
+from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.saving import Draft
 from services.trainer.worker.shard_ledger import Shard
-from services.trainer.worker.training_step import Meter
+from services.trainer.worker.training_step import TrainingCounters
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Resources
 from tests.trainer.builders import request
@@ -47,7 +47,7 @@ from tests.trainer.builders import request
 def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
     last_s: float, first_s: float, off_s: float, paused: float | None
 ) -> None:
-    assert paused_s(last_s, first_s, off_s) == paused
+    assert pause_between(last_s, first_s, off_s) == paused
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
     other's write by the read that asks whether there was one, and by the read of what it was the
     nothing before it, and write that nothing back.
     """
-    meter = Meter()
-    traced = tf.function(meter.count).get_concrete_function(tf.TensorSpec([], tf.int64))
+    meter = TrainingCounters()
+    traced = tf.function(meter.count_update).get_concrete_function(tf.TensorSpec([], tf.int64))
     handle = next(t for v, t in traced.graph.captures if v is meter.first_s.handle)
 
     reads = [
@@ -86,10 +86,10 @@ def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
 
 
 def test_the_first_update_stays_the_first() -> None:
-    meter = Meter()
-    meter.count(tf.constant(32, tf.int64))
+    meter = TrainingCounters()
+    meter.count_update(tf.constant(32, tf.int64))
     first_s = float(meter.first_s)
-    meter.count(tf.constant(32, tf.int64))
+    meter.count_update(tf.constant(32, tf.int64))
 
     assert float(meter.first_s) == first_s > 0.0 and float(meter.last_s) >= first_s
 
@@ -170,10 +170,10 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
     )
     inbox = queue.Queue[Any]()
     made: Any = Chief(assigned, program, lambda _: None, inbox, Watchdog("digits.py", 60.0, 60.0))
-    made.built = training_step.build(program, tf.distribute.get_strategy(), 1)
+    made.built = training_step.build_model(program, tf.distribute.get_strategy(), 1)
     made.rates = optimizers.program_rates(made.built.optimizer)
     made.checkpoint, made.saving = None, saves
-    made.ledger = shard_ledger.fresh(64, 3)
+    made.ledger = shard_ledger.new_ledger(64, 3)
     made.lanes = Lanes(workers, None, BATCH, lanes, inbox)
     return made  # type: ignore[no-any-return]
 
@@ -187,10 +187,12 @@ def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(
     chief.begin(Begin())
     for _ in range(2):
         assert workers.lost.acquire(timeout=10), "two batches are not out"
-    chief.lanes.deserted = lambda: True
+    chief.lanes.no_worker_left = lambda: True
     if occasion == "the interval":
         saves.due_s = time.monotonic()
-    for word in {"drain": [Drain(successor=2), GoOn()], "save now": [SaveNow()]}.get(occasion, []):
+    for word in {"drain": [Drain(successor=2), ContinueTraining()], "save now": [SaveNow()]}.get(
+        occasion, []
+    ):
         chief.inbox.put(word)
 
     with pytest.raises(tf.errors.UnavailableError):  # nobody can go on
@@ -207,11 +209,11 @@ def test_a_restored_ledger_that_holds_batches_as_given_out_has_them_done_first(
 ) -> None:
     workers = Workers()
     chief = chief_of(tmp_path, workers, Saves(), lanes=1)
-    chief.ledger, shard = shard_ledger.take(chief.ledger, BATCH)
+    chief.ledger, shard = shard_ledger.take_shard(chief.ledger, BATCH)
     assert shard == Shard(0, BATCH)
 
     chief.begin(Begin())
 
     assert workers.starts[0] == 0, "the batch that was out is left out"
-    chief.lanes.deserted = lambda: True
+    chief.lanes.no_worker_left = lambda: True
     chief.lanes.drain()

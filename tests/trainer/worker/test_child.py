@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from services.trainer.worker.child import peer_lost
+from services.trainer.worker.child import is_peer_lost
 
 ERRORS = tf.errors
 INVALID = "Resource input tensor contains an invalid device. This might happen when the client has connected to a "
@@ -30,4 +30,4 @@ INVALID = "Resource input tensor contains an invalid device. This might happen w
     ids=["no-answer", "port-taken", "server-gone", "wrong-shapes", "no-error-of-tensorflow"],
 )
 def test_a_server_that_has_gone_is_no_fault_of_the_program(error: Exception, peer: bool) -> None:
-    assert peer_lost(error) is peer
+    assert is_peer_lost(error) is peer

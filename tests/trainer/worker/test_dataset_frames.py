@@ -38,7 +38,7 @@ def load(tmp_path: Path) -> Load:
         path = tmp_path / "sha256-1" / "net.py"
         path.parent.mkdir()
         path.write_text(HEAD + text)
-        return program.load(path, program.digest_of(path.read_bytes()))
+        return program.load(path, program.program_digest(path.read_bytes()))
 
     return load
 
@@ -46,8 +46,8 @@ def load(tmp_path: Path) -> Load:
 def told(module: ModuleType) -> str:
     """What its author is told where it cannot be read."""
     with pytest.raises(tf.errors.OpError) as caught:
-        program_data.read(module, 0, 4)
-    return failure_cause.told(caught.value, str(module.__file__))
+        program_data.read_batch(module, 0, 4)
+    return failure_cause.describe_failure(caught.value, str(module.__file__))
 
 
 def line_of(module: ModuleType, words: str) -> int:
@@ -134,8 +134,8 @@ def test_of_an_evaluation_it_is_told_as_well(load: Load) -> None:
     module = load(f"{MAPPED}\n\ndef evaluation():\n    return dataset(0, 4)\n")
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        program_data.tried(module, Watchdog(str(module.__file__), 60.0, 60.0))
+        program_data.try_evaluation(module, Watchdog(str(module.__file__), 60.0, 60.0))
 
-    assert failure_cause.told(caught.value, str(module.__file__)).startswith(
+    assert failure_cause.describe_failure(caught.value, str(module.__file__)).startswith(
         f"net.py:{line_of(module, '# here')}: Invalid"
     )

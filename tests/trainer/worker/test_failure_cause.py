@@ -23,7 +23,7 @@ def raised(text: str, path: str = HERE) -> BaseException:
 
 
 def test_without_a_frame_of_the_program_all_is_told_behind_a_line_that_can_be_read_alone() -> None:
-    told = failure_cause.told(raised("raise KeyError('x')", "/lib/other.py"), HERE)
+    told = failure_cause.describe_failure(raised("raise KeyError('x')", "/lib/other.py"), HERE)
 
     assert (
         told.startswith("KeyError: 'x'\nTraceback (most recent call last):\n")
@@ -32,7 +32,7 @@ def test_without_a_frame_of_the_program_all_is_told_behind_a_line_that_can_be_re
 
 
 def test_what_the_program_met_first_is_told_before_what_it_led_to() -> None:
-    told = failure_cause.told(
+    told = failure_cause.describe_failure(
         raised("try:\n    {}['row']\nexcept KeyError as e:\n    raise OSError('no data') from e\n"),
         HERE,
     )
@@ -45,33 +45,33 @@ def test_what_the_program_met_first_is_told_before_what_it_led_to() -> None:
 
 
 def test_a_cause_survives_the_way_from_a_worker_whose_folder_is_another() -> None:
-    sent = failure_cause.marked(
+    sent = failure_cause.mark_failure(
         raised("def f():\n    raise LookupError('burnt')\nf()", THERE), THERE
     )
     arrived = RuntimeError(
         f"Graph execution error: Failed: {sent}\n\t [[{{{{node PyFunc}}}}]] Additional GRPC error"
     )
 
-    assert failure_cause.told(arrived, HERE) == failure_cause.told(
+    assert failure_cause.describe_failure(arrived, HERE) == failure_cause.describe_failure(
         raised("def f():\n    raise LookupError('burnt')\nf()"), HERE
     )
 
 
 def test_the_same_file_in_another_pods_folder_is_the_program() -> None:
-    assert failure_cause.told(raised("1 / 0", THERE), HERE).startswith(
+    assert failure_cause.describe_failure(raised("1 / 0", THERE), HERE).startswith(
         "net.py:1: ZeroDivisionError: division by zero\n"
     )
 
 
 def test_a_file_of_the_same_name_elsewhere_is_not() -> None:
-    assert failure_cause.told(raised("1 / 0", "/lib/net.py"), HERE).startswith(
+    assert failure_cause.describe_failure(raised("1 / 0", "/lib/net.py"), HERE).startswith(
         "ZeroDivisionError: division by zero\n"
     )
 
 
 @pytest.mark.parametrize("longest", [300, 2_000])
 def test_of_a_long_cause_the_beginning_and_the_end_are_told(longest: int) -> None:
-    told = failure_cause.told(
+    told = failure_cause.describe_failure(
         raised(f"raise ValueError('too long' + '\\nx' * {longest} + ' the end')"), HERE, longest
     )
 
@@ -83,11 +83,14 @@ def test_of_a_long_cause_the_beginning_and_the_end_are_told(longest: int) -> Non
 
 
 def test_what_a_program_lacks_is_told_without_a_word_about_ours() -> None:
-    assert failure_cause.told(BadProgram("net.py lacks loss()"), HERE) == "net.py lacks loss()"
+    assert (
+        failure_cause.describe_failure(BadProgram("net.py lacks loss()"), HERE)
+        == "net.py lacks loss()"
+    )
 
 
 def test_text_that_is_no_python_has_its_line_and_place(tmp_path: Path) -> None:
-    told = failure_cause.told(raised("x = 1\ny = = 2\n"), HERE)
+    told = failure_cause.describe_failure(raised("x = 1\ny = = 2\n"), HERE)
 
     assert told.startswith('net.py:2: SyntaxError: invalid syntax\n  File "net.py", line 2\n')
 
@@ -96,7 +99,7 @@ def test_text_that_is_no_python_has_its_line_and_place(tmp_path: Path) -> None:
     "text", ["", "\n", "in user code:\n\n", 'File "', "[[weir: the program failed]]", "\x00" * 9]
 )
 def test_whatever_an_exception_says_there_is_a_cause(text: str) -> None:
-    assert failure_cause.told(RuntimeError(text), HERE).startswith("RuntimeError")
+    assert failure_cause.describe_failure(RuntimeError(text), HERE).startswith("RuntimeError")
 
 
 OF_KERAS = """Graph execution error:
@@ -136,14 +139,14 @@ Input to reshape is a tensor with 16 values, but the requested shape requires a 
 def test_where_no_line_is_the_programs_what_failed_is_told_first_and_no_line_of_others(
     text: str, says: str
 ) -> None:
-    assert failure_cause.told(ValueError(text), HERE).startswith(says)
+    assert failure_cause.describe_failure(ValueError(text), HERE).startswith(says)
 
 
 def test_which_transformation_a_function_was_passed_to_is_noise() -> None:
     where = f'Detected at node X defined at (most recent call last):\n  File "{HERE}", line 7, in shift\n\n'
     passed = "Error in user-defined function passed to MapDataset:2 transformation with iterator: Iterator::Root::Map: "
 
-    told = failure_cause.told(
+    told = failure_cause.describe_failure(
         RuntimeError(f"{where}{{{{function_node f}}}} {passed}indices = 9 is not in [0, 1)"), HERE
     )
 

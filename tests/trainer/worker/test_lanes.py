@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.worker import shard_ledger
-from services.trainer.worker.lanes import Lanes, fetched
+from services.trainer.worker.lanes import Lanes, fetch_loss
 from services.trainer.worker.shard_ledger import Shard
 
 
@@ -32,20 +32,20 @@ class Value:
 
 
 def test_a_value_lost_with_its_worker_is_fetched_from_the_next() -> None:
-    assert fetched(Value(iter([gone(), gone(), 0.5]))) == 0.5
+    assert fetch_loss(Value(iter([gone(), gone(), 0.5]))) == 0.5
 
 
 @pytest.mark.parametrize("first", [[], [gone()]])
 def test_what_the_coordinator_gives_up_with_is_raised(first: list[Exception]) -> None:
     error = gone()
     with pytest.raises(tf.errors.UnavailableError) as raised:
-        fetched(Value(itertools.chain(first, itertools.repeat(error))))
+        fetch_loss(Value(itertools.chain(first, itertools.repeat(error))))
     assert raised.value is error
 
 
 def test_a_cancelled_batch_is_raised_at_once() -> None:
     with pytest.raises(tf.errors.CancelledError):
-        fetched(Value(iter([tf.errors.CancelledError(None, None, "another one failed")])))
+        fetch_loss(Value(iter([tf.errors.CancelledError(None, None, "another one failed")])))
 
 
 class Coordinator:
@@ -63,7 +63,7 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Coordinator()
     lanes = Lanes(coordinator, None, 16, 2, inbox)
-    lanes.start(shard_ledger.fresh(64, 3), 0)
+    lanes.start(shard_ledger.new_ledger(64, 3), 0)
     words = [inbox.get(timeout=60), inbox.get(timeout=60)]
     lanes.drain()
     assert words == ["first", "finished"]
@@ -97,17 +97,17 @@ class Deserted:
 def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_again() -> None:
     coordinator = Deserted()
     lanes = Lanes(coordinator, None, 16, 2, queue.Queue())
-    lanes.start(shard_ledger.fresh(64, 3), 0)
+    lanes.start(shard_ledger.new_ledger(64, 3), 0)
     for _ in range(2):
         assert coordinator.lost.acquire(timeout=10), "a lane does not wait for its batch"
     assert (lanes.steps, len(lanes.ledger.given)) == (2, 2)
-    lanes.deserted = lambda: True
+    lanes.no_worker_left = lambda: True
 
     lanes.drain()
 
-    assert shard_ledger.settled(lanes.ledger).applied == 32 == 16 * lanes.steps
+    assert shard_ledger.settle_ledger(lanes.ledger).applied == 32 == 16 * lanes.steps
     with pytest.raises(tf.errors.UnavailableError):
-        lanes.start(shard_ledger.settled(lanes.ledger), lanes.steps)
+        lanes.start(shard_ledger.settle_ledger(lanes.ledger), lanes.steps)
 
 
 class Listening:
@@ -130,7 +130,7 @@ def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Listening()
     lanes = Lanes(coordinator, None, 16, 1, inbox, accumulated=3)
-    lanes.start(shard_ledger.fresh(40, 2), 0)
+    lanes.start(shard_ledger.new_ledger(40, 2), 0)
     words = [inbox.get(timeout=60), inbox.get(timeout=60)]
     lanes.drain()
 
@@ -142,21 +142,21 @@ def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_
 
 def test_what_was_accumulated_and_not_applied_is_to_do_again() -> None:
     lanes = Lanes(Listening(until=2), None, 16, 1, queue.Queue(), accumulated=3)
-    lanes.start(shard_ledger.fresh(64, 3), 0)
+    lanes.start(shard_ledger.new_ledger(64, 3), 0)
     while lanes.steps < 1 or len(lanes.ledger.given) < 3:
         time.sleep(0.01)
-    lanes.deserted = lambda: True
+    lanes.no_worker_left = lambda: True
 
     lanes.drain()
 
-    assert shard_ledger.settled(lanes.ledger).applied == 48 and lanes.ledger.applied == 48
+    assert shard_ledger.settle_ledger(lanes.ledger).applied == 48 and lanes.ledger.applied == 48
 
 
 def test_no_pass_has_more_examples_than_a_device_holds() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Listening()
     lanes = Lanes(coordinator, None, 16, 1, inbox, device_batch_max=6)
-    lanes.start(shard_ledger.fresh(16, 1), 0)
+    lanes.start(shard_ledger.new_ledger(16, 1), 0)
     assert [inbox.get(timeout=60), inbox.get(timeout=60)] == ["first", "finished"]
 
     assert coordinator.asked == [[(0, 6, 0.375), (6, 12, 0.375), (12, 16, 0.25)]]
@@ -190,7 +190,7 @@ def test_a_batch_is_counted_when_it_is_applied_and_not_before() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Slow()
     lanes = Lanes(coordinator, None, 16, 1, inbox)
-    lanes.start(shard_ledger.fresh(48, 1), 0)
+    lanes.start(shard_ledger.new_ledger(48, 1), 0)
     for before in range(3):
         batch = coordinator.out.get(timeout=60)
         while not batch.waited_for.is_set() and lanes.steps == before:
@@ -221,12 +221,12 @@ class Broken:
 def test_a_batch_that_fails_is_not_counted_and_stays_to_be_done() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     lanes = Lanes(Broken(), None, 16, 1, inbox)
-    lanes.start(shard_ledger.fresh(48, 1), 0)
+    lanes.start(shard_ledger.new_ledger(48, 1), 0)
     word = inbox.get(timeout=60)
     lanes.drain()
 
     assert isinstance(word, tf.errors.InvalidArgumentError), word
     assert (lanes.steps, lanes.ledger.applied) == (0, 0)
-    assert shard_ledger.settled(lanes.ledger) == shard_ledger.settled(
-        shard_ledger.take(shard_ledger.fresh(48, 1), 16)[0]
+    assert shard_ledger.settle_ledger(lanes.ledger) == shard_ledger.settle_ledger(
+        shard_ledger.take_shard(shard_ledger.new_ledger(48, 1), 16)[0]
     )

@@ -5,7 +5,7 @@ beside it.
 from __future__ import annotations
 
 from services.trainer.pod.usage import memory_headroom, task_in_job
-from services.trainer.protocol import Room
+from services.trainer.protocol import MemoryHeadroom
 from services.trainer.worker.saving import GIB, HEADROOM_UNKNOWN, copy_obstacle
 from shared.messages import TaskUsage
 from tests.trainer.builders import spec
@@ -25,7 +25,7 @@ def test_the_fullest_ps_counts_and_other_tasks_do_not() -> None:
         | used("chief-0", 0.0)
         | used("ps-9", 0.0)
     )
-    assert memory_headroom(TWO, usage) == Room(gib=0.5)
+    assert memory_headroom(TWO, usage) == MemoryHeadroom(gib=0.5)
 
 
 def test_as_long_as_one_ps_has_not_said_what_it_uses_nothing_is_known() -> None:
@@ -34,19 +34,19 @@ def test_as_long_as_one_ps_has_not_said_what_it_uses_nothing_is_known() -> None:
 
 
 def test_without_a_limit_there_is_room() -> None:
-    assert memory_headroom(TWO, used("ps-3", None) | used("ps-4", None)) == Room(gib=None)
-    assert copy_obstacle(1 << 50, Room(gib=None)) == ""
+    assert memory_headroom(TWO, used("ps-3", None) | used("ps-4", None)) == MemoryHeadroom(gib=None)
+    assert copy_obstacle(1 << 50, MemoryHeadroom(gib=None)) == ""
 
 
 def test_it_is_needed_twice_because_the_next_generation_holds_as_much() -> None:
-    assert copy_obstacle(GIB, Room(gib=2.0)) == ""
-    assert copy_obstacle(GIB + 1, Room(gib=2.0)).startswith(
+    assert copy_obstacle(GIB, MemoryHeadroom(gib=2.0)) == ""
+    assert copy_obstacle(GIB + 1, MemoryHeadroom(gib=2.0)).startswith(
         "a ps has 2.00 GiB left beside its next generation, and 2.00 are"
     )
 
 
 def test_a_ps_over_its_limit_has_nothing_left() -> None:
-    assert "has 0.00 GiB left" in copy_obstacle(GIB, Room(gib=-0.3))
+    assert "has 0.00 GiB left" in copy_obstacle(GIB, MemoryHeadroom(gib=-0.3))
 
 
 def test_a_pod_is_known_by_its_task_whatever_its_job_is_called() -> None:

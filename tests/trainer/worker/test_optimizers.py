@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.pod.children import Nursery
+from services.trainer.pod.children import ForkServer
 from services.trainer.program import BadProgram
 from services.trainer.protocol import Finished, Resumed
 from services.trainer.worker import optimizers, training_step
@@ -67,8 +67,8 @@ ONE_WORKER = Span(start=1, min=1, max=4)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery("chief")
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer("chief")
     yield made
     made.close()
 
@@ -94,9 +94,9 @@ def weights(path: str) -> tuple[Any, Any]:
 
 
 async def test_averages_become_the_weights_at_the_end_and_not_before(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    cradle = Cradle(nursery, tmp_path, workers=2)
+    cradle = Cradle(fork_server, tmp_path, workers=2)
     cradle.saves_early = True
     await cradle.lives(
         text("keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)", wait_s=0.1)
@@ -111,7 +111,7 @@ async def test_averages_become_the_weights_at_the_end_and_not_before(
 
 
 async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_that_is_scaled(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
     """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of
     the bound of one.
@@ -122,7 +122,7 @@ async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_th
         "batch": Span(start=BATCH, min=5, max=BATCH),
         "workers": ONE_WORKER,
     }
-    cradle = Cradle(nursery, tmp_path, asked, workers=2)
+    cradle = Cradle(fork_server, tmp_path, asked, workers=2)
     await cradle.lives(text(f"keras.optimizers.SGD({schedule})", most=5))
 
     updates, said = EXAMPLES // BATCH, finished(cradle)
@@ -133,10 +133,10 @@ async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_th
 
 
 async def test_an_accumulated_update_counts_once_and_its_batches_all_count(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
     asked = {"epochs": 2, "rate_with_workers": "keep"}
-    cradle = Cradle(nursery, tmp_path, asked, workers=2)
+    cradle = Cradle(fork_server, tmp_path, asked, workers=2)
     await cradle.lives(text("keras.optimizers.SGD(0.5, gradient_accumulation_steps=8)"))
 
     said, updates = finished(cradle), 2 * EXAMPLES // BATCH // 8
@@ -177,7 +177,7 @@ def test_overwriting_with_averages_is_refused_by_name() -> None:
     with pytest.raises(
         BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"
     ):
-        training_step.build(program, tf.distribute.get_strategy(), 1)
+        training_step.build_model(program, tf.distribute.get_strategy(), 1)
 
 
 def test_parts_that_accumulate_differently_are_refused() -> None:
@@ -189,4 +189,4 @@ def test_parts_that_accumulate_differently_are_refused() -> None:
         optimizer=lambda: keras.optimizers.MultiOptimizer(mapped),
     )
     with pytest.raises(BadProgram, match="different gradient_accumulation_steps"):
-        training_step.build(program, tf.distribute.get_strategy(), 1)
+        training_step.build_model(program, tf.distribute.get_strategy(), 1)

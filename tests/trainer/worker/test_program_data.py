@@ -27,12 +27,15 @@ def pairs(count: int) -> Any:
 
 
 def test_a_batch_is_a_flat_list_of_arrays() -> None:
-    assert [array.shape for array in program_data.read(program(pairs(4)), 0, 4)] == [(4, 3), (4,)]
+    assert [array.shape for array in program_data.read_batch(program(pairs(4)), 0, 4)] == [
+        (4, 3),
+        (4,),
+    ]
 
 
 def test_examples_that_are_missing_are_counted() -> None:
     with pytest.raises(BadProgram, match=r"dataset\(8, 12\) gave 3 examples instead of 4$"):
-        program_data.read(program(pairs(3)), 8, 12)
+        program_data.read_batch(program(pairs(3)), 8, 12)
 
 
 @pytest.mark.parametrize("made", [None, [1, 2], np.ones(3)])
@@ -73,7 +76,7 @@ def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
         BadProgram,
         match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it",
     ):
-        program_data.read(program(pairs(4).batch(32)), 8, 12)
+        program_data.read_batch(program(pairs(4).batch(32)), 8, 12)
 
 
 DOG = Watchdog("net.py", 60.0, 60.0)
@@ -97,17 +100,17 @@ def program_test_evaluate(loss: float) -> Any:
 def test_the_mean_loss_and_the_programs_metrics_are_told() -> None:
     asked = program_test_evaluate(loss=0.5)
 
-    assert program_data.metrics(asked, asked.model(), DOG) == {"loss": 0.5, "miss": 1.0}
+    assert program_data.evaluation_metrics(asked, asked.model(), DOG) == {"loss": 0.5, "miss": 1.0}
 
 
 def test_what_is_no_number_is_left_out_so_that_the_rest_can_be_told() -> None:
     asked = program_test_evaluate(loss=float("nan"))
 
-    assert program_data.metrics(asked, asked.model(), DOG) == {"miss": 1.0}
+    assert program_data.evaluation_metrics(asked, asked.model(), DOG) == {"miss": 1.0}
 
 
 def test_a_program_without_an_evaluation_has_no_metrics() -> None:
-    assert program_data.metrics(SimpleNamespace(), None, DOG) == {}  # type: ignore[arg-type]
+    assert program_data.evaluation_metrics(SimpleNamespace(), None, DOG) == {}  # type: ignore[arg-type]
 
 
 def test_an_evaluation_that_is_no_dataset_is_named() -> None:
@@ -117,4 +120,4 @@ def test_an_evaluation_that_is_no_dataset_is_named() -> None:
     with pytest.raises(
         BadProgram, match=r"evaluation\(\) returned .*; a tf.data.Dataset is needed"
     ):
-        program_data.metrics(asked, asked.model(), DOG)
+        program_data.evaluation_metrics(asked, asked.model(), DOG)

@@ -66,21 +66,21 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_more_epochs_are_added_behind_what_is_done() -> None:
     done = Ledger(examples=10, epochs=2, todo=())
 
-    more = shard_ledger.extend(done, 3)
+    more = shard_ledger.extend_epochs(done, 3)
 
     assert (more.todo, more.total, more.applied) == ((Shard(20, 30),), 30, 20)
-    assert shard_ledger.extend(done, 2).finished
+    assert shard_ledger.extend_epochs(done, 2).finished
 
 
 def test_what_a_cancelled_job_left_is_trained_first() -> None:
     left = Ledger(examples=10, epochs=2, todo=(Shard(15, 20),), given=(Shard(10, 15),))
 
-    assert shard_ledger.extend(left, 3).todo == (Shard(10, 15), Shard(15, 20), Shard(20, 30))
+    assert shard_ledger.extend_epochs(left, 3).todo == (Shard(10, 15), Shard(15, 20), Shard(20, 30))
 
 
 def test_fewer_epochs_than_are_trained_already_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 1"):
-        shard_ledger.extend(Ledger(examples=10, epochs=2, todo=()), 1)
+        shard_ledger.extend_epochs(Ledger(examples=10, epochs=2, todo=()), 1)
 
 
 pytestmark = pytest.mark.long

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from services.trainer.worker.scaling import (
     Pass,
     PlacementPlan,
-    bound,
-    has_several,
+    has_several_passes,
     largest_first,
-    of_batch,
-    of_workers,
+    rate_for_batch,
+    rate_for_workers,
     split_passes,
+    stability_bound,
 )
 
 
@@ -158,7 +158,7 @@ def test_every_example_is_in_one_pass_and_no_pass_is_too_large(
 def test_several_passes_are_expected_where_they_may_come(
     accumulated: int, batch: int, most: int | None, several: bool
 ) -> None:
-    assert has_several(accumulated, batch, most) is several
+    assert has_several_passes(accumulated, batch, most) is several
 
 
 def diverges(rate: float, delay: int) -> bool:
@@ -173,18 +173,18 @@ def diverges(rate: float, delay: int) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 6, 12])
 def test_the_bound_parts_what_settles_from_what_runs_away(workers: int) -> None:
-    assert not diverges(bound(workers) * 0.97, workers - 1)
-    assert diverges(bound(workers) * 1.03, workers - 1)
+    assert not diverges(stability_bound(workers) * 0.97, workers - 1)
+    assert diverges(stability_bound(workers) * 1.03, workers - 1)
 
 
 def test_the_rate_is_the_users_with_as_many_workers_as_at_the_start_or_fewer() -> None:
-    assert of_workers("stable", 4, 4) == of_workers("stable", 2, 4) == 1.0
+    assert rate_for_workers("stable", 4, 4) == rate_for_workers("stable", 2, 4) == 1.0
 
 
 def test_the_rate_falls_with_more_workers_unless_it_is_to_be_kept() -> None:
-    assert of_workers("stable", 6, 1) == pytest.approx(0.142, abs=0.001)
-    assert of_workers("keep", 6, 1) == 1.0
+    assert rate_for_workers("stable", 6, 1) == pytest.approx(0.142, abs=0.001)
+    assert rate_for_workers("keep", 6, 1) == 1.0
 
 
 def test_the_rate_follows_the_batch_by_its_rule() -> None:
-    assert [of_batch(rule, 64, 16) for rule in ("keep", "linear", "sqrt")] == [1.0, 4.0, 2.0]
+    assert [rate_for_batch(rule, 64, 16) for rule in ("keep", "linear", "sqrt")] == [1.0, 4.0, 2.0]

@@ -17,12 +17,12 @@ class Run:
     """A training that applies what it is given, and a ledger that must agree with it."""
 
     def __init__(self, examples: int, epochs: int) -> None:
-        self.ledger = shard_ledger.fresh(examples, epochs)
+        self.ledger = shard_ledger.new_ledger(examples, epochs)
         self.applied: list[int] = []
         self.saved: tuple[Ledger, list[int]] = (self.ledger, [])
 
     def take(self, size: int) -> None:
-        self.ledger, shard = shard_ledger.take(self.ledger, size)
+        self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is not None:
             assert 0 < shard.size <= size
             assert shard.start // self.ledger.examples == (shard.stop - 1) // self.ledger.examples
@@ -30,17 +30,17 @@ class Run:
     def done(self, which: int) -> None:
         if self.ledger.given:
             shard = self.ledger.given[which % len(self.ledger.given)]
-            self.ledger = shard_ledger.done(self.ledger, shard)
+            self.ledger = shard_ledger.mark_applied(self.ledger, shard)
             self.applied += range(shard.start, shard.stop)
 
     def give_back(self, which: int) -> None:
         if self.ledger.given:
             shard = self.ledger.given[which % len(self.ledger.given)]
-            self.ledger = shard_ledger.give_back(self.ledger, shard)
+            self.ledger = shard_ledger.return_shard(self.ledger, shard)
 
     def hand_over(self) -> None:
         """Save and restore: through the codec, as in a checkpoint."""
-        settled = shard_ledger.settled(self.ledger)
+        settled = shard_ledger.settle_ledger(self.ledger)
         self.ledger = msgspec.json.decode(msgspec.json.encode(settled), type=Ledger)
         self.saved = (self.ledger, list(self.applied))
 
@@ -91,11 +91,11 @@ def test_every_position_is_applied_exactly_once_whatever_happens(
 
 
 def test_a_batch_never_crosses_an_epochs_end() -> None:
-    ledger = shard_ledger.fresh(examples=10, epochs=2)
+    ledger = shard_ledger.new_ledger(examples=10, epochs=2)
 
     sizes = []
     while ledger.todo:
-        ledger, shard = shard_ledger.take(ledger, 4)
+        ledger, shard = shard_ledger.take_shard(ledger, 4)
         assert shard is not None
         sizes.append(shard.size)
 
@@ -103,51 +103,51 @@ def test_a_batch_never_crosses_an_epochs_end() -> None:
 
 
 def test_an_epoch_is_open_until_its_last_batch_is_applied() -> None:
-    ledger, first = shard_ledger.take(shard_ledger.fresh(examples=4, epochs=2), 4)
-    ledger, second = shard_ledger.take(ledger, 4)
+    ledger, first = shard_ledger.take_shard(shard_ledger.new_ledger(examples=4, epochs=2), 4)
+    ledger, second = shard_ledger.take_shard(ledger, 4)
     assert first and second
 
-    assert shard_ledger.done(ledger, second).epoch == 0
-    assert shard_ledger.done(ledger, first).epoch == 1
-    assert shard_ledger.done(shard_ledger.done(ledger, first), second).epoch == 2
+    assert shard_ledger.mark_applied(ledger, second).epoch == 0
+    assert shard_ledger.mark_applied(ledger, first).epoch == 1
+    assert shard_ledger.mark_applied(shard_ledger.mark_applied(ledger, first), second).epoch == 2
 
 
 def test_what_was_given_back_is_the_next_to_be_given() -> None:
-    ledger, first = shard_ledger.take(shard_ledger.fresh(examples=10, epochs=1), 4)
+    ledger, first = shard_ledger.take_shard(shard_ledger.new_ledger(examples=10, epochs=1), 4)
     assert first
-    ledger, _ = shard_ledger.take(ledger, 4)
+    ledger, _ = shard_ledger.take_shard(ledger, 4)
 
-    assert shard_ledger.take(shard_ledger.give_back(ledger, first), 4)[1] == first
+    assert shard_ledger.take_shard(shard_ledger.return_shard(ledger, first), 4)[1] == first
 
 
 def test_a_shard_that_is_given_back_can_be_split_by_a_smaller_batch() -> None:
-    ledger, first = shard_ledger.take(shard_ledger.fresh(examples=10, epochs=1), 8)
+    ledger, first = shard_ledger.take_shard(shard_ledger.new_ledger(examples=10, epochs=1), 8)
     assert first
 
-    assert shard_ledger.take(shard_ledger.give_back(ledger, first), 3)[1] == Shard(0, 3)
+    assert shard_ledger.take_shard(shard_ledger.return_shard(ledger, first), 3)[1] == Shard(0, 3)
 
 
 def test_the_examples_of_a_later_epoch_are_numbered_from_zero_again() -> None:
-    ledger = shard_ledger.fresh(examples=10, epochs=3)
+    ledger = shard_ledger.new_ledger(examples=10, epochs=3)
 
-    assert shard_ledger.examples_of(ledger, Shard(24, 28)) == (4, 8)
+    assert shard_ledger.example_range(ledger, Shard(24, 28)) == (4, 8)
 
 
 def test_a_shard_that_was_not_given_out_cannot_be_done() -> None:
     with pytest.raises(ValueError):
-        shard_ledger.done(shard_ledger.fresh(10, 1), Shard(0, 4))
+        shard_ledger.mark_applied(shard_ledger.new_ledger(10, 1), Shard(0, 4))
 
 
 def test_a_shard_cannot_be_done_twice() -> None:
-    ledger, shard = shard_ledger.take(shard_ledger.fresh(10, 1), 4)
+    ledger, shard = shard_ledger.take_shard(shard_ledger.new_ledger(10, 1), 4)
     assert shard
 
     with pytest.raises(ValueError):
-        shard_ledger.done(shard_ledger.done(ledger, shard), shard)
+        shard_ledger.mark_applied(shard_ledger.mark_applied(ledger, shard), shard)
 
 
 def test_nothing_is_given_while_the_last_batches_are_out() -> None:
-    ledger, _ = shard_ledger.take(shard_ledger.fresh(4, 1), 4)
+    ledger, _ = shard_ledger.take_shard(shard_ledger.new_ledger(4, 1), 4)
 
-    assert shard_ledger.take(ledger, 4) == (ledger, None)
+    assert shard_ledger.take_shard(ledger, 4) == (ledger, None)
     assert not ledger.finished

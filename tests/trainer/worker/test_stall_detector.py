@@ -12,7 +12,7 @@ from services.launcher.settings import Settings as Launcher
 from services.trainer.protocol import Failed
 from services.trainer.settings import Settings as Trainer
 from services.trainer.worker import shard_ledger
-from services.trainer.worker.lanes import Pulse, absent, unreachable
+from services.trainer.worker.lanes import StallDetector, missing_tasks, unreachable_tasks
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.watchdog import Watchdog
 
@@ -24,13 +24,13 @@ class Lanes:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.ledger: Ledger = shard_ledger.fresh(64, 1)
+        self.ledger: Ledger = shard_ledger.new_ledger(64, 1)
 
     def give(self) -> None:
-        self.ledger, _ = shard_ledger.take(self.ledger, 16)
+        self.ledger, _ = shard_ledger.take_shard(self.ledger, 16)
 
     def apply(self) -> None:
-        self.ledger = shard_ledger.done(self.ledger, self.ledger.given[0])
+        self.ledger = shard_ledger.mark_applied(self.ledger, self.ledger.given[0])
         self.steps += 1
 
 
@@ -40,10 +40,10 @@ class Chief:
     def __init__(self) -> None:
         self.lanes = Lanes()
         self.dog = Watchdog("net.py", LIMIT_S, LIMIT_S)
-        self.dog.checks.append(Pulse(self.lanes, self.dog, PATIENCE))
+        self.dog.checks.append(StallDetector(self.lanes, self.dog, PATIENCE))
 
     def passes(self, seconds: float) -> Failed | None:
-        found = (self.dog.look(1.0) for _ in range(round(seconds)))
+        found = (self.dog.check_all(1.0) for _ in range(round(seconds)))
         return next((failed for failed in found if failed), None)
 
 
@@ -82,7 +82,7 @@ def test_saving_evaluating_and_standing_drained_may_take_for_ever() -> None:
 
 def test_where_a_task_is_gone_it_is_the_tasks_fault() -> None:
     chief = Chief()
-    chief.dog.absent = lambda: ["ps-0 at h:1"]
+    chief.dog.missing_tasks = lambda: ["ps-0 at h:1"]
     chief.lanes.give()
 
     failed = chief.passes(151)
@@ -97,7 +97,7 @@ def test_a_task_that_accepts_a_connection_is_reachable_and_one_that_is_gone_is_n
         gone.bind(("127.0.0.1", 0))
         there, away = (f"127.0.0.1:{s.getsockname()[1]}" for s in (stands, gone))
 
-        assert unreachable({"chief": [away], "ps": [there], "worker": [there, away]}) == [
+        assert unreachable_tasks({"chief": [away], "ps": [there], "worker": [there, away]}) == [
             f"worker-1 at {away}"
         ]
 
@@ -106,7 +106,7 @@ def test_a_worker_that_the_coordinator_has_lost_is_absent_whoever_has_its_addres
     workers = [SimpleNamespace(worker_index=at, _is_dead_with_error=at == 1) for at in range(2)]
     coordinator = SimpleNamespace(_cluster=SimpleNamespace(workers=workers))
 
-    assert absent(coordinator, {"ps": [], "worker": []}) == ["worker-1"]
+    assert missing_tasks(coordinator, {"ps": [], "worker": []}) == ["worker-1"]
 
 
 def test_what_hangs_is_told_before_the_launcher_gives_the_generation_up() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from services.trainer.pod.children import Nursery
+from services.trainer.pod.children import ForkServer
 from services.trainer.protocol import Finished, Progress, Resumed
 from services.trainer.worker import tensorboard_events
-from services.trainer.worker.tensorboard_events import Gathered, Size
+from services.trainer.worker.tensorboard_events import GenerationSize, OpenPoint
 from tests.trainer.cradle import PLAIN, Cradle
 
 ROOT = Path(__file__).parents[3]
@@ -111,16 +111,16 @@ def test_where_nothing_can_be_written_it_is_said_once_and_nothing_ends(tmp_path:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery("chief")
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer("chief")
     yield made
     made.close()
 
 
 async def test_a_chief_writes_what_it_reports_beside_its_checkpoints(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    cradle = Cradle(nursery, tmp_path)
+    cradle = Cradle(fork_server, tmp_path)
     await cradle.lives(PLAIN)
     reports = [word for word in cradle.said["chief"] if isinstance(word, Progress)]
     (resumed,) = (word for word in cradle.said["chief"] if isinstance(word, Resumed))
@@ -150,7 +150,7 @@ def test_tensorboards_own_reader_finds_the_story(tmp_path: Path) -> None:
     assert {"loss", "tasks/ps", "pause/seconds", "pause/marks"} <= set(found.Tags()["tensors"])
 
 
-SIZE = Size(generation=3, ps=2, workers=4, batch=32)
+SIZE = GenerationSize(generation=3, ps=2, workers=4, batch=32)
 
 
 def report(samples: int, loss: float | None = 0.5, **fields: Any) -> Progress:
@@ -174,16 +174,16 @@ def resumed(**fields: Any) -> Resumed:
     return Resumed(**(about | fields))
 
 
-def after(*reports: Progress, samples: int = 0) -> Gathered:
-    so_far = tensorboard_events.begun(samples, 100.0)
+def after(*reports: Progress, samples: int = 0) -> OpenPoint:
+    so_far = tensorboard_events.new_point(samples, 100.0)
     for word in reports:
-        so_far = tensorboard_events.gathered(so_far, word)
+        so_far = tensorboard_events.add_report(so_far, word)
     return so_far
 
 
 def test_the_loss_of_a_point_is_the_mean_over_all_its_examples() -> None:
     last = report(400, 2.0)
-    found = tensorboard_events.numbers(after(report(100, 6.0), last), last, SIZE, 102.0)
+    found = tensorboard_events.point_values(after(report(100, 6.0), last), last, SIZE, 102.0)
 
     assert found["loss"] == (100 * 6.0 + 300 * 2.0) / 400
     assert found["examples_per_second"] == 400 / 2.0
@@ -196,15 +196,16 @@ def test_a_loss_that_is_no_number_is_left_out(loss: float | None) -> None:
     last = report(400, loss)
 
     assert (
-        tensorboard_events.numbers(after(report(100, 6.0), last), last, SIZE, 102.0)["loss"] == 6.0
+        tensorboard_events.point_values(after(report(100, 6.0), last), last, SIZE, 102.0)["loss"]
+        == 6.0
     )
-    assert "loss" not in tensorboard_events.numbers(after(last), last, SIZE, 102.0)
+    assert "loss" not in tensorboard_events.point_values(after(last), last, SIZE, 102.0)
 
 
 def test_examples_from_before_this_generation_are_not_its_own() -> None:
     last = report(1400)
     assert (
-        tensorboard_events.numbers(after(last, samples=1000), last, SIZE, 104.0)[
+        tensorboard_events.point_values(after(last, samples=1000), last, SIZE, 104.0)[
             "examples_per_second"
         ]
         == 100.0
@@ -213,9 +214,9 @@ def test_examples_from_before_this_generation_are_not_its_own() -> None:
 
 def test_the_next_point_begins_behind_the_last() -> None:
     first, second = report(400, 2.0), report(500, 1.0)
-    so_far = tensorboard_events.after(after(first), first, 102.0)
-    found = tensorboard_events.numbers(
-        tensorboard_events.gathered(so_far, second), second, SIZE, 103.0
+    so_far = tensorboard_events.next_point(after(first), first, 102.0)
+    found = tensorboard_events.point_values(
+        tensorboard_events.add_report(so_far, second), second, SIZE, 103.0
     )
 
     assert (found["loss"], found["examples_per_second"]) == (1.0, 100.0)
@@ -223,33 +224,35 @@ def test_the_next_point_begins_behind_the_last() -> None:
 
 def test_of_a_blink_no_speed_is_told() -> None:
     last = report(16)
-    assert "examples_per_second" not in tensorboard_events.numbers(after(last), last, SIZE, 100.01)
+    assert "examples_per_second" not in tensorboard_events.point_values(
+        after(last), last, SIZE, 100.01
+    )
 
 
 def test_points_lie_close_at_first_and_apart_after_days() -> None:
-    young, old = after(), Gathered(began_s=0.0, since_s=604_800.0, since=0)
+    young, old = after(), OpenPoint(began_s=0.0, since_s=604_800.0, since=0)
 
-    assert not tensorboard_events.is_due(young, 100.4)
-    assert tensorboard_events.is_due(young, 100.5)
-    assert not tensorboard_events.is_due(old, 604_800.0 + 600)
-    assert tensorboard_events.is_due(old, 604_800.0 + 1_300)
+    assert not tensorboard_events.is_point_due(young, 100.4)
+    assert tensorboard_events.is_point_due(young, 100.5)
+    assert not tensorboard_events.is_point_due(old, 604_800.0 + 600)
+    assert tensorboard_events.is_point_due(old, 604_800.0 + 1_300)
 
 
 def test_a_week_is_a_few_thousand_points() -> None:
-    so_far, points, now = Gathered(began_s=0.0, since_s=0.0, since=0), 0, 0.0
+    so_far, points, now = OpenPoint(began_s=0.0, since_s=0.0, since=0), 0, 0.0
     while now < 604_800:
         now += 1.0
-        if tensorboard_events.is_due(so_far, now):
-            so_far, points = Gathered(began_s=0.0, since_s=now, since=0), points + 1
+        if tensorboard_events.is_point_due(so_far, now):
+            so_far, points = OpenPoint(began_s=0.0, since_s=now, since=0), points + 1
     assert 1_000 < points < 5_000
 
 
 def test_a_pause_is_told_in_words_and_numbers() -> None:
-    assert tensorboard_events.told(resumed(), SIZE) == (
+    assert tensorboard_events.describe_start(resumed(), SIZE) == (
         "**generation 3** (2 ps, 4 workers, batch 32) trains from example 12,800 on, "
         "after a pause of **0.62 s** (of it restore 0.25 s, first step 0.11 s)."
     )
-    assert tensorboard_events.beginning(resumed(learning_rate=0.1), SIZE) == {
+    assert tensorboard_events.start_values(resumed(learning_rate=0.1), SIZE) == {
         "tasks/ps": 2,
         "tasks/workers": 4,
         "tasks/batch": 32,
@@ -261,7 +264,7 @@ def test_a_pause_is_told_in_words_and_numbers() -> None:
 def test_a_start_is_no_pause() -> None:
     start = resumed(pause_s=None, samples=32)
 
-    assert tensorboard_events.told(start, Size(1, 1, 1, 16)) == (
+    assert tensorboard_events.describe_start(start, GenerationSize(1, 1, 1, 16)) == (
         "**generation 1** (1 ps, 1 worker, batch 16) trains from example 32 on."
     )
-    assert "pause/seconds" not in tensorboard_events.beginning(start, SIZE)
+    assert "pause/seconds" not in tensorboard_events.start_values(start, SIZE)

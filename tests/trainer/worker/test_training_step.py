@@ -29,12 +29,14 @@ def program(**functions: Any) -> Any:
 @pytest.mark.parametrize("made", [None, "a model", keras.layers.Dense(1)])
 def test_what_is_no_model_is_named(made: Any) -> None:
     with pytest.raises(BadProgram, match=r"model\(\) returned .*; a keras Model is needed"):
-        training_step.build(program(model=lambda: made), tf.distribute.get_strategy(), 1)
+        training_step.build_model(program(model=lambda: made), tf.distribute.get_strategy(), 1)
 
 
 def test_what_is_no_optimizer_is_named() -> None:
     with pytest.raises(BadProgram, match=r"optimizer\(\) returned .*; a keras Optimizer is needed"):
-        training_step.build(program(optimizer=lambda: "adam"), tf.distribute.get_strategy(), 1)
+        training_step.build_model(
+            program(optimizer=lambda: "adam"), tf.distribute.get_strategy(), 1
+        )
 
 
 READS = ("ReadVariableOp", "VarIsInitializedOp", "VariableShape")
@@ -89,10 +91,12 @@ def test_an_update_is_counted_behind_the_update_of_every_weight(
     """
     strategy = tf.distribute.get_strategy()
     made = program_test_step(optimizer)
-    built = training_step.build(made, strategy, 1)
-    graph = training_step.traced(made, strategy, built).get_concrete_function().graph
+    built = training_step.build_model(made, strategy, 1)
+    graph = training_step.trace_step(made, strategy, built).get_concrete_function().graph
 
-    counts = writes(graph, built.meter.applied.handle) | writes(graph, built.meter.step.handle)
+    counts = writes(graph, built.counters.applied.handle) | writes(
+        graph, built.counters.step.handle
+    )
     assert len(counts) == 2
     for count in counts:
         before = preceding(count)

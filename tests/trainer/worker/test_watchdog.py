@@ -17,8 +17,8 @@ from types import ModuleType
 import pytest
 
 from services.trainer import program
-from services.trainer.protocol import Failed, heard, last_words
-from services.trainer.worker.watchdog import Watchdog, stack_of
+from services.trainer.protocol import Failed, crash_failure, decode_event
+from services.trainer.worker.watchdog import Watchdog, thread_stack
 
 ROOT = Path(__file__).parents[3]
 SLOW = """
@@ -40,7 +40,7 @@ class Stuck:
         self.path = folder / "slow.py"
         self.path.write_text(SLOW + "\n".join(f"def {name}(*_): ..." for name in program.REQUIRED))
         self.program: ModuleType = program.load(
-            self.path, program.digest_of(self.path.read_bytes())
+            self.path, program.program_digest(self.path.read_bytes())
         )
         self.dog = dog or Watchdog(str(self.path), early_s=10.0, later_s=100.0)
         self.gate, self.inside = threading.Event(), threading.Event()
@@ -50,7 +50,7 @@ class Stuck:
     def calling(self, what: str) -> Iterator[None]:
         def call() -> None:
             self.thread = threading.get_ident()
-            with self.dog.limited(what):
+            with self.dog.limit(what):
                 self.inside.set()
                 self.program.wait(self.gate)
 
@@ -64,7 +64,7 @@ class Stuck:
 
 def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:
     """As the dog's thread does, in no time."""
-    found = (dog.look(gap_s) for _ in range(round(seconds / gap_s)))
+    found = (dog.check_all(gap_s) for _ in range(round(seconds / gap_s)))
     return next((failed for failed in found if failed), None)
 
 
@@ -94,7 +94,7 @@ def test_who_comes_back_in_time_is_let_alone(tmp_path: Path) -> None:
 
 def test_each_batch_of_an_evaluation_has_the_limits_time(tmp_path: Path) -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
-    with dog.limited("evaluation()") as inside:
+    with dog.limit("evaluation()") as inside:
         for _ in range(5):
             assert looks(dog, 9.0) is None
             inside.renew()
@@ -103,24 +103,24 @@ def test_each_batch_of_an_evaluation_has_the_limits_time(tmp_path: Path) -> None
 
 def test_once_training_has_begun_there_is_more_time(tmp_path: Path) -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
-    with dog.limited("dataset(0, 16)"):
-        dog.relax()
+    with dog.limit("dataset(0, 16)"):
+        dog.use_later_limit()
         assert looks(dog, 99.0) is None
         assert "for 100 s" in getattr(looks(dog, 2.0), "cause", "")
 
 
 def test_a_process_that_did_not_run_for_an_hour_has_not_been_stuck_for_an_hour() -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
-    with dog.limited("model()"):
-        assert dog.look(3600.0) is None
+    with dog.limit("model()"):
+        assert dog.check_all(3600.0) is None
         assert looks(dog, 8.0) is None
         assert looks(dog, 2.0) is not None
 
 
 def test_a_task_that_cannot_be_reached_is_to_blame_before_the_program_is() -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
-    dog.absent = lambda: ["worker-1 at h:1"]
-    with dog.limited("model()"):
+    dog.missing_tasks = lambda: ["worker-1 at h:1"]
+    with dog.limit("model()"):
         failed = looks(dog, 11.0)
 
     assert (
@@ -135,7 +135,7 @@ def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> No
     stuck = Stuck(tmp_path)
     join = stuck.program.helped(stuck.gate)
 
-    stack = stack_of(threading.get_ident(), str(stuck.path))
+    stack = thread_stack(threading.get_ident(), str(stuck.path))
 
     stuck.gate.set()
     join()
@@ -143,7 +143,7 @@ def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> No
 
 
 def test_a_thread_that_never_meets_the_program_shows_where_it_is(tmp_path: Path) -> None:
-    assert "in test_a_thread_that_never_meets" in stack_of(
+    assert "in test_a_thread_that_never_meets" in thread_stack(
         threading.get_ident(), str(tmp_path / "net.py")
     )
 
@@ -152,7 +152,7 @@ def test_a_thread_that_never_meets_the_program_shows_where_it_is(tmp_path: Path)
 
 HARSH = """
 import os, re, socket, sys
-from services.trainer.watchdog import Watchdog
+from services.trainer.worker.watchdog import Watchdog
 import faulthandler
 
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -188,8 +188,8 @@ def test_what_python_can_no_longer_say_is_said_all_the_same(
         said = ours.makefile("rb").read()
 
     assert ended.returncode not in (0, 99)
-    assert [heard(text) for text in said.splitlines()] == [None] * len(said.splitlines())
-    failed = last_words(said.decode(), str(path))
+    assert [decode_event(text) for text in said.splitlines()] == [None] * len(said.splitlines())
+    failed = crash_failure(said.decode(), str(path))
     assert (
         not failed.peer
         and re.search(what, failed.cause)
@@ -200,7 +200,7 @@ def test_what_python_can_no_longer_say_is_said_all_the_same(
 def test_last_words_without_the_program_in_them_blame_nobody() -> None:
     text = 'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "/x/chief.py"'
 
-    failed = last_words(text, "/y/net.py")
+    failed = crash_failure(text, "/y/net.py")
 
     assert failed.peer and "Aborted" in failed.cause and "chief.py" in failed.cause
 
@@ -209,6 +209,6 @@ def test_of_many_stacks_only_those_of_the_program_are_told() -> None:
     other = 'Thread 0x1 (most recent call first):\n  File "/lib/threading.py", line 2 in wait'
     mine = 'Thread 0x2 (most recent call first):\n  File "/y/net.py", line 5 in dataset'
 
-    failed = last_words(f"Timeout (0:01:40)!\n{other}\n\n{mine}\n", "/y/net.py")
+    failed = crash_failure(f"Timeout (0:01:40)!\n{other}\n\n{mine}\n", "/y/net.py")
 
     assert not failed.peer and failed.cause.endswith(mine) and "threading" not in failed.cause

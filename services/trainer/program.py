@@ -63,7 +63,7 @@ class _CheckedLoader(SourceFileLoader):
         source = self.get_data(self.path)
         if program_digest(source) != self.digest:
             raise BadProgram(
-                f"{Path(self.path).name} is not what was asked for: it was changed in this pod"
+                f"{Path(self.path).name} is not the requested program: it was changed in this pod"
             )
         code: CodeType = self.source_to_code(source, self.path)
         return code

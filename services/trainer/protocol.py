@@ -245,8 +245,6 @@ def crash_failure(text: str, program: str) -> Failed:
     stacks = rest.strip().split("\n\n")
     marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED_FILE)
     guilty = [stack for stack in stacks if any(mark in stack for mark in marks)]
-    stuck = (
-        "has let no other thread run for too long" if happened.startswith("Timeout") else "has died"
-    )
-    told = "\n\n".join([f"the process {stuck} and says only: {happened}", *(guilty or stacks)])
+    stuck = "let no other thread run for too long" if happened.startswith("Timeout") else "crashed"
+    told = "\n\n".join([f"the process {stuck} and reported only: {happened}", *(guilty or stacks)])
     return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

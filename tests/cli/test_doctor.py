@@ -142,10 +142,11 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     assert code == 1
     assert "is another one in another process (" in wrong
     assert (
-        "loss() compares each example with each: (16, 16) of (16,) and (16, 1) and (16, 3)" in wrong
+        "loss() compares every example with every other: (16, 16) of (16,) and (16, 1) and (16, 3)"
+        in wrong
     )
     assert "it uses hash()" in advice
-    assert "the labels are sorted, and nothing shuffles examples" in advice
+    assert "the labels are sorted and nothing shuffles examples" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
     assert "each batch reads all of words/embeddings, 1.28 MB in all" in advice
     assert "ps.max is 4, and with more than 1 the fullest ps would hold no less" in advice
@@ -163,9 +164,7 @@ def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_tol
         "-> outputs tell 3 classes apart, counted from 0, and a label is 3: give the last layer an output"
         in said
     )
-    assert scores.startswith(
-        "mine.py:35: loss() takes outputs for probabilities, and they go from "
-    )
+    assert scores.startswith("mine.py:35: loss() expects probabilities, but outputs range from ")
     assert "-> from_logits=True there, or a last layer with activation='softmax'" in said
 
 
@@ -174,7 +173,7 @@ def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -
 
     assert code == 1
     assert told(said, "wrong") == [
-        "example 3 has a number that is not finite",
+        "example 3 has a value that is not finite",
         "after two updates the loss is not finite",
     ]
 

@@ -76,7 +76,7 @@ def test_a_program_that_was_changed_after_it_was_fetched_is_not_run(tmp_path: Pa
     digest = program.program_digest(path.read_bytes())
     written(tmp_path, f"{WHOLE}\nopen({str(ran)!r}, 'w')")
 
-    with pytest.raises(BadProgram, match=r"^net\.py is not what was asked for"):
+    with pytest.raises(BadProgram, match=r"^net\.py is not the requested program"):
         program.load(path, digest)
     assert not ran.exists()
 

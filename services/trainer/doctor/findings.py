@@ -71,19 +71,19 @@ REMEDIES = (
     (NO_MODULE, "install {0} here and in the job's image"),
     (
         r"FileNotFoundError|NotFoundError",
-        "a pod holds the program alone: read data from a volume, at a path from /",
+        "a pod has only the program: read data from a volume, with an absolute path",
     ),
     (r"is it batched", "take .batch(...) out of dataset()"),
     (
         r"is stuck: ",
-        "a call of the program has to return; what it waits for is not there in a pod either",
+        "a call of the program must return; a pod does not have what it waits for either",
     ),
     (
         r"SIGKILL",
-        "try it with more memory, or with smaller tables: model() is built twice in this process",
+        "use more memory or smaller tables: model() is built twice in this process",
     ),
 )
-FIX_PROGRAM = "mend it: a job would end with this as its cause"
+FIX_PROGRAM = "fix it: a job would fail with this cause"
 
 
 def program_findings(
@@ -96,7 +96,7 @@ def program_findings(
     """
     if here.loaded_s is not None and here.examples is not None:
         yield fine_finding(
-            f"it is imported in {here.loaded_s:.1f} s, and has {format_count(here.examples, 'example')}"
+            f"imported in {here.loaded_s:.1f} s; {format_count(here.examples, 'example')}"
         )
     if here.read_s is not None:
         yield from _example_findings(here, there)
@@ -105,7 +105,7 @@ def program_findings(
     if here.update_s is not None:
         yield from _update_findings(here, here.update_s)
     if here.evaluated is not None:
-        absent = "it has no evaluation(), so the job's end has no metrics"
+        absent = "it has no evaluation(), so the finished job has no metrics"
         yield fine_finding("evaluation() and metrics() work" if here.evaluated else absent)
     if (cause := here.failed or there.failed) and _missing_module(cause) not in left:
         yield failure_finding(cause, here)
@@ -132,10 +132,10 @@ def _example_findings(here: Observations, there: Observations) -> Iterator[Findi
     strange = _differing_examples(here.together, there.together) if there.read_s is not None else []
     tried = f"{len(here.together)} of {here.examples:,} tried"
     if moody:
-        what = f"example {format_names(list(map(str, moody)), MAX_NAMES)} is another one when it is read by itself ({tried})"
+        what = f"example {format_names(list(map(str, moody)), MAX_NAMES)} differs when it is read alone ({tried})"
         yield wrong_finding(what, MAKE_PURE)
     elif strange:
-        what = f"example {format_names(list(map(str, strange)), MAX_NAMES)} is another one in another process ({tried})"
+        what = f"example {format_names(list(map(str, strange)), MAX_NAMES)} differs in another process ({tried})"
         yield wrong_finding(what, f"{MAKE_PURE}, and no hash() of a text")
     elif there.read_s is not None:
         yield fine_finding(
@@ -143,10 +143,10 @@ def _example_findings(here: Observations, there: Observations) -> Iterator[Findi
         )
     if here.infinite:
         where = format_names(list(map(str, here.infinite)), MAX_NAMES)
-        remedy = "clean the data: one such batch spoils all weights"
-        yield wrong_finding(f"example {where} has a number that is not finite", remedy)
+        remedy = "clean the data: one such batch makes all weights NaN"
+        yield wrong_finding(f"example {where} has a value that is not finite", remedy)
     if here.ordered:
-        what = "the labels are sorted, and nothing shuffles examples: the model forgets a class while it sees the next"
+        what = "the labels are sorted and nothing shuffles examples: the model forgets a class while it learns the next"
         yield advice_finding(what, SHUFFLE_ONCE)
 
 
@@ -179,13 +179,15 @@ def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
             f"look rows up with tf.gather(table.value, ids), as the layer Rows in {rows_example} does",
         )
     if here.scheduled:
-        what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"
+        what = "the learning rate is a schedule of updates, and a larger batch means fewer updates in an epoch"
         yield advice_finding(
             what, "give the optimizer a number, or keep batch.min and batch.max equal"
         )
     if here.lossy or here.mixed:
         parts = " and ".join(map(str, (*here.labels, *here.outputs)))
-        what = f"loss() compares each example with each: {here.lossy or 'the mean'} of {parts}"
+        what = (
+            f"loss() compares every example with every other: {here.lossy or 'the mean'} of {parts}"
+        )
         hint = shape_hint(here.labels, here.outputs)
         yield wrong_finding(
             what, hint or "give labels and outputs the same shape, or use keras.losses"
@@ -195,7 +197,7 @@ def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
 def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
     if not here.finite:
         told = "the loss is not finite" if here.loss is None else "weights are not finite"
-        remedy = "look at the data, at from_logits, and for a learning rate that is too large"
+        remedy = "check the data, from_logits, and the learning rate (too large?)"
         yield wrong_finding(f"after two updates {told}", remedy)
     else:
         yield fine_finding(
@@ -205,7 +207,7 @@ def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
     if read_s > max(SLOW_READ_S, update_s):
         what = f"a batch is read in {read_s * 1000:.0f} ms, longer than its update takes"
         yield advice_finding(
-            what, "load data outside of dataset(), once; it is called for every batch"
+            what, "load data once, outside of dataset(), which is called for every batch"
         )
 
 
@@ -254,7 +256,7 @@ def source_findings(
     """
     names, lines = imported_modules(tree), _import_lines(tree)
     for each in (each for each in names if each in beside):
-        remedy = f"only {name} is uploaded: put what it needs of {each} into it"
+        remedy = f"only {name} is uploaded: copy the parts of {each} that it uses into it"
         yield wrong_finding(
             f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy
         )
@@ -291,7 +293,7 @@ def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
     if word in OWN_CLUSTER or word.endswith("Strategy"):
         yield (
             f"it uses {word}",
-            "Weir makes the cluster and the strategy; what a program makes trains beside them",
+            "Weir makes the cluster and the strategy; the job does not use the program's",
         )
     if word in PARTITIONERS:
         remedy = "a partitioned Keras 3 variable does not restore under another number of ps; use several tables"
@@ -299,7 +301,7 @@ def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
     if word == "__file__":
         yield (
             "it uses __file__",
-            "a pod holds the program alone; data is on a volume, at a path from /",
+            "a pod has only the program; data is on a volume, with an absolute path",
         )
     if isinstance(node, ast.Call):
         yield from _traps_of_call(node)
@@ -309,15 +311,15 @@ def _traps_of_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called, first = _used_name(node.func), node.args[0] if node.args else None
     if isinstance(node.func, ast.Name) and called == "hash":
         yield (
-            "it uses hash(), which differs between processes for texts",
+            "it uses hash(), which differs between processes for strings",
             "zlib.crc32(text.encode()) does not",
         )
     if called in READERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
         path = first.value
         if not path.startswith("/") and "://" not in path:
             yield (
-                f"it reads {path!r}, a path from where it runs",
-                "a pod runs in a folder of its own; begin it with /",
+                f"it reads {path!r}, a relative path",
+                "a pod runs in its own folder: use an absolute path",
             )
 
 
@@ -341,7 +343,7 @@ ONE_HOT = "labels have a number for each class, which keras.losses.categorical_c
 LOSS_REMEDIES = (
     (
         r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
-        "outputs tell {1} classes apart, counted from 0, and a label is {0}: give the last layer an output for each",
+        "outputs have {1} classes, counted from 0, and a label is {0}: give the last layer an output for each class",
     ),
     (
         r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1, (?!1\))\d+\).*\bcategorical_crossentropy",
@@ -397,7 +399,9 @@ def probability_findings(tree: ast.Module, name: str, here: Observations) -> Ite
     line = probability_loss_line(tree)
     if line and here.span and not (here.span[0] >= 0.0 and here.span[1] <= 1.0):
         low, high = (f"{value:.3g}" for value in here.span)
-        what = f"{name}:{line}: loss() takes outputs for probabilities, and they go from {low} to {high}"
+        what = (
+            f"{name}:{line}: loss() expects probabilities, but outputs range from {low} to {high}"
+        )
         yield wrong_finding(
             what,
             "from_logits=True there, or a last layer with activation='softmax' ('sigmoid' for one output)",

@@ -61,7 +61,8 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
     if job.workers.max > most:
         what = f"an epoch has {format_count(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
         yield advice_finding(
-            what, f"workers.max of at most {most}, or a smaller batch: who has no batch waits"
+            what,
+            f"workers.max of at most {most}, or a smaller batch: a worker without a batch waits",
         )
 
 
@@ -96,9 +97,7 @@ def _ps_findings(
     useful = useful_ps(variables, slots, job.ps.max)
     if useful < job.ps.max:
         largest = max(variables, key=lambda v: v.bytes)
-        what = (
-            f"ps.max is {job.ps.max}, and with more than {useful} the fullest ps would hold no less"
-        )
+        what = f"ps.max is {job.ps.max}, and more than {useful} do not reduce the load of the fullest ps"
         why = f"a variable is never divided, and {largest.name} has {format_bytes(largest.bytes)}"
         yield advice_finding(what, f"ps.max of {useful}: {why}")
     if memory_gib:
@@ -121,20 +120,22 @@ def _ps_memory_finding(
         return _ps_too_small(variables, slots, job, memory_gib, share)
     start = PS_GIB + held + INITIALISER_COPIES * max(v.bytes for v in variables) / GIB
     if start > memory_gib:
-        remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in {rows_example}"
+        remedy = (
+            f"{start:.2f} GiB, or create initial values in one tf.function, as in {rows_example}"
+        )
         return advice_finding(
-            f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies",
+            f"{share}: its {memory_gib:g} GiB may be too little at the start, because initialisers make copies",
             remedy,
         )
     if PS_GIB + 2 * held > memory_gib:
-        remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less every change of size stops and starts the job again"
+        remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less, every change of size restarts the job"
         return advice_finding(f"{share}: {_doubled_memory('no room', memory_gib)}", remedy)
     return fine_finding(f"{share}: {_doubled_memory('room', memory_gib)}")
 
 
 def _doubled_memory(room: str, memory_gib: float) -> str:
     """Describe the memory for a change of size, which is prepared in the same pods."""
-    return f"its {memory_gib:g} GiB have {room} for that twice, as while a change of size gets ready beside what trains"
+    return f"its {memory_gib:g} GiB have {room} for twice that, which a change of size needs"
 
 
 def _ps_too_small(
@@ -153,7 +154,7 @@ def _ps_too_small(
         )
         return wrong_finding(
             what,
-            f"more memory for ps, or several smaller tables in place of {largest.name}: none is divided",
+            f"more memory for ps, or several smaller tables in place of {largest.name}: a table is never divided",
         )
     fits = (
         n
@@ -175,7 +176,7 @@ def _chief_findings(here: Observations, memory_gib: float) -> Iterator[Finding]:
     held = sum(v.bytes for v in here.variables or ()) / GIB
     needs = CHIEF_GIB + held * (2 if here.evaluated else 1)
     if memory_gib and needs > memory_gib:
-        why = "it builds the model by itself to learn its sizes" + (
+        why = "it builds the model once more to learn its sizes" + (
             ", and to evaluate it" if here.evaluated else ""
         )
         yield wrong_finding(
@@ -190,7 +191,7 @@ def _worker_findings(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
         what = f"a worker needs {needs:.2f} GiB and has {memory_gib:g}: {import_}"
         yield wrong_finding(what, "more memory for workers, or data that is read as it is needed")
     elif needs + loaded_gib > memory_gib:
-        remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less every change stops and starts the job again"
+        remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less, every change of size restarts the job"
         yield advice_finding(
             f"{import_}: a worker's {_doubled_memory('no room', memory_gib).removeprefix('its ')}",
             remedy,

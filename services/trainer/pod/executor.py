@@ -337,12 +337,10 @@ async def _fetch_with_retries(bus: Bus, namespace: str, program: Program) -> byt
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
         tries += await _bus_answers(bus, namespace, program.digest)
         await asyncio.sleep(AGAIN_S)
-    raise BadProgram(f"{program.name} is not to be had: {why}")
+    raise BadProgram(f"{program.name} cannot be fetched: {why}")
 
 
-BUSY_REMEDY = (
-    "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
-)
+BUSY_REMEDY = "many pods of the namespace fetch programs at once; this one retries"
 
 
 async def _try_fetch(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:

@@ -344,7 +344,9 @@ def leading_revision(error: KeyWrongLastSequenceError) -> int | None:
 
 
 WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
-REMEDY = "nothing is lost: it is tried until the bus answers; training goes on meanwhile, unless it has to drain"
+REMEDY = (
+    "nothing is lost: Weir retries until the bus answers; training continues unless it has to drain"
+)
 
 
 async def open_fence(bus: Bus, key: str, uid: int, folder: str = "") -> Fence:

@@ -136,7 +136,9 @@ class Trainer:
         known: Any = decided.message if decided else None
         if known is None or known.uid != self.settings.uid or known.generation < self.pod.newest:
             logger.error(
-                "GenerationLost", generation=self.pod.newest, remedy="the job goes on with new pods"
+                "GenerationLost",
+                generation=self.pod.newest,
+                remedy="the job continues with new pods",
             )
             raise ServiceExit(EXIT_BUS_LOST)
 
@@ -386,7 +388,7 @@ def exit_if_fenced() -> Iterator[None]:
 
 TRIES = 3
 KILLED = Failed(
-    cause="the process that runs the program was killed, and could not say why: out of memory, perhaps",
+    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
     peer=True,
 )
 

@@ -335,7 +335,7 @@ def _begin_child(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Acti
 def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
     """End everything older than the generation that trains. A pod without a child of it leaves."""
     pod, ended = _end_children(pod, [g for g in pod.children if g < fact.generation])
-    pod = msgspec.structs.replace(pod, again={}, trains=max(pod.trains, fact.generation))
+    pod = msgspec.structs.replace(pod, restarts={}, trains=max(pod.trains, fact.generation))
     missed = (
         fact.generation == pod.newest
         and pod.is_member(fact.generation)
@@ -353,7 +353,7 @@ def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
         return pod, ()
     pod = msgspec.structs.replace(
         pod,
-        given_up=max(pod.abandoned, fact.generation),
+        abandoned=max(pod.abandoned, fact.generation),
         ordered={g: previous for g, previous in pod.ordered.items() if g != fact.generation},
     )
     spec = pod.specs.get(fact.generation)
@@ -376,8 +376,8 @@ def _resume_previous(pod: Pod, generation: int) -> tuple[Pod, Actions]:
         return pod, (StayForNext(generation),)
     if final is None or phase is not None or not pod.is_member(generation):
         return pod, ()
-    again = {**pod.restarts, generation: final.path}
-    return _start_child(msgspec.structs.replace(pod, again=again), pod.specs[generation])
+    restarts = {**pod.restarts, generation: final.path}
+    return _start_child(msgspec.structs.replace(pod, restarts=restarts), pod.specs[generation])
 
 
 def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> ChildExit:

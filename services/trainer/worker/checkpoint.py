@@ -253,7 +253,7 @@ def restore_newest(
             except (tf.errors.OpError, msgspec.DecodeError) as error:
                 if lost():
                     raise
-                why = f"it is torn: {failure_cause.storage_message(str(error))}"
+                why = f"it is damaged: {failure_cause.storage_message(str(error))}"
         say(Skipped(path=path, cause=why, instead=instead))
     return None
 
@@ -330,7 +330,7 @@ def checkpoint_fault(path: str, digest: str) -> str:
     except tf.errors.OpError as error:
         return f"it cannot be read: {error.message}"
     return (
-        "it is torn: its files are not those that were written"
+        "it is damaged: its files are not those that were written"
         if digest not in ("", found.digest)
         else ""
     )

@@ -440,7 +440,7 @@ class Chief:
             if left:
                 time.sleep(LAST_WAIT_S)
         raise failure_cause.plain_failure(
-            f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved"
+            f"trained to the end, but not saved under {self.folder}: see training.unsaved"
         )
 
     def _remove_old_checkpoints(self) -> None:

@@ -330,18 +330,18 @@ STORAGE_FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no such|not a directory|not found|NotFound|FailedPrecondition|AlreadyExists",
-        "the checkpoint folder is not there, or is none",
-        "see that it exists, and that every node of the job mounts it",
+        "the checkpoint folder does not exist or is not a folder",
+        "check that it exists and that every node of the job mounts it",
     ),
     (
         r"input/output error|stale file handle",
-        "the disk under the checkpoint folder fails",
-        "look at its volume",
+        "the disk under the checkpoint folder reports errors",
+        "check its volume",
     ),
     (
         r"Unavailable|DeadlineExceeded|Aborted",
         "the checkpoint store does not answer",
-        "look at the store and the way to it",
+        "check the store and the network",
     ),
 )
 
@@ -352,7 +352,7 @@ def explain_storage_error(kind: str, text: str) -> StorageFailure:
     for pattern, cause, remedy in STORAGE_FAILURES:
         if re.search(pattern, f"{kind} {told}", re.IGNORECASE):
             return StorageFailure(f"{cause} ({told})", remedy)
-    return StorageFailure(f"{kind}: {told}", "see what its file system says")
+    return StorageFailure(f"{kind}: {told}", "check its file system")
 
 
 def storage_message(text: str) -> str:

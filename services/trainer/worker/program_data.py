@@ -37,7 +37,7 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count
 
 TOKEN = "weir_feed"
-SINGLE = "is it batched already? Weir makes the batches, so that dataset(start, stop) is to give single examples"
+SINGLE = "is it batched already? Weir makes the batches: dataset(start, stop) must return single examples"
 _served: list[Any] = []
 
 

@@ -42,7 +42,7 @@ from services.trainer.worker.shard_ledger import Ledger
 from shared.checkpoints import CommitMark
 
 GIB = 1 << 30
-HEADROOM_UNKNOWN = "how much memory the ps have left is not known yet"
+HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 

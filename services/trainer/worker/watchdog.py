@@ -108,7 +108,7 @@ class Watchdog:
         stack = thread_stack(worst.thread, self._program)[-CAUSE_LENGTH:]
         return self.failure(
             f"{Path(self._program).name} is stuck: {worst.what} has not returned for {self.limit_s:g} s. "
-            f"Where it stands (most recent call last):\n{stack}"
+            f"Stack (most recent call last):\n{stack}"
         )
 
     def _watch(self, channel: int, end: OnFailure) -> None:

@@ -64,7 +64,7 @@ def ill(there: Observations = READER, **fields: Any) -> Finding:
 
 def test_a_program_that_is_well_is_told_so_with_what_was_measured() -> None:
     assert [(f.weight, f.what) for f in found()] == [
-        ("fine", "it is imported in 1.5 s, and has 1,437 examples"),
+        ("fine", "imported in 1.5 s; 1,437 examples"),
         (
             "fine",
             "the same example for the same number, in a batch, alone, and in another process (3 of 1,437 tried)",
@@ -79,16 +79,14 @@ def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
     told = ill(alone=TRIED | {1: "x", 31: "y"})
 
     assert told.weight == "wrong"
-    assert told.what == "example 1, 31 is another one when it is read by itself (3 of 1,437 tried)"
+    assert told.what == "example 1, 31 differs when it is read alone (3 of 1,437 tried)"
     assert "fixed seed" in told.remedy
 
 
 def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
     told = ill(Observations(together=TRIED | {0: "x"}, read_s=0.1, done=True))
 
-    assert told.weight == "wrong" and told.what.startswith(
-        "example 0 is another one in another process"
-    )
+    assert told.weight == "wrong" and told.what.startswith("example 0 differs in another process")
     assert "hash()" in told.remedy
 
 
@@ -102,21 +100,21 @@ def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> Non
 @pytest.mark.parametrize(
     ("fields", "weight", "what"),
     [
-        ({"infinite": (3, 9)}, "wrong", "example 3, 9 has a number that is not finite"),
+        ({"infinite": (3, 9)}, "wrong", "example 3, 9 has a value that is not finite"),
         ({"loss": None, "finite": False}, "wrong", "after two updates the loss is not finite"),
         ({"finite": False}, "wrong", "after two updates weights are not finite"),
         ({"scheduled": True}, "advice", "the learning rate is a schedule"),
-        ({"ordered": True}, "advice", "the labels are sorted, and nothing shuffles examples"),
+        ({"ordered": True}, "advice", "the labels are sorted and nothing shuffles examples"),
         ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
         (
             {"mixed": True} | ONE_AXIS,
             "wrong",
-            "each example with each: the mean of (32,) and (32, 1)",
+            "every example with every other: the mean of (32,) and (32, 1)",
         ),
         (
             {"lossy": (32, 32)} | ONE_AXIS,
             "wrong",
-            "example with each: (32, 32) of (32,) and (32, 1)",
+            "example with every other: (32, 32) of (32,) and (32, 1)",
         ),
     ],
 )
@@ -155,7 +153,7 @@ def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> 
         ("its process ended with SIGKILL, and says no more\n", "more memory"),
         (
             "mine.py:4: ZeroDivisionError: division by zero",
-            "mend it: a job would end with this as its cause",
+            "fix it: a job would fail with this cause",
         ),
     ],
 )
@@ -207,7 +205,7 @@ def test_a_module_that_lies_beside_it_does_not_travel() -> None:
         "wrong",
         "mine.py:2: it imports helpers, which lies beside it",
     )
-    assert told.remedy == "only mine.py is uploaded: put what it needs of helpers into it"
+    assert told.remedy == "only mine.py is uploaded: copy the parts of helpers that it uses into it"
 
 
 def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() -> None:
@@ -240,11 +238,11 @@ def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
         ("s = make(variable_partitioner=p)", "it uses variable_partitioner"),
         (
             "h = [hash(word) % 100 for word in words]",
-            "it uses hash(), which differs between processes for texts",
+            "it uses hash(), which differs between processes for strings",
         ),
         ("f = Path(__file__).parent", "it uses __file__"),
-        ("x = np.load('data/x.npy')", "it reads 'data/x.npy', a path from where it runs"),
-        ("x = open('words.txt').read()", "it reads 'words.txt', a path from where it runs"),
+        ("x = np.load('data/x.npy')", "it reads 'data/x.npy', a relative path"),
+        ("x = open('words.txt').read()", "it reads 'words.txt', a relative path"),
     ],
 )
 def test_a_trap_is_told_once_with_its_line_and_a_way_out(line: str, what: str) -> None:
@@ -353,8 +351,7 @@ def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: st
     (told,) = probability_findings(tree, "mine.py", Observations(span=(-1.25, 3.5)))
 
     assert (
-        told.what
-        == "mine.py:3: loss() takes outputs for probabilities, and they go from -1.25 to 3.5"
+        told.what == "mine.py:3: loss() expects probabilities, but outputs range from -1.25 to 3.5"
     )
     assert not list(probability_findings(tree, "mine.py", Observations(span=(0.0, 1.0))))
     assert not list(probability_findings(tree, "mine.py", Observations()))

@@ -64,8 +64,8 @@ def test_a_small_model_fits() -> None:
     (told,) = found(Observations(examples=1000, variables=variables(0.1, 0.1)))
 
     assert told.weight == "fine" and told.what == (
-        f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB} GiB: its 9 GiB have room for that twice, "
-        "as while a change of size gets ready beside what trains"
+        f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB} GiB: "
+        "its 9 GiB have room for twice that, which a change of size needs"
     )
 
 
@@ -99,7 +99,7 @@ def test_ps_that_cannot_help_are_told() -> None:
 
     assert (
         told.weight == "advice"
-        and told.what == "ps.max is 4, and with more than 2 the fullest ps would hold no less"
+        and told.what == "ps.max is 4, and more than 2 do not reduce the load of the fullest ps"
     )
     assert told.remedy.startswith("ps.max of 2: ") and "table-0 has 1.07 GB" in told.remedy
     assert [
@@ -158,18 +158,18 @@ def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
 def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
     told = ill(Observations(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
 
-    assert (
-        told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
+    assert told.weight == "advice" and ": its 1 GiB have no room for twice that" in told.what
+    assert told.remedy.startswith(
+        f"{PS_GIB + 0.8:.2f} GiB; with less, every change of size restarts"
     )
-    assert told.remedy.startswith(f"{PS_GIB + 0.8:.2f} GiB; with less every change of size stops")
 
 
 def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
     told = ill(Observations(variables=variables(0.25)), resources=memory("ps", 1.0))
 
-    assert told.weight == "advice" and ": its 1 GiB may be too little while it starts" in told.what
+    assert told.weight == "advice" and ": its 1 GiB may be too little at the start" in told.what
     assert told.remedy.startswith(
-        f"{PS_GIB + 0.75:.2f} GiB, or first values that are made in one tf.function"
+        f"{PS_GIB + 0.75:.2f} GiB, or create initial values in one tf.function"
     )
 
 
@@ -193,6 +193,6 @@ def test_data_that_the_import_loads_is_in_every_worker() -> None:
     )
     tight = ill(Observations(loaded_gib=1.0), resources=memory("worker", 2.0))
     assert (
-        tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
+        tight.weight == "advice" and ": a worker's 2 GiB have no room for twice that" in tight.what
     )
     assert found(Observations(loaded_gib=1.0), resources=memory("worker", 3.0)) == []

@@ -90,7 +90,7 @@ async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
     why, ended = ears.told
     assert (
         isinstance(why, Failed)
-        and why.cause.startswith("digits.py is not to be had")
+        and why.cause.startswith("digits.py cannot be fetched")
         and not why.peer
     )
     assert ended == ("ended", 1) and mine.children == {}

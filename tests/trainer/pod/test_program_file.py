@@ -43,7 +43,7 @@ async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
 
     with pytest.raises(
         BadProgram,
-        match=rf"^net.py is not to be had: what the store has under {DIGEST} is something",
+        match=rf"^net.py cannot be fetched: what the store has under {DIGEST} is something",
     ):
         await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 

@@ -45,8 +45,8 @@ def named(built):
     return [
         *weights,
         *slots,
-        ("meter/applied", built.meter.applied),
-        ("meter/step", built.meter.step),
+        ("meter/applied", built.counters.applied),
+        ("meter/step", built.counters.step),
     ]
 
 

@@ -66,7 +66,7 @@ def test_a_bit_that_has_turned_over_is_found_while_restoring_and_changes_nothing
 
 @pytest.mark.parametrize("spoilt", ["index", "other"])
 def test_files_that_are_not_those_that_were_sealed_are_torn(told: Any, spoilt: str) -> None:
-    assert told[spoilt] == "it is torn: its files are not those that were written"
+    assert told[spoilt] == "it is damaged: its files are not those that were written"
 
 
 def test_one_without_an_index_is_missing(told: Any) -> None:
@@ -119,11 +119,11 @@ FULL = "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space lef
         (
             "FailedPreconditionError",
             "/c/gen-1; Not a directory",
-            "is not there",
+            "does not exist",
             "every node of the job mounts it",
         ),
-        ("UnknownError", "/c/gen-1; Input/output error", "the disk under", "look at its volume"),
-        ("UnavailableError", "gs://b/gen-1: 503", "does not answer", "look at the store"),
+        ("UnknownError", "/c/gen-1; Input/output error", "the disk under", "check its volume"),
+        ("UnavailableError", "gs://b/gen-1: 503", "does not answer", "check the store"),
     ],
 )
 def test_what_file_systems_say_becomes_a_cause_and_a_remedy(

@@ -296,7 +296,7 @@ async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the
 
         finished = await fleet.finished()
 
-        told = f"counting.py is not to be had: what the store has under {fleet.request.program.digest} is some"
+        told = f"counting.py cannot be fetched: what the store has under {fleet.request.program.digest} is some"
         assert finished.outcome == "failed" and finished.cause.startswith(told), finished.cause
 
 

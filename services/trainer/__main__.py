@@ -6,15 +6,12 @@ from services.trainer import credential_isolation
 from shared.runtime import process
 
 EVICTED = 143
-"""A task that was stopped has not done its work; `service.EXIT_EVICTED`, which is imported
-later.
-"""
+"""The exit code of a task that was stopped; equal to `service.EXIT_EVICTED`, which is imported later."""
 
 if __name__ == "__main__":
     process.exit_on_signal(EVICTED)  # before the imports below, which take a while
-    credentials = credential_isolation.take_credential(
-        os.environ
-    )  # before all else: it may begin this process again
+    # First of all: it may restart this process.
+    credentials = credential_isolation.take_credential(os.environ)
 
     from services.trainer.pod.service import EXIT_BUS_LOST, EXIT_EVICTED, start
     from services.trainer.settings import Settings

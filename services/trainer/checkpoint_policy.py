@@ -41,12 +41,17 @@ import msgspec
 
 from shared.messages import NotNegative, Seconds
 
-PRIOR_S = 3600.0  # between failures, as long as nothing is known: machines that may be taken away
-FIRST_INTERVAL_S = 30.0  # until the first save, which measures what one costs
+PRIOR_S = 3600.0  # between failures, as first guess: machines that may be taken away
+FIRST_INTERVAL_S = 30.0  # until the first save, which measures the cost
 MIN_INTERVAL_S = 10.0
-REDO_S = 60.0  # of training, repeated at most
+REDO_S = 60.0  # of training that may be repeated
 MAX_SAVE_SHARE = 0.1  # of the time, for saving alone
-MEASUREMENTS = 5  # measurements
+MEASUREMENTS = 5
+GENERATION_FOLDER = re.compile(r"gen-(\d+)")
+CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
+CHECKPOINT_PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
+CheckpointAge = tuple[int, int]
+"""Generation and step: the later of two checkpoints is the greater."""
 
 
 class SaveHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,9 +117,9 @@ def record_save(
     past = msgspec.structs.replace(past, ran_s=past.ran_s + ran_s)
     if cost_s is None:
         return past
-    before = past.costs_s or (
-        () if past.cost_s is None else (past.cost_s,)
-    )  # an older version kept one number
+    before = past.costs_s
+    if not before and past.cost_s is not None:  # an older version kept one number
+        before = (past.cost_s,)
     costs_s, all_took_s = (*before, cost_s)[-MEASUREMENTS:], (*past.took_s, took_s)[-MEASUREMENTS:]
     return msgspec.structs.replace(
         past, cost_s=typical_seconds(costs_s), costs_s=costs_s, took_s=all_took_s
@@ -123,13 +128,6 @@ def record_save(
 
 def record_failure(past: SaveHistory) -> SaveHistory:
     return msgspec.structs.replace(past, failures=past.failures + 1)
-
-
-GENERATION_FOLDER = re.compile(r"gen-(\d+)")
-CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
-CHECKPOINT_PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
-CheckpointAge = tuple[int, int]
-"""Generation and step: the later of two checkpoints is the greater."""
 
 
 def generation_of_folder(folder: str) -> int | None:

@@ -18,7 +18,7 @@ from collections.abc import MutableMapping
 from shared.runtime import process
 
 TEXT, HANDLE = "WEIR_NATS_CREDS_TEXT", "WEIR_NATS_CREDS_HANDLE"
-INIT_PID = 1  # process of a container
+INIT_PID = 1  # the first process of a container
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
 CAP_SYS_PTRACE = 19
@@ -37,9 +37,8 @@ def take_credential(environ: MutableMapping[str, str]) -> str:
     if handle is None:
         return text
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if (
-        os.getpid() != INIT_PID
-    ):  # in no container: whoever started us cannot find us any more by what we carry
+    if os.getpid() != INIT_PID:
+        # Outside a container the starter cannot find this process by its environment any more.
         process.die_with_parent()
     with os.fdopen(int(handle), "rb") as kept:
         return kept.read().decode()

@@ -16,7 +16,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-NAME_BYTES = 200  # of a file; a folder takes names of 255
+NAME_BYTES = 200  # of a file name; file systems allow 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
 OPTIONAL = ("evaluation", "metrics")
 NO_OVERWRITE = (

@@ -17,6 +17,12 @@ from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
 from shared.messages import JobRequested, ModelProfile, Resources, Role
 
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_PEER_LOST = 75
+CAUSE_LENGTH = 20_000  # characters of a traceback
+GENERATED_FILE = "__autograph_generated_file"  # in file names of functions that TensorFlow rewrote
+
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
     """One line, in either direction."""
@@ -207,12 +213,6 @@ Order = Begin | Drain | SaveNow | ContinueTraining | CommittedCheckpoints | Memo
 ChildEvent = Started | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
 EVENTS = msgspec.json.Decoder(ChildEvent)
 ORDERS = msgspec.json.Decoder(Order)
-
-EXIT_FINISHED = 0
-EXIT_FAILED = 1
-EXIT_PEER_LOST = 75
-CAUSE_LENGTH = 20_000  # characters of a traceback that are told
-GENERATED_FILE = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
 
 
 def history_after_save(before: SaveHistory, word: Saved) -> SaveHistory:

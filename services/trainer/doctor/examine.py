@@ -39,8 +39,13 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.runtime import process
 
 GIB = 1 << 30
-PAIR, MOST = 5, 1024  # examples of which it is seen whether the loss compares each with each
-TIMED_READS = 3  # of a batch, of which the fastest counts: other processes want the cores, too
+PAIR, MOST = 5, 1024  # least and most examples to detect a loss that compares pairs
+TIMED_READS = 3  # of a batch; the fastest counts, because other processes use the cores, too
+FEW_EXAMPLES = 5
+ALIKE, APART = (
+    1e-4,
+    1e-2,
+)  # relative differences of losses: equal below the first, different above the second
 
 
 class Examiner:
@@ -87,7 +92,7 @@ class Examiner:
         _ = (
             tf.keras,
             tf.distribute.ParameterServerStrategy,
-        )  # loaded late by TensorFlow, and not by the program
+        )  # TensorFlow loads these late; not part of the program's import
         before = resident_bytes()
         began = time.monotonic()
         path = Path(self.asked.program)
@@ -108,14 +113,11 @@ class Examiner:
         alone = dict[int, str]()
         infinite = list[int]()
         for start in sample_starts(count, size):
-            batch, chosen = (
-                self._read_batch(module, start, start + size),
-                sampled_examples(start, size),
-            )
-            together |= {number: example_digest(batch, number - start) for number in chosen}
-            infinite += [
-                number for number in chosen if not is_finite_example(batch, number - start)
-            ]
+            batch = self._read_batch(module, start, start + size)
+            for number in sampled_examples(start, size):
+                together[number] = example_digest(batch, number - start)
+                if not is_finite_example(batch, number - start):
+                    infinite.append(number)
         for number in reversed(sorted(together)):
             alone[number] = example_digest(self._read_batch(module, number, number + 1), 0)
         read_s = min(self._seconds_to_read(module, size) for _ in range(TIMED_READS))
@@ -123,11 +125,11 @@ class Examiner:
             together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s
         )
         if self.asked.ps:
-            self.report(ordered=self._labels_are_ordered(module, first_starts(count, size), size))
-            self.report(
-                ordered=self.seen.ordered
-                or self._labels_are_ordered(module, sample_starts(count, size), size)
-            )
+            ordered = self._labels_are_ordered(module, first_starts(count, size), size)
+            self.report(ordered=ordered)
+            if not ordered:
+                ordered = self._labels_are_ordered(module, sample_starts(count, size), size)
+            self.report(ordered=ordered)
 
     def _labels_are_ordered(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
         """Return whether the labels of the batches that begin there come in an order."""
@@ -241,18 +243,16 @@ def _start_cluster(ps: int) -> tuple[Any, Any, Any]:
     from services.trainer.worker import child
     from services.trainer.worker.chief import connect_cluster
 
-    held = {
-        role: [Ports("0,0") for _ in range(count)]
-        for role, count in (("chief", 1), ("ps", ps), ("worker", 1))
-    }
-    cluster = {
-        role: [f"127.0.0.1:{each.numbers[0]}" for each in ports] for role, ports in held.items()
-    }
-    servers = [
-        child.start_server(cluster, role, i, 2, 1)
-        for role in ("ps", "worker")
-        for i in range(len(cluster[role]))
-    ]
+    held: list[Ports] = []
+    cluster: dict[str, list[str]] = {"chief": [], "ps": [], "worker": []}
+    for role in ("chief", *["ps"] * ps, "worker"):
+        ports = Ports("0,0")
+        held.append(ports)
+        cluster[role].append(f"127.0.0.1:{ports.numbers[0]}")
+    servers = []
+    for role in ("ps", "worker"):
+        for index in range(len(cluster[role])):
+            servers.append(child.start_server(cluster, role, index, 2, 1))
     strategy = connect_cluster(cluster)
     return strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), (held, servers)
 
@@ -261,11 +261,7 @@ def main() -> None:
     process.die_with_parent()
     Examiner(msgspec.json.decode(sys.argv[2], type=ExamineRequest), int(sys.argv[1])).run()
     sys.stdout.flush()
-    os._exit(0)  # TensorFlow's servers know no other end
-
-
-FEW_EXAMPLES = 5  # examples
-ALIKE, APART = 1e-4, 1e-2  # shares of a loss: so near is the same, and further than so much another
+    os._exit(0)  # TensorFlow's servers cannot be stopped
 
 
 def resident_bytes() -> int:
@@ -375,10 +371,11 @@ def output_range(outputs: Any) -> tuple[float, float] | None:
     import tensorflow as tf
 
     parts = tf.nest.flatten(outputs)
-    ends = [
-        float(reduce(tf.cast(parts[0], tf.float32))) for reduce in (tf.reduce_min, tf.reduce_max)
-    ]
-    return (ends[0], ends[1]) if len(parts) == 1 and all(map(math.isfinite, ends)) else None
+    if len(parts) != 1:
+        return None
+    values = tf.cast(parts[0], tf.float32)
+    least, most = float(tf.reduce_min(values)), float(tf.reduce_max(values))
+    return (least, most) if math.isfinite(least) and math.isfinite(most) else None
 
 
 def pairwise_loss_shape(
@@ -388,13 +385,9 @@ def pairwise_loss_shape(
     import tensorflow as tf
 
     found = tuple(tf.convert_to_tensor(loss(labels, outputs)).shape)
-    each = (size, size)
-    return (
-        found
-        if found[:2] == each
-        and all(shape[:2] != each for shape in tensor_shapes((labels, outputs)))
-        else ()
-    )
+    pairs = (size, size)
+    given = [shape[:2] for shape in tensor_shapes((labels, outputs))]
+    return found if found[:2] == pairs and pairs not in given else ()
 
 
 def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
@@ -405,24 +398,21 @@ def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: 
     """
     import tensorflow as tf
 
-    if (
-        len(tf.nest.flatten((labels, outputs))) != 2
-        or abs(labels.shape.rank - outputs.shape.rank) != 1
-    ):
+    if len(tf.nest.flatten((labels, outputs))) != 2:
+        return False
+    if abs(labels.shape.rank - outputs.shape.rank) != 1:
         return False
     labels, outputs = labels[:FEW_EXAMPLES], outputs[:FEW_EXAMPLES]
     alone = [_mean_loss(loss, labels[n : n + 1], outputs[n : n + 1]) for n in range(len(labels))]
-    wider = (
-        (tf.expand_dims(labels, -1), outputs)
-        if labels.shape.rank < outputs.shape.rank
-        else (labels, outputs[..., None])
-    )
-    whole = _mean_loss(loss, labels, outputs)
-    mended = _mean_loss(loss, *wider)
-    each = sum(alone) / len(alone)
-    return math.isclose(mended, each, rel_tol=ALIKE) and not math.isclose(
-        whole, each, rel_tol=APART
-    )
+    mean_of_examples = sum(alone) / len(alone)
+    of_batch = _mean_loss(loss, labels, outputs)
+    if labels.shape.rank < outputs.shape.rank:
+        with_axis = _mean_loss(loss, tf.expand_dims(labels, -1), outputs)
+    else:
+        with_axis = _mean_loss(loss, labels, outputs[..., None])
+    if math.isclose(of_batch, mean_of_examples, rel_tol=APART):
+        return False
+    return math.isclose(with_axis, mean_of_examples, rel_tol=ALIKE)
 
 
 def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:

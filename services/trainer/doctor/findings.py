@@ -11,18 +11,91 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from services.trainer.doctor.observations import Observations, Shape
+from services.trainer.doctor.observations import Observations, Shape, VariableInfo
 from shared.text import format_count, format_names
 
 Weight = Literal["fine", "advice", "wrong"]
-"""`wrong`: the job would fail, or train something else than it seems to; `advice`: it would be
-slower, or larger.
-"""
+"""`wrong`: the job would fail or train something else; `advice`: it would be slower or larger."""
+MAX_NAMES = 4
+"""The number of examples or variables that a finding names."""
+SLOW_READ_S = 0.05
+"""Seconds. A batch that is read faster delays no worker noticeably."""
+WHOLE_BYTES = 1e6
+"""A smaller table that is read as a whole costs little more than the rest of a model."""
+SHUFFLE_ONCE = (
+    "shuffle once with a fixed seed, outside of dataset(): "
+    "numpy.random.default_rng(0).permutation(examples())"
+)
+MAKE_PURE = (
+    "make dataset(start, stop) a pure function of the numbers: "
+    "a fixed seed, a sorted listing, no shuffle inside it"
+)
+NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
+REMEDIES = (
+    (NO_MODULE, "install {0} here and in the job's image"),
+    (
+        r"FileNotFoundError|NotFoundError",
+        "a pod has only the program: read data from a volume, with an absolute path",
+    ),
+    (r"is it batched", "take .batch(...) out of dataset()"),
+    (
+        r"is stuck: ",
+        "a call of the program must return; a pod does not have what it waits for either",
+    ),
+    (
+        r"SIGKILL",
+        "use more memory or smaller tables: model() is built twice in this process",
+    ),
+)
+FIX_PROGRAM = "fix it: a job would fail with this cause"
+IMAGE_MODULES = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
+"""The modules in Weir's own trainer image that a program may need."""
+OWN_CLUSTER = {"TF_CONFIG", "ClusterCoordinator", "TFConfigClusterResolver", "ClusterSpec"}
+PARTITIONERS = {
+    "variable_partitioner",
+    "FixedShardsPartitioner",
+    "MinSizePartitioner",
+    "MaxSizePartitioner",
+}
+READERS = {
+    "open",
+    "load",
+    "loadtxt",
+    "genfromtxt",
+    "read_csv",
+    "read_parquet",
+    "read_json",
+    "Path",
+    "TFRecordDataset",
+}
+LOSS = "loss"
+CROSS_ENTROPY = re.compile(r"(sparse_)?(categorical|binary)_?crossentropy", re.IGNORECASE)
+OF_SHAPE = re.compile(
+    r"Incompatible shapes|Dimensions must be equal|must have the same (shape|rank)"
+)
+NUMBERS = "labels are numbers of classes, which keras.losses.sparse_categorical_crossentropy takes"
+ONE_HOT = "labels have a number for each class, which keras.losses.categorical_crossentropy takes"
+LOSS_REMEDIES = (
+    (
+        r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
+        "outputs have {1} classes, counted from 0, and a label is {0}: "
+        "give the last layer an output for each class",
+    ),
+    (
+        r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1, (?!1\))\d+\).*\bcategorical_crossentropy",
+        NUMBERS,
+    ),
+    (
+        r"`target\.ndim - 1`\. Received: target\.shape=\((\w+), (\d+)\), output\.shape=\(\1, \2\)",
+        ONE_HOT,
+    ),
+)
+"""A library's message, and the remedy."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,36 +129,6 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-MAX_NAMES = 4
-"""So many examples, or variables, are told by name."""
-SLOW_READ_S = 0.05
-"""A batch that is read faster keeps no worker waiting worth a word."""
-WHOLE_BYTES = 1e6
-"""A table that is read whole and is smaller than this costs little more than the rest of a
-model.
-"""
-SHUFFLE_ONCE = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
-MAKE_PURE = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
-NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
-REMEDIES = (
-    (NO_MODULE, "install {0} here and in the job's image"),
-    (
-        r"FileNotFoundError|NotFoundError",
-        "a pod has only the program: read data from a volume, with an absolute path",
-    ),
-    (r"is it batched", "take .batch(...) out of dataset()"),
-    (
-        r"is stuck: ",
-        "a call of the program must return; a pod does not have what it waits for either",
-    ),
-    (
-        r"SIGKILL",
-        "use more memory or smaller tables: model() is built twice in this process",
-    ),
-)
-FIX_PROGRAM = "fix it: a job would fail with this cause"
-
-
 def program_findings(
     here: Observations, there: Observations, rows_example: str, left: Collection[str] = ()
 ) -> Iterator[Finding]:
@@ -107,7 +150,8 @@ def program_findings(
     if here.evaluated is not None:
         absent = "it has no evaluation(), so the finished job has no metrics"
         yield fine_finding("evaluation() and metrics() work" if here.evaluated else absent)
-    if (cause := here.failed or there.failed) and _missing_module(cause) not in left:
+    cause = here.failed or there.failed
+    if cause and _missing_module(cause) not in left:
         yield failure_finding(cause, here)
 
 
@@ -119,35 +163,49 @@ def _missing_module(cause: str) -> str:
 
 def failure_finding(cause: str, here: Observations) -> Finding:
     head, _, more = cause.partition("\n")
-    found = ((re.search(pattern, cause), remedy) for pattern, remedy in REMEDIES)
-    remedy = next((remedy.format(*match.groups()) for match, remedy in found if match), FIX_PROGRAM)
-    return wrong_finding(head, loss_remedy(cause, here) or remedy, more)
+    remedy = loss_remedy(cause, here) or _known_remedy(cause)
+    return wrong_finding(head, remedy, more)
+
+
+def _known_remedy(cause: str) -> str:
+    for pattern, remedy in REMEDIES:
+        match = re.search(pattern, cause)
+        if match:
+            return remedy.format(*match.groups())
+    return FIX_PROGRAM
 
 
 # ---------------------------------------------------------------- examples
 
 
 def _example_findings(here: Observations, there: Observations) -> Iterator[Finding]:
-    moody = _differing_examples(here.together, here.alone)
-    strange = _differing_examples(here.together, there.together) if there.read_s is not None else []
-    tried = f"{len(here.together)} of {here.examples:,} tried"
-    if moody:
-        what = f"example {format_names(list(map(str, moody)), MAX_NAMES)} differs when it is read alone ({tried})"
+    tried = f"({len(here.together)} of {here.examples:,} tried)"
+    differ_alone = _differing_examples(here.together, here.alone)
+    differ_there = []
+    if there.read_s is not None:
+        differ_there = _differing_examples(here.together, there.together)
+    if differ_alone:
+        what = f"example {_format_numbers(differ_alone)} differs when it is read alone {tried}"
         yield wrong_finding(what, MAKE_PURE)
-    elif strange:
-        what = f"example {format_names(list(map(str, strange)), MAX_NAMES)} differs in another process ({tried})"
+    elif differ_there:
+        what = f"example {_format_numbers(differ_there)} differs in another process {tried}"
         yield wrong_finding(what, f"{MAKE_PURE}, and no hash() of a text")
     elif there.read_s is not None:
-        yield fine_finding(
-            f"the same example for the same number, in a batch, alone, and in another process ({tried})"
-        )
+        same = "the same example for the same number, in a batch, alone, and in another process"
+        yield fine_finding(f"{same} {tried}")
     if here.infinite:
-        where = format_names(list(map(str, here.infinite)), MAX_NAMES)
-        remedy = "clean the data: one such batch makes all weights NaN"
-        yield wrong_finding(f"example {where} has a value that is not finite", remedy)
+        what = f"example {_format_numbers(here.infinite)} has a value that is not finite"
+        yield wrong_finding(what, "clean the data: one such batch makes all weights NaN")
     if here.ordered:
-        what = "the labels are sorted and nothing shuffles examples: the model forgets a class while it learns the next"
+        what = (
+            "the labels are sorted and nothing shuffles examples: "
+            "the model forgets a class while it learns the next"
+        )
         yield advice_finding(what, SHUFFLE_ONCE)
+
+
+def _format_numbers(numbers: Sequence[int]) -> str:
+    return format_names([str(number) for number in numbers], MAX_NAMES)
 
 
 def _differing_examples(one: dict[int, str], other: dict[int, str]) -> list[int]:
@@ -158,47 +216,57 @@ def _differing_examples(one: dict[int, str], other: dict[int, str]) -> list[int]
 
 
 def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
+    yield _size_finding(here)
+    yield from _variable_findings(here.variables or (), rows_example)
+    if here.scheduled:
+        what = (
+            "the learning rate is a schedule of updates, "
+            "and a larger batch means fewer updates in an epoch"
+        )
+        remedy = "give the optimizer a number, or keep batch.min and batch.max equal"
+        yield advice_finding(what, remedy)
+    if here.lossy or here.mixed:
+        parts = " and ".join(str(shape) for shape in (*here.labels, *here.outputs))
+        found = here.lossy or "the mean"
+        what = f"loss() compares every example with every other: {found} of {parts}"
+        hint = shape_hint(here.labels, here.outputs)
+        remedy = hint or "give labels and outputs the same shape, or use keras.losses"
+        yield wrong_finding(what, remedy)
+
+
+def _size_finding(here: Observations) -> Finding:
     variables = here.variables or ()
-    held = sum(v.bytes for v in variables)
-    largest = max(variables, key=lambda v: v.bytes, default=None)
-    told = f", of which {largest.name} has {format_bytes(largest.bytes)}" if largest else ""
-    beside = f"; the optimizer keeps {format_bytes(here.slots)} beside them" if here.slots else ""
-    yield fine_finding(
-        f"the model has {format_count(len(variables), 'variable')} with {format_bytes(held)}{told}{beside}"
-    )
-    if idle := [v.name for v in variables if v.learns is False]:
+    total = format_bytes(sum(v.bytes for v in variables))
+    what = f"the model has {format_count(len(variables), 'variable')} with {total}"
+    if variables:
+        largest = max(variables, key=lambda v: v.bytes)
+        what += f", of which {largest.name} has {format_bytes(largest.bytes)}"
+    if here.slots:
+        what += f"; the optimizer keeps {format_bytes(here.slots)} beside them"
+    return fine_finding(what)
+
+
+def _variable_findings(variables: Sequence[VariableInfo], rows_example: str) -> Iterator[Finding]:
+    idle = [v.name for v in variables if v.learns is False]
+    if idle:
         what = f"{format_names(idle, MAX_NAMES)} never learns: the loss does not depend on it"
         yield advice_finding(what, "leave it out of model(), or use it")
-    if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
+    whole = [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]
+    if whole:
         names = format_names([v.name for v in whole], MAX_NAMES)
-        what = (
-            f"each batch reads all of {names}, {format_bytes(sum(v.bytes for v in whole))} in all"
+        total = format_bytes(sum(v.bytes for v in whole))
+        remedy = (
+            "look rows up with tf.gather(table.value, ids), "
+            f"as the layer Rows in {rows_example} does"
         )
-        yield advice_finding(
-            what,
-            f"look rows up with tf.gather(table.value, ids), as the layer Rows in {rows_example} does",
-        )
-    if here.scheduled:
-        what = "the learning rate is a schedule of updates, and a larger batch means fewer updates in an epoch"
-        yield advice_finding(
-            what, "give the optimizer a number, or keep batch.min and batch.max equal"
-        )
-    if here.lossy or here.mixed:
-        parts = " and ".join(map(str, (*here.labels, *here.outputs)))
-        what = (
-            f"loss() compares every example with every other: {here.lossy or 'the mean'} of {parts}"
-        )
-        hint = shape_hint(here.labels, here.outputs)
-        yield wrong_finding(
-            what, hint or "give labels and outputs the same shape, or use keras.losses"
-        )
+        yield advice_finding(f"each batch reads all of {names}, {total} in all", remedy)
 
 
 def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
     if not here.finite:
-        told = "the loss is not finite" if here.loss is None else "weights are not finite"
+        part = "the loss is" if here.loss is None else "weights are"
         remedy = "check the data, from_logits, and the learning rate (too large?)"
-        yield wrong_finding(f"after two updates {told}", remedy)
+        yield wrong_finding(f"after two updates {part} not finite", remedy)
     else:
         yield fine_finding(
             f"an update takes {update_s * 1000:.0f} ms here, at a loss of {here.loss:.4g}"
@@ -211,28 +279,6 @@ def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
         )
 
 
-IMAGE_MODULES = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
-"""What Weir's own trainer image has, of what a program may want."""
-OWN_CLUSTER = {"TF_CONFIG", "ClusterCoordinator", "TFConfigClusterResolver", "ClusterSpec"}
-PARTITIONERS = {
-    "variable_partitioner",
-    "FixedShardsPartitioner",
-    "MinSizePartitioner",
-    "MaxSizePartitioner",
-}
-READERS = {
-    "open",
-    "load",
-    "loadtxt",
-    "genfromtxt",
-    "read_csv",
-    "read_parquet",
-    "read_json",
-    "Path",
-    "TFRecordDataset",
-}
-
-
 def imported_modules(tree: ast.Module) -> list[str]:
     """Return the top-level modules that a program imports, without the standard library, sorted."""
     return sorted(_import_lines(tree).keys() - set(sys.stdlib_module_names))
@@ -240,12 +286,12 @@ def imported_modules(tree: ast.Module) -> list[str]:
 
 def _import_lines(tree: ast.Module) -> dict[str, int]:
     """Return each module with the first line that imports it."""
-    every = [
-        (name.split(".")[0], line)
-        for node in ast.walk(tree)
-        for name, line in _modules_of_import(node)
-    ]
-    return dict(sorted(every, key=lambda each: each[1], reverse=True))
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        for name, line in _modules_of_import(node):
+            module = name.split(".")[0]
+            lines[module] = min(line, lines.get(module, line))
+    return lines
 
 
 def source_findings(
@@ -255,11 +301,11 @@ def source_findings(
     job's.
     """
     names, lines = imported_modules(tree), _import_lines(tree)
-    for each in (each for each in names if each in beside):
-        remedy = f"only {name} is uploaded: copy the parts of {each} that it uses into it"
-        yield wrong_finding(
-            f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy
-        )
+    for each in names:
+        if each in beside:
+            what = f"{name}:{lines[each]}: it imports {each}, which lies beside it"
+            remedy = f"only {name} is uploaded: copy the parts of {each} that it uses into it"
+            yield wrong_finding(what, remedy)
     lacking = [each for each in names if each not in {*IMAGE_MODULES, *beside}]
     if lacking and image is None:
         what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
@@ -296,7 +342,10 @@ def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
             "Weir makes the cluster and the strategy; the job does not use the program's",
         )
     if word in PARTITIONERS:
-        remedy = "a partitioned Keras 3 variable does not restore under another number of ps; use several tables"
+        remedy = (
+            "a partitioned Keras 3 variable does not restore under another number of ps; "
+            "use several tables"
+        )
         yield f"it uses {word}", remedy
     if word == "__file__":
         yield (
@@ -333,57 +382,30 @@ def _used_name(node: ast.AST) -> str:
     return ""
 
 
-LOSS = "loss"
-CROSS_ENTROPY = re.compile(r"(sparse_)?(categorical|binary)_?crossentropy", re.IGNORECASE)
-OF_SHAPE = re.compile(
-    r"Incompatible shapes|Dimensions must be equal|must have the same (shape|rank)"
-)
-NUMBERS = "labels are numbers of classes, which keras.losses.sparse_categorical_crossentropy takes"
-ONE_HOT = "labels have a number for each class, which keras.losses.categorical_crossentropy takes"
-LOSS_REMEDIES = (
-    (
-        r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
-        "outputs have {1} classes, counted from 0, and a label is {0}: give the last layer an output for each class",
-    ),
-    (
-        r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1, (?!1\))\d+\).*\bcategorical_crossentropy",
-        NUMBERS,
-    ),
-    (
-        r"`target\.ndim - 1`\. Received: target\.shape=\((\w+), (\d+)\), output\.shape=\(\1, \2\)",
-        ONE_HOT,
-    ),
-)
-"""What a library says, and what to do."""
-
-
 def loss_remedy(cause: str, here: Observations) -> str:
     """Return the remedy for a failure in loss(); empty if it is not certain."""
     for pattern, remedy in LOSS_REMEDIES:
-        if match := re.search(pattern, cause):
+        match = re.search(pattern, cause)
+        if match:
             return remedy.format(*match.groups())
-    return (
-        shape_hint(here.labels, here.outputs)
-        if OF_SHAPE.search(cause) and f"in {LOSS}\n" in cause
-        else ""
-    )
+    if OF_SHAPE.search(cause) and f"in {LOSS}\n" in cause:
+        return shape_hint(here.labels, here.outputs)
+    return ""
 
 
 def shape_hint(labels: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> str:
     """Return how to make the two shapes equal, if one lacks an axis of one or the last axes differ."""
     if len(labels) != 1 or len(outputs) != 1:
         return ""
-    asked, given = labels[0], outputs[0]
-    if given[-1:] == (1,) and given[:-1] == asked:
-        return (
-            f"labels are {asked} and outputs {given}: take {_with_axis('labels', asked)} in loss()"
-        )
-    if asked[-1:] == (1,) and asked[:-1] == given:
-        return (
-            f"labels are {asked} and outputs {given}: take {_with_axis('outputs', given)} in loss()"
-        )
-    if len(asked) > 1 and asked[:-1] == given[:-1] and asked[-1] != given[-1]:
-        return f"a label has {asked[-1]} numbers and an output {given[-1]}: give the last layer {asked[-1]}"
+    label, output = labels[0], outputs[0]
+    both = f"labels are {label} and outputs {output}"
+    if output == (*label, 1):
+        return f"{both}: take {_with_axis('labels', label)} in loss()"
+    if label == (*output, 1):
+        return f"{both}: take {_with_axis('outputs', output)} in loss()"
+    if len(label) > 1 and label[:-1] == output[:-1] and label[-1] != output[-1]:
+        numbers = f"a label has {label[-1]} numbers and an output {output[-1]}"
+        return f"{numbers}: give the last layer {label[-1]}"
     return ""
 
 
@@ -397,37 +419,43 @@ def _with_axis(name: str, shape: Shape) -> str:
 def probability_findings(tree: ast.Module, name: str, here: Observations) -> Iterator[Finding]:
     """Report a cross-entropy without `from_logits` whose outputs are outside 0 and 1."""
     line = probability_loss_line(tree)
-    if line and here.span and not (here.span[0] >= 0.0 and here.span[1] <= 1.0):
-        low, high = (f"{value:.3g}" for value in here.span)
-        what = (
-            f"{name}:{line}: loss() expects probabilities, but outputs range from {low} to {high}"
-        )
-        yield wrong_finding(
-            what,
-            "from_logits=True there, or a last layer with activation='softmax' ('sigmoid' for one output)",
-        )
+    if not line or not here.span:
+        return
+    low, high = here.span
+    if low >= 0.0 and high <= 1.0:
+        return
+    numbers = f"outputs range from {low:.3g} to {high:.3g}"
+    remedy = (
+        "from_logits=True there, or a last layer with activation='softmax' "
+        "('sigmoid' for one output)"
+    )
+    yield wrong_finding(f"{name}:{line}: loss() expects probabilities, but {numbers}", remedy)
 
 
 def probability_loss_line(tree: ast.Module) -> int | None:
     """Return the line of such a call in loss(); None if there is none, or if it is not plain."""
-    made = [
-        n
-        for n in tree.body
-        if isinstance(n, ast.FunctionDef) and n.name == LOSS and len(n.args.args) == 2
-    ]
-    for call in (
-        node for function in made[-1:] for node in ast.walk(function) if isinstance(node, ast.Call)
-    ):
-        outputs = made[-1].args.args[1].arg
-        given = [each.id for each in call.args if isinstance(each, ast.Name)]
-        if (
-            len(call.args) == 2
-            and given[-1:] == [outputs]
-            and _is_cross_entropy(call)
-            and not _is_reassigned(made[-1], outputs)
-        ):
+    function = _loss_function(tree)
+    if function is None:
+        return None
+    outputs = function.args.args[1].arg
+    if _is_reassigned(function, outputs):
+        return None
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call) or len(call.args) != 2:
+            continue
+        names = [each.id for each in call.args if isinstance(each, ast.Name)]
+        if names[-1:] == [outputs] and _is_cross_entropy(call):
             return call.lineno
     return None
+
+
+def _loss_function(tree: ast.Module) -> ast.FunctionDef | None:
+    """Return the program's last loss(labels, outputs), if it is a plain function."""
+    found = None
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == LOSS and len(node.args.args) == 2:
+            found = node
+    return found
 
 
 def _is_cross_entropy(call: ast.Call) -> bool:

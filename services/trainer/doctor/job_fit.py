@@ -28,16 +28,14 @@ GIB = 1 << 30
 PS_GIB = 0.3
 CHIEF_GIB = 0.6
 WORKER_GIB = 0.5
-"""What a task takes before it holds anything, with TensorFlow 2.21. Measured were, of resident
-memory, 0.16 for a ps, 0.37 for a worker and 0.47 for a chief where eight tasks shared their pages,
-and 0.37 and 0.65 where nobody did.
+"""Memory of a task before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16 for
+a ps, 0.37 for a worker and 0.47 for a chief if eight tasks share their pages; 0.37 and 0.65 without
+sharing.
 """
 INITIALISER_COPIES = 2
-"""A Keras initialiser makes the first values in three operations, and their results stay with the
-ps (measured).
-"""
+"""A Keras initialiser makes its values in three operations, whose results stay on the ps (measured)."""
 SAME_WITHIN = 1.05
-"""A fullest ps that is smaller by less than this factor is no smaller."""
+"""Loads of the fullest ps within this factor count as equal."""
 
 
 def job_findings(here: Observations, job: JobRequested, rows_example: str) -> Iterator[Finding]:
@@ -53,17 +51,16 @@ def job_findings(here: Observations, job: JobRequested, rows_example: str) -> It
 
 def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
     if job.batch.max > examples:
-        what = f"batch may grow to {job.batch.max}, and an epoch has {format_count(examples, 'example')}"
-        yield advice_finding(
-            what, f"batch.max of at most {examples}: no batch goes beyond an epoch"
+        epoch = f"an epoch has {format_count(examples, 'example')}"
+        remedy = f"batch.max of at most {examples}: no batch goes beyond an epoch"
+        yield advice_finding(f"batch may grow to {job.batch.max}, and {epoch}", remedy)
+    batches = ceil(examples / min(job.batch.start, examples))
+    if job.workers.max > batches:
+        epoch = f"an epoch has {format_count(batches, 'batch')} of {job.batch.start}"
+        remedy = (
+            f"workers.max of at most {batches}, or a smaller batch: a worker without a batch waits"
         )
-    most = ceil(examples / min(job.batch.start, examples))
-    if job.workers.max > most:
-        what = f"an epoch has {format_count(most, 'batch')} of {job.batch.start}, and workers.max is {job.workers.max}"
-        yield advice_finding(
-            what,
-            f"workers.max of at most {most}, or a smaller batch: a worker without a batch waits",
-        )
+        yield advice_finding(f"{epoch}, and workers.max is {job.workers.max}", remedy)
 
 
 # ---------------------------------------------------------------- parameter servers
@@ -71,9 +68,10 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
 
 def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> float:
     """Return the bytes on the ps that holds most, with the optimizer's slots."""
-    sizes, held = [v.bytes for v in variables], [0] * ps
-    for count, which in zip(sizes, largest_first(sizes, ps), strict=True):
-        held[which] += count
+    sizes = [v.bytes for v in variables]
+    held = [0] * ps
+    for size, place in zip(sizes, largest_first(sizes, ps), strict=True):
+        held[place] += size
     return max(held) * (1 + slots / max(sum(sizes), 1))
 
 
@@ -123,10 +121,8 @@ def _ps_memory_finding(
         remedy = (
             f"{start:.2f} GiB, or create initial values in one tf.function, as in {rows_example}"
         )
-        return advice_finding(
-            f"{share}: its {memory_gib:g} GiB may be too little at the start, because initialisers make copies",
-            remedy,
-        )
+        short = f"its {memory_gib:g} GiB may be too little at the start"
+        return advice_finding(f"{share}: {short}, because initialisers make copies", remedy)
     if PS_GIB + 2 * held > memory_gib:
         remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less, every change of size restarts the job"
         return advice_finding(f"{share}: {_doubled_memory('no room', memory_gib)}", remedy)
@@ -142,31 +138,20 @@ def _ps_too_small(
     variables: Sequence[VariableInfo], slots: int, job: JobRequested, memory_gib: float, share: str
 ) -> Finding:
     largest = max(variables, key=lambda v: v.bytes)
-    alone = (
-        fullest_ps_bytes(
-            [largest], round(slots * largest.bytes / max(sum(v.bytes for v in variables), 1)), 1
-        )
-        / GIB
-    )
-    if PS_GIB + alone > memory_gib:
-        what = (
-            f"{largest.name} alone needs {PS_GIB + alone:.2f} GiB on a ps, which has {memory_gib:g}"
-        )
-        return wrong_finding(
-            what,
-            f"more memory for ps, or several smaller tables in place of {largest.name}: a table is never divided",
-        )
-    fits = (
-        n
-        for n in range(job.ps.min, job.ps.max + 1)
-        if PS_GIB + fullest_ps_bytes(variables, slots, n) / GIB <= memory_gib
-    )
-    needed = next(fits, None)
-    remedy = f"{PS_GIB + fullest_ps_bytes(variables, slots, job.ps.min) / GIB:.2f} GiB for ps"
-    return wrong_finding(
-        f"{share}: more than its {memory_gib:g} GiB",
-        f"{remedy}, or ps.min of {needed}" if needed else remedy,
-    )
+    total = max(sum(v.bytes for v in variables), 1)
+    its_slots = round(slots * largest.bytes / total)
+    alone_gib = PS_GIB + fullest_ps_bytes([largest], its_slots, 1) / GIB
+    if alone_gib > memory_gib:
+        what = f"{largest.name} alone needs {alone_gib:.2f} GiB on a ps, which has {memory_gib:g}"
+        instead = f"several smaller tables in place of {largest.name}"
+        return wrong_finding(what, f"more memory for ps, or {instead}: a table is never divided")
+    needed_gib = PS_GIB + fullest_ps_bytes(variables, slots, job.ps.min) / GIB
+    remedy = f"{needed_gib:.2f} GiB for ps"
+    for ps in range(job.ps.min, job.ps.max + 1):
+        if PS_GIB + fullest_ps_bytes(variables, slots, ps) / GIB <= memory_gib:
+            remedy += f", or ps.min of {ps}"
+            break
+    return wrong_finding(f"{share}: more than its {memory_gib:g} GiB", remedy)
 
 
 # ---------------------------------------------------------------- chief and workers
@@ -176,23 +161,21 @@ def _chief_findings(here: Observations, memory_gib: float) -> Iterator[Finding]:
     held = sum(v.bytes for v in here.variables or ()) / GIB
     needs = CHIEF_GIB + held * (2 if here.evaluated else 1)
     if memory_gib and needs > memory_gib:
-        why = "it builds the model once more to learn its sizes" + (
-            ", and to evaluate it" if here.evaluated else ""
-        )
-        yield wrong_finding(
-            f"the chief needs {needs:.2f} GiB and has {memory_gib:g}: {why}",
-            "more memory for the chief",
-        )
+        why = "it builds the model once more to learn its sizes"
+        if here.evaluated:
+            why += ", and to evaluate it"
+        what = f"the chief needs {needs:.2f} GiB and has {memory_gib:g}: {why}"
+        yield wrong_finding(what, "more memory for the chief")
 
 
 def _worker_findings(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
-    needs, import_ = WORKER_GIB + loaded_gib, f"the program's import takes {loaded_gib:.2f} GiB"
+    needs = WORKER_GIB + loaded_gib
+    import_ = f"the program's import takes {loaded_gib:.2f} GiB"
     if needs > memory_gib:
         what = f"a worker needs {needs:.2f} GiB and has {memory_gib:g}: {import_}"
         yield wrong_finding(what, "more memory for workers, or data that is read as it is needed")
     elif needs + loaded_gib > memory_gib:
-        remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less, every change of size restarts the job"
-        yield advice_finding(
-            f"{import_}: a worker's {_doubled_memory('no room', memory_gib).removeprefix('its ')}",
-            remedy,
-        )
+        short = _doubled_memory("no room", memory_gib).removeprefix("its ")
+        enough = f"{needs + loaded_gib:.2f} GiB for workers"
+        remedy = f"{enough}; with less, every change of size restarts the job"
+        yield advice_finding(f"{import_}: a worker's {short}", remedy)

@@ -25,9 +25,10 @@ from itertools import pairwise
 import msgspec
 
 Shape = tuple[int, ...]
-EDGE_EXAMPLES = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
+EDGE_EXAMPLES = 4  # examples at the beginning and at the end of a batch that are compared
 
-FIRST_BATCHES = 4  # batches of which the labels are looked at, besides the middle and the last one
+FIRST_BATCHES = 4  # batches whose labels are read, besides the middle and the last one
+CHANCE = 1e-6
 
 
 class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,9 +114,6 @@ def read_size(asked: ExamineRequest, examples: int) -> int:
 def first_starts(examples: int, size: int) -> tuple[int, ...]:
     """Return where the first batches begin."""
     return tuple(range(0, examples - size + 1, size))[:FIRST_BATCHES]
-
-
-CHANCE = 1e-6
 
 
 def is_ordered(labels: Sequence[float]) -> bool:

@@ -37,7 +37,7 @@ from shared.runtime.process import free_port
 OnEvent = Callable[[ChildEvent], Awaitable[None]]
 OnExit = Callable[[], Awaitable[None]]
 LINE_LIMIT = 1 << 20
-ODD_LIMIT = 1 << 16  # bytes that are kept of what is no word
+ODD_LIMIT = 1 << 16  # bytes of unknown output that are kept
 logger = structlog.get_logger()
 
 

@@ -64,9 +64,25 @@ from shared.messages import (
 )
 from shared.runtime.log import RateLimitedWarning
 
-ENDING_S = 5.0  # more than a killed process takes to go
+ENDING_S = 5.0  # longer than a killed process needs to exit
 ChildAction = ForChild
 CAP_SYS_NICE = 23
+TRIES, AGAIN_S = 3, 0.5
+BUSY_S = 2.0
+"""Seconds between two tries while the bucket has its maximum of readers."""
+FETCH_S = 60.0  # one try; for an object with a lost part the client would wait for ever
+ANSWER_S = 2.0  # for an answer of a working bus
+NOT_A_PROGRAM = (
+    APIError,
+    msgspec.DecodeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    programs.NotProvisioned,
+)
+"""Answers that contain no program."""
+logger = structlog.get_logger()
+BUSY_REMEDY = "many pods of the namespace fetch programs at once; this one retries"
 
 
 class ChildEvents(Protocol):
@@ -105,7 +121,7 @@ class Executor:
         self.folder = folder
         self.fork_server, self.events = fork_server, events
         self.children: dict[int, Child] = {}
-        self.ending: list[Child] = []  # ended, and perhaps not gone yet
+        self.ending: list[Child] = []  # may still run
         self.nice = settings.prepare_nice if may_raise_priority() else 0
 
     async def perform(self, action: ChildAction) -> None:
@@ -282,25 +298,6 @@ def child_assignment(
     )
 
 
-TRIES, AGAIN_S = 3, 0.5
-BUSY_S = 2.0
-"""Between two tries where the bucket has as many readers as it may have: pods that wait ask no more
-often.
-"""
-FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
-ANSWER_S = 2.0  # until a bus that answers has answered
-NOT_A_PROGRAM = (
-    APIError,
-    msgspec.DecodeError,
-    ValueError,
-    KeyError,
-    TypeError,
-    programs.NotProvisioned,
-)
-"""Answers, but no program."""
-logger = structlog.get_logger()
-
-
 async def fetch_program(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
     """Return the path of the program's file. Raise `BadProgram` if the store has none of this
     digest after several tries.
@@ -314,7 +311,7 @@ async def fetch_program(bus: Bus, namespace: str, program: Program, folder: Path
 def _write_atomically(path: Path, body: bytes) -> None:
     """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(".part")  # no program is called so
+    part = path.with_name(".part")  # no program has this name
     part.write_bytes(body)
     os.replace(part, path)
 
@@ -338,9 +335,6 @@ async def _fetch_with_retries(bus: Bus, namespace: str, program: Program) -> byt
         tries += await _bus_answers(bus, namespace, program.digest)
         await asyncio.sleep(AGAIN_S)
     raise BadProgram(f"{program.name} cannot be fetched: {why}")
-
-
-BUSY_REMEDY = "many pods of the namespace fetch programs at once; this one retries"
 
 
 async def _try_fetch(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:

@@ -51,6 +51,16 @@ from shared.messages import AllocationDecided, NotNegative
 from shared.runtime.log import RateLimitedWarning
 
 logger = structlog.get_logger()
+LAG_S, LOOK_S = 10.0, 0.1
+"""Seconds for a lagging copy to catch up, and between two reads."""
+NewestUid = Callable[[], Awaitable[int | None]]
+"""The uid of the job in the newest decision about the name; None: there is no decision."""
+SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
+"""Key, revision, body, error: store it for a person."""
+WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
+REMEDY = (
+    "nothing is lost: Weir retries until the bus answers; training continues unless it has to drain"
+)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,15 +89,7 @@ def claim_entry(entry: Entry, generation: int) -> Entry:
     return msgspec.structs.replace(entry, generation=generation, drained=False, past=past)
 
 
-LAG_S, LOOK_S = 10.0, 0.1
-"""How long a copy that lags may take to show what is there, and the time between two looks;
-seconds.
-"""
 UNREADABLE = Entry(uid=-1, generation=-1)
-NewestUid = Callable[[], Awaitable[int | None]]
-"""The uid of the job that the newest decision about the name is for; None: there is no decision."""
-SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
-"""Key, revision, body, error: keep it where a person may find it."""
 
 
 class StoredEntry(NamedTuple):
@@ -116,10 +118,10 @@ class Fence:
         self._set_aside = set_aside
         self._folder = folder
         self._revision = 0
-        self._claimed_generation = -1  # the generation that claimed last
+        self._claimed_generation = -1
         self._lock, self._warning = asyncio.Lock(), RateLimitedWarning()
         self.entry = Entry(uid=uid, generation=-1)
-        self.waited_s = 0.0  # for how long the last write waited for a clear answer
+        self.waited_s = 0.0  # time of the last write until a clear answer
 
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
         """Take the fence. Raise `Stale` if a later generation holds it (unless it gives it `back`).
@@ -160,9 +162,8 @@ class Fence:
         None: unchanged.
         """
         async with self._lock:
-            if (
-                self.entry.generation != self._claimed_generation
-            ):  # somebody looked since, and saw that another has claimed
+            if self.entry.generation != self._claimed_generation:
+                # A read since then has shown the claim of another generation.
                 raise Stale(
                     f"{self._key}: generation {self._claimed_generation} holds the fence no more"
                 )
@@ -279,7 +280,7 @@ class Fence:
                 self._revision = there.revision if mine else self._revision
                 return mine
             if there.revision < self._revision and until_s and time.monotonic() > until_s:
-                return False  # no copy that lags: the bucket was made anew
+                return False  # no lagging copy: the bucket was created again
 
     async def _was_set_back(self, leading: int | None) -> bool:
         """Return whether the ledger has lost our last write and we may write on top of the rest."""
@@ -288,7 +289,7 @@ class Fence:
         until_s = time.monotonic() + LAG_S
         while (there := await self._read_stored()).revision != leading:
             if there.revision > leading or time.monotonic() > until_s:
-                return False  # somebody else has written meanwhile
+                return False  # another holder has written
             await self._wait_for_lagging_copy(f"{self._key}: its leader has revision {leading}")
         if not self._may_follow(there.body):
             return False
@@ -341,12 +342,6 @@ def leading_revision(error: KeyWrongLastSequenceError) -> int | None:
     """Return the revision that the leader's refusal names; None if it names none."""
     found = WRONG_REVISION.search(error.description or "")
     return int(found[1]) if found else None
-
-
-WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
-REMEDY = (
-    "nothing is lost: Weir retries until the bus answers; training continues unless it has to drain"
-)
 
 
 async def open_fence(bus: Bus, key: str, uid: int, folder: str = "") -> Fence:

@@ -26,8 +26,8 @@ from shared.kube import eviction
 from shared.messages import SIGTERM, CheckpointSaved, JobFinished, TaskLeaving, TrainingResumed
 
 logger = structlog.get_logger()
-LOOK_UP_S = 2.0  # longest wait for the bus, of a pod that has to go
-SAVE_MARGIN = 2.0  # a save may take so many times as long as the last one
+LOOK_UP_S = 2.0  # longest wait for the bus while the pod ends
+SAVE_MARGIN = 2.0  # a save may take that many times as long as the last one
 
 
 class ActionPerformer(Protocol):
@@ -47,9 +47,9 @@ class GracefulShutdown:
     def __init__(self, trainer: ActionPerformer) -> None:
         self.trainer = trainer
         self.changed, self.released = asyncio.Event(), asyncio.Event()
-        self.save_s = 0.0  # what the last save took, to its first byte and to its last
-        self.measured_generation = -1  # the newest generation whose change was measured
-        self.changes_s: tuple[float, ...] = ()  # what the job's last changes took
+        self.save_s = 0.0  # duration of the last save, drain included
+        self.measured_generation = -1  # the newest generation with a measured change
+        self.changes_s: tuple[float, ...] = ()  # durations of the job's last changes
 
     @property
     def times(self) -> ShutdownTimes:

@@ -74,15 +74,18 @@ ORDERS: Kinds = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
 FACTS: Kinds = (CheckpointSaved, TrainingResumed)
 NOTICES: Kinds = (TaskLeaving,)
 LANES = (ORDERS,), (FACTS, NOTICES)
-"""By stream. A notice does not wait until a fact is dealt with."""
-EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = (
-    143,
-    138,
-    137,
-)  # taken away; lost another task; the child was killed
-EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/state/exits.py`)
+"""By stream. A notice does not wait for the handling of a fact."""
+EXIT_EVICTED = 143  # the pod was told to end
+EXIT_RETRY = 138  # it lost another task
+EXIT_KILLED = 137  # its child was killed
+EXIT_BUS_LOST = 140  # the bus failed, not the job (`services/allocator/state/exits.py`)
 ROUNDING_S = 0.001
-AGAIN_S = 0.5  # until a child of a generation that is just going has gone
+AGAIN_S = 0.5  # for a child of an ending generation to exit
+TRIES = 3
+KILLED = Failed(
+    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
+    peer=True,
+)
 
 
 class Trainer:
@@ -104,9 +107,9 @@ class Trainer:
         self.publisher, self.ports = Publisher(bus, settings), Ports(settings.ports)
         self.usage_reporter = UsageReporter(bus, settings, self.executor.oldest_pid)
         self.exit_classifier, self.graceful_shutdown = ExitClassifier(), GracefulShutdown(self)
-        self.warned = False  # that saves cost too much
-        self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
-        self.set_back = asyncio.Event()  # the orders have lost something since we read them
+        self.warned = False  # of the cost of saves
+        self.drains: dict[int, CheckpointSaved] = {}  # final checkpoints, by generation
+        self.set_back = asyncio.Event()  # the stream of orders lost messages
 
     # ------------------------------------------------------------ facts from the bus
 
@@ -224,9 +227,8 @@ class Trainer:
                 case Resumed():
                     before = self.drains.get(-1 if spec.previous is None else spec.previous)
                     said = await self.publisher.training_resumed(spec, word, before)
-                    await self.on_resumed(
-                        said
-                    )  # at once: from here on there is no way back to the one before
+                    # At once: the previous generation cannot continue from here on.
+                    await self.on_resumed(said)
                 case Progress():
                     await self.publisher.progress_reported(
                         spec.generation, word, self.usage_reporter.usage_of(spec)
@@ -326,7 +328,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     decided = await bus.last_message(AllocationDecided, key)
     warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
     folder = Path(tempfile.mkdtemp(prefix="weir-trainer-"))
-    os.environ["TMPDIR"] = str(folder)  # what TensorFlow writes in children goes with the pod
+    os.environ["TMPDIR"] = str(folder)  # files of TensorFlow in children are removed with the pod
     gate = await fence.open_fence(bus, key, settings.uid, settings.checkpoint_dir)
     trainer = Trainer(bus, settings, gate, folder, ForkServer(settings.role) if warm else None)
     bus.on_close(trainer.executor.close)
@@ -384,13 +386,6 @@ def exit_if_fenced() -> Iterator[None]:
     except Stale as error:
         logger.error("Fenced", error=str(error))
         raise ServiceExit(EXIT_EVICTED) from error
-
-
-TRIES = 3
-KILLED = Failed(
-    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
-    peer=True,
-)
 
 
 class ExitClassifier:

@@ -50,6 +50,18 @@ from shared.messages import (
     TrainingResumed,
 )
 
+Phase = Literal["preparing", "prepared", "running", "draining", "broken"]
+ChildExit = Literal[
+    "ignored",
+    "fails the job",
+    "prepares again",
+    "is missed by its generation",
+    "breaks",
+    "ends the pod",
+]
+CERTAIN_REASONS = (SIGTERM, EVICTED, DELETED)
+WORKING_PHASES = ("running", "draining")
+
 
 class StartChild(msgspec.Struct, frozen=True):
     """`fresh`: start a new process in place of a fork."""
@@ -119,18 +131,6 @@ class GoAway(msgspec.Struct, frozen=True):
 ForChild = StartChild | BeginChild | DrainChild | SaveChild | GoOnChild | EndChild
 Action = ForChild | SayLastIsFinal | StayForNext | LeavePod | GoAway
 Actions = tuple[Action, ...]
-
-Phase = Literal["preparing", "prepared", "running", "draining", "broken"]
-
-
-ChildExit = Literal[
-    "ignored",
-    "fails the job",
-    "prepares again",
-    "is missed by its generation",
-    "breaks",
-    "ends the pod",
-]
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -250,7 +250,7 @@ def _drain_child(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
 def on_prepared(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     """Begin a prepared child at once if it only restarts; otherwise wait for the hand-over order."""
     if pod.children.get(generation) != "preparing":
-        return pod, ()  # it was given up meanwhile
+        return pod, ()  # given up meanwhile
     pod = _with_phase(pod, generation, "prepared")
     if generation in pod.restarts and pod.is_chief(generation):
         return _begin_child(pod, generation, pod.restarts[generation])
@@ -417,10 +417,6 @@ def _end_children(pod: Pod, generations: list[int]) -> tuple[Pod, Actions]:
     return msgspec.structs.replace(pod, children=children), tuple(EndChild(g) for g in generations)
 
 
-CERTAIN_REASONS = (SIGTERM, EVICTED, DELETED)
-WORKING_PHASES = ("running", "draining")
-
-
 class ShutdownTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: `leave_s` from a pod's exit to its deadline, `last_save_s` from the last save to
     that exit.
@@ -446,7 +442,7 @@ def on_leaving(
     ):
         return pod, actions
     if now < pod.saved_s + times.last_save_s:
-        return pod, actions  # of several that leave together each has its notice
+        return pod, actions  # several tasks leave together
     return replace(pod, saved_s=now), (SaveChild(generation), *actions)
 
 

@@ -27,9 +27,12 @@ from shared.bus.bus import Bus
 from shared.messages import ClusterSpecPublished, TaskUsage, task_name
 
 GIB = 1 << 30
-NO_LIMIT = 1 << 60  # bytes; a group of version 1 without a limit has the most that there are
+NO_LIMIT = 1 << 60  # bytes; a version 1 group without a limit has the maximum
 GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SAMPLES = msgspec.json.Decoder(TaskUsage)
+Thread = tuple[int, int]
+"""Process and thread number."""
+logger = structlog.get_logger()
 
 
 def decode_sample(body: bytes) -> TaskUsage | None:
@@ -38,10 +41,6 @@ def decode_sample(body: bytes) -> TaskUsage | None:
         return SAMPLES.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-Thread = tuple[int, int]
-"""Its process, and its own number."""
 
 
 class ThreadTimes(msgspec.Struct, frozen=True):
@@ -175,7 +174,7 @@ def memory_limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -
         groups / "memory.max",
         groups / "memory" / "memory.limit_in_bytes",
     ):
-        with contextlib.suppress(OSError, ValueError):  # no such file; or it says `max`
+        with contextlib.suppress(OSError, ValueError):  # missing file, or `max`
             limit = int(path.read_text())
             return limit / GIB if limit < NO_LIMIT else set_gib
     return set_gib
@@ -208,9 +207,6 @@ def memory_shortage(limit_gib: float, child: int | None) -> str | None:
     return None
 
 
-logger = structlog.get_logger()
-
-
 class UsageReporter:
     """Every pod reports its usage; a chief also subscribes to the reports. `usage`: the newest of
     each task, by name. `running_pid`: the process of the running generation in this pod.
@@ -235,7 +231,7 @@ class UsageReporter:
             left = await asyncio.to_thread(spare_gib, limit, self.running_pid())
             rounded = {key: round(value, 3) for key, value in msgspec.structs.asdict(look).items()}
             sample = TaskUsage(task=name, **rounded, spare_gib=left)
-            if self.bus.client.is_connected:  # what is old when the bus is back is of no use
+            if self.bus.client.is_connected:  # an old sample is useless later
                 await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
     async def subscribe(self) -> None:

@@ -54,6 +54,9 @@ from shared.checkpoints import COMMITTED, INDEX, CommitMark, restore_candidates
 from shared.text import format_count
 
 PATH_SIGNATURE = [tf.TensorSpec([], tf.string)]
+logger = structlog.get_logger()
+CONTINUE_FROM = "checkpoint.continue_from"
+gfile = tf.io.gfile
 
 
 class CheckpointTensor(NamedTuple):
@@ -227,9 +230,6 @@ def _copy_variable(source: Any) -> tf.Variable:
         )
 
 
-logger = structlog.get_logger()
-
-
 def restore_newest(
     checkpoint: Checkpoint,
     order: Begin,
@@ -256,9 +256,6 @@ def restore_newest(
                 why = f"it is damaged: {failure_cause.storage_message(str(error))}"
         say(Skipped(path=path, cause=why, instead=instead))
     return None
-
-
-CONTINUE_FROM = "checkpoint.continue_from"
 
 
 def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledger:
@@ -295,9 +292,6 @@ def _fit_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
         return shard_ledger.extend_epochs(earlier, ledger.epochs)
     except ValueError as error:
         raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {error}") from None
-
-
-gfile = tf.io.gfile
 
 
 class CheckpointSeal(NamedTuple):

@@ -67,10 +67,11 @@ from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
-LAST_TRIES, LAST_WAIT_S = 13, 10.0  # to save what is trained to the end
-TIDY_S = 5.0  # until the ledger has named it
-SOON_S = 0.2  # for what TensorBoard is told of a generation that broke
+LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
+TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
+SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
 Send = Callable[[Line], None]
+_active = threading.local()
 
 
 def connect_cluster(cluster: dict[str, list[str]]) -> Any:
@@ -310,7 +311,7 @@ class Chief:
             word = self._next_event()
             match word:
                 case Exception():
-                    self.report(time.monotonic())  # how far it came
+                    self.report(time.monotonic())  # the last progress
                     self.summaries.close(SOON_S)
                     raise word
                 case "finished":
@@ -322,9 +323,7 @@ class Chief:
                 case SaveNow():
                     self.summaries.flush()
                     draft = self._drain_to_draft(time.monotonic())
-                    if (
-                        not draft.ledger.finished
-                    ):  # else `finish` saves, which may change the weights before
+                    if not draft.ledger.finished:  # `finish` may change the weights, then saves
                         self.saving.save_and_wait(draft)
                     self._start_lanes(self.lanes.steps)
                 case CommittedCheckpoints():
@@ -458,9 +457,6 @@ class Chief:
             and self.saving.newest is not None
             and self.saving.newest.path in word.paths
         )
-
-
-_active = threading.local()
 
 
 def keep_cancellation_per_thread() -> None:

@@ -48,6 +48,8 @@ from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
 from shared.runtime import process
 
+PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
+
 
 def run_child(channel: socket.socket) -> int:
     """Read the assignment, run the task, and return the exit code."""
@@ -61,9 +63,6 @@ def run_child(channel: socket.socket) -> int:
         return _run_role(assignment, send, lines)
     except BaseException as error:
         return _report_failure(error, send, assignment.program)
-
-
-PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
 
 
 class LineWriter:

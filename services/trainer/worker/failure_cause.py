@@ -35,7 +35,7 @@ from services.trainer.program import BadProgram
 from services.trainer.protocol import CAUSE_LENGTH, GENERATED_FILE
 from shared.text import cut_middle
 
-REMOTE_LENGTH = 2_000  # characters that a worker tells the chief
+REMOTE_LENGTH = 2_000  # characters from a worker to the chief
 BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
 
 FRAME = re.compile(
@@ -59,6 +59,39 @@ PRELUDES = (
 )
 RESTS = re.compile(r"\s+\[\[\{\{node |\n\s*Arguments received by |\nAdditional GRPC error | \[Op:")
 LED_TO = "\n\nwhich led to:\n\n"
+AUTOGRAPH = "tensorflow.python.autograph.impl.api"
+STORAGE_TEXT_LENGTH = 500  # characters of a file system's message
+STORAGE_NOISE = re.compile(
+    r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+"
+)
+STORAGE_REST = re.compile(r"\s+\[\[|\n\s*\[\[|\nAdditional GRPC error | \[Op:")
+STORAGE_FAILURES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"no space left|disk quota|ResourceExhausted",
+        "the checkpoint folder is full",
+        "make room there, or keep fewer checkpoints (checkpoint.keep)",
+    ),
+    (
+        r"read-only|permission denied|PermissionDenied|Unauthenticated",
+        "the checkpoint folder cannot be written",
+        "let the job's pods write there (volume, owner, or the store's credentials)",
+    ),
+    (
+        r"no such|not a directory|not found|NotFound|FailedPrecondition|AlreadyExists",
+        "the checkpoint folder does not exist or is not a folder",
+        "check that it exists and that every node of the job mounts it",
+    ),
+    (
+        r"input/output error|stale file handle",
+        "the disk under the checkpoint folder reports errors",
+        "check its volume",
+    ),
+    (
+        r"Unavailable|DeadlineExceeded|Aborted",
+        "the checkpoint store does not answer",
+        "check the store and the network",
+    ),
+)
 
 
 class ProgramError(NamedTuple):
@@ -275,9 +308,6 @@ def _is_program(path: str, program: str) -> bool:
     return PurePath(path).parts[-2:] == PurePath(program).parts[-2:]
 
 
-AUTOGRAPH = "tensorflow.python.autograph.impl.api"
-
-
 def original_frames(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     """Return the frames with the file and line that the author wrote."""
     found = list(frames)
@@ -305,45 +335,9 @@ def _source_maps() -> Iterator[Mapping[Any, Any]]:
         yield from (each.source_map for each in list(made.values()))
 
 
-STORAGE_TEXT_LENGTH = 500  # characters of what the file system says
-STORAGE_NOISE = re.compile(
-    r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+"
-)
-STORAGE_REST = re.compile(r"\s+\[\[|\n\s*\[\[|\nAdditional GRPC error | \[Op:")
-
-
 class StorageFailure(NamedTuple):
     cause: str
     remedy: str
-
-
-STORAGE_FAILURES: tuple[tuple[str, str, str], ...] = (
-    (
-        r"no space left|disk quota|ResourceExhausted",
-        "the checkpoint folder is full",
-        "make room there, or keep fewer checkpoints (checkpoint.keep)",
-    ),
-    (
-        r"read-only|permission denied|PermissionDenied|Unauthenticated",
-        "the checkpoint folder cannot be written",
-        "let the job's pods write there (volume, owner, or the store's credentials)",
-    ),
-    (
-        r"no such|not a directory|not found|NotFound|FailedPrecondition|AlreadyExists",
-        "the checkpoint folder does not exist or is not a folder",
-        "check that it exists and that every node of the job mounts it",
-    ),
-    (
-        r"input/output error|stale file handle",
-        "the disk under the checkpoint folder reports errors",
-        "check its volume",
-    ),
-    (
-        r"Unavailable|DeadlineExceeded|Aborted",
-        "the checkpoint store does not answer",
-        "check the store and the network",
-    ),
-)
 
 
 def explain_storage_error(kind: str, text: str) -> StorageFailure:

@@ -30,6 +30,7 @@ from services.trainer.worker.shard_ledger import Ledger, Shard, example_range
 from services.trainer.worker.watchdog import Watchdog
 
 RETRY_S, LOOK_S = 0.02, 0.1
+REACH_S = 1.0
 
 
 class Value(Protocol):
@@ -98,9 +99,9 @@ class Lanes:
         self._threads: list[threading.Thread] = []
         self._losses: list[tuple[float, int]] = []
         self._steps = 0
-        self.applied_s = 0.0  # when the last update came home, in seconds since 1970
+        self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
         self._posted: set[str] = set()
-        self.no_worker_left: Callable[[], bool] = lambda: False  # whether no worker is left
+        self.no_worker_left: Callable[[], bool] = lambda: False
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
 
     def start(self, ledger: Ledger, steps: int) -> None:
@@ -183,9 +184,6 @@ class Lanes:
                 return
             self._posted.add(key)
         self._inbox.put(word)
-
-
-REACH_S = 1.0
 
 
 class LaneProgress(Protocol):

@@ -72,12 +72,10 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
             part._update_model_variables_moving_average = partial(_update_averages, part)
         if part.gradient_accumulation_steps:
             part._backend_apply_gradients = partial(_apply_mean, part)
-    if isinstance(
-        optimizer, keras.optimizers.LossScaleOptimizer
-    ):  # it counts passes; here it sees updates
-        optimizer.dynamic_growth_steps = max(
-            optimizer.dynamic_growth_steps // accumulated_batches(optimizer), 1
-        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        # Its steps count passes under Keras, and updates here.
+        steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)
+        optimizer.dynamic_growth_steps = max(steps, 1)
     return optimizer
 
 

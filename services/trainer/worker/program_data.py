@@ -39,6 +39,9 @@ from shared.text import format_count
 TOKEN = "weir_feed"
 SINGLE = "is it batched already? Weir makes the batches: dataset(start, stop) must return single examples"
 _served: list[Any] = []
+NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+BATCH = 256
+TRIED = 2  # examples: more than one, so that they are a batch
 
 
 def serve_batches(program: ModuleType, dog: Watchdog) -> None:
@@ -145,9 +148,6 @@ def traced_batch(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
     return tf.nest.pack_sequence_as(spec, values)
 
 
-NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-
-
 @contextmanager
 def locate_errors(dataset: Any, maker: Callable[..., Any]) -> Iterator[None]:
     """Add the place in the program to errors while this dataset is read; `maker` made the dataset."""
@@ -201,10 +201,6 @@ def _nested_graphs(graph: Any) -> Iterator[Any]:
     yield graph
     for made in getattr(graph, "_functions", {}).values():
         yield from _nested_graphs(made.graph)
-
-
-BATCH = 256
-TRIED = 2  # examples, so that there is a batch of them
 
 
 def evaluation_metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float]:

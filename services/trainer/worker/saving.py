@@ -45,6 +45,7 @@ GIB = 1 << 30
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
+logger = structlog.get_logger()
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,9 +240,6 @@ def copy_obstacle(held: int, headroom: MemoryHeadroom | None) -> str:
         f"a ps has {max(headroom.gib, 0.0):.2f} GiB left beside its next generation, and "
         f"{2 * held / GIB:.2f} are needed; with more memory for ps, training would continue"
     )
-
-
-logger = structlog.get_logger()
 
 
 def keep_committed(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:

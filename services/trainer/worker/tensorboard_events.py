@@ -53,6 +53,7 @@ KEPT, SHARE = 1000, 1 / 20
 AGAIN_S, LAST_S = 60.0, 2.0
 VERSION = "brain.Event:2"
 FLUSH, CLOSE = object(), object()
+LEAST_S, SPACING = 0.5, 1 / 500
 
 
 class EventWriter:
@@ -71,7 +72,7 @@ class EventWriter:
         self._writer: Any = None
         self._again_s = self._flush_s = 0.0
         self._so_far: OpenPoint | None = None
-        self._newest: Progress | None = None  # as long as it is in no point
+        self._newest: Progress | None = None  # not part of a point yet
         self._complained = False
 
     def begin(self, restored: int, word: Resumed) -> None:
@@ -206,9 +207,6 @@ def _value(tag: str, plugin: str, tensor: Any, data_class: Any) -> Any:
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-LEAST_S, SPACING = 0.5, 1 / 500
 
 
 class GenerationSize(msgspec.Struct, frozen=True):

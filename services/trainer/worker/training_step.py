@@ -24,6 +24,9 @@ from services.trainer.worker.optimizers import build_optimizer
 from services.trainer.worker.scaling import Pass, PlacementPlan
 from shared.messages import ModelProfile
 
+POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
+HALVES = (tf.float16, tf.bfloat16)
+
 
 class TrainingCounters(tf.Module):  # type: ignore[misc]
     """Numbers on a ps besides the model, written in the gradient's own step, and the ledger.
@@ -50,9 +53,8 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
             self.step.assign_add(1)
             now = tf.timestamp()
             self.last_s.assign(now)
-            first = (
-                self.first_s.read_value()
-            )  # once: of two reads one may see what another update wrote meanwhile
+            # Read once: a second read may see the value of another update.
+            first = self.first_s.read_value()
             self.first_s.assign(tf.where(first > 0.0, first, now))
 
 
@@ -144,10 +146,6 @@ def _place_variables(
 
     with tf.variable_creator_scope(creator):
         yield
-
-
-POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
-HALVES = (tf.float16, tf.bfloat16)
 
 
 def trace_step(program: ModuleType, strategy: Any, built: BuiltModel, several: bool = False) -> Any:

@@ -25,9 +25,9 @@ from pathlib import Path
 from services.trainer.protocol import CAUSE_LENGTH, GENERATED_FILE, Failed
 from services.trainer.worker.failure_cause import original_frames
 
-CHECKS_PER_LIMIT = 40  # a limit
+CHECKS_PER_LIMIT = 40
 MAX_CHECK_INTERVAL_S = 1.0
-MISSED_CHECKS = 3  # looks; so many more than a limit has, and the global lock is not given back
+MISSED_CHECKS = 3  # checks missed after a limit mean that a thread holds the global lock
 
 MissingTasks = Callable[[], list[str]]
 Check = Callable[[], Failed | None]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from services.cli.meant import advice
 from services.cli.parsing import WIDTH, Parser
+from services.cli.suggest import advice
 from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared.runtime import log
 from shared.version import VERSION

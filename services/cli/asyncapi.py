@@ -9,8 +9,8 @@ import sys
 
 import msgspec
 
-from services.cli.contract.document import document
-from services.cli.contract.page import page
+from services.cli.asyncapi_document import document
+from services.cli.asyncapi_page import page
 from services.cli.trouble import DONE
 
 EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.md")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import uuid
 
-from services.cli import answers, connection, words
-from services.cli.standing import Standing, standing
+from services.cli import connection, job_status, parameters
+from services.cli.job_status import Standing, standing
 from services.cli.trouble import DONE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
@@ -19,11 +19,11 @@ STOPPED_S = 60.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    parameters.namespace_argument(parser)
+    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
     said = f"how long to wait for the end (default: {STOPPED_S:g}s)"
     parser.add_argument(
-        "--timeout", type=words.duration, default=STOPPED_S, metavar="TIME", help=said
+        "--timeout", type=parameters.duration, default=STOPPED_S, metavar="TIME", help=said
     )
 
 
@@ -36,7 +36,9 @@ async def cancel(bus: Bus, args: argparse.Namespace) -> int:
     name = f"{order.namespace}/{order.job}"
     await require_open(bus, name, order.key())
     asked = await bus.request(order)
-    end = await answers.first(bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key())
+    end = await job_status.first(
+        bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key()
+    )
     if end is None:
         raise Trouble(
             f"job {name} has not stopped within {args.timeout:g} s; is the allocator running? {LOOK}"

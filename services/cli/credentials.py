@@ -8,7 +8,7 @@ import argparse
 import time
 from pathlib import Path
 
-from services.cli import words
+from services.cli import parameters
 from services.cli.trouble import DONE, FAILED, Trouble
 from shared.auth import keyring
 
@@ -27,7 +27,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     said = "also for one who may ask for jobs in this namespace, and see them; may be repeated"
     parser.add_argument(
-        "--submitter", type=words.name, action="append", default=[], metavar="NAMESPACE", help=said
+        "--submitter",
+        type=parameters.name,
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help=said,
     )
     said = "the server's certificate and its key: with them it speaks over TLS only"
     parser.add_argument("--tls", type=Path, nargs=2, metavar=("CERT", "KEY"), help=said)

@@ -9,7 +9,7 @@ import time
 import msgspec
 from nats.js.errors import NotFoundError
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.log_entry import Entry, filters
@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", nargs="?", type=int, metavar="N", help="the letter's number")
     parser.add_argument(
         "--since",
-        type=words.duration,
+        type=parameters.duration,
         metavar="AGE",
         help="list nothing older than, e.g., 2h or 1d",
     )

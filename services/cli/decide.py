@@ -19,8 +19,8 @@ import msgspec
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.cli import file_formats
+from services.cli.parameters import policy
 from services.cli.parsing import apart, at_least_zero
-from services.cli.policy_names import policy
 from services.cli.trouble import DONE
 from services.whatif.decide_json.answer import Answer, DocumentSession, Refusal
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from services.cli.examples import examples_folder
+from services.cli.job_file import examples_folder
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.console.report import runs

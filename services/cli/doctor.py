@@ -3,12 +3,20 @@ anything.
 
 1 read its text   2 check its job, where there is one   3 try it in a process as a trainer's is, and read its examples
 in another   4 say what was found, and what to do. The program runs in processes of its own; this one has no TensorFlow.
+
+Two processes that try a program as a trainer's would, each begun in a folder of its own.
+Edge.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +24,13 @@ import msgspec
 from rich.text import Text
 
 from services.allocator.admission.validation import Wrong, check_request
-from services.cli import program_check, request_file, store
+from services.cli import job_file as job_file_module
+from services.cli import program_file
 from services.cli.dry_run import rules_here
-from services.cli.examples import example
+from services.cli.job_file import example, text_in
+from services.cli.parameters import duration
 from services.cli.terminal import Terminal
-from services.cli.text_file import text_in
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
-from services.cli.trying import tried
-from services.cli.words import duration
 from services.trainer.doctor.findings import (
     IMAGE_MODULES,
     Finding,
@@ -36,8 +43,10 @@ from services.trainer.doctor.findings import (
     wrong_finding,
 )
 from services.trainer.doctor.job_fit import job_findings
-from services.trainer.doctor.observations import ExamineRequest
+from services.trainer.doctor.observations import ExamineRequest, Observations
+from services.trainer.protocol import crash_failure
 from shared.messages import JobRequested
+from shared.runtime import process
 from shared.text import single_line
 
 BATCH = 32  # where no job says another
@@ -67,7 +76,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     program, job_file = _named(args.program, args.job)
-    body = store.read(program)
+    body = program_file.read(program)
     findings = list(_examined(program, body, job_file, args.timeout))
     ill = sum(f.weight == "wrong" for f in findings)
     if args.json:
@@ -98,10 +107,10 @@ def _named(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
 def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) -> Iterator[Finding]:
     # 1. What its text says.
     try:
-        program_check.check(body, path)
+        program_file.check(body, path)
     except Trouble as trouble:
         yield wrong_finding(
-            str(trouble), NO_PYTHON if isinstance(trouble, program_check.NoPython) else LACKING
+            str(trouble), NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
         )
         return
     tree, beside = ast.parse(body), _beside(path)
@@ -116,7 +125,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     job = _asked_for(job_file, path, body) if job_file else None
     if isinstance(job, Wrong):
         yield wrong_finding(
-            f"{job_file} would be refused", request_file.BEGIN, "\n".join(job.reasons)
+            f"{job_file} would be refused", job_file_module.BEGIN, "\n".join(job.reasons)
         )
     known = job if isinstance(job, JobRequested) else None
     yield from source_findings(tree, path.name, beside, known.image if known else None)
@@ -134,15 +143,15 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
     """The job's request, as the allocator would check it by the rules that this environment has."""
-    named = {"name": program.name, "digest": store.digest(body)}
+    named = {"name": program.name, "digest": program_file.digest(body)}
     return check_request(
-        request_file.encoded(request_file.completed(_fields(file), named, "-"), file.name),
+        job_file_module.encoded(job_file_module.completed(_fields(file), named, "-"), file.name),
         rules_here(),
     )
 
 
-def _fields(file: Path) -> request_file.Fields:
-    return request_file.parse(text_in(file, request_file.ONE), file.name)
+def _fields(file: Path) -> job_file_module.Fields:
+    return job_file_module.parse(text_in(file, job_file_module.ONE), file.name)
 
 
 def _beside(path: Path) -> set[str]:
@@ -175,3 +184,91 @@ def _show(findings: list[Finding]) -> None:
     terminal.print(
         f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider", soft_wrap=True
     )
+
+
+LONGEST_S = 600.0  # from the last that it tells to its end
+LAST = 2000  # characters of what it printed
+SEEN = msgspec.json.Decoder(Observations)
+
+
+def tried(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observations, Observations]:
+    """What two processes saw: one that tries all, and one that reads the same examples; another
+    `hash` has each.
+    """
+    print("tries it in two processes; TensorFlow takes some seconds to begin", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
+        path = Path(folder) / "program" / name
+        path.parent.mkdir()
+        path.write_bytes(body)
+        every = msgspec.structs.replace(asked, program=str(path))
+        trials = [
+            _Trial(Path(folder), each, seed)
+            for seed, each in enumerate([every, _only_reads(every)])
+        ]
+        here, there = (trial.outcome() for trial in trials)
+        return here, there
+
+
+def _only_reads(asked: ExamineRequest) -> ExamineRequest:
+    return msgspec.structs.replace(asked, ps=0)
+
+
+class _Trial:
+    """One process, begun in a folder of its own, as a pod is."""
+
+    def __init__(self, folder: Path, asked: ExamineRequest, seed: int) -> None:
+        self.asked, self._folder = asked, folder / str(seed)
+        self._folder.mkdir()
+        self._reads, writes = os.pipe()
+        self._log = (self._folder / "log").open("wb")
+        words = [
+            "-P",
+            "-m",
+            "services.trainer.doctor.examine",
+            str(writes),
+            msgspec.json.encode(asked).decode(),
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self._folder,
+            env=_environment(seed),
+            pass_fds=[writes],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            preexec_fn=process.die_with_parent,
+        )
+        os.close(writes)
+
+    def outcome(self) -> Observations:
+        """The last that it told, once it has ended; and why it told no more."""
+        with os.fdopen(self._reads, "rb") as told:
+            lines = told.read().splitlines()
+        code = self._process.wait(LONGEST_S)
+        self._log.close()
+        words, seen = list[str](), Observations()
+        for line in lines:
+            try:
+                seen = SEEN.decode(line)
+            except msgspec.DecodeError:
+                words.append(line.decode(errors="replace"))  # of faulthandler
+        if seen.failed or seen.done:
+            return seen
+        return msgspec.structs.replace(seen, failed=self._died(code, "\n".join(words)))
+
+    def _died(self, code: int, words: str) -> str:
+        if words:
+            return crash_failure(words, self.asked.program).cause
+        how = signal.Signals(-code).name if code < 0 else f"code {code}"
+        said = (self._folder / "log").read_text(errors="replace")[-LAST:]
+        return f"its process ended with {how}, and says no more\n{said}"
+
+
+def _environment(seed: int) -> dict[str, str]:
+    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to
+    import from.
+    """
+    ours = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH", "")]))
+    more = {"PYTHONPATH": path, "PYTHONHASHSEED": str(seed + 1)}
+    return {**os.environ, **more, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "3"}

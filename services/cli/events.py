@@ -12,9 +12,9 @@ from contextlib import aclosing
 
 from rich.rule import Rule
 
-from services.cli import connection, moments, words
+from services.cli import connection, parameters
 from services.cli.jobs import snapshots
-from services.cli.kinds import kinds
+from services.cli.parameters import kinds
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.log_entry import Entry, filters
@@ -35,16 +35,18 @@ Show = Callable[[Entry], None]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser, default=None)
+    parameters.namespace_argument(parser, default=None)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
-    how.add_argument("--until", type=moments.moment, metavar="TIME", help="nothing newer than this")
-    parser.add_argument("--job", type=words.job_name, help="only what is about this job")
+    how.add_argument(
+        "--until", type=parameters.moment, metavar="TIME", help="nothing newer than this"
+    )
+    parser.add_argument("--job", type=parameters.job_name, help="only what is about this job")
     said = "only these: job.requested, all of training, or resumed; separated by commas"
     parser.add_argument("--kind", type=kinds, default=(), metavar="A,B", help=said)
     parser.add_argument(
         "--since",
-        type=moments.moment,
+        type=parameters.moment,
         metavar="TIME",
         help="nothing older: 10m, 2h, 13:45, 2026-11-21",
     )
@@ -52,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--dead", action="store_true", help="dead letters too: what could not be read, and why"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    moments.allow_ages(parser)
+    parameters.allow_ages(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,11 +14,11 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.dry_run import rules_for
 from services.cli.jobs import snapshots
-from services.cli.moments import SAID, allow_ages, moment
-from services.cli.past import past, with_event
+from services.cli.log_history import past, with_event
+from services.cli.parameters import SAID, allow_ages, moment
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.why.explanation import told, unexplained
 from services.whatif.explain.explain import explain_job
@@ -34,8 +34,8 @@ EXAMPLES = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    parameters.namespace_argument(parser)
+    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
     parser.add_argument(
         "--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now"
     )

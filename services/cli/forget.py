@@ -12,7 +12,7 @@ import uuid
 from contextlib import aclosing
 from pathlib import Path
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.cancel import standing_of
 from services.cli.trouble import DONE, Trouble
 from services.console.log_reader import read
@@ -32,8 +32,8 @@ REMOVED_S, LOOK_S = 60.0, 0.1
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    parameters.namespace_argument(parser)
+    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
     said = (
         "remove its checkpoints, too; without it a terminal is asked, and anybody else keeps them"
     )
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, metavar="FOLDER", help=said)
     said = f"how long to wait until it is removed (default: {REMOVED_S:g}s)"
     parser.add_argument(
-        "--timeout", type=words.duration, default=REMOVED_S, metavar="TIME", help=said
+        "--timeout", type=parameters.duration, default=REMOVED_S, metavar="TIME", help=said
     )
 
 

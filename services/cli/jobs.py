@@ -1,10 +1,15 @@
-"""`weir jobs`: every job at a glance, from the view that the allocator keeps."""
+"""`weir jobs`: every job at a glance, from the view that the allocator keeps.
+
+What jobs that start wait for, read from their own messages, beside the views that the allocator
+keeps. Edge.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import ExitStack, aclosing
 
 import msgspec
@@ -13,19 +18,20 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
 
 from services.allocator.job_views import JobView
-from services.cli import connection, words
-from services.cli.starts import Starts
+from services.cli import connection, parameters
 from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
-from services.console.log_entry import Entry
-from services.console.log_reader import either
+from services.console.board.job_history import OF_BEGINNING, Beginning, heard, shown
+from services.console.log_entry import Entry, filters
+from services.console.log_reader import OUR_CLOCK_S, either, read
 from services.console.top.job_tables import table
 from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import ConsumerGone, PullConsumer
-from shared.bus.subjects import JOBS
+from shared.bus.log_reader import StreamQuery
+from shared.bus.subjects import FACTS, JOBS, ORDERS, tag_of
 from shared.bus.tail import add_consumer
-from shared.messages import JobAccepted
+from shared.messages import JobAccepted, JobMessage
 
 EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
 VIEWS, IDLE_S = stream_of(JOBS), 60.0
@@ -35,7 +41,7 @@ Show = Callable[[Views], Coroutine[None, None, None]]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser, default=None)
+    parameters.namespace_argument(parser, default=None)
     parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change")
     parser.add_argument(
         "--json",
@@ -178,3 +184,43 @@ async def _epochs(bus: Bus, view: JobView) -> int:
     heard = await bus.last_message(JobAccepted, f"{view.namespace}.{view.job}")
     said = heard.message if heard else None
     return said.request.epochs if isinstance(said, JobAccepted) and said.uid == view.uid else 0
+
+
+KINDS = tuple(tag_of(kind) for kind in OF_BEGINNING)
+
+
+class Starts:
+    """Of one namespace, or of all (None)."""
+
+    def __init__(self, bus: Bus, namespace: str | None) -> None:
+        self.bus = bus
+        self.namespace = namespace
+        self._known = dict[tuple[str, int], Beginning]()
+
+    async def catch_up(self, views: Mapping[str, JobView]) -> None:
+        """Read what is stored, where a job starts."""
+        if any(view.phase == "Starting" for view in views.values()):
+            async with aclosing(self.told(views, follow=False)) as entries:
+                async for _ in entries:
+                    pass
+
+    async def told(self, views: Mapping[str, JobView], follow: bool) -> AsyncGenerator[Entry, None]:
+        """Each message that tells more, once it is known here."""
+        submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
+        since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
+        streams = {
+            stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)
+        }
+        wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
+        async with aclosing(read(self.bus, wanted, follow)) as entries:
+            async for entry in entries:
+                self._hear(entry)
+                yield entry
+
+    def _hear(self, entry: Entry) -> None:
+        if isinstance(said := entry.said, JobMessage):
+            whose = said.key(), said.uid
+            self._known[whose] = heard(self._known.get(whose, Beginning()), said)
+
+    def shown(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
+        return {key: shown(view, self._known.get((key, view.uid))) for key, view in views.items()}

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from services.cli import connection
 from services.cli.jobs import snapshots
+from services.cli.parameters import is_name
 from services.cli.trouble import DONE, Trouble
-from services.cli.words import is_name
 from services.console.board.figures import over
 from shared.bus.bus import Bus
 

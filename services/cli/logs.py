@@ -1,13 +1,21 @@
 """`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API, or what is kept of a pod
 that is gone. Edge.
+
+What pods printed, as the one-machine cluster keeps it also of those that are gone. Edge.
+
+<folder>/<namespace>_<pod>_<uid>/<container>.log        how many are kept: services/local/kubelet/kubelet.py
+
+Whose log does a person want? Pure.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +23,8 @@ import msgspec
 import urllib3
 from kubernetes import client, config
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.jobs import snapshots
-from services.cli.kept_log import kept
-from services.cli.pod_choice import Pod, choose
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.console.text.log_lines import lines, once, routine
@@ -37,8 +43,8 @@ ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    parameters.namespace_argument(parser)
+    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
     said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
     said += f"of a `weir up` those of the last {format_count(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
@@ -178,3 +184,60 @@ def _refusal(error: Any) -> str:
         return str(msgspec.json.decode(error.body or b"")["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         return f"{error.status} {error.reason}"
+
+
+TASK = re.compile(r"(chief|ps|worker)-\d+")
+
+
+def kept(folder: str, namespace: str, job: str) -> list[Pod]:
+    """Of one job's pods, living ones among them; `made_s`: when each last printed."""
+    try:
+        found = [*Path(folder).iterdir()] if folder else []
+    except OSError:
+        return []
+    return [pod for each in found for pod in _pod_kept_log(each, namespace, job)]
+
+
+def _pod_kept_log(folder: Path, namespace: str, job: str) -> Iterator[Pod]:
+    space, name, *_ = [*folder.name.split("_"), ""]
+    task = TASK.fullmatch(name.removeprefix(f"{job}-")) if name.startswith(f"{job}-") else None
+    file = next(iter(sorted(folder.glob("*.log"))), None) if task and space == namespace else None
+    if task and file:
+        yield Pod(name, task[1], file.stat().st_mtime, file)
+
+
+CHIEF = "chief"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """`kept`: where its log is, if the pod is gone."""
+
+    name: str
+    role: str
+    made_s: float
+    kept: Path | None = None
+
+
+def choose(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> Pod:
+    """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the
+    newest chief.
+
+    One that is `gone` where none that is there fits.
+    """
+    wanted = task or CHIEF
+    fitting = _fitting(pods, wanted) or _fitting(gone, wanted)
+    if not fitting:
+        raise Trouble(f"there is no pod of {wanted!r}; there {_listed([*pods, *gone])}")
+    return max(fitting, key=lambda pod: (pod.made_s, pod.name))
+
+
+def _fitting(pods: Sequence[Pod], wanted: str) -> list[Pod]:
+    return [
+        pod for pod in pods if wanted in (pod.role, pod.name) or pod.name.endswith(f"-{wanted}")
+    ]
+
+
+def _listed(pods: Sequence[Pod]) -> str:
+    names = sorted({pod.name for pod in pods})
+    return f"are {', '.join(names)}" if names else "are none of this job (yet, or any more)"

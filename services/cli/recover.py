@@ -1,27 +1,36 @@
 """`weir recover FOLDER`: after a loss of the bus, say which jobs can go on from their checkpoints,
 and let them.
+
+What the checkpoint folders say of jobs, when the bus that knew them is lost. Edge: it reads
+files.
+
+A job's folder holds its request, its program, and marks beside the checkpoints that its ledger has
+named (`shared/checkpoints.py`). A checkpoint is complete where its files have the digest of
+its mark.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from services.cli import answers, connection, store
-from services.cli.remains import Remains, remains_in
-from services.cli.trouble import DONE, FAILED, Trouble
+from services.cli import connection, job_status, program_file
+from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.console.log_reader import read
+from shared import checkpoints
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import ORDERS, pattern
-from shared.messages import JobAccepted, JobRejected, Program
+from shared.checkpoints import COMMITTED, INDEX, PROGRAM, REQUEST, CommitMark
+from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Program
 from shared.text import format_count, single_line
 
 EXAMPLES = (
@@ -119,10 +128,10 @@ async def known_folders(bus: Bus) -> set[str]:
 async def resume(bus: Bus, job: Remains) -> str:
     """Ask for the job again, from its newest checkpoint; return why it is refused, or nothing."""
     request = job.request
-    if store.digest(job.program) != request.program.digest:
+    if program_file.digest(job.program) != request.program.digest:
         return f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from: {job.folder}`"
     try:
-        digest = await store.keep(bus, job.program, request.namespace)
+        digest = await program_file.keep(bus, job.program, request.namespace)
     except Trouble as trouble:
         return f"{job.name}: {trouble}"
     again = replace(
@@ -132,7 +141,7 @@ async def resume(bus: Bus, job: Remains) -> str:
         checkpoint=replace(request.checkpoint, continue_from=job.folder),
     )
     uid = await bus.request(again)
-    answer = await answers.first(bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S)
+    answer = await job_status.first(bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S)
     if isinstance(answer, JobAccepted):
         print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
         return ""
@@ -144,3 +153,98 @@ async def resume(bus: Bus, job: Remains) -> str:
             ]
         )
     return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"
+
+
+class Remains(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `folder`: for `checkpoint.continue_from`; `step`: of its newest complete checkpoint,
+    -1: none.
+    """
+
+    folder: str
+    request: JobRequested
+    program: bytes
+    step: int = -1
+    samples: int | None = None
+    total_samples: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.request.namespace}/{self.request.job}"
+
+    @property
+    def finished(self) -> bool:
+        return self.samples is not None and self.samples == self.total_samples
+
+
+def remains_in(place: Path) -> list[Remains]:
+    """Return the jobs below a folder of checkpoints, or in a file that `--print` made; in the order
+    of their names.
+    """
+    try:
+        found = _written(place) if place.is_file() else list(_below(place))
+    except (OSError, msgspec.DecodeError) as error:
+        raise Trouble(f"cannot read {place}: {error}", WRONG_USE) from error
+    if not place.exists():
+        raise Trouble(f"there is no {place}: give the folder of the checkpoints", WRONG_USE)
+    return sorted(found, key=lambda each: (each.name, each.folder))
+
+
+def _written(file: Path) -> list[Remains]:
+    return [msgspec.json.decode(line, type=Remains) for line in file.read_bytes().splitlines()]
+
+
+def _below(place: Path) -> Iterator[Remains]:
+    """What a job wrote itself is read with care: its folder, and not its request, says whose it
+    is.
+    """
+    for file in sorted(place.rglob(REQUEST)):
+        home = file.parents[1]
+        folder = home.relative_to(place).as_posix()
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            request = msgspec.json.decode(file.read_bytes(), type=JobRequested)
+            program = (
+                (home / PROGRAM).read_bytes()
+                if (home / PROGRAM).stat().st_size <= LARGEST_PROGRAM
+                else b""
+            )
+            if checkpoints.is_in_namespace(folder, request.namespace):
+                step, mark = _newest(home)
+                samples, total = (mark.samples, mark.total_samples) if mark else (None, None)
+                yield Remains(
+                    folder=folder,
+                    request=request,
+                    program=program,
+                    step=step,
+                    samples=samples,
+                    total_samples=total,
+                )
+
+
+def _newest(home: Path) -> tuple[int, CommitMark | None]:
+    """Return the step and the mark of the newest checkpoint that is complete; -1 and None where
+    there is none.
+    """
+    marks = sorted(
+        home.glob(f"gen-*/ckpt-*{COMMITTED}"),
+        key=lambda file: checkpoints.checkpoint_step(_path(file)),
+    )
+    for file in reversed(marks):
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            mark = msgspec.json.decode(file.read_bytes(), type=CommitMark)
+            if mark.digest == _digest(_path(file)):
+                return checkpoints.checkpoint_step(_path(file)), mark
+    return -1, None
+
+
+def _path(mark: Path) -> str:
+    return mark.as_posix().removesuffix(COMMITTED)
+
+
+def _digest(path: str) -> str:
+    index = Path(f"{path}{INDEX}")
+    parts = [
+        file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.is_in_digest(file.name)
+    ]
+    return checkpoints.checkpoint_digest(
+        index.read_bytes(), [(file.name, file.stat().st_size) for file in parts]
+    )

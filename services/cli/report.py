@@ -12,8 +12,8 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from services.cli import connection, words
-from services.cli.past import beginning
+from services.cli import connection, parameters
+from services.cli.log_history import beginning
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.board.board import Board, apply, begun
 from services.console.log_entry import filters
@@ -35,9 +35,9 @@ STDOUT = "-"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser)
+    parameters.namespace_argument(parser)
     parser.add_argument(
-        "job", type=words.job_name, metavar="JOB", help="the job's name; of several the newest"
+        "job", type=parameters.job_name, metavar="JOB", help="the job's name; of several the newest"
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output"

@@ -22,8 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
 from services.cli import file_formats
+from services.cli.parameters import policies
 from services.cli.parsing import above_zero, apart, at_least_zero
-from services.cli.policy_names import policies
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.console.report import runs as runs_module

@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 
 from services.cli import connection
+from services.cli.parameters import namespace_name
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from services.cli.words import namespace_name
 from shared.auth.permissions import SETUP
 from shared.bus.bus import Bus
 from shared.bus.intake import DEFAULT_RATES, Rates

@@ -3,11 +3,19 @@
 1 read and check the YAML and the program beside it (`asking.py`; nothing of it is run)   2 keep the program, by digest
 3 publish the request   4 wait for the answer to this very request (its stream sequence is the job's uid)
 5 warn where no node is large enough for it   6 say what can be done next, or follow the job to its end
+
+Does a job that was just accepted wait for ever, as things are? Read from the view that the
+allocator keeps of it.
+
+Whether a task fits some node is for the allocator to say: it knows the nodes, and with its first
+look at a job it says so. Who asked for the job waits for that word, but not long; where it does not
+come, nothing is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shlex
 import sys
 import time
@@ -16,14 +24,16 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from nats.errors import Error as NatsError
 
-from services.cli import answers, connection, from_tfjob, request_file, store, words
-from services.cli.asking import Asked, asked
+from services.allocator.job_views import JobView
+from services.allocator.placement.shortage import NEVER
+from services.cli import build_request, connection, job_file, job_status, parameters, program_file
+from services.cli.build_request import Asked, asked
 from services.cli.dry_run import dry_run, rules_for
 from services.cli.events import printer
-from services.cli.examples import example
-from services.cli.request_file import Fields
-from services.cli.too_large import too_large
+from services.cli.job_file import Fields, example
+from services.cli.jobs import snapshots
 from services.cli.trouble import DONE, FAILED, Trouble
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import OUR_CLOCK_S, read
@@ -48,9 +58,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     said = "the job's YAML file; with --tfjob: the program"
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=said)
-    from_tfjob.arguments(parser)
+    build_request.arguments(parser)
     said = "the job's, where the file names none"
-    parser.add_argument("-n", "--namespace", type=words.namespace_name, metavar="NS", help=said)
+    parser.add_argument(
+        "-n", "--namespace", type=parameters.namespace_name, metavar="NS", help=said
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "-f",
@@ -67,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
     parser.add_argument(
-        "--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said
+        "--timeout", type=parameters.duration, default=ANSWER_S, metavar="TIME", help=said
     )
 
 
@@ -80,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def printed(request: Asked) -> int:
     """Without an id: who sends the same text twice has asked twice."""
-    body = request_file.encoded(
+    body = job_file.encoded(
         {n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name
     )
     print(msgspec.json.format(body, indent=2).decode())
@@ -90,12 +102,12 @@ def printed(request: Asked) -> int:
 async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
     namespace = str(request.fields.get("namespace", DEFAULT_NAMESPACE))
     if request.program is None:
-        await store.require_bucket(bus, namespace)
+        await program_file.require_bucket(bus, namespace)
     else:
-        await store.keep(bus, request.program, namespace)
+        await program_file.keep(bus, request.program, namespace)
     uid = await publish(bus, request.fields, request.file.name)
     where = _answered_on(bus, request.fields)
-    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
+    answer = await job_status.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
     if answer is None:
         raise Trouble(
             f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}"
@@ -133,7 +145,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
 
 async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
     lines = await dry_run(bus, request.body, str(request.file), rules_for(args))
-    await store.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
+    await program_file.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
     for line in lines:
         print(line)
     return DONE
@@ -147,16 +159,16 @@ STAYS = "The request stays stored and will be answered; `weir events` shows it."
 
 async def publish(bus: Bus, fields: Fields, name: str) -> int:
     """Say it as it is, right or wrong; returns its stream sequence."""
-    body, most = request_file.encoded(fields, name), bus.client.max_payload
+    body, most = job_file.encoded(fields, name), bus.client.max_payload
     if len(body) + HEADERS_BYTES > most:
         raise Trouble(
             f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
         )
-    return await bus.submit(request_file.subject_of(fields), body, _headers(fields, bus.name))
+    return await bus.submit(job_file.subject_of(fields), body, _headers(fields, bus.name))
 
 
 def _headers(fields: Fields, source: str) -> dict[str, str]:
-    tag, key = tag_of(JobRequested), request_file.key_of(fields)
+    tag, key = tag_of(JobRequested), job_file.key_of(fields)
     return event_headers(tag, key, f"{key}.{tag}.{fields['request_id']}", source)
 
 
@@ -199,3 +211,32 @@ def _ended(finished: JobFinished) -> int:
     if finished.outcome == "failed" and "\n" in finished.cause:
         print(finished.cause, file=sys.stderr)
     return DONE if finished.outcome == "succeeded" else FAILED
+
+
+WORD_S = 2.0
+"""So long the allocator's first word on it is waited for."""
+
+
+async def too_large(bus: Bus, accepted: JobAccepted) -> str:
+    """A warning; empty where there is nothing to warn of, or nothing known."""
+    try:
+        async with asyncio.timeout(WORD_S):
+            return warning(await _first_word(bus, accepted))
+    except (NatsError, OSError, TimeoutError):
+        return ""
+
+
+async def _first_word(bus: Bus, accepted: JobAccepted) -> JobView:
+    async with aclosing(snapshots(bus, accepted.namespace, accepted.job)) as changes:
+        async for views in changes:
+            for view in views.values():
+                if view.uid == accepted.uid and (view.why or view.phase != "Pending"):
+                    return view
+    raise TimeoutError
+
+
+def warning(view: JobView) -> str:
+    """One line."""
+    if view.phase != "Pending" or not view.why.startswith(NEVER):
+        return ""
+    return f"weir submit: it was accepted, but {single_line(view.why)}. It waits for a larger node"

@@ -6,7 +6,7 @@ import argparse
 import uuid
 
 from services.cli import connection
-from services.cli.job_change import ask_for, job_arguments
+from services.cli.change import ask_for, job_arguments
 from services.cli.trouble import DONE
 from shared.bus.bus import Bus
 from shared.messages import SuspendRequested

@@ -14,7 +14,7 @@ import time
 from rich.console import Group
 from rich.live import Live
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.terminal import Terminal, of_tables
 from services.cli.trouble import DONE
 from services.console.board.board import Board
@@ -38,7 +38,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--once", action="store_true", help="one picture, and no more; so too where no terminal is"
     )
     said = f"draw anew so often (default: {EVERY_S:g}s)"
-    parser.add_argument("--every", type=words.duration, default=EVERY_S, metavar="TIME", help=said)
+    parser.add_argument(
+        "--every", type=parameters.duration, default=EVERY_S, metavar="TIME", help=said
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 from nats.js.api import DeliverPolicy
 
-from services.cli import store
+from services.cli import program_file
 from services.console.report import runs
 from services.console.report.runs import CpuSample, Run
 from services.local.cluster_spec import TenantSpec
@@ -104,8 +104,8 @@ class Trial:
         return await self.bus.request(asked), asked
 
     async def _stored(self, request: dict[str, Any], program: Path) -> str:
-        return await store.keep(
-            self.bus, store.read(program), request.get("namespace", DEFAULT_NAMESPACE)
+        return await program_file.keep(
+            self.bus, program_file.read(program), request.get("namespace", DEFAULT_NAMESPACE)
         )
 
     def of(self, kind: type[Any]) -> list[Any]:

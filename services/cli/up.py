@@ -1,4 +1,15 @@
-"""`weir up`: the whole system on this machine, until Ctrl-C."""
+"""`weir up`: the whole system on this machine, until Ctrl-C.
+
+What `weir up` leaves behind when it goes down: which jobs were under way, and where they go on.
+Reads the bus.
+
+A job's pods are told to end as if their machine were shut down, and its chief saves within that
+grace; the next `weir up` of the same folder reads the same bus, finds the job wanted and without
+pods, and gives it new ones.
+
+Whether `weir up` has other nodes than the one before it in the same folder: each keeps its
+cluster's file. Edge.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +19,26 @@ import contextlib
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 from nats.errors import Error as NatsError
 
-from services.cli.examples import example
-from services.cli.left_behind import GOING, Left, goes_on, left, told
-from services.cli.other_cluster import said_of
+from services.allocator.job_views import ENDED, JobView
+from services.cli.job_file import example, text_in
+from services.cli.jobs import snapshots
 from services.cli.page import PORT as PAGE_PORT
-from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
-from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, parse_cluster
+from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
+from services.local.kubelet.container import KubeletSettings
 from services.local.stack import SERVICES, CannotStart, Stack, check_ports_free, is_listening
 from shared.auth.permissions import OPERATOR
-from shared.bus.bus import connect
+from shared.bus.bus import Bus, connect
+from shared.messages import CheckpointSaved
 from shared.runtime.process import free_port
-from shared.text import format_count
+from shared.text import format_count, format_names, format_some_names
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
@@ -187,3 +201,114 @@ def cluster_file(given: Path | None, text: str = CLUSTER):  # type: ignore[no-un
         file.write(text)
         file.flush()
         yield Path(file.name)
+
+
+GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
+NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
+GOES_ON = "weir goes on with what the `weir up` before it left: {jobs}."
+LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} goes on with what is below:"
+
+NAMES_MOST = 8
+
+Left = Mapping[str, tuple[JobView, CheckpointSaved | None]]
+"""By key: jobs that are not over, and the last checkpoint of each."""
+
+
+async def left(bus: Bus) -> Left:
+    async with aclosing(snapshots(bus, None)) as changes:
+        views = await anext(changes)
+    under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
+    return {
+        key: (view, await _saved(bus, key, view.uid)) for key, view in sorted(under_way.items())
+    }
+
+
+async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
+    found = await bus.last_message(CheckpointSaved, key)
+    said = found.message if found else None
+    return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
+
+
+def goes_on(under_way: Left) -> str:
+    """With which jobs, and where; nothing where there are none."""
+    jobs = [f"{_named(key)} from {_place(*found)}" for key, found in under_way.items()]
+    return GOES_ON.format(jobs=format_some_names(jobs, "job", NAMES_MOST)) if jobs else ""
+
+
+def _place(view: JobView, saved: CheckpointSaved | None) -> str:
+    return (
+        "its beginning"
+        if saved is None
+        else f"step {saved.step:,}{_share(view, saved, ' ({:.0f} %)')}"
+    )
+
+
+def told(under_way: Left, folder: Path, here: Path) -> list[str]:
+    """Line by line. `folder`: where all of it lies; `here`: paths below it are told from there."""
+    if not under_way:
+        return [NOTHING.format(folder=folder)]
+    jobs = f"{format_count(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
+    names = {key: _named(key) for key in under_way}
+    wide = max(map(len, names.values()))
+    lines = (f"  {names[key]:<{wide}}  {_one(*found, here)}" for key, found in under_way.items())
+    return [LEFT.format(jobs=jobs, folder=folder), *lines]
+
+
+def _named(key: str) -> str:
+    return key.removeprefix("default.").replace(".", "/")
+
+
+def _one(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:
+    if saved is None:
+        return "has no checkpoint yet: it begins at its beginning"
+    path = Path(saved.path)
+    where = path.relative_to(here) if path.is_relative_to(here) else saved.path
+    return f"saved at step {saved.step:,}{_share(view, saved, ', {:.0f} % done')}: {where}"
+
+
+def _share(view: JobView, saved: CheckpointSaved, words: str) -> str:
+    """Where it is known how much there is to do."""
+    return words.format(100 * saved.samples / view.total_samples) if view.total_samples else ""
+
+
+KEPT = "cluster.yaml"
+OTHER = "The cluster is another than that of the `weir up` before: {now}; it was {before}."
+KINDS_MOST = 3
+
+
+def said_of(folder: Path, cluster: Path) -> str:
+    """In one line, and empty where they are the same or nobody knows; from now on it is this
+    one.
+    """
+    before, text = _kept(folder), cluster.read_text()
+    now = parse_cluster(text)
+    (folder / KEPT).write_text(text)
+    return (
+        f"{OTHER.format(now=_told(now), before=_told(before))}\n"
+        if before and _sizes(before) != _sizes(now)
+        else ""
+    )
+
+
+def _kept(folder: Path) -> ClusterSpec | None:
+    try:
+        return parse_cluster((folder / KEPT).read_text())
+    except (OSError, UnicodeDecodeError, InvalidClusterFile):
+        return None
+
+
+def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
+    return {
+        name: (node.cpu, node.memory_gib, node.gpu) for name, node in spec.nodes_by_name().items()
+    }
+
+
+def _told(spec: ClusterSpec) -> str:
+    return format_names([_kind(node) for node in spec.nodes], KINDS_MOST)
+
+
+def _kind(node: NodeSpec) -> str:
+    devices = f", {format_count(node.gpu, 'GPU')}" if node.gpu else ""
+    return (
+        f"{format_count(node.count, 'node')} of {node.cpu:g} cpu, {node.memory_gib:g} GiB{devices}"
+    )

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from services.cli import connection, words
+from services.cli import connection, parameters
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.console.log_entry import Entry, event_name, filters, parse_event_name
@@ -36,7 +36,7 @@ READS_MOST = 24
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    words.namespace_argument(parser, default=None)
+    parameters.namespace_argument(parser, default=None)
     said = "its name, as `weir events` shows it (o12, f345), or its id, as --json does"
     parser.add_argument("event", metavar="EVENT", help=said)
     parser.add_argument(

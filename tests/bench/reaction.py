@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from services.cli import demo, store
+from services.cli import demo, program_file
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
@@ -74,7 +74,9 @@ async def _ask(watched: Trial) -> None:
     """As many jobs as there will be deletions, each of one pod's size."""
     say(f"asking for {DELETIONS} jobs")
     program = demo.JOBS / "digits.py"
-    kept = Program(name=program.name, digest=await store.keep(watched.bus, store.read(program)))
+    kept = Program(
+        name=program.name, digest=await program_file.keep(watched.bus, program_file.read(program))
+    )
     one, sizes = (
         Span(start=1, min=1, max=1),
         {r: Resources(cpu=c, memory_gib=c) for r, c in TASK.items()},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from services.cli.contract.document import document
-from services.cli.contract.page import page
+from services.cli.asyncapi_document import document
+from services.cli.asyncapi_page import page
 from tests.cli.conftest import Prompt
 
 

@@ -13,7 +13,7 @@ import pytest
 from services.allocator import snapshot
 from services.allocator.job_views import JobView
 from services.allocator.state.state import State, apply
-from services.cli import past
+from services.cli import log_history
 from shared.auth.permissions import bucket_subject
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -147,8 +147,8 @@ async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_f
     decided_s, grown = time.time(), await grows(bus)
     await remembered(bus)
     whole = json.loads((await prompt("explain", "mnist", "--nats", nats_url, "--json")).out)
-    monkeypatch.setattr(past, "MANY", 0)
-    monkeypatch.setattr(past, "RECENT_S", 0.6)
+    monkeypatch.setattr(log_history, "MANY", 0)
+    monkeypatch.setattr(log_history, "RECENT_S", 0.6)
     await asyncio.sleep(decided_s + 1.0 - time.time())
 
     late = json.loads((await prompt("explain", "mnist", "--nats", nats_url, "--json")).out)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from services.allocator.admission.validation import check_request
-from services.cli import store
-from services.cli.request_file import completed, encoded, parse
+from services.cli import program_file
+from services.cli.job_file import completed, encoded, parse
 from services.trainer.doctor.job_fit import PS_GIB
 from shared.messages import JobRequested
 
@@ -22,8 +22,10 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 @pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.name)
 def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> None:
     fields = parse(file.read_text(), file.name)
-    program = store.read(file.parent / fields["program"])
-    sent = completed(fields, {"name": fields["program"], "digest": store.digest(program)}, "r1")
+    program = program_file.read(file.parent / fields["program"])
+    sent = completed(
+        fields, {"name": fields["program"], "digest": program_file.digest(program)}, "r1"
+    )
 
     asked = check_request(encoded(sent, file.name))
 

@@ -1,8 +1,14 @@
-"""What a task prints, over an API that speaks Kubernetes."""
+"""What a task prints, over an API that speaks Kubernetes.
+
+What pods printed is found by their job, also of those that are gone.
+
+Whose log is shown.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +16,8 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from services.cli.logs import whole_lines
+from services.cli.logs import Pod, choose, kept, whole_lines
+from services.cli.trouble import Trouble
 from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
@@ -164,3 +171,74 @@ async def test_a_failure_that_tensorflow_repeats_is_shown_once_and_all_of_it_on_
 
     assert said.code == 0 and said.out.splitlines() == ["mine", *CAUSE.splitlines()]
     assert every.out.count("[[weir: the program failed]]") == 6
+
+
+def printed(
+    folder: Path, pod: str, at_s: float, namespace: str = "default", text: str = "hello\n"
+) -> Path:
+    file = folder / f"{namespace}_{pod}_0a11a717-d315" / "tensorflow.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    os.utime(file, (at_s, at_s))
+    return file
+
+
+def test_only_pods_of_this_very_job_are_found(tmp_path: Path) -> None:
+    file = printed(tmp_path, "digits-chief-0", 100.0)
+    printed(tmp_path, "digits-two-chief-0", 200.0)
+    printed(tmp_path, "digits-chief-0", 300.0, namespace="team-a")
+    printed(tmp_path, "digits-helper-1", 300.0)
+    (tmp_path / "something else").mkdir()
+    (tmp_path / "default_digits-ps-1_uid").mkdir()
+
+    assert kept(str(tmp_path), "default", "digits") == [Pod("digits-chief-0", "chief", 100.0, file)]
+
+
+def test_where_nothing_is_kept_nothing_is_found(tmp_path: Path) -> None:
+    assert kept("", "default", "digits") == kept(str(tmp_path / "none"), "default", "digits") == []
+
+
+def test_who_is_there_is_chosen_before_who_is_gone() -> None:
+    there = [Pod("digits-chief-3", "chief", 10.0), Pod("digits-worker-4", "worker", 10.0)]
+    gone = [
+        Pod("digits-chief-0", "chief", 99.0, Path("a")),
+        Pod("digits-worker-2", "worker", 98.0, Path("b")),
+    ]
+
+    assert choose(there, None, gone) is there[0] and choose(there, "worker-2", gone) is gone[1]
+    assert choose([], None, gone) is gone[0]
+
+
+PODS = [
+    Pod("digits-chief-0", "chief", 1.0),
+    Pod("digits-worker-1", "worker", 1.0),
+    Pod("digits-worker-11", "worker", 2.0),
+    Pod("digits-chief-12", "chief", 3.0),
+]
+
+
+def test_without_a_task_it_is_the_newest_chief() -> None:
+    assert choose(PODS, None).name == "digits-chief-12"
+
+
+def test_a_task_is_found_by_the_end_of_its_pods_name_and_not_by_a_part_of_it() -> None:
+    assert (
+        choose(PODS, "worker-1").name == choose(PODS, "digits-worker-1").name == "digits-worker-1"
+    )
+
+
+def test_a_role_is_its_newest_task() -> None:
+    assert choose(PODS, "worker").name == "digits-worker-11"
+
+
+def test_a_task_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(
+        Trouble,
+        match="no pod of 'ps-0'; there are digits-chief-0, digits-chief-12, digits-worker-1",
+    ):
+        choose(PODS, "ps-0")
+
+
+def test_a_job_without_pods_is_told_so() -> None:
+    with pytest.raises(Trouble, match="there are none of this job"):
+        choose([], None)

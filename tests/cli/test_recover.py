@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from services.allocator.service import Settings, start
-from services.cli import store
+from services.cli import program_file
 from shared import checkpoints
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -48,7 +48,9 @@ def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 
         mark = CommitMark(digest=digest, samples=samples * step // 20, total_samples=total)
         path.with_suffix(".committed").write_bytes(msgspec.json.encode(mark))
     asked = msgspec.structs.replace(
-        request(), job=job, program=Program(name="train.py", digest=store.digest(PROGRAM.encode()))
+        request(),
+        job=job,
+        program=Program(name="train.py", digest=program_file.digest(PROGRAM.encode())),
     )
     (home / "job").mkdir()
     (home / checkpoints.REQUEST).write_bytes(msgspec.json.encode(asked))

@@ -13,7 +13,7 @@ import pytest
 from services.__main__ import parser
 from services.allocator.admission.validation import LARGEST
 from services.allocator.service import Settings, start
-from services.cli import store, submit
+from services.cli import program_file, submit
 from services.cli.trouble import Trouble
 from services.trainer.program import REQUIRED
 from shared.auth.permissions import program_stream
@@ -229,7 +229,7 @@ async def test_of_a_program_that_the_store_has_and_of_another_namespace_it_says_
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.create(namespaces=["red"])
-    digest = await store.keep(bus, PROGRAM.encode(), "red")
+    digest = await program_file.keep(bus, PROGRAM.encode(), "red")
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
 
     said = await prompt("submit", written(tmp_path, f"namespace: red\n{by_digest(digest)}"))
@@ -248,10 +248,10 @@ async def test_the_same_file_twice_is_two_requests_and_the_second_is_refused_whi
 
 
 async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
-    name = await store.keep(bus, b"x")
+    name = await program_file.keep(bus, b"x")
     first = await (await bus.program_store()).get_info(name)
 
-    assert await store.keep(bus, b"x") == name
+    assert await program_file.keep(bus, b"x") == name
     again = await (await bus.program_store()).get_info(name)
     assert (again.nuid, again.size, again.digest) == (first.nuid, 1, first.digest)
     assert (await (await bus.program_store()).get(name)).data == b"x"
@@ -264,7 +264,7 @@ async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
 async def test_a_program_whose_description_somebody_replaced_is_uploaded_again_by_the_next_submit(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
-    name = await store.keep(bus, PROGRAM.encode())
+    name = await program_file.keep(bus, PROGRAM.encode())
     await (await bus.program_store()).put(name, b"import os")
 
     said = await prompt("submit", job, "--nats", nats_url)
@@ -277,7 +277,7 @@ async def test_a_program_whose_description_somebody_replaced_is_uploaded_again_b
 async def test_a_request_whose_program_is_described_as_something_else_is_refused(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
-    name = store.digest(PROGRAM.encode())
+    name = program_file.digest(PROGRAM.encode())
     await (await bus.program_store()).put(name, b"import os")
 
     said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
@@ -298,7 +298,7 @@ def by_digest(name: str) -> str:
 async def test_a_namespace_that_is_not_provisioned_is_told_with_the_remedy_within_seconds(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path, words: list[str], with_program: bool
 ) -> None:
-    text = GOOD if with_program else by_digest(store.digest(b""))
+    text = GOOD if with_program else by_digest(program_file.digest(b""))
     file = written(job.parent, f"namespace: green\n{text}")
 
     async with asyncio.timeout(30):
@@ -388,7 +388,10 @@ async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
     printed = await prompt("submit", job, "--print", "--nats", "nats://127.0.0.1:1")
 
     assert printed.code == 0 and await bus.last_message(JobRequested, "default.digits") is None
-    assert await store.keep(bus, PROGRAM.encode()) == json.loads(printed.out)["program"]["digest"]
+    assert (
+        await program_file.keep(bus, PROGRAM.encode())
+        == json.loads(printed.out)["program"]["digest"]
+    )
     await bus.client.request("weir.job.requested.default.digits", printed.out.encode(), timeout=60)
     async with asyncio.timeout(60):
         while (accepted := await bus.last_message(JobAccepted, "default.digits")) is None:

@@ -14,7 +14,7 @@ import yaml
 
 from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.settings import Rules
-from services.cli.request_file import completed, encoded
+from services.cli.job_file import completed, encoded
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import Trouble
 from shared.messages import JobRequested, Resources, RoleResources, Span, Volume

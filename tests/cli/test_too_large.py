@@ -9,8 +9,8 @@ import pytest
 
 from services.allocator.job_views import JobView
 from services.allocator.service import Settings, start
-from services.cli import too_large
-from services.cli.too_large import warning
+from services.cli import submit
+from services.cli.submit import warning
 from services.trainer.program import REQUIRED
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -26,7 +26,7 @@ NEVER = (
 @pytest.fixture
 async def cluster(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Half a core a node, and the real allocator."""
-    monkeypatch.setattr(too_large, "WORD_S", 60.0)
+    monkeypatch.setattr(submit, "WORD_S", 60.0)
     await bus.publish(node("small", cpu=0.5))
     service = await wire.connect(nats_url, "allocator")
     await start(service, Settings(view_s=0.05))
@@ -68,9 +68,9 @@ async def test_who_asks_for_what_a_node_has_is_not(
 async def test_where_nobody_says_anything_of_it_nobody_is_kept_waiting(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(too_large, "WORD_S", 0.1)
+    monkeypatch.setattr(submit, "WORD_S", 0.1)
 
-    assert await too_large.too_large(bus, accepted(request())) == ""
+    assert await submit.too_large(bus, accepted(request())) == ""
 
 
 def test_what_else_a_job_waits_for_is_no_warning() -> None:

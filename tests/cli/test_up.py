@@ -1,5 +1,9 @@
 """The whole system on this machine; that it runs, the tests of `services/local` and the flows
 show.
+
+What `weir up` says when it goes down: which jobs were under way, and where they go on.
+
+`weir up` says when its nodes are others than those of the one before it.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ import aiohttp
 import pytest
 
 from services.__main__ import weir
-from services.cli.left_behind import GOING, NOTHING
-from services.cli.other_cluster import KEPT
-from services.cli.up import limits, spec_in
+from services.allocator.job_views import JobView
+from services.cli.up import GOING, KEPT, NOTHING, goes_on, left, limits, said_of, spec_in, told
+from shared.bus.bus import Bus
+from shared.messages import CheckpointSaved
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
+from tests.cli.test_jobs import shown
 from tests.cli.test_too_large import job
+from tests.shared.sample_messages import JOB
 
 BAD = """
 nodes: [{cpu: 0, memory_gib: many}, {cpus: 2}]
@@ -199,3 +206,107 @@ async def asked(file: Path, more: str) -> bytes:
     own.write_text(f"{file.read_text()}{more}\n")
     said, _ = await (await weir_in(file.parent, "submit", own.name)).communicate()
     return said
+
+
+HERE, FOLDER = Path("/home/somebody"), Path(".weir")
+
+
+def view(job: str, **fields: object) -> JobView:
+    about = {"job": job, "namespace": "default", "uid": 7, "phase": "Running", **fields}
+    return JobView(**about)  # type: ignore[arg-type]
+
+
+def saved(path: str) -> CheckpointSaved:
+    return CheckpointSaved(**JOB, step=1_234, samples=320, path=path, seconds=0.5, final=True)
+
+
+def test_where_no_job_was_under_way_that_is_said() -> None:
+    assert told({}, FOLDER, HERE) == [
+        "weir is down; no job was under way. All that happened stays in .weir."
+    ]
+
+
+def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
+    lines = told(
+        {
+            "default.digits": (
+                view("digits", total_samples=640),
+                saved(f"{HERE}/.weir/checkpoints/x/ckpt-1234"),
+            ),
+            "team-a.clicks": (view("clicks", namespace="team-a", phase="Pending"), None),
+            "default.elsewhere": (view("elsewhere"), saved("s3://bucket/x/ckpt-1234")),
+        },
+        FOLDER,
+        HERE,
+    )
+
+    assert lines == [
+        "weir is down. 3 jobs were not over; the next `weir up` with .weir goes on with what is below:",
+        "  digits         saved at step 1,234, 50 % done: .weir/checkpoints/x/ckpt-1234",
+        "  team-a/clicks  has no checkpoint yet: it begins at its beginning",
+        "  elsewhere      saved at step 1,234: s3://bucket/x/ckpt-1234",
+    ]
+
+
+def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of_many_some() -> (
+    None
+):
+    assert goes_on({}) == ""
+    under_way = {
+        "default.digits": (view("digits", total_samples=640), saved("/x/ckpt-1234")),
+        "default.early": (view("early"), saved("/x/ckpt-1234")),
+        "team-a.clicks": (view("clicks", namespace="team-a"), None),
+    }
+    assert goes_on(under_way) == (
+        "weir goes on with what the `weir up` before it left: "
+        "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
+    )
+    many = goes_on({f"default.job-{number}": (view(f"job-{number}"), None) for number in range(10)})
+    assert "10 jobs: job-0 from its beginning, job-1" in many and many.endswith(
+        "job-7 from its beginning and 2 more."
+    )
+
+
+async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
+    await shown(bus, "digits", phase="Running")
+    await shown(bus, "over", phase="Succeeded")
+    await bus.publish(saved("/somewhere/ckpt-1234"))
+
+    found = await left(bus)
+
+    assert list(found) == ["default.digits"]
+    there, checkpoint = found["default.digits"]
+    assert (checkpoint is not None) == (there.uid == JOB["uid"]), (
+        "of an earlier job of this name nothing counts"
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    return tmp_path / "given.yaml"
+
+
+def said(cluster: Path, nodes: str) -> str:
+    cluster.write_text(f"nodes: [{nodes}]")
+    return said_of(cluster.parent, cluster)
+
+
+def test_the_first_and_the_same_again_say_nothing(cluster: Path) -> None:
+    assert said(cluster, "{count: 4, cpu: 0.5, memory_gib: 4}") == ""
+    assert said(cluster, "{count: 4, memory_gib: 4.0, cpu: 0.5}") == ""
+
+
+def test_another_one_is_told_beside_the_one_before_and_only_once(cluster: Path) -> None:
+    said(cluster, "{count: 3, cpu: 1, memory_gib: 6}")
+    now = "{name: a, cpu: 0.5, memory_gib: 4}, {name: b, count: 2, cpu: 2, memory_gib: 4, gpu: 1}"
+
+    assert said(cluster, now) == (
+        "The cluster is another than that of the `weir up` before: "
+        "1 node of 0.5 cpu, 4 GiB, 2 nodes of 2 cpu, 4 GiB, 1 GPU; it was 3 nodes of 1 cpu, 6 GiB.\n"
+    )
+    assert said(cluster, now) == ""
+
+
+def test_what_is_kept_and_cannot_be_read_says_nothing(cluster: Path) -> None:
+    (cluster.parent / KEPT).write_bytes(b"\xff")
+    assert said(cluster, "{cpu: 1}") == ""

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from services.allocator import snapshot
 from services.allocator.state.state import State
 from services.cli.jobs import snapshots
-from services.cli.past import MANY
+from services.cli.log_history import MANY
 from services.console.board.board import apply, begun, why, with_last_fact
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import read

@@ -14,7 +14,7 @@ from services.allocator.placement.room import ROLES, Room, place
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State
-from services.cli import dry_run, request_file
+from services.cli import dry_run, job_file
 from services.cli.trouble import Trouble
 from services.whatif.proposal import outlook
 from shared.messages import Resources, RoleResources
@@ -69,8 +69,8 @@ def _told(wants: Resources) -> str:
 def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     """`text`: a job's YAML file, as `weir submit` takes it."""
     try:
-        fields = request_file.completed(request_file.parse(text, NAME), NO_PROGRAM, "-")
-        request = check_request(request_file.encoded(fields, NAME), rules)
+        fields = job_file.completed(job_file.parse(text, NAME), NO_PROGRAM, "-")
+        request = check_request(job_file.encoded(fields, NAME), rules)
     except Trouble as trouble:
         return Answer(refused=[single_line(str(trouble))])
     if isinstance(request, Wrong):

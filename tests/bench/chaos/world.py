@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from services.cli import store
+from services.cli import program_file
 from services.local.cluster_spec import TenantSpec
 from services.local.controllers import pod_spec
 from services.local.stack import Stack
@@ -88,7 +88,10 @@ class World:
         """Ask for a job of the counting program, which from then on is the one that is looked at;
         its uid.
         """
-        kept = {"name": "counting.py", "digest": await store.keep(self.watch.bus, self._program())}
+        kept = {
+            "name": "counting.py",
+            "digest": await program_file.keep(self.watch.bus, self._program()),
+        }
         body = {**REQUEST, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
         return self.uid

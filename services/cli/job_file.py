@@ -4,11 +4,18 @@ The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands f
 2, max: 2}` (so do `workers` and `batch`), and `program` is a path beside the file. What is wrong,
 unknown or missing is told by the allocator's own check, as far as it holds in every cluster;
 whether a job may be, each cluster's allocator says.
+
+The text of a file that somebody named; who names one that cannot be read is told why, and what
+to do. Edge.
+
+The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder
+beside this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,14 +23,44 @@ import yaml
 
 from services.allocator.admission.validation import Wrong, check_request, written_value
 from services.allocator.settings import Rules
-from services.cli.examples import example
+from services.cli.parameters import is_name
 from services.cli.trouble import WRONG_USE, Trouble
-from services.cli.words import is_name
 from shared import documents
 from shared.bus.subjects import DEFAULT_NAMESPACE, pattern
 from shared.messages import JobRequested
 
 Fields = dict[str, Any]
+
+
+def text_in(file: Path, hint: str) -> str:
+    """`hint`: what else could be given, where there is no reading it."""
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise Trouble(f"cannot read {file}: {error.strerror}; {hint}", WRONG_USE) from error
+    except UnicodeDecodeError as error:
+        raise Trouble(
+            f"{file} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE
+        ) from error
+
+
+IN_CHECKOUT = Path("deploy/jobs")
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGED = Path(__file__).with_name("example_jobs")
+"""pyproject.toml puts `deploy/jobs` there in a wheel."""
+
+
+def examples_folder() -> Path:
+    return PACKAGED if PACKAGED.is_dir() else CHECKOUT / IN_CHECKOUT
+
+
+def example(name: str) -> str:
+    """Return the path of an example as a person types it: relative to a checkout, or absolute in a
+    package.
+    """
+    return str((PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT) / name)
+
+
 SPANS = ("batch", "ps", "workers")
 BEGIN = f"{example('digits.yaml')} explains every field"
 ONE = f"{example('digits.yaml')} is one to begin with"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.program_check import check
+from services.cli.program_file import check
 from services.cli.trouble import WRONG_USE, Trouble
 from services.trainer.program import REQUIRED
 

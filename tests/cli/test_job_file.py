@@ -1,13 +1,51 @@
-"""A job's file as a request: kind about numbers, and every reason why no cluster would take it."""
+"""A file that cannot be read is told with its reason and what to do.
+
+A job's file as a request: kind about numbers, and every reason why no cluster would take it.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from services.cli.request_file import completed, encoded, key_of, parse, reasons_against, subject_of
-from services.cli.trouble import Trouble
-from services.cli.words import DEFAULT_NAMESPACE
+from services.cli.job_file import (
+    completed,
+    encoded,
+    key_of,
+    parse,
+    reasons_against,
+    subject_of,
+    text_in,
+)
+from services.cli.trouble import WRONG_USE, Trouble
+from shared.bus.subjects import DEFAULT_NAMESPACE
+
+
+def test_text_is_read_as_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes("job: naïve\n".encode())
+
+    assert text_in(tmp_path / "job.yaml", "") == "job: naïve\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("none.yaml", "cannot read {}: No such file or directory; give another"),
+        ("folder", "cannot read {}: Is a directory; give another"),
+        ("latin.yaml", "{} is not text in UTF-8: invalid continuation byte; save it as UTF-8"),
+    ],
+)
+def test_what_is_no_text_is_wrong_use(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin.yaml").write_bytes("job: naïve\n".encode("latin-1"))
+
+    with pytest.raises(Trouble) as caught:
+        text_in(tmp_path / name, "give another")
+
+    assert (str(caught.value), caught.value.code) == (told.format(tmp_path / name), WRONG_USE)
+
 
 NAMED = {"name": "digits.py", "digest": "sha256-00"}
 

@@ -1,6 +1,6 @@
 """Whether there is something to cancel."""
 
-from services.cli.standing import standing
+from services.cli.job_status import standing
 
 
 def test_a_name_that_nobody_asked_for_is_unknown() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.contract.document import address
-from services.cli.contract.page import page
-from services.cli.contract.schemas import schemas
+from services.cli.asyncapi_document import address, schemas
+from services.cli.asyncapi_page import page
 from shared.messages import MESSAGES
 
 FILE = Path(__file__).parents[3] / "deploy" / "events.md"

@@ -1,17 +1,35 @@
-"""Waiting for what is said back to a person. Edge."""
+"""Is there a job of this name to cancel? Pure: from the newest order of each kind on the name.
+
+Waiting for what is said back to a person. Edge.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from services.console.log_reader import read
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import Message
+
+Standing = Literal["unknown", "open", "over"]
+
+
+def standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
+    """Each is a job's uid, 0 where nothing was said. A refused request for a running job's name
+    changes nothing.
+    """
+    if not requested and not accepted:
+        return "unknown"
+    if accepted and accepted != finished:
+        return "open"
+    answered = requested in (0, accepted, rejected)
+    return "over" if answered else "open"
+
 
 M = TypeVar("M", bound=Message)
 

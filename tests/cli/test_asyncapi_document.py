@@ -10,7 +10,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from services.cli.contract.document import USERS, VERSION, address, document, stream, summary
+from services.cli.asyncapi_document import USERS, VERSION, address, document, stream, summary
 from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
 from shared.bus.subjects import encode_message, message_headers, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message

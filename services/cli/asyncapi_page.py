@@ -9,8 +9,19 @@ from typing import Any
 
 import msgspec
 
-from services.cli.contract.document import ABOUT, HEADERS, STREAMS, USERS, address, stream, summary
-from services.cli.contract.schemas import KINDS, Kind, Schema, schemas
+from services.cli.asyncapi_document import (
+    ABOUT,
+    HEADERS,
+    KINDS,
+    STREAMS,
+    USERS,
+    Kind,
+    Schema,
+    address,
+    schemas,
+    stream,
+    summary,
+)
 from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
 from shared.messages import MESSAGES
 

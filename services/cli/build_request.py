@@ -1,0 +1,198 @@
+"""What `weir submit` asks for, from the files of this machine: all is read and checked before the
+bus is looked for.
+
+What is wrong with a request in itself, and with its program, is told here, every reason at once.
+What only the cluster knows (which namespaces, images, folders and policies of its own it allows,
+which names are in use) it answers.
+
+`weir submit PROGRAM --tfjob FILE`: what is said on the command line beside a TFJob, and what its
+reader is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from services.cli import job_file, program_file
+from services.cli.job_file import Fields, text_in
+from services.cli.parsing import apart
+from services.cli.tfjob import WISHES, manifest, translated
+from services.cli.tfjob import Asked as TfjobRequest
+from services.cli.trouble import WRONG_USE, Trouble
+from shared.text import single_line
+
+NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
+"""Stands for one that cannot be read, while the other fields are looked at."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """`file`: what is asked by; `body`: the request with these `fields`, as JSON; `path`: of the
+    program that goes with it, None where the request names one by its digest.
+    """
+
+    file: Path
+    fields: Fields
+    body: bytes
+    path: Path | None
+    program: bytes | None
+
+
+def asked(args: argparse.Namespace) -> Asked:
+    """Raises `Trouble` with everything that can be told against it here."""
+    file = _source(args)
+    fields, path = request_from_tfjob(args) if args.tfjob else _own(file, args)
+    fields = _in_namespace(fields, args.namespace, file)
+    program, found, trouble = _program(path)
+    fields = job_file.completed(fields, found, uuid.uuid4().hex)
+    body = job_file.encoded(fields, file.name)
+    if wrong := job_file.reasons_against(fields):
+        told = [*wrong, *(f"program: {line}" for line in str(trouble or "").splitlines())]
+        raise Trouble(
+            "\n".join(
+                [f"{file} cannot be asked for:", *(f"  - {single_line(r)}" for r in told), BEGIN]
+            ),
+            WRONG_USE,
+        )
+    if trouble:
+        raise trouble
+    return Asked(file=file, fields=fields, body=body, path=path, program=program)
+
+
+BEGIN = f"Nothing was sent; {job_file.BEGIN}."
+
+
+def _source(args: argparse.Namespace) -> Path:
+    """The file that is asked by."""
+    file: Path | None = args.tfjob or args.file
+    if file is None:
+        raise Trouble("which job? Give its FILE, or PROGRAM and --tfjob FILE", WRONG_USE)
+    return file
+
+
+def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
+    """Of a job's own file; its program lies beside it."""
+    unused(args)
+    fields = job_file.parse(text_in(file, job_file.ONE), file.name)
+    program = fields.get("program")
+    return fields, file.parent / program if isinstance(program, str) and program else None
+
+
+def _in_namespace(fields: Fields, namespace: str | None, file: Path) -> Fields:
+    """Return the fields with the namespace that was given; raise `Trouble` if the file names
+    another one.
+    """
+    if namespace is None:
+        return fields
+    named = fields.get("namespace", namespace)
+    if named != namespace:
+        raise Trouble(
+            f"{file} names the namespace {named!r}, and -n {namespace!r}: give one of them",
+            WRONG_USE,
+        )
+    return {**fields, "namespace": namespace}
+
+
+def _program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:
+    """Its text, how the request names it, and what is wrong with it."""
+    if path is None:
+        return None, None, None
+    try:
+        body = program_file.read(path)
+        program_file.check(body, path)
+    except Trouble as trouble:
+        return None, NO_PROGRAM, trouble
+    return body, {"name": path.name, "digest": program_file.digest(body)}, None
+
+
+ABOUT = """\
+Taken are a TFJob's name, namespace, replicas (the start; 1 is the least),
+resources, image, claims and grace. Its command is not run: the program has
+model(), dataset() and so on. What no TFJob says is given here, or annotated
+in it (weir.dev/epochs: "10"). What Weir has nothing like is named, and
+nothing is asked for until that is gone or left out."""
+NEEDS_PROGRAM = """program: a TFJob's command is not run. Weir trains a Python file with model(), optimizer(),
+    loss(), examples() and dataset() (services/trainer/README.md): weir submit PROGRAM --tfjob {file}"""
+WAY_OUT = "Do what each line says, or leave all of it out with --leave-out."
+NUMBERS = {
+    "epochs": "how often every example is trained on",
+    "batch": "examples of one update, by one worker",
+    "max-ps": "how far ps may grow (default: PS' replicas)",
+    "max-workers": "how far workers may grow (default: Worker's replicas)",
+    "priority": "the larger, the earlier (default: 0)",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    said = "ask for what a Kubeflow TFJob asks for, with the program FILE"
+    parser.add_argument("--tfjob", type=Path, metavar="FILE", help=said)
+    said = "what of it is taken, and its own options"
+    own = apart(parser, "tfjob", "beside --tfjob FILE", ABOUT, said)
+    for name, said in NUMBERS.items():
+        own.add_argument(f"--{name}", type=int, metavar="N", help=said)
+    own.add_argument("--policy", metavar="NAME", help="how the job grows (default: the cluster's)")
+    own.add_argument("--image", metavar="IMAGE", help="instead of the TFJob's; '': the cluster's")
+    own.add_argument(
+        "--leave-out", action="store_true", help="go on without what Weir has nothing like"
+    )
+
+
+def unused(args: argparse.Namespace) -> None:
+    """Raises `Trouble` for what would be passed over in silence without a TFJob."""
+    given = [f"--{name}" for name, value in _wishes(args).items() if value is not None]
+    if given or args.leave_out:
+        told = ", ".join([*given, *(["--leave-out"] if args.leave_out else [])])
+        raise Trouble(f"{told} goes with --tfjob; a job's own file says all of it", WRONG_USE)
+
+
+def request_from_tfjob(args: argparse.Namespace) -> tuple[Fields, Path]:
+    """The request's fields, and where its program is; raises `Trouble` with everything that is in
+    the way.
+    """
+    file: Path = args.tfjob
+    raw, beside = manifest(text_in(file, "give the file of a TFJob"), file.name)
+    found = translated(raw, _wishes(args), beside)
+    program = args.file or (file.parent / found.program if found.program else None)
+    _tell(file, found)
+    wrong = [*([] if program else [NEEDS_PROGRAM.format(file=file)]), *found.told("wrong")]
+    lost = [] if args.leave_out else found.told("lost")
+    if wrong or lost or program is None:
+        raise Trouble(
+            "\n".join([*_listed(f"{file} cannot be asked for:", wrong), *_lost(file, lost)]),
+            WRONG_USE,
+        )
+    return found.fields, program
+
+
+def _wishes(args: argparse.Namespace) -> Fields:
+    return {name: getattr(args, name.replace("-", "_")) for name in WISHES}
+
+
+def _tell(file: Path, found: TfjobRequest) -> None:
+    """What is done in another way than the file says, so that nobody is surprised."""
+    for line in _listed(f"of {file}, Weir does in its own way:", found.told("moot")):
+        print(line, file=sys.stderr)
+
+
+def _lost(file: Path, lost: list[str]) -> list[str]:
+    return (
+        [*_listed(f"{file} has what a job of Weir's cannot have:", lost), WAY_OUT] if lost else []
+    )
+
+
+def _listed(head: str, lines: list[str]) -> list[str]:
+    return (
+        [
+            head,
+            *(
+                f"  - {line if line.startswith('program: ') else single_line(line)}"
+                for line in lines
+            ),
+        ]
+        if lines
+        else []
+    )

@@ -1,0 +1,179 @@
+"""Words on the command line: names and durations. How counts, times and foreign text are told:
+`shared/text.py`.
+
+Policies by the names that a person types; `module:function` is one of their own, and is
+imported.
+
+A point in time as people write it. Pure: `now` is an argument.
+
+2026-11-21T13:45:02, 2026-11-21 13:45, with Z or +01:00 behind it     else in this machine's time zone
+13:45, 13:45:02                                                       of today
+10m ago, -10m, 10m, now                                               so long before now
+
+Which facts a person names: `training.resumed`, all of `training`, or `resumed` alone. Pure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+from typing import Generic, TypeVar
+
+from services.allocator.admission.validation import NAME
+from services.allocator.custom_policies import register_policies
+from services.allocator.policies.registry import POLICIES
+from shared.bus.subjects import BY_TAG, DEFAULT_NAMESPACE
+from shared.messages import DNS_LABEL
+from shared.runtime.config import BadSettings
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+LONGEST_NAME = 63
+T = TypeVar("T")
+
+
+class Word(Generic[T]):
+    """How an argument is read. `offers`: what a shell completes it to; or whose names it `asks` the
+    bus for.
+    """
+
+    def __init__(
+        self, read: Callable[[str], T], offers: tuple[str, ...] = (), asks: str = ""
+    ) -> None:
+        self.read = read
+        self.offers = offers
+        self.asks = asks
+
+    def __call__(self, text: str) -> T:
+        return self.read(text)
+
+
+def is_name(text: object) -> bool:
+    """A DNS label: what may stand as one token of a subject."""
+    return (
+        isinstance(text, str) and len(text) <= LONGEST_NAME and bool(re.fullmatch(DNS_LABEL, text))
+    )
+
+
+def name(text: str) -> str:
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters"
+        )
+    return text
+
+
+job_name, namespace_name = Word(name, asks="jobs"), Word(name, asks="namespaces")
+
+
+def duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `10m`, `2h` or `1.5d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
+    return float(found[1]) * SECONDS[found[2] or "s"]
+
+
+def namespace_argument(
+    parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE
+) -> None:
+    said = f"the job's namespace (default: {default or 'all'})"
+    parser.add_argument(
+        "-n", "--namespace", type=namespace_name, default=default, metavar="NS", help=said
+    )
+
+
+def _several(text: str) -> tuple[str, ...]:
+    """Names with commas between, as an argument."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    try:
+        register_policies(names or (text,))
+    except BadSettings as bad:
+        raise argparse.ArgumentTypeError(str(bad)) from bad
+    return names
+
+
+OURS = tuple(sorted(POLICIES))
+policies, policy = Word(_several, offers=OURS), Word(lambda text: _several(text)[0], offers=OURS)
+
+Moment = Callable[[float], float]
+"""Seconds since 1970, from now."""
+CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+SAID = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
+NEGATIVE = re.compile(r"-\d")
+
+
+def allow_ages(parser: argparse.ArgumentParser) -> None:
+    """So that `-10m` behind an option is its value, and no option itself."""
+    parser._negative_number_matcher = NEGATIVE
+
+
+def moment(text: str, zone: tzinfo | None = None) -> Moment:
+    """`zone` None: that of this machine. Raises `ArgumentTypeError`."""
+    words = text.strip()
+    if words == "now":
+        return lambda now: now
+    return _age(words) or _clock(words, zone) or _date(words, zone)
+
+
+def _age(words: str) -> Moment | None:
+    try:
+        seconds = duration(words.removesuffix("ago").strip().removeprefix("-"))
+    except argparse.ArgumentTypeError:
+        return None
+    return lambda now: now - seconds
+
+
+def _clock(words: str, zone: tzinfo | None) -> Moment | None:
+    """Of the day that it is in that zone."""
+    if not CLOCK.fullmatch(words):
+        return None
+    hour, minute, second = ([*map(int, words.split(":")), 0])[:3]
+    if hour > 23 or minute > 59 or second > 59:
+        raise argparse.ArgumentTypeError(f"{words!r} is no time of day")
+
+    def today(now: float) -> float:
+        day = datetime.fromtimestamp(now, zone)
+        return day.replace(hour=hour, minute=minute, second=second, microsecond=0).timestamp()
+
+    return today
+
+
+def _date(words: str, zone: tzinfo | None) -> Moment:
+    try:
+        at = datetime.fromisoformat(words)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{words!r} is not {SAID}") from None
+    at_s = (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
+    return lambda now: at_s
+
+
+AREAS, LAST_WORDS = ([tag.split(".")[word] for tag in BY_TAG] for word in (0, 1))
+NAMED: dict[str, tuple[str, ...]] = {
+    **{last: tuple(tag for tag in BY_TAG if tag.endswith(f".{last}")) for last in LAST_WORDS},
+    **{area: tuple(tag for tag in BY_TAG if tag.startswith(f"{area}.")) for area in AREAS},
+    **{tag: (tag,) for tag in BY_TAG},
+}
+"""Tags, by whatever names them: the second word (`changed`: of a job and of capacity), the first,
+or both.
+"""
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """Tags; several names are separated by commas. Raises `ArgumentTypeError` with all the names
+    that there are.
+    """
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in named if name not in NAMED]
+    if unknown or not named:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown) or text!r}: there are {', '.join(BY_TAG)}"
+        )
+    return tuple(dict.fromkeys(tag for name in named for tag in NAMED[name]))
+
+
+kinds = Word(
+    _named,
+    offers=tuple(dict.fromkeys(word for tag in BY_TAG for word in (tag.partition(".")[0], tag))),
+)

@@ -435,7 +435,7 @@ class Allocator:
         if decided in self.resting:
             return
         with bind_message(action):
-            last = self._expected(action)
+            last = self._expected_sequence(action)
             try:
                 sequence = await self.bus.publish(action, expect_last=last, over=decided)
             except Stale:
@@ -446,7 +446,7 @@ class Allocator:
             self._note_published(action, since_s)
             await self._await_fold(sequence)
 
-    def _expected(self, action: Message) -> int:
+    def _expected_sequence(self, action: Message) -> int:
         """Return the sequence of the job's last decision that was folded; a stale leader's is
         another.
         """

@@ -21,7 +21,7 @@ import msgspec
 from services.cli import job_file, program_file
 from services.cli.job_file import Fields, text_in
 from services.cli.parsing import apart
-from services.cli.tfjob import WISHES, manifest, translated
+from services.cli.tfjob import WISHES, manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.text import single_line
@@ -48,8 +48,8 @@ def asked(args: argparse.Namespace) -> Asked:
     fields, path = request_from_tfjob(args) if args.tfjob else _own(file, args)
     fields = _in_namespace(fields, args.namespace, file)
     program, found, trouble = _program(path)
-    fields = job_file.completed(fields, found, uuid.uuid4().hex)
-    body = job_file.encoded(fields, file.name)
+    fields = job_file.complete_fields(fields, found, uuid.uuid4().hex)
+    body = job_file.encode_fields(fields, file.name)
     if wrong := job_file.reasons_against(fields):
         told = [*wrong, *(f"program: {line}" for line in str(trouble or "").splitlines())]
         raise Trouble(
@@ -76,7 +76,7 @@ def _source(args: argparse.Namespace) -> Path:
 
 def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
     """Of a job's own file; its program lies beside it."""
-    unused(args)
+    check_unused_options(args)
     fields = job_file.parse(text_in(file, job_file.ONE), file.name)
     program = fields.get("program")
     return fields, file.parent / program if isinstance(program, str) and program else None
@@ -141,7 +141,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def unused(args: argparse.Namespace) -> None:
+def check_unused_options(args: argparse.Namespace) -> None:
     """Raises `Trouble` for what would be passed over in silence without a TFJob."""
     given = [f"--{name}" for name, value in _wishes(args).items() if value is not None]
     if given or args.leave_out:
@@ -155,14 +155,19 @@ def request_from_tfjob(args: argparse.Namespace) -> tuple[Fields, Path]:
     """
     file: Path = args.tfjob
     raw, beside = manifest(text_in(file, "give the file of a TFJob"), file.name)
-    found = translated(raw, _wishes(args), beside)
+    found = translate_tfjob(raw, _wishes(args), beside)
     program = args.file or (file.parent / found.program if found.program else None)
     _tell(file, found)
-    wrong = [*([] if program else [NEEDS_PROGRAM.format(file=file)]), *found.told("wrong")]
-    lost = [] if args.leave_out else found.told("lost")
+    wrong = [
+        *([] if program else [NEEDS_PROGRAM.format(file=file)]),
+        *found.describe_remarks("wrong"),
+    ]
+    lost = [] if args.leave_out else found.describe_remarks("lost")
     if wrong or lost or program is None:
         raise Trouble(
-            "\n".join([*_listed(f"{file} cannot be asked for:", wrong), *_lost(file, lost)]),
+            "\n".join(
+                [*_format_list(f"{file} cannot be asked for:", wrong), *_lost_fields(file, lost)]
+            ),
             WRONG_USE,
         )
     return found.fields, program
@@ -174,17 +179,21 @@ def _wishes(args: argparse.Namespace) -> Fields:
 
 def _tell(file: Path, found: TfjobRequest) -> None:
     """What is done in another way than the file says, so that nobody is surprised."""
-    for line in _listed(f"of {file}, Weir does in its own way:", found.told("moot")):
+    for line in _format_list(
+        f"of {file}, Weir does in its own way:", found.describe_remarks("moot")
+    ):
         print(line, file=sys.stderr)
 
 
-def _lost(file: Path, lost: list[str]) -> list[str]:
+def _lost_fields(file: Path, lost: list[str]) -> list[str]:
     return (
-        [*_listed(f"{file} has what a job of Weir's cannot have:", lost), WAY_OUT] if lost else []
+        [*_format_list(f"{file} has what a job of Weir's cannot have:", lost), WAY_OUT]
+        if lost
+        else []
     )
 
 
-def _listed(head: str, lines: list[str]) -> list[str]:
+def _format_list(head: str, lines: list[str]) -> list[str]:
     return (
         [
             head,

@@ -32,6 +32,6 @@ def run(args: argparse.Namespace) -> int:
     """`args.parsers()`: those of all commands."""
     if args.names:
         what, *typed = args.names
-        return known_names.told(what, typed, args.parsers())
+        return known_names.print_names(what, typed, args.parsers())
     sys.stdout.write(SHELLS[args.shell](vocabulary(args.parsers())))
     return DONE

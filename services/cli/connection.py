@@ -62,7 +62,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "the usual address"
 
     @property
-    def shown(self) -> str:
+    def public_address(self) -> str:
         """The address without a password in it, and where it is from."""
         parts = urlsplit(self.nats_url)
         return f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()} ({self.source})"
@@ -75,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
     url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
-    found = _at(url, source, folder) if url else _written(folder) or Connection()
+    found = _at(url, source, folder) if url else _local_connection(folder) or Connection()
     own = {field: environ[name] for field, name in IN_ENVIRONMENT.items() if name in environ}
     return msgspec.structs.replace(found, **own)
 
@@ -83,7 +83,7 @@ def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connect
 def _at(url: str, source: str, folder: Path) -> Connection:
     """What `weir up` wrote says who we are there, if this is its server."""
     with contextlib.suppress(Trouble):
-        known = _written(folder)
+        known = _local_connection(folder)
         if known and known.nats_url == url:
             return msgspec.structs.replace(
                 known, kube_url="", kubeconfig="", pod_logs="", source=source
@@ -96,7 +96,7 @@ def here(args: argparse.Namespace) -> Connection:
     return find(args.nats, os.environ, Path.cwd())
 
 
-def _written(folder: Path) -> Connection | None:
+def _local_connection(folder: Path) -> Connection | None:
     """What `weir up` wrote here, or in the nearest folder above; there our own file alone counts:
     /tmp is anybody's.
     """
@@ -151,7 +151,7 @@ def _as(connection: Connection, user: str) -> Connection:
 
 async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) -> int:
     errors: Errors = asyncio.Queue()
-    bus = await _connected(connection, errors)
+    bus = await _connect_bus(connection, errors)
     try:
         return await _unless_refused(work(bus, args), errors)
     except (
@@ -159,7 +159,7 @@ async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) 
     ):  # of our own output: what the bus loses, its client tells in its own words
         raise
     except (NatsError, ConnectionError) as error:
-        raise Trouble(_explained(error, connection)) from error
+        raise Trouble(_explain_failure(error, connection)) from error
     finally:
         await bus.close()
 
@@ -184,7 +184,7 @@ async def _refusal(errors: Errors) -> str:
     return said
 
 
-async def _connected(connection: Connection, errors: Errors) -> Bus:
+async def _connect_bus(connection: Connection, errors: Errors) -> Bus:
     """The first error counts: a person waits, and would rather know. Later ones are healed by
     reconnecting.
     """
@@ -202,7 +202,7 @@ async def _connected(connection: Connection, errors: Errors) -> Bus:
             else TimeoutError(f"no answer within {CONNECT_S:g} s")
         )
     except (NatsError, OSError, ValueError) as error:
-        raise Trouble(_unreached(error, connection)) from error
+        raise Trouble(_unreachable_text(error, connection)) from error
     finally:
         if not connecting.done():
             await cancel_tasks(connecting)
@@ -224,19 +224,19 @@ async def _dial(
     )
 
 
-def _unreached(error: Exception, connection: Connection) -> str:
+def _unreachable_text(error: Exception, connection: Connection) -> str:
     if UNKNOWN not in str(error).lower():
-        return f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}"
+        return f"cannot reach NATS at {connection.public_address}: {error}\n{ELSEWHERE}"
     refuses = (
         "refuses the credentials that it was given"
         if connection.nats_credentials
         else "wants credentials"
     )
-    return f"NATS at {connection.shown} answers, but {refuses}.\n{CREDENTIALS}"
+    return f"NATS at {connection.public_address} answers, but {refuses}.\n{CREDENTIALS}"
 
 
-def _explained(error: Exception, connection: Connection) -> str:
-    where = f"NATS at {connection.shown}"
+def _explain_failure(error: Exception, connection: Connection) -> str:
+    where = f"NATS at {connection.public_address}"
     if isinstance(error, (NotAdmitted, TooManyReaders)):
         return str(error)
     if is_no_room(error):

@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         if document := line.strip():
-            sys.stdout.buffer.write(encode(_answered(desk, document)) + b"\n")
+            sys.stdout.buffer.write(encode(_answer_line(desk, document)) + b"\n")
             sys.stdout.buffer.flush()
     return DONE
 
 
-def _answered(desk: DocumentSession, line: bytes) -> Answer | Refusal:
+def _answer_line(desk: DocumentSession, line: bytes) -> Answer | Refusal:
     """A fault of a policy or of ours does not end the process either: whoever drives it is told,
     and goes on.
     """

@@ -125,7 +125,7 @@ async def _demo(folder: Path, cluster: Path, png: Path) -> int:
     console = Console(stderr=not sys.stdout.isatty())
     console.print(BEGINS, soft_wrap=True)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
-        await (_watch if console.is_terminal else _told)(console, watched)
+        await (_watch if console.is_terminal else _print_progress)(console, watched)
         console.print(ENDS)
     return _report(console, watched, png)
 
@@ -140,7 +140,7 @@ async def _watch(console: Console, watched: Trial) -> None:
             live.update(demo_screen.draw(watched, "the end", time.time()))
 
 
-async def _told(console: Console, watched: Trial) -> None:
+async def _print_progress(console: Console, watched: Trial) -> None:
     say = partial(console.print, markup=False, soft_wrap=True)
     telling = asyncio.create_task(tell(watched, say, Turns()))
     try:
@@ -211,7 +211,7 @@ async def _wait_for_end(watched: Trial) -> None:
     while True:
         before = _last_report(watched)
         try:
-            await watched.finished(PATIENCE_S)
+            await watched.await_finish(PATIENCE_S)
             return
         except Failed:
             if _last_report(watched) == before:

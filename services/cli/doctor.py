@@ -75,9 +75,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    program, job_file = _named(args.program, args.job)
+    program, job_file = _named_files(args.program, args.job)
     body = program_file.read(program)
-    findings = list(_examined(program, body, job_file, args.timeout))
+    findings = list(_examine_program(program, body, job_file, args.timeout))
     ill = sum(f.weight == "wrong" for f in findings)
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if ill else DONE
 
 
-def _named(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
+def _named_files(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
     """The program, and its job's file where there is one; a job's file in place of a program names
     it.
     """
@@ -104,7 +104,9 @@ def _named(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
     return given.parent / program, given
 
 
-def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) -> Iterator[Finding]:
+def _examine_program(
+    path: Path, body: bytes, job_file: Path | None, limit_s: float
+) -> Iterator[Finding]:
     # 1. What its text says.
     try:
         program_file.check(body, path)
@@ -133,7 +135,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
     most = known.device_batch_max if known else None
     asked = ExamineRequest(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
-    here, there = tried(path.name, body, asked)
+    here, there = try_program(path.name, body, asked)
     yield from program_findings(here, there, example(ROWS_EXAMPLE), left)
     yield from probability_findings(tree, path.name, here)
     # 4. How it fits.
@@ -145,7 +147,9 @@ def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
     """The job's request, as the allocator would check it by the rules that this environment has."""
     named = {"name": program.name, "digest": program_file.digest(body)}
     return check_request(
-        job_file_module.encoded(job_file_module.completed(_fields(file), named, "-"), file.name),
+        job_file_module.encode_fields(
+            job_file_module.complete_fields(_fields(file), named, "-"), file.name
+        ),
         rules_here(),
     )
 
@@ -191,7 +195,7 @@ LAST = 2000  # characters of what it printed
 SEEN = msgspec.json.Decoder(Observations)
 
 
-def tried(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observations, Observations]:
+def try_program(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observations, Observations]:
     """What two processes saw: one that tries all, and one that reads the same examples; another
     `hash` has each.
     """
@@ -254,9 +258,9 @@ class _Trial:
                 words.append(line.decode(errors="replace"))  # of faulthandler
         if seen.failed or seen.done:
             return seen
-        return msgspec.structs.replace(seen, failed=self._died(code, "\n".join(words)))
+        return msgspec.structs.replace(seen, failed=self._death_cause(code, "\n".join(words)))
 
-    def _died(self, code: int, words: str) -> str:
+    def _death_cause(self, code: int, words: str) -> str:
         if words:
             return crash_failure(words, self.asked.program).cause
         how = signal.Signals(-code).name if code < 0 else f"code {code}"

@@ -46,14 +46,14 @@ async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
     request = check_request(body, rules)
     if isinstance(request, Wrong):
-        raise _refused(f"the request in {file}", request.reasons)
+        raise _refusal(f"the request in {file}", request.reasons)
     found = outlook(await _state(bus), request, time.time(), rules)
     if found.reasons:
-        raise _refused(f"job {request.job}", found.reasons)
-    return told(request.key().replace(".", "/"), found)
+        raise _refusal(f"job {request.job}", found.reasons)
+    return describe_outlook(request.key().replace(".", "/"), found)
 
 
-def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
+def _refusal(whose: str, reasons: tuple[str, ...]) -> Trouble:
     return Trouble(
         "\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)])
     )
@@ -102,7 +102,7 @@ async def _state(bus: Bus) -> State:
 # ---------------------------------------------------------------- in words
 
 
-def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
+def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
     """`unnamed`: what to say of the policy of a job that names none."""
     if not found.tasks:
         return [

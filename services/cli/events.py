@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 async def show(bus: Bus, args: argparse.Namespace) -> int:
     now, put = time.time(), printer(args.json)
     until_s = float("inf") if args.until is None else args.until(now)
-    chosen = wanted(args, now)
+    chosen = wanted_streams(args, now)
     if args.job and (said := await unknown(bus, args)):
         if not args.follow:
             raise Trouble(said)
@@ -93,7 +93,7 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
     return "" if any(view.job == args.job for view in views.values()) else absent(name, views)
 
 
-def wanted(args: argparse.Namespace, now: float) -> list[StreamQuery]:
+def wanted_streams(args: argparse.Namespace, now: float) -> list[StreamQuery]:
     since_s = None if args.since is None else args.since(now)
     chosen = {
         stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)

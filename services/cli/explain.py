@@ -20,7 +20,7 @@ from services.cli.jobs import snapshots
 from services.cli.log_history import past, with_event
 from services.cli.parameters import SAID, allow_ages, moment
 from services.cli.trouble import DONE, WRONG_USE, Trouble
-from services.console.why.explanation import told, unexplained
+from services.console.why.explanation import format_explanation, no_job_to_explain
 from services.whatif.explain.explain import explain_job
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted
@@ -59,12 +59,16 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     if found is None:
         later = await bus.last_message(JobAccepted, key)
         raise Trouble(
-            "\n".join([unexplained(there, key, later.message if later else None), *notes])
+            "\n".join([no_job_to_explain(there, key, later.message if later else None), *notes])
         )
     found = replace(found, ground=await with_event(bus, found.ground), notes=notes)
     if found.unasked and at_s == now:
         found = replace(found, why=await _last_word(bus, args.namespace, found.uid))
-    print(msgspec.json.encode(found).decode() if args.json else "\n".join(told(found, None)))
+    print(
+        msgspec.json.encode(found).decode()
+        if args.json
+        else "\n".join(format_explanation(found, None))
+    )
     return DONE
 
 

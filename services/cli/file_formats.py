@@ -24,17 +24,17 @@ LINE = """\
 """
 
 
-def _shown(example: str) -> str:
+def _format_page(example: str) -> str:
     return "".join(f"  {line}\n" for line in example.splitlines())
 
 
 SIMULATE = f"""\
 jobs (samples: of all epochs; global_batch: of all workers together)
-{_shown(JOBS)}  or also: min_ps, max_ps, min_workers, batch_min, batch_max, ps_cpu,
+{_format_page(JOBS)}  or also: min_ps, max_ps, min_workers, batch_min, batch_max, ps_cpu,
   worker_cpu, worker_gpu, device_batch_max, priority, namespace
 surfaces (ps 0, or gpus in place of ps and workers: devices side by side)
-{_shown(SPEEDS)}cluster (as of `weir up`; tenants and quotas may be left out)
-{_shown(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns do no harm.
+{_format_page(SPEEDS)}cluster (as of `weir up`; tenants and quotas may be left out)
+{_format_page(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns do no harm.
 """
 DECIDE = f"""\
 In, on one line. There must be: now, each name, each job and its request;

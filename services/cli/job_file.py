@@ -112,7 +112,7 @@ def _where(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
-def completed(fields: Fields, program: Fields | None, request_id: str) -> Fields:
+def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> Fields:
     """What is sent: plain numbers as spans, and the program by its digest."""
     spans = {name: _span(fields[name]) for name in SPANS if name in fields}
     uploaded = {} if program is None else {"program": program}
@@ -136,7 +136,7 @@ def reasons_against(fields: Fields) -> list[str]:
     policy = fields.get("policy")
     own = isinstance(policy, str) and ":" in policy
     checked = check_request(
-        encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE
+        encode_fields(fields | {"policy": None} if own else fields, "the request"), ANYWHERE
     )
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, Wrong) else ()
@@ -162,7 +162,7 @@ def _is_of_a_number(span: Any) -> bool:
     return isinstance(span, dict) and span == _span(span.get("start"))
 
 
-def encoded(fields: Fields, name: str) -> bytes:
+def encode_fields(fields: Fields, name: str) -> bytes:
     try:
         return msgspec.json.encode(fields)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:

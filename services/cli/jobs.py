@@ -21,7 +21,12 @@ from services.allocator.job_views import JobView
 from services.cli import connection, parameters
 from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
-from services.console.board.job_history import OF_BEGINNING, Beginning, heard, shown
+from services.console.board.job_history import (
+    OF_BEGINNING,
+    Beginning,
+    fold_start,
+    view_while_starting,
+)
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import OUR_CLOCK_S, either, read
 from services.console.top.job_tables import table
@@ -58,7 +63,7 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
     with ExitStack() as screen:
         show = _lines() if args.json else _tables(bus, args.watch, screen)
         async with aclosing(
-            (stored if args.json else told)(bus, args.namespace, args.watch)
+            (stored_views if args.json else views_with_starts)(bus, args.namespace, args.watch)
         ) as changes:
             async for views in changes:
                 await show(views)
@@ -68,7 +73,7 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- reading
 
 
-async def stored(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
+async def stored_views(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
     """As the allocator keeps them: once, or again after each change."""
     async with aclosing(snapshots(bus, namespace)) as changes:
         async for views in changes:
@@ -77,21 +82,23 @@ async def stored(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator
                 break
 
 
-async def told(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
+async def views_with_starts(
+    bus: Bus, namespace: str | None, watch: bool
+) -> AsyncGenerator[Views, None]:
     """With what those that start wait for, which the allocator does not hear."""
     starts = Starts(bus, namespace)
     async with aclosing(snapshots(bus, namespace)) as changes:
         views = await anext(changes)
         await starts.catch_up(views)
-        yield starts.shown(views)
+        yield starts.views_with_waits(views)
         if watch:
             async with (
-                aclosing(starts.told(views, follow=True)) as entries,
+                aclosing(starts.follow_starts(views, follow=True)) as entries,
                 aclosing(either(changes, entries)) as news,
             ):
                 async for new in news:
                     views = views if isinstance(new, Entry) else new
-                    yield starts.shown(views)
+                    yield starts.views_with_waits(views)
 
 
 async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:
@@ -200,11 +207,13 @@ class Starts:
     async def catch_up(self, views: Mapping[str, JobView]) -> None:
         """Read what is stored, where a job starts."""
         if any(view.phase == "Starting" for view in views.values()):
-            async with aclosing(self.told(views, follow=False)) as entries:
+            async with aclosing(self.follow_starts(views, follow=False)) as entries:
                 async for _ in entries:
                     pass
 
-    async def told(self, views: Mapping[str, JobView], follow: bool) -> AsyncGenerator[Entry, None]:
+    async def follow_starts(
+        self, views: Mapping[str, JobView], follow: bool
+    ) -> AsyncGenerator[Entry, None]:
         """Each message that tells more, once it is known here."""
         submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
         since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
@@ -220,7 +229,10 @@ class Starts:
     def _hear(self, entry: Entry) -> None:
         if isinstance(said := entry.said, JobMessage):
             whose = said.key(), said.uid
-            self._known[whose] = heard(self._known.get(whose, Beginning()), said)
+            self._known[whose] = fold_start(self._known.get(whose, Beginning()), said)
 
-    def shown(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
-        return {key: shown(view, self._known.get((key, view.uid))) for key, view in views.items()}
+    def views_with_waits(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
+        return {
+            key: view_while_starting(view, self._known.get((key, view.uid)))
+            for key, view in views.items()
+        }

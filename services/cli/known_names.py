@@ -22,7 +22,9 @@ CANCEL = "cancel"
 OPTIONS = ("-n", "--namespace")
 
 
-def told(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> int:
+def print_names(
+    what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]
+) -> int:
     """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace
     that it means.
     """

@@ -40,7 +40,7 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
     history, since_s = History(key, rules), None
     notes = tuple([said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))])
     many = (await bus.js.stream_info(FACTS)).state.messages > MANY
-    if (notes or many) and (stored := await _stored(bus, at_s)):
+    if (notes or many) and (stored := await _stored_state(bus, at_s)):
         history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
         notes = (*notes, STORED)
     if notes or many:
@@ -49,7 +49,7 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
         StreamQuery(ORDERS, filters(ORDERS)),
         StreamQuery(FACTS, filters(FACTS), since_s=since_s),
     ]
-    async with aclosing(_told(bus, wanted, at_s)) as messages:
+    async with aclosing(_read_log(bus, wanted, at_s)) as messages:
         async for told in messages:
             history.hear(told)
     return history.moment(at_s), notes
@@ -73,21 +73,21 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
     wanted = [StreamQuery(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
-    async with aclosing(_told(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
+    async with aclosing(_read_log(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
         async for told in messages:
             if is_cause(told.message, ground.cause):
                 return replace(ground, event=told)
     return ground
 
 
-async def _told(
+async def _read_log(
     bus: Bus, wanted: list[StreamQuery], until_s: float
 ) -> AsyncGenerator[LogEntry, None]:
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 return
-            if told := entry.told:
+            if told := entry.as_log_entry:
                 yield told
 
 
@@ -99,7 +99,7 @@ async def beginning(bus: Bus, stream: str) -> str:
     )
 
 
-async def _stored(bus: Bus, at_s: float) -> State | None:
+async def _stored_state(bus: Bus, at_s: float) -> State | None:
     """The allocator's stored state; None where there is none, or where it knows of what came after
     the moment.
     """

@@ -67,15 +67,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     here = connection.here(args)
-    gone = kept("" if args.kube else here.pod_logs, args.namespace, args.job)
-    with _explained():
+    gone = kept_pods("" if args.kube else here.pod_logs, args.namespace, args.job)
+    with _explain_errors():
         api = client.CoreV1Api(client.ApiClient(_configuration(args.kube, here)))
         pods = _pods(api, args.namespace, args.job)
         if not pods and not gone:
             return connection.on_bus(args, _absent)
         pod = choose(pods, args.task, gone)
         put = _raw if args.json else _readable(pod.name.removeprefix(f"{args.job}-"))
-        chunks = _kept(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)
+        chunks = (
+            _kept_lines(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)
+        )
         left_out = _put(whole_lines(chunks), put, everything=args.all or args.json)
     if left_out:
         print(LEFT_OUT.format(lines=format_count(left_out, "line")), file=sys.stderr)
@@ -93,7 +95,7 @@ def _put(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool)
     return left_out
 
 
-def _kept(file: Path) -> Iterator[bytes]:
+def _kept_lines(file: Path) -> Iterator[bytes]:
     print(f"weir logs: the pod is gone; this is {file}", file=sys.stderr)
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK):
@@ -163,7 +165,7 @@ def _text(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:  # of our own output
@@ -189,7 +191,7 @@ def _refusal(error: Any) -> str:
 TASK = re.compile(r"(chief|ps|worker)-\d+")
 
 
-def kept(folder: str, namespace: str, job: str) -> list[Pod]:
+def kept_pods(folder: str, namespace: str, job: str) -> list[Pod]:
     """Of one job's pods, living ones among them; `made_s`: when each last printed."""
     try:
         found = [*Path(folder).iterdir()] if folder else []
@@ -228,7 +230,7 @@ def choose(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> P
     wanted = task or CHIEF
     fitting = _fitting(pods, wanted) or _fitting(gone, wanted)
     if not fitting:
-        raise Trouble(f"there is no pod of {wanted!r}; there {_listed([*pods, *gone])}")
+        raise Trouble(f"there is no pod of {wanted!r}; there {_list_pods([*pods, *gone])}")
     return max(fitting, key=lambda pod: (pod.made_s, pod.name))
 
 
@@ -238,6 +240,6 @@ def _fitting(pods: Sequence[Pod], wanted: str) -> list[Pod]:
     ]
 
 
-def _listed(pods: Sequence[Pod]) -> str:
+def _list_pods(pods: Sequence[Pod]) -> str:
     names = sorted({pod.name for pod in pods})
     return f"are {', '.join(names)}" if names else "are none of this job (yet, or any more)"

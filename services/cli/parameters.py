@@ -160,7 +160,7 @@ or both.
 """
 
 
-def _named(text: str) -> tuple[str, ...]:
+def _parse_kinds(text: str) -> tuple[str, ...]:
     """Tags; several names are separated by commas. Raises `ArgumentTypeError` with all the names
     that there are.
     """
@@ -174,6 +174,6 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 kinds = Word(
-    _named,
+    _parse_kinds,
     offers=tuple(dict.fromkeys(word for tag in BY_TAG for word in (tag.partition(".")[0], tag))),
 )

@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         """As argparse has it, with our usage, and without what has a page of its own."""
         elsewhere = [action.group for action in self._actions if isinstance(action, ShowPage)]
         groups = [group for group in self._action_groups if group not in elsewhere]
-        return _formatted(self, self.description, groups, self.epilog)
+        return _format_help(self, self.description, groups, self.epilog)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\nTry `{self.prog} --help`.\n")
@@ -76,13 +76,13 @@ class ShowPage(argparse.Action):
         parser.exit()
 
     def page(self, parser: argparse.ArgumentParser) -> str:
-        return _formatted(parser, None, [self.group], None)
+        return _format_help(parser, None, [self.group], None)
 
 
 # ---------------------------------------------------------------- one page
 
 
-def _formatted(
+def _format_help(
     parser: argparse.ArgumentParser, about: str | None, groups: Iterable[Any], end: str | None
 ) -> str:
     layout = Layout(parser.prog)

@@ -62,7 +62,7 @@ def check(body: bytes, path: Path) -> None:
     if reasons := [
         *([wrong] if wrong else ()),
         *_uncallable(tree, path),
-        *_unsupported(tree, path),
+        *_unsupported_arguments(tree, path),
     ]:
         raise Trouble("\n".join(reasons), WRONG_USE)
 
@@ -78,7 +78,7 @@ def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
                 yield f"{path}:{node.lineno}: {node.name} is called as {node.name}({', '.join(wanted)})"
 
 
-def _unsupported(tree: ast.Module, path: Path) -> Iterator[str]:
+def _unsupported_arguments(tree: ast.Module, path: Path) -> Iterator[str]:
     """Arguments of an optimizer that the trainer would refuse."""
     for node in ast.walk(tree):
         if (

@@ -104,11 +104,11 @@ def standing(job: Remains, known: set[str]) -> str:
         return "the bus knows it"
     if job.step < 0:
         return "lost: no complete checkpoint"
-    return "finished" if job.finished else "can go on"
+    return "finished" if job.is_finished else "can go on"
 
 
 def resumable(job: Remains) -> bool:
-    return job.step >= 0 and not job.finished
+    return job.step >= 0 and not job.is_finished
 
 
 async def known_folders(bus: Bus) -> set[str]:
@@ -172,7 +172,7 @@ class Remains(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.request.namespace}/{self.request.job}"
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.samples is not None and self.samples == self.total_samples
 
 
@@ -181,7 +181,7 @@ def remains_in(place: Path) -> list[Remains]:
     of their names.
     """
     try:
-        found = _written(place) if place.is_file() else list(_below(place))
+        found = _read_remains(place) if place.is_file() else list(_below(place))
     except (OSError, msgspec.DecodeError) as error:
         raise Trouble(f"cannot read {place}: {error}", WRONG_USE) from error
     if not place.exists():
@@ -189,7 +189,7 @@ def remains_in(place: Path) -> list[Remains]:
     return sorted(found, key=lambda each: (each.name, each.folder))
 
 
-def _written(file: Path) -> list[Remains]:
+def _read_remains(file: Path) -> list[Remains]:
     return [msgspec.json.decode(line, type=Remains) for line in file.read_bytes().splitlines()]
 
 

@@ -18,7 +18,7 @@ from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.board.board import Board, apply, begun
 from services.console.log_entry import filters
 from services.console.log_reader import read
-from services.console.report.account import Passes, heard
+from services.console.report.account import Passes, fold_epochs
 from services.console.report.page import contents, page
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def report(bus: Bus, args: argparse.Namespace) -> int:
-    board, passes = await folded(bus, args.namespace, args.job)
+    board, passes = await fold_log(bus, args.namespace, args.job)
     story = board.jobs.get(f"{args.namespace}.{args.job}")
     if story is None:
         raise Trouble(
@@ -63,7 +63,7 @@ async def report(bus: Bus, args: argparse.Namespace) -> int:
     return DONE
 
 
-async def folded(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
+async def fold_log(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     """All that the log tells of the job and of nodes."""
     of_nodes = pattern(CapacityChanged)
     wanted = [
@@ -73,8 +73,8 @@ async def folded(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     board, passes = begun(), Passes()
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
-            if told := entry.told:
-                board, passes = apply(board, told), heard(passes, told)
+            if told := entry.as_log_entry:
+                board, passes = apply(board, told), fold_epochs(passes, told)
     return board, passes
 
 

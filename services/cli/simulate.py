@@ -108,7 +108,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.timeline and not args.json:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
-    before, world = _recorded(args) if args.from_log else ([], scenario(args))
+    before, world = _recorded_run(args) if args.from_log else ([], scenario(args))
     runs = [*before, *simulations(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
     console = Terminal(width=width)
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
     if args.picture:
-        _drawn(runs, args.picture)
+        _draw_runs(runs, args.picture)
     return _report_failures(runs)
 
 
@@ -192,7 +192,7 @@ def scenario(args: argparse.Namespace) -> Scenario:
     return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
 
 
-def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
+def _recorded_run(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     """The run as it was, and its world."""
     if given := [
         f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)
@@ -248,7 +248,7 @@ def _write(path: Path, body: bytes) -> None:
         raise Trouble(f"cannot write {path}: {error.strerror}; give another path") from error
 
 
-def _drawn(runs: Sequence[Run], path: Path) -> None:
+def _draw_runs(runs: Sequence[Run], path: Path) -> None:
     try:
         runs_module.draw_simulated_runs(runs, path)
     except ModuleNotFoundError as error:

@@ -86,13 +86,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     request = asked(args)
     if args.print:
-        return printed(request)
+        return print_request(request)
     return connection.on_bus(args, partial(rehearse if args.dry_run else submit, request))
 
 
-def printed(request: Asked) -> int:
+def print_request(request: Asked) -> int:
     """Without an id: who sends the same text twice has asked twice."""
-    body = job_file.encoded(
+    body = job_file.encode_fields(
         {n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name
     )
     print(msgspec.json.format(body, indent=2).decode())
@@ -159,7 +159,7 @@ STAYS = "The request stays stored and will be answered; `weir events` shows it."
 
 async def publish(bus: Bus, fields: Fields, name: str) -> int:
     """Say it as it is, right or wrong; returns its stream sequence."""
-    body, most = job_file.encoded(fields, name), bus.client.max_payload
+    body, most = job_file.encode_fields(fields, name), bus.client.max_payload
     if len(body) + HEADERS_BYTES > most:
         raise Trouble(
             f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
@@ -190,7 +190,7 @@ async def follow(bus: Bus, accepted: JobAccepted) -> int:
             if _is_of(entry, accepted.uid):
                 show(entry)
             if isinstance(entry.said, JobFinished) and entry.said.uid == accepted.uid:
-                return _ended(entry.said)
+                return _exit_code(entry.said)
     return FAILED
 
 
@@ -207,7 +207,7 @@ def _is_of(entry: Entry, uid: int) -> bool:
     return not isinstance(entry.said, JobMessage) or entry.said.uid == uid
 
 
-def _ended(finished: JobFinished) -> int:
+def _exit_code(finished: JobFinished) -> int:
     if finished.outcome == "failed" and "\n" in finished.cause:
         print(finished.cause, file=sys.stderr)
     return DONE if finished.outcome == "succeeded" else FAILED

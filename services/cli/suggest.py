@@ -36,7 +36,7 @@ BY_WORD = {word: names for words, names in MEANT.items() for word in words}
 NEAR = 0.6  # of difflib's ratio
 
 
-def meant(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
+def suggest_commands(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
     """Names of commands that are `known` (with what each does), the likeliest first; perhaps
     none.
     """
@@ -57,7 +57,7 @@ def advice(words: Sequence[str], known: Mapping[str, str]) -> str:
     if first == "help":
         whose = rest[0] if rest and rest[0] in known else ""
         return f"help is `weir{f' {whose}' if whose else ''} --help`"
-    names = meant(first, known)
+    names = suggest_commands(first, known)
     if not names:
         return f"there is no command {first!r}; `weir --help` lists them"
     wide = max(map(len, names))

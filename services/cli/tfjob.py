@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     program: str | None
     remarks: tuple[Remark, ...]
 
-    def told(self, kind: str) -> list[str]:
+    def describe_remarks(self, kind: str) -> list[str]:
         """What is said alike of several replica types is said once."""
         where: dict[str, list[str]] = {}
         for remark in self.remarks:
@@ -88,7 +88,7 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     ]
 
 
-def translated(
+def translate_tfjob(
     raw: Fields, wishes: Mapping[str, int | str | None], beside: Sequence[str] = ()
 ) -> Asked:
     """`wishes`: by the names of `WISHES`, what was said beside the manifest; None: as its
@@ -117,7 +117,7 @@ def translated(
     return Asked(
         fields={
             k: v
-            for k, v in {**name, **_spans(roles, said), **_shared(roles, said)}.items()
+            for k, v in {**name, **_spans(roles, said), **_common_fields(roles, said)}.items()
             if v is not None
         },
         program=str(notes["program"]) if "program" in notes else None,
@@ -165,7 +165,7 @@ def _count(replica: Replica | None) -> int:
     return 1 if replica is None or replica.replicas is None else replica.replicas
 
 
-def _shared(roles: Mapping[str, Replica], said: Fields) -> Fields:
+def _common_fields(roles: Mapping[str, Replica], said: Fields) -> Fields:
     """What all tasks have in common, and what each role has. A worker's word counts first, if there
     is any.
     """
@@ -323,7 +323,7 @@ def remarks(raw: Raw, job: TFJob, said: Mapping[str, Any]) -> Iterator[Remark]:
     """`said`: what was wished for beside the manifest, or in its annotations."""
     named = {name.lower(): replica for name, replica in job.spec.tf_replica_specs.items()}
     yield from _wrong(job, named, said)
-    yield from _changed(named)
+    yield from _changed_fields(named)
     if said["image"] is None:
         yield from _images(job)
     spec = _map(raw.get("spec"))
@@ -376,7 +376,7 @@ def _count_tfjob_remarks(named: Mapping[str, Replica], role: str) -> int:
     return 1 if found is None else found
 
 
-def _changed(named: Mapping[str, Replica]) -> Iterator[Remark]:
+def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
     if "ps" not in named:
         yield Remark("moot", "", "no PS: Weir trains with parameter servers, and begins with one")
     if "worker" not in named:

@@ -51,7 +51,7 @@ async def top(bus: Bus, args: argparse.Namespace) -> int:
     await (
         bus.verify()
     )  # who watches waits for what is away, and would wait for ever for what was never made
-    watch, where = Watch(bus), connection.here(args).shown
+    watch, where = Watch(bus), connection.here(args).public_address
     watching = asyncio.ensure_future(watch.run())
     try:
         console = of_tables()

@@ -98,12 +98,12 @@ class Trial:
         """Upload the program and ask for the job; returns its uid and the request as it was
         sent.
         """
-        kept = {"name": program.name, "digest": await self._stored(request, program)}
+        kept = {"name": program.name, "digest": await self._store_program(request, program)}
         self.submitted_s = time.time()
         asked = msgspec.convert({**request, "program": kept}, JobRequested)
         return await self.bus.request(asked), asked
 
-    async def _stored(self, request: dict[str, Any], program: Path) -> str:
+    async def _store_program(self, request: dict[str, Any], program: Path) -> str:
         return await program_file.keep(
             self.bus, program_file.read(program), request.get("namespace", DEFAULT_NAMESPACE)
         )
@@ -134,7 +134,7 @@ class Trial:
         for finished in self.of(JobFinished):
             raise Failed(f"the job {finished.outcome} before {what}\n{finished.cause}")
 
-    async def finished(self, timeout_s: float) -> JobFinished:
+    async def await_finish(self, timeout_s: float) -> JobFinished:
         """The end of the job; raises `Failed` unless it succeeded."""
         over: JobFinished = await self.until(
             lambda: next(iter(self.of(JobFinished)), None), timeout_s, "the end"

@@ -157,13 +157,13 @@ async def _tell_what_is_left(stack: Stack) -> None:
             flush=True,
         )
         return
-    print("\n".join(told(under_way, stack.folder, Path.cwd())), flush=True)
+    print("\n".join(describe_left_behind(under_way, stack.folder, Path.cwd())), flush=True)
 
 
 async def _under_way(stack: Stack) -> Left:
     async with asyncio.timeout(ANSWER_S):
         bus = await connect(stack.nats_url, OPERATOR, stack.operator)
-        under_way = await left(bus)
+        under_way = await read_left_behind(bus)
         await bus.close()
     return under_way
 
@@ -214,16 +214,17 @@ Left = Mapping[str, tuple[JobView, CheckpointSaved | None]]
 """By key: jobs that are not over, and the last checkpoint of each."""
 
 
-async def left(bus: Bus) -> Left:
+async def read_left_behind(bus: Bus) -> Left:
     async with aclosing(snapshots(bus, None)) as changes:
         views = await anext(changes)
     under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
     return {
-        key: (view, await _saved(bus, key, view.uid)) for key, view in sorted(under_way.items())
+        key: (view, await _last_checkpoint(bus, key, view.uid))
+        for key, view in sorted(under_way.items())
     }
 
 
-async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
+async def _last_checkpoint(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
     found = await bus.last_message(CheckpointSaved, key)
     said = found.message if found else None
     return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
@@ -231,7 +232,7 @@ async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
 
 def goes_on(under_way: Left) -> str:
     """With which jobs, and where; nothing where there are none."""
-    jobs = [f"{_named(key)} from {_place(*found)}" for key, found in under_way.items()]
+    jobs = [f"{_short_path(key)} from {_place(*found)}" for key, found in under_way.items()]
     return GOES_ON.format(jobs=format_some_names(jobs, "job", NAMES_MOST)) if jobs else ""
 
 
@@ -243,18 +244,18 @@ def _place(view: JobView, saved: CheckpointSaved | None) -> str:
     )
 
 
-def told(under_way: Left, folder: Path, here: Path) -> list[str]:
+def describe_left_behind(under_way: Left, folder: Path, here: Path) -> list[str]:
     """Line by line. `folder`: where all of it lies; `here`: paths below it are told from there."""
     if not under_way:
         return [NOTHING.format(folder=folder)]
     jobs = f"{format_count(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
-    names = {key: _named(key) for key in under_way}
+    names = {key: _short_path(key) for key in under_way}
     wide = max(map(len, names.values()))
     lines = (f"  {names[key]:<{wide}}  {_one(*found, here)}" for key, found in under_way.items())
     return [LEFT.format(jobs=jobs, folder=folder), *lines]
 
 
-def _named(key: str) -> str:
+def _short_path(key: str) -> str:
     return key.removeprefix("default.").replace(".", "/")
 
 
@@ -280,17 +281,17 @@ def said_of(folder: Path, cluster: Path) -> str:
     """In one line, and empty where they are the same or nobody knows; from now on it is this
     one.
     """
-    before, text = _kept(folder), cluster.read_text()
+    before, text = _previous_cluster(folder), cluster.read_text()
     now = parse_cluster(text)
     (folder / KEPT).write_text(text)
     return (
-        f"{OTHER.format(now=_told(now), before=_told(before))}\n"
+        f"{OTHER.format(now=_describe_nodes(now), before=_describe_nodes(before))}\n"
         if before and _sizes(before) != _sizes(now)
         else ""
     )
 
 
-def _kept(folder: Path) -> ClusterSpec | None:
+def _previous_cluster(folder: Path) -> ClusterSpec | None:
     try:
         return parse_cluster((folder / KEPT).read_text())
     except (OSError, UnicodeDecodeError, InvalidClusterFile):
@@ -303,7 +304,7 @@ def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
     }
 
 
-def _told(spec: ClusterSpec) -> str:
+def _describe_nodes(spec: ClusterSpec) -> str:
     return format_names([_kind(node) for node in spec.nodes], KINDS_MOST)
 
 

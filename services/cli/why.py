@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def why(bus: Bus, args: argparse.Namespace) -> int:
-    found = await chained(bus, await event(bus, args.event, args.namespace), args.namespace)
+    found = await read_chain(bus, await event(bus, args.event, args.namespace), args.namespace)
     if args.json:
         for role, steps in (
             ("cause", found.before),
@@ -114,7 +114,7 @@ def _with_id(text: str, namespace: str | None) -> StreamQuery:
 # ---------------------------------------------------------------- the log, as far as it is needed
 
 
-async def chained(bus: Bus, event: Entry, namespace: str | None) -> Chain:
+async def read_chain(bus: Bus, event: Entry, namespace: str | None) -> Chain:
     """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about
     nodes.
     """
@@ -143,10 +143,10 @@ def _is_in(lack: Lack, namespace: str) -> bool:
 
 async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
     until_s = lack.at_s + THEIR_CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
-    return await _read(bus, _wanted(lack), until_s)
+    return await _read(bus, _wanted_streams(lack), until_s)
 
 
-def _wanted(lack: Lack) -> StreamQuery:
+def _wanted_streams(lack: Lack) -> StreamQuery:
     if lack.of == "job":
         namespace, _, job = lack.whose.partition(".")
         return StreamQuery(FACTS, filters(FACTS, job, namespace))

@@ -24,7 +24,7 @@ class Entry:
     stored_s: float
 
     @property
-    def told(self) -> LogEntry | None:
+    def as_log_entry(self) -> LogEntry | None:
         """As folds hear it; None: a dead letter, which nobody could read."""
         said = self.said
         return (

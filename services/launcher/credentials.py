@@ -32,11 +32,11 @@ class Minter:
     def __init__(self, signer: Signer, lasts_s: float) -> None:
         self.signer, self.lasts_s = signer, lasts_s
 
-    def filled(self, action: CreateSecret) -> CreateSecret:
+    def fill_secret(self, action: CreateSecret) -> CreateSecret:
         """Return the action with a new credential in it."""
-        return msgspec.structs.replace(action, text=self._minted(action.decision))
+        return msgspec.structs.replace(action, text=self._mint_credentials(action.decision))
 
-    def _minted(self, decision: AllocationDecided) -> str:
+    def _mint_credentials(self, decision: AllocationDecided) -> str:
         meta = programs.meta_token(decision.request.program.digest)
         chance = os.urandom(authority.SEED_BYTES)
         request = decision.request

@@ -74,7 +74,7 @@ def note_of(message: JobMessage, view: View) -> Note | None:
             message, "Decided", f"generation {message.generation}, {has}: {message.reason}"
         )
     if isinstance(message, TrainingResumed):
-        return _resumed(message, view)
+        return _resumed_note(message, view)
     if isinstance(message, GenerationAbandoned):
         return _note(
             message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning"
@@ -95,7 +95,7 @@ def _note(
     return Note(uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last)
 
 
-def _resumed(message: TrainingResumed, view: View) -> Note | None:
+def _resumed_note(message: TrainingResumed, view: View) -> Note | None:
     """None: the generation is not known, or trains already."""
     job = view.told.jobs.get(message.uid)
     now = job.generations.get(message.generation) if job else None
@@ -140,7 +140,7 @@ class Budget(msgspec.Struct, frozen=True):
     left: float
     at_s: float
 
-    def refilled(self, now: float, burst: int, refill_s: float) -> Budget:
+    def refill(self, now: float, burst: int, refill_s: float) -> Budget:
         return Budget(min(float(burst), self.left + max(now - self.at_s, 0.0) / refill_s), now)
 
 
@@ -215,7 +215,7 @@ class EventWriter:
     def _may_tell(self, note: Note) -> bool:
         now, rules = self.clock(), self.settings
         full = Budget(float(rules.event_burst), now)
-        budget = self.budgets.get(note.uid, full).refilled(
+        budget = self.budgets.get(note.uid, full).refill(
             now, rules.event_burst, rules.event_refill_s
         )
         if note.last:

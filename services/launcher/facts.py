@@ -223,7 +223,7 @@ def node_fact(raw: bytes) -> NodeFact:
     return _read(raw, NodeObject, _node)
 
 
-def gone(pod: PodFact) -> PodFact:
+def gone_pod(pod: PodFact) -> PodFact:
     return replace(pod, gone=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, paused, sooner
+from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, is_paused, sooner
 from shared.kube import eviction
 from shared.messages import (
     ABANDONED_KEPT,
@@ -64,7 +64,7 @@ def is_early(job: Job | None, message: JobMessage) -> bool:
     return isinstance(message, GENERATION_FACTS) and message.generation > job.newest
 
 
-def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
+def _fold_decision(job: Job, message: AllocationDecided, at_s: float) -> Job:
     newest = job.newest
     if not ahead(job, message.generation) and message.generation != job.running:
         return job
@@ -74,24 +74,24 @@ def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
     if known is not None:
         later = message.revision > known.decision.revision
         return _with(job, message.generation, replace(known, decision=message)) if later else job
-    return _with(_rested(job), message.generation, Generation(decision=message, decided_s=at_s))
+    return _with(_fold_pause(job), message.generation, Generation(decision=message, decided_s=at_s))
 
 
-def _rested(job: Job) -> Job:
+def _fold_pause(job: Job) -> Job:
     """After a pause nothing runs, and the next generation has none before it; none of them can run
     any more.
     """
-    return replace(job, running=None, drained=None, generations={}) if paused(job) else job
+    return replace(job, running=None, drained=None, generations={}) if is_paused(job) else job
 
 
-def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
+def _fold_spec(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.spec is not None:
         return job
     return _with(job, message.generation, replace(known, spec=message, spec_s=at_s))
 
 
-def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
+def _fold_prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     before = known.prepared.get(message.pod_uid) if known else None
     if known is None or (
@@ -102,14 +102,14 @@ def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     return _with(job, message.generation, replace(known, prepared=prepared))
 
 
-def _ordered(job: Job, message: HandOverOrdered, at_s: float) -> Job:
+def _fold_order(job: Job, message: HandOverOrdered, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.ordered_s is not None:
         return job
     return _with(job, message.generation, replace(known, ordered_s=at_s, drains=message.previous))
 
 
-def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
+def _fold_abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.abandoned or not ahead(job, message.generation):
         return job
@@ -120,7 +120,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
     return _tidy(left)
 
 
-def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
+def _fold_resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
     if message.generation in job.generations and ahead(job, message.generation):
         job = replace(job, changes_s=eviction.add_measurement(job.changes_s, message.change_s))
     return _running(job, message.generation, at_s)
@@ -132,11 +132,11 @@ def _running(job: Job, number: int, at_s: float) -> Job:
     return _tidy(replace(job, running=number, drained=None, settled_s=at_s))
 
 
-def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
+def _fold_saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     job = _running(
         job, message.generation, at_s
     )  # it trains, though nobody has heard it say so: old facts may go
-    if _stopped(job, message):
+    if _has_stopped(job, message):
         return replace(
             job,
             drained=message.generation,
@@ -149,14 +149,14 @@ def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     return replace(job, drained=None) if goes_on else job
 
 
-def _progressed(job: Job, message: ProgressReported, at_s: float) -> Job:
+def _fold_progress(job: Job, message: ProgressReported, at_s: float) -> Job:
     """A generation that reports trains, even where its `TrainingResumed` is gone. A report comes
     every few seconds, so none waits for its decision.
     """
     return _running(job, message.generation, at_s)
 
 
-def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
+def _fold_unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
     """The one for which it had drained has nothing to begin from."""
     known = job.generations.get(message.successor or 0)
     if known is None or message.generation != job.running:
@@ -166,7 +166,7 @@ def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
     )
 
 
-def _stopped(job: Job, message: CheckpointSaved) -> bool:
+def _has_stopped(job: Job, message: CheckpointSaved) -> bool:
     """Unless that for which it stopped was given up meanwhile: then it goes on."""
     successor = job.generations.get(message.successor or 0)
     return (
@@ -176,7 +176,7 @@ def _stopped(job: Job, message: CheckpointSaved) -> bool:
     )
 
 
-def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:
+def _fold_update(job: Job, message: TaskUpdated, at_s: float) -> Job:
     known = job.updated.get(message.pod_uid)
     if known is not None and known.revision >= message.revision:
         return job
@@ -241,18 +241,18 @@ def _tidy(job: Job) -> Job:
 
 
 _FOLDS: dict[type[JobMessage], Callable[[Job, Any, float], Job]] = {
-    AllocationDecided: _decided,
-    ClusterSpecPublished: _published,
-    GenerationPrepared: _prepared,
-    HandOverOrdered: _ordered,
-    GenerationAbandoned: _abandoned,
-    TrainingResumed: _resumed,
-    CheckpointSaved: _saved,
-    CheckpointFailed: _unsaved,
-    ProgressReported: _progressed,
+    AllocationDecided: _fold_decision,
+    ClusterSpecPublished: _fold_spec,
+    GenerationPrepared: _fold_prepared,
+    HandOverOrdered: _fold_order,
+    GenerationAbandoned: _fold_abandoned,
+    TrainingResumed: _fold_resumed,
+    CheckpointSaved: _fold_saved,
+    CheckpointFailed: _fold_unsaved,
+    ProgressReported: _fold_progress,
     TaskReady: _task_fact("ready"),
     TaskStarted: _task_fact("started"),
     TaskLeaving: _leaving,
     TaskExited: _task_fact("exited"),
-    TaskUpdated: _updated,
+    TaskUpdated: _fold_update,
 }

@@ -102,7 +102,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def locked(job: Job) -> int | None:
+def locked_generation(job: Job) -> int | None:
     """The generation that must have its chance: handed over to, and the one before has stopped for
     it.
     """
@@ -120,7 +120,11 @@ def ahead(job: Job, number: int) -> bool:
     return job.running is None or number > job.running
 
 
-def paused(job: Job) -> bool:
+def is_paused(job: Job) -> bool:
     """The newest decision wants nothing, and nothing must be waited for."""
     newest = job.newest
-    return newest is not None and not job.generations[newest].decision.tasks and locked(job) is None
+    return (
+        newest is not None
+        and not job.generations[newest].decision.tasks
+        and locked_generation(job) is None
+    )

@@ -75,19 +75,19 @@ class Hands:
             if isinstance(action, CreateSecret):
                 self.on_made(action)
         except Refused as error:
-            await self.refused(action, str(error))
+            await self.handle_refusal(action, str(error))
         except TryLater as error:
             await self.again_later(action, str(error))
 
     def _whole(self, action: Action) -> Action:
         """With the secret in it that it is about, which is nowhere else."""
         return (
-            self.minter.filled(action)
+            self.minter.fill_secret(action)
             if isinstance(action, CreateSecret) and self.minter
             else action
         )
 
-    async def refused(self, action: Action, why: str) -> None:
+    async def handle_refusal(self, action: Action, why: str) -> None:
         """What cannot be made is handed back at once; a resize that cannot be is left; a deletion
         is tried again.
         """
@@ -144,7 +144,7 @@ async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> 
     """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let
     read any.
     """
-    await _posted(api, "secrets", pods.secret(action))
+    await _create_object(api, "secrets", pods.secret(action))
 
 
 async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
@@ -152,12 +152,12 @@ async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
 
 
 async def _create(api: Api, kind: str, body: Body) -> None:
-    if not await _posted(api, kind, body):
+    if not await _create_object(api, kind, body):
         meta = body["metadata"]
         _must_be_ours(await _existing(api, meta["namespace"], kind, meta["name"]), body)
 
 
-async def _posted(api: Api, kind: str, body: Body) -> bool:
+async def _create_object(api: Api, kind: str, body: Body) -> bool:
     """False where there is one of this name already."""
     try:
         await api.call("POST", path(kind, body["metadata"]["namespace"]), body)
@@ -243,7 +243,7 @@ OnEvent = Callable[[Kind, str, Event[Any]], None]
 """Kind, the namespace that was looked at (empty: all), and what was seen there."""
 
 
-def watched(settings: Settings) -> list[tuple[Kind, str]]:
+def watched_kinds(settings: Settings) -> list[tuple[Kind, str]]:
     """Each kind with each namespace in which it is looked at; empty: in all of them."""
     inside = settings.job_namespaces or ("",)
     kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]

@@ -72,7 +72,7 @@ class Meters:
         self.abandoned, self.unsaved = Meter(ABANDONED), Meter(UNSAVED)
         self.preparing, self.saving = Meter(PREPARING), Meter(SAVING)
 
-    def heard(self, message: Message) -> None:
+    def count_fact(self, message: Message) -> None:
         """What trainers say, once it is new."""
         if isinstance(message, CheckpointFailed):
             self.unsaved.count()
@@ -87,7 +87,7 @@ class Meters:
         ):
             self.preparing.observe(message.seconds)
 
-    def said(self, message: Message) -> None:
+    def count_published(self, message: Message) -> None:
         """What we say ourselves."""
         if isinstance(message, TaskExited):
             self.exited.count(message.reason if message.reason in REASONS else OTHER)

@@ -23,11 +23,11 @@ from services.launcher.jobs import Job
 from services.launcher.settings import Settings
 from services.launcher.steps import pod_actions
 from services.launcher.steps.generations import (
+    abandon_superseded,
     abandonment,
     in_flight,
     next_step,
     reason,
-    superseded,
     troubles,
 )
 from services.launcher.steps.pod_actions import creations, orphaned_s, remains, resizes, victims
@@ -63,7 +63,7 @@ def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
         *_say(exits(view, job, now, rules.node_lost_s)),
         *_say(notices(view, job)),
-        *_say(superseded(view, job)),
+        *_say(abandon_superseded(view, job)),
         *pod_actions.missing(view, job, rules),
         *_flight(view, job, now, rules),
         *_say(starts(view, job)),

@@ -24,7 +24,7 @@ from services.launcher.actions import Action, CreateSecret, Making, Say
 from services.launcher.credentials import Minter, minter
 from services.launcher.events import EventWriter, note_of
 from services.launcher.facts import Kind
-from services.launcher.kube import Hands, watch, watched
+from services.launcher.kube import Hands, watch, watched_kinds
 from services.launcher.metrics import Meters
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
@@ -99,7 +99,7 @@ class Launcher:
         self.after: dict[str, int] = {}  # by stream: the last message in the view
         self.stored_s: dict[str, float] = {}  # by stream: when that message was stored
         self.replaying = True  # until all that was said is read
-        self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
+        self.unlisted, self.listed = set(watched_kinds(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.resting = set[
             int
@@ -120,7 +120,7 @@ class Launcher:
             self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
         self.fold(heard)
         if not self.replaying:
-            self.meters.heard(heard.message)
+            self.meters.count_fact(heard.message)
 
     def fold(self, heard: StoredMessage) -> None:
         message = cast(JobMessage, heard.message)
@@ -142,7 +142,7 @@ class Launcher:
         )
 
     def remember(self, message: JobMessage, at_s: float) -> None:
-        before, self.view = self.view, view.told(self.view, message, at_s)
+        before, self.view = self.view, view.fold_message(self.view, message, at_s)
         if isinstance(message, ProgressReported) and self.view is before:
             return  # it trains, as we know
         self.unsaved = True
@@ -181,7 +181,7 @@ class Launcher:
             self.view = view.policy_seen(self.view, fact, gone)
             self.stir(fact.job_uid)
         elif isinstance(fact, facts.PodFact):
-            self.view = view.pod_seen(self.view, facts.gone(fact) if gone else fact)
+            self.view = view.pod_seen(self.view, facts.gone_pod(fact) if gone else fact)
             self.stir(fact.job_uid, *(self.namesakes(fact) if gone else ()))
 
     def on_node(self, node: facts.NodeFact, gone: bool) -> None:
@@ -229,7 +229,7 @@ class Launcher:
             if isinstance(action, Say):
                 await self.say(action.message)
             else:
-                self.view = view.asked(self.view, action.key())
+                self.view = view.with_pending_action(self.view, action.key())
                 self.bus.spawn(self.hands.perform(action))
         for uid in uids:
             self.view = task_reports.forget(self.view, uid)
@@ -268,7 +268,7 @@ class Launcher:
             )  # as it is heard, or what was said would not be what is remembered
             await self.bus.publish(message)
             self.remember(message, self.clock())
-            self.meters.said(message)
+            self.meters.count_published(message)
 
     async def order(self, message: JobMessage) -> None:
         """On top of all orders for the job that we know; if another has given one, we hear it and
@@ -283,7 +283,7 @@ class Launcher:
         last = max(
             await self.bus.last_sequence_matching(over), self.given.get(key, 0)
         )  # a copy that lags has not even our own
-        if not await self.heard(last, key):
+        if not await self.has_order(last, key):
             return self.stir(message.uid)
         try:
             self.given[key] = await self.bus.publish(message, expect_last=last, over=over)
@@ -292,7 +292,7 @@ class Launcher:
             self.given.pop(key, None)  # the subject may hold less: it was purged
             return self.rest(message.uid)
         self.remember(message, self.clock())
-        self.meters.said(message)
+        self.meters.count_published(message)
 
     def rest(self, uid: int) -> None:
         """Leave a job alone for `RETRY_S`, then look again; other jobs do not wait for that.
@@ -308,7 +308,7 @@ class Launcher:
         self.resting.discard(uid)
         self.stir(uid)
 
-    async def heard(self, sequence: int, key: str) -> bool:
+    async def has_order(self, sequence: int, key: str) -> bool:
         """Whether an order is ours or in the view; else wait for it. One that never comes cannot be
         read.
         """
@@ -325,19 +325,21 @@ class Launcher:
         """It may be ordered again; what cannot be made ends its generation."""
         if refusal is not None and isinstance(action, Making):
             decision = action.decision
-            self.view = view.refused(self.view, decision.uid, decision.generation, refusal)
-        self.view = view.unasked(self.view, action.key())
+            self.view = view.with_refusal(self.view, decision.uid, decision.generation, refusal)
+        self.view = view.without_pending_action(self.view, action.key())
         self.stir(*self.view.uids())
 
     def on_made(self, action: Action) -> None:
         if isinstance(action, CreateSecret):
-            self.view = view.unasked(view.provided(self.view, action.owner_uid), action.key())
+            self.view = view.without_pending_action(
+                view.with_credentials(self.view, action.owner_uid), action.key()
+            )
             self.stir(action.decision.uid)
 
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await self.snapshots.store(snapshot_module.encoded(self.snapshot()))
+            await self.snapshots.store(snapshot_module.encode_snapshot(self.snapshot()))
 
     def snapshot(self) -> snapshot_module.Snapshot:
         return snapshot_module.Snapshot(
@@ -364,7 +366,7 @@ class Launcher:
         self.replaying = False
 
 
-def completed(settings: Settings) -> Settings:
+def complete_settings(settings: Settings) -> Settings:
     """With the text of what pods, which have not our files, need too."""
     if settings.trainer_nats_ca or not settings.nats_ca:
         return settings
@@ -372,7 +374,7 @@ def completed(settings: Settings) -> Settings:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    settings = completed(settings)
+    settings = complete_settings(settings)
     api = await connect_api(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
     api.report_to(bus.incidents)
@@ -386,7 +388,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.health.add_source("the snapshot", launcher.snapshots.measures)
     bus.health.add_source("launcher", lambda: launcher.meters.measures(launcher.view))
     await launcher.follow(await snapshot_module.load(bus))
-    for kind, namespace in watched(settings):
+    for kind, namespace in watched_kinds(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()
     bus.spawn(launcher.run())

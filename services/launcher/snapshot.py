@@ -51,11 +51,11 @@ async def _fits(connection: Bus, found: Snapshot) -> bool:
     return True
 
 
-def encoded(snapshot: Snapshot) -> bytes:
+def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the snapshot as it is stored."""
     return zlib.compress(msgspec.json.encode(snapshot), 1)
 
 
 async def save(connection: Bus, snapshot: Snapshot) -> None:
     """Store the snapshot once."""
-    await SnapshotStore(connection, KEY).store(encoded(snapshot))
+    await SnapshotStore(connection, KEY).store(encode_snapshot(snapshot))

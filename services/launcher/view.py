@@ -104,7 +104,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """The pods of a job that exist, by name."""
         return {pod.name: pod for pod in self.pods_of(uid) if not pod.gone}
 
-    def taken(self, job: Job) -> set[str]:
+    def taken_names(self, job: Job) -> set[str]:
         """Pod names that an earlier job of the same name has not given back yet."""
         others = (pods.values() for uid, pods in self.pods.items() if uid != job.uid)
         return {
@@ -127,9 +127,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- the bus
 
 
-def told(view: View, message: JobMessage, at_s: float) -> View:
+def fold_message(view: View, message: JobMessage, at_s: float) -> View:
     """Remember a message."""
-    uid, new = message.uid, _told(view.told, message, at_s)
+    uid, new = message.uid, _fold_told(view.told, message, at_s)
     if new is view.told:
         return view
     gone = (uid, message.generation)
@@ -155,7 +155,7 @@ def _pods_not_shown_yet(view: View, new: Told, uid: int) -> frozenset[tuple[int,
     return frozenset(each for each in view.awaited if each[0] != uid or each[1] in ready) | spoken
 
 
-def _told(said: Told, message: JobMessage, at_s: float) -> Told:
+def _fold_told(said: Told, message: JobMessage, at_s: float) -> Told:
     uid, key = message.uid, message.key()
     job = said.jobs.get(uid)
     if said.has_finished(key, uid) or (job is not None and job.key != key):
@@ -201,7 +201,7 @@ def _with_early(said: Told, key: str, uid: int) -> Told:
     waiting = [each for each in said.early if _is_about(each, key, uid)]
     said = replace(said, early=tuple(each for each in said.early if not _is_about(each, key, uid)))
     for each in waiting:
-        said = _told(said, each.fact, each.at_s)
+        said = _fold_told(said, each.fact, each.at_s)
     return said
 
 
@@ -292,11 +292,15 @@ def _inside(fact: PodFact | OwnFact, namespace: str) -> bool:
 
 
 def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:
-    fact = NodeFact(name=node.name, ready=False, since_s=now) if gone else _dated(view, node, now)
+    fact = (
+        NodeFact(name=node.name, ready=False, since_s=now)
+        if gone
+        else _with_deadline(view, node, now)
+    )
     return replace(view, nodes={**view.nodes, node.name: fact})
 
 
-def _dated(view: View, node: NodeFact, now: float) -> NodeFact:
+def _with_deadline(view: View, node: NodeFact, now: float) -> NodeFact:
     """With the time by which its pods are gone, from when we first saw who takes it away."""
     known = view.nodes.get(node.name)
     if known is not None and known.doomed_by == node.doomed_by:
@@ -306,7 +310,7 @@ def _dated(view: View, node: NodeFact, now: float) -> NodeFact:
 
 def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
     """All there are: a node that was there and is not any more counts as not ready from now on."""
-    found = {node.name: _dated(view, node, now) for node in listed}
+    found = {node.name: _with_deadline(view, node, now) for node in listed}
     lost = {
         n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now)
         for n, f in view.nodes.items()
@@ -314,7 +318,7 @@ def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
     return replace(view, nodes={**lost, **found})
 
 
-def provided(view: View, service_uid: str) -> View:
+def with_credentials(view: View, service_uid: str) -> View:
     """A job's credentials are there; those go with their service, so others need not be
     remembered.
     """
@@ -330,16 +334,16 @@ def awake(view: View, now: float) -> View:
     return replace(view, awake_s=now, awaited=frozenset())
 
 
-def asked(view: View, key: str) -> View:
+def with_pending_action(view: View, key: str) -> View:
     return replace(view, asked=view.asked | {key})
 
 
-def unasked(view: View, key: str) -> View:
+def without_pending_action(view: View, key: str) -> View:
     """It failed, or nothing will show that it is done: it may be ordered again."""
     return replace(view, asked=view.asked - {key})
 
 
-def refused(view: View, uid: int, generation: int, why: str) -> View:
+def with_refusal(view: View, uid: int, generation: int, why: str) -> View:
     return replace(view, refused={**view.refused, (uid, generation): why})
 
 

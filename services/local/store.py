@@ -336,7 +336,7 @@ class ObjectVersion:
         self._encoded: bytes | None = None
 
     @property
-    def encoded(self) -> bytes:
+    def encoded_body(self) -> bytes:
         if self._encoded is None:
             self._encoded = encode(self.body)
         return self._encoded
@@ -378,7 +378,7 @@ class Change:
         if verb not in self._lines:
             body = self.visible_body(verb)
             self._lines[verb] = watch_line(
-                verb, self.after.encoded if body is self.after.body else encode(body)
+                verb, self.after.encoded_body if body is self.after.body else encode(body)
             )
         return self._lines[verb]
 

@@ -244,17 +244,17 @@ def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
     has = {s.name: read_amount(s.allocated_resources) for s in status.container_statuses or ()}
     sidecars, peak = Amount(), Amount()
     for container in spec.init_containers or ():
-        wanted = _requested(container)
+        wanted = _requested_amount(container)
         if container.restart_policy == "Always":
             sidecars = sidecars + wanted
             peak = peak.at_least(sidecars)
         else:
             peak = peak.at_least(sidecars + wanted)
     running = sum_amounts(
-        _requested(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ()
+        _requested_amount(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ()
     )
     return (running + sidecars).at_least(peak)
 
 
-def _requested(container: Container) -> Amount:
+def _requested_amount(container: Container) -> Amount:
     return read_amount(container.resources.requests if container.resources else None)

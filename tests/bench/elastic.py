@@ -67,7 +67,7 @@ async def _play(watched: Trial, policy: str, leave_s: float | None) -> None:
     await watched.until(lambda: _due(watched, leave_s), PATIENCE_S, "a fifth of the way")
     for name in names:
         await watched.tenants.leave(name)
-    await watched.finished(PATIENCE_S)
+    await watched.await_finish(PATIENCE_S)
 
 
 def _due(watched: Trial, leave_s: float | None) -> bool:

@@ -93,7 +93,7 @@ async def once(settings: dict[str, str], handover: str) -> Outcome:
             await asyncio.sleep(WARM_S)
             throttle(_pod_of_ps(watched))
             since_s = time.time()
-            await watched.finished(PATIENCE_S)
+            await watched.await_finish(PATIENCE_S)
             return _outcome(watched, since_s)
 
 

@@ -131,7 +131,7 @@ async def _play(scene: Scene, request: dict[str, Any]) -> None:
         )
     await asyncio.sleep(LEAVE_S)
     await scene.stranger_leaves(stranger)
-    await watched.finished(PATIENCE_S)
+    await watched.await_finish(PATIENCE_S)
 
 
 def _taken(watched: Trial) -> bool:

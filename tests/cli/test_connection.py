@@ -55,7 +55,7 @@ def test_it_is_found_from_every_folder_below_too_and_says_where(beside_up: Path)
     found, given = find(None, {}, below), find(UP, {}, below)
 
     assert (found.nats_url, found.kube_url, given.source) == (UP, KUBE, "--nats")
-    assert found.shown == f"{UP} ({beside_up / FILE})"
+    assert found.public_address == f"{UP} ({beside_up / FILE})"
 
 
 def test_the_nearest_counts(beside_up: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_broken_file_is_told_and_not_passed_over(tmp_path: Path) -> None:
 
 def test_a_password_in_the_address_is_not_shown() -> None:
     assert (
-        Connection(nats_url="nats://me:secret@host:4222").shown
+        Connection(nats_url="nats://me:secret@host:4222").public_address
         == "nats://host:4222 (the usual address)"
     )
 

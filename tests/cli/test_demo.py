@@ -121,7 +121,7 @@ def test_a_legend_names_what_is_drawn_and_no_more() -> None:
         name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)]
     )
 
-    *_, epochs, used = runs.plotted([foreseen, measured], "one against the other").axes
+    *_, epochs, used = runs.plot_runs([foreseen, measured], "one against the other").axes
 
     assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
 
@@ -132,7 +132,7 @@ def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
         name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=used, hand_overs=[4.0, 7.0]
     )
 
-    *_, axes = runs.plotted([run], "one against the other").axes
+    *_, axes = runs.plot_runs([run], "one against the other").axes
 
     assert named(axes) == ["elastic", "elastic: a new size takes over"]
 
@@ -152,7 +152,9 @@ def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_
         in static.basis
     )
     table = demo._table(watched, static, static)
-    figure = runs.plotted([static, watched.as_run("elastic", demo.EPOCHS)], "one against the other")
+    figure = runs.plot_runs(
+        [static, watched.as_run("elastic", demo.EPOCHS)], "one against the other"
+    )
     assert static.basis == table.caption and static.basis in [
         text.get_text() for text in figure.texts
     ]

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from services.cli.job_file import (
-    completed,
-    encoded,
+    complete_fields,
+    encode_fields,
     key_of,
     parse,
     reasons_against,
@@ -51,7 +51,7 @@ NAMED = {"name": "digits.py", "digest": "sha256-00"}
 
 
 def test_a_plain_number_stands_for_a_span_of_itself() -> None:
-    sent = completed(
+    sent = complete_fields(
         {"ps": 2, "workers": {"start": 1, "min": 1, "max": 3}, "batch": 32}, None, "r1"
     )
 
@@ -63,15 +63,15 @@ def test_a_plain_number_stands_for_a_span_of_itself() -> None:
 def test_what_is_wrong_or_unknown_goes_as_it_is() -> None:
     written = {"job": 7, "ps": "many", "workers": True, "workrs": 2}
 
-    assert completed(written, None, "r1") == {**written, "request_id": "r1"}
+    assert complete_fields(written, None, "r1") == {**written, "request_id": "r1"}
 
 
 def test_a_program_is_sent_by_its_digest() -> None:
-    assert completed({"program": "digits.py"}, NAMED, "r1")["program"] == NAMED
+    assert complete_fields({"program": "digits.py"}, NAMED, "r1")["program"] == NAMED
 
 
 def test_a_request_id_in_the_file_does_not_make_two_requests_one() -> None:
-    assert completed({"request_id": "mine"}, None, "r1")["request_id"] == "r1"
+    assert complete_fields({"request_id": "mine"}, None, "r1")["request_id"] == "r1"
 
 
 def test_the_subject_is_the_jobs() -> None:
@@ -109,7 +109,7 @@ def test_a_field_may_be_there_once_wherever_it_is_and_a_part_may_be_used_twice()
 
 def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
     good = {"job": "digits", "program": "sha", "epochs": 1, "batch": 8, "ps": 1, "workers": 1}
-    asked = completed(good, {**NAMED, "digest": f"sha256-{'0' * 64}"}, "r1")
+    asked = complete_fields(good, {**NAMED, "digest": f"sha256-{'0' * 64}"}, "r1")
     volume = {"name": "data", "mount_path": "/data", "host_path": "/srv"}
 
     assert (
@@ -125,7 +125,7 @@ def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
 
 
 def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> None:
-    assert msgspec.json.decode(encoded(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {
+    assert msgspec.json.decode(encode_fields(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {
         "job": "2024-01-01"
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 from services.allocator.admission.validation import check_request
 from services.cli import program_file
-from services.cli.job_file import completed, encoded, parse
+from services.cli.job_file import complete_fields, encode_fields, parse
 from services.trainer.doctor.job_fit import PS_GIB
 from shared.messages import JobRequested
 
@@ -23,11 +23,11 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> None:
     fields = parse(file.read_text(), file.name)
     program = program_file.read(file.parent / fields["program"])
-    sent = completed(
+    sent = complete_fields(
         fields, {"name": fields["program"], "digest": program_file.digest(program)}, "r1"
     )
 
-    asked = check_request(encoded(sent, file.name))
+    asked = check_request(encode_fields(sent, file.name))
 
     assert isinstance(asked, JobRequested), asked
     assert asked.job == file.stem

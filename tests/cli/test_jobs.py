@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.allocator.job_views import JobView
-from services.cli.jobs import Views, snapshots, told
+from services.cli.jobs import Views, snapshots, views_with_starts
 from services.console.top.job_tables import HEADINGS
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
@@ -106,7 +106,7 @@ async def test_of_a_job_that_starts_it_says_what_is_awaited(
 async def test_watching_tells_each_step_of_a_start(bus: Bus) -> None:
     await shown(bus, "mnist", uid=UID, phase="Starting")
     await bus.publish(decided())
-    async with asyncio.timeout(60), aclosing(told(bus, None, watch=True)) as changes:
+    async with asyncio.timeout(60), aclosing(views_with_starts(bus, None, watch=True)) as changes:
         await bus_tells(changes, "waits for 3 pods: 0 of 3 run, 0 ready")
         await bus.publish(runs(CHIEF))
         await bus_tells(changes, "waits for 3 pods: 1 of 3 run, 0 ready")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from services.cli.logs import Pod, choose, kept, whole_lines
+from services.cli.logs import Pod, choose, kept_pods, whole_lines
 from services.cli.trouble import Trouble
 from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
@@ -191,11 +191,17 @@ def test_only_pods_of_this_very_job_are_found(tmp_path: Path) -> None:
     (tmp_path / "something else").mkdir()
     (tmp_path / "default_digits-ps-1_uid").mkdir()
 
-    assert kept(str(tmp_path), "default", "digits") == [Pod("digits-chief-0", "chief", 100.0, file)]
+    assert kept_pods(str(tmp_path), "default", "digits") == [
+        Pod("digits-chief-0", "chief", 100.0, file)
+    ]
 
 
 def test_where_nothing_is_kept_nothing_is_found(tmp_path: Path) -> None:
-    assert kept("", "default", "digits") == kept(str(tmp_path / "none"), "default", "digits") == []
+    assert (
+        kept_pods("", "default", "digits")
+        == kept_pods(str(tmp_path / "none"), "default", "digits")
+        == []
+    )
 
 
 def test_who_is_there_is_chosen_before_who_is_gone() -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from services.cli.parameters import NAMED, duration, kinds, moment, name
-from services.console.text.sentences import evaluated
+from services.console.text.sentences import describe_metrics
 from shared.bus.subjects import BY_TAG
 
 
@@ -25,10 +25,10 @@ def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> No
 
 
 def test_what_the_evaluation_said_is_told_apart_from_training() -> None:
-    assert evaluated({"loss": 0.0801, "accuracy": 0.97}) == [
+    assert describe_metrics({"loss": 0.0801, "accuracy": 0.97}) == [
         "evaluation: loss 0.0801, accuracy 0.9700"
     ]
-    assert evaluated({}) == []
+    assert describe_metrics({}) == []
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5w", "5 m", "inf", "1e3"])

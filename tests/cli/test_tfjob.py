@@ -14,8 +14,8 @@ import yaml
 
 from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.settings import Rules
-from services.cli.job_file import completed, encoded
-from services.cli.tfjob import WISHES, Asked, manifest, translated
+from services.cli.job_file import complete_fields, encode_fields
+from services.cli.tfjob import WISHES, Asked, manifest, translate_tfjob
 from services.cli.trouble import Trouble
 from shared.messages import JobRequested, Resources, RoleResources, Span, Volume
 from tests.cli.tfjobs import LARGE, SMALL
@@ -26,12 +26,12 @@ SAID = {"epochs": 10, "batch": 64}
 
 def asked(text: str = SMALL, **wishes: object) -> Asked:
     raw, beside = manifest(text, "job.yaml")
-    return translated(raw, {**dict.fromkeys(WISHES), **SAID, **wishes}, beside)  # type: ignore[arg-type]
+    return translate_tfjob(raw, {**dict.fromkeys(WISHES), **SAID, **wishes}, beside)  # type: ignore[arg-type]
 
 
 def request(found: Asked) -> JobRequested:
     """As the allocator reads it."""
-    body = encoded(completed(found.fields, PROGRAM, "r1"), "job.yaml")
+    body = encode_fields(complete_fields(found.fields, PROGRAM, "r1"), "job.yaml")
     checked = check_request(body, Rules(host_paths=("/",), images=()))
     assert not isinstance(checked, Wrong), checked.reasons
     return checked
@@ -69,8 +69,8 @@ def test_a_small_job_is_asked_for_with_its_name_size_image_and_resources() -> No
 
 def test_of_a_small_job_nothing_is_lost() -> None:
     found = asked()
-    assert found.told("wrong") == found.told("lost") == []
-    assert found.told("moot") == [
+    assert found.describe_remarks("wrong") == found.describe_remarks("lost") == []
+    assert found.describe_remarks("moot") == [
         "no Chief: every job has a chief that hands out the work; `resources` of a Chief say how large it is",
         "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM weir-trainer); "
         "--image IMAGE takes another, --image '' the cluster's",
@@ -105,7 +105,7 @@ def test_a_large_job_is_asked_for_with_its_claims_paths_and_patience() -> None:
 
 def test_of_a_large_job_all_that_is_lost_is_named_once_with_where_it_was() -> None:
     where = "Chief, PS, Worker: "
-    lost = asked(LARGE).told("lost")
+    lost = asked(LARGE).describe_remarks("lost")
     assert [line.removeprefix(where).partition(":")[0] for line in lost] == [
         "activeDeadlineSeconds",
         "serviceAccountName",
@@ -123,7 +123,10 @@ def test_of_a_large_job_all_that_is_lost_is_named_once_with_where_it_was() -> No
 
 
 def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
-    moot = [re.sub("^Chief.*?: ", "", line).partition(":")[0] for line in asked(LARGE).told("moot")]
+    moot = [
+        re.sub("^Chief.*?: ", "", line).partition(":")[0]
+        for line in asked(LARGE).describe_remarks("moot")
+    ]
     assert moot == [
         "Evaluator",
         "image registry.example/ads/clicks",
@@ -145,7 +148,7 @@ def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
 
 @pytest.mark.parametrize("field", ["epochs", "batch"])
 def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
-    [why] = asked(**{field: None}).told("wrong")
+    [why] = asked(**{field: None}).describe_remarks("wrong")
     assert (
         why.startswith(f"{field}: no TFJob says how ")
         and f"--{field} N" in why
@@ -187,7 +190,9 @@ def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
     ],
 )
 def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) -> None:
-    assert any(told.startswith(why) for told in asked(changed(path, value)).told("wrong"))
+    assert any(
+        told.startswith(why) for told in asked(changed(path, value)).describe_remarks("wrong")
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,9 @@ def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) ->
     ],
 )
 def test_what_the_training_may_depend_on_is_lost_aloud(path: str, value: object, why: str) -> None:
-    assert any(told.startswith(why) for told in asked(changed(path, value)).told("lost"))
+    assert any(
+        told.startswith(why) for told in asked(changed(path, value)).describe_remarks("lost")
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,13 +249,16 @@ def test_without_ps_there_is_one_and_a_chief_alone_becomes_a_worker() -> None:
     found = request(alone)
     assert (found.ps, found.workers) == (Span(start=1, min=1, max=1), Span(start=1, min=1, max=1))
     assert found.resources and found.resources.worker == Resources(cpu=2, memory_gib=4, gpu=1)
-    assert [why.partition(":")[0] for why in alone.told("moot")][:2] == ["no PS", "no Worker"]
+    assert [why.partition(":")[0] for why in alone.describe_remarks("moot")][:2] == [
+        "no PS",
+        "no Worker",
+    ]
 
 
 def test_another_image_and_the_clusters_own_may_be_asked_for() -> None:
     assert asked(image="ours:2").fields["image"] == "ours:2"
     assert "image" not in asked(image="").fields
-    assert not [why for why in asked(image="").told("moot") if why.startswith("image")]
+    assert not [why for why in asked(image="").describe_remarks("moot") if why.startswith("image")]
 
 
 def test_replica_types_are_read_whatever_their_capitals() -> None:
@@ -297,7 +307,7 @@ def test_whatever_stands_in_it_there_is_an_answer() -> None:
             try:
                 if "." not in path:  # it is read as a file for these alone: YAML takes its time
                     found, _ = manifest(yaml.safe_dump(found), "job.yaml")
-                msgspec.json.encode(translated(found, wishes).fields)
+                msgspec.json.encode(translate_tfjob(found, wishes).fields)
             except Trouble as told:
                 assert str(told)
 

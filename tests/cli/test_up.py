@@ -23,7 +23,17 @@ import pytest
 
 from services.__main__ import weir
 from services.allocator.job_views import JobView
-from services.cli.up import GOING, KEPT, NOTHING, goes_on, left, limits, said_of, spec_in, told
+from services.cli.up import (
+    GOING,
+    KEPT,
+    NOTHING,
+    describe_left_behind,
+    goes_on,
+    limits,
+    read_left_behind,
+    said_of,
+    spec_in,
+)
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
 from tests.architecture.source import ROOT
@@ -221,13 +231,13 @@ def saved(path: str) -> CheckpointSaved:
 
 
 def test_where_no_job_was_under_way_that_is_said() -> None:
-    assert told({}, FOLDER, HERE) == [
+    assert describe_left_behind({}, FOLDER, HERE) == [
         "weir is down; no job was under way. All that happened stays in .weir."
     ]
 
 
 def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
-    lines = told(
+    lines = describe_left_behind(
         {
             "default.digits": (
                 view("digits", total_samples=640),
@@ -272,7 +282,7 @@ async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
     await shown(bus, "over", phase="Succeeded")
     await bus.publish(saved("/somewhere/ckpt-1234"))
 
-    found = await left(bus)
+    found = await read_left_behind(bus)
 
     assert list(found) == ["default.digits"]
     there, checkpoint = found["default.digits"]

@@ -83,6 +83,6 @@ async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path
             await scene.goes_on()
             assert scene.running == knows, "the same pods train on"
             scene.pace(0)
-            over = await watched.finished(PATIENCE_S)
+            over = await watched.await_finish(PATIENCE_S)
             counts = await scene.counts(over)
     assert set(counts) == {EPOCHS} and over.samples == over.counted

@@ -55,7 +55,7 @@ class Story:
         for each in rounds:
             await self._round(each)
         self.scene.pace(0)
-        return await self.scene.watched.finished(PATIENCE_S)
+        return await self.scene.watched.await_finish(PATIENCE_S)
 
     async def _round(self, each: Round) -> None:
         since, generation = (

@@ -41,7 +41,7 @@ async def test_a_job_that_names_its_policy_trains_on_with_another_batch_and_the_
         after = await scene.hear(TrainingResumed, lambda m: m.previous is not None)
         report = await scene.goes_on()
         scene.pace(0)
-        over = await scene.watched.finished(PATIENCE_S)
+        over = await scene.watched.await_finish(PATIENCE_S)
         counts = await scene.counts(over)
 
     before = scene.of(TrainingResumed)[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.job_file import completed, parse
+from services.cli.job_file import complete_fields, parse
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 
@@ -27,7 +27,7 @@ def asked(name: str, **fields: Any) -> dict[str, Any]:
     and no more.
     """
     file = JOBS / f"{name}.yaml"
-    said = completed(parse(file.read_text(), file.name), None, "-") | fields
+    said = complete_fields(parse(file.read_text(), file.name), None, "-") | fields
     return said | {
         "resources": {role: each | {"cpu": 1.0} for role, each in said["resources"].items()}
     }
@@ -36,7 +36,7 @@ def asked(name: str, **fields: Any) -> dict[str, Any]:
 async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
     said = asked(name, **fields)
     await scene.watched.submit(said, JOBS / said["program"])
-    over = await scene.watched.finished(WITHIN_S)
+    over = await scene.watched.await_finish(WITHIN_S)
     last = scene.of(ProgressReported)[-1]
     assert (
         over.counted

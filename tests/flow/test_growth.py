@@ -45,8 +45,8 @@ async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(
         await watched.submit(request, demo.JOBS / "digits.py")
         await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "the start")
         await watched.tenants.leave(stranger)
-        over: JobFinished = await watched.finished(PATIENCE_S)
-        board, passes = await report.folded(watched.bus, "default", request["job"])
+        over: JobFinished = await watched.await_finish(PATIENCE_S)
+        board, passes = await report.fold_log(watched.bus, "default", request["job"])
         told_of(board, passes, watched.of(TrainingResumed), tmp_path)
     resumed = watched.of(TrainingResumed)
     assert over.counted == over.samples == watched.of(ProgressReported)[-1].total_samples
@@ -68,9 +68,9 @@ def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder
     spent = account(board, story)
     (folder / "digits.html").write_text(page(contents(board, story, passes.seconds, 0.0, ())))
     assert len(passes.seconds) == 60 and sum(passes.seconds) <= spent.completion_s
-    assert spent.parts.held == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
+    assert spent.parts.held_total == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
     assert spent.paused_s == sum(fact.pause_s or 0.0 for fact in resumed) > 0 and spent.lost == 0
-    assert 0 < spent.used_core_s <= spent.parts.held and spent.parts.beside > 0
+    assert 0 < spent.used_core_s <= spent.parts.held_total and spent.parts.beside > 0
     assert {one.generation: one.phases for one in story.stretches} == {
         fact.generation: fact.phases for fact in resumed
     }

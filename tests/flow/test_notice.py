@@ -205,7 +205,7 @@ async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path
         moves = {"cordon": cordoned, "eviction": evicted, "sigterm": terminated}
         resumed = {name: await move(scene, operator) for name, move in moves.items()}
         scene.pace(0)
-        over = await scene.watched.finished(PATIENCE_S)
+        over = await scene.watched.await_finish(PATIENCE_S)
         counts = await scene.counts(over)
         figures = told(scene, over, resumed, counts)
         gave_up = [m.reason for m in scene.of(GenerationAbandoned)]

@@ -42,7 +42,7 @@ async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(
             scene = Scene(watched, tmp_path)
             again = await scene.hear(TrainingResumed, lambda m: m.generation > grown.generation)
             scene.pace(0)
-            over = await watched.finished(PATIENCE_S)
+            over = await watched.await_finish(PATIENCE_S)
             counts = await scene.counts(over)
     assert again.samples > last.samples, "it goes on from there, or from a later one"
     assert set(counts) == {EPOCHS}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from services.allocator.state.state import State, apply
 from services.launcher import view as views
-from services.launcher.jobs import ahead, locked, paused
+from services.launcher.jobs import ahead, is_paused, locked_generation
 from services.launcher.service import HEARD, SAID
 from services.launcher.steps.generations import in_flight
 from services.launcher.view import Told, View
@@ -56,7 +56,7 @@ def launcher(history: History, order: Order) -> dict[int, Belief]:
     for stream, index in order:
         message = history.streams[stream][index]
         if isinstance(message, (*HEARD, *SAID)):
-            view = views.told(view, message, at_s(stream, index))
+            view = views.fold_message(view, message, at_s(stream, index))
     return {uid: belief(job) for uid, job in view.told.jobs.items()}
 
 
@@ -64,7 +64,7 @@ def belief(job) -> Belief:
     """A generation that is `locked` has its turn before the one in flight, which stays what it
     is.
     """
-    if paused(job):
+    if is_paused(job):
         return Belief()
     newest = job.generations[job.newest]
     flight = (
@@ -72,7 +72,7 @@ def belief(job) -> Belief:
         if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest)
         else None
     )
-    assert locked(job) is not None or in_flight(job) == flight
+    assert locked_generation(job) is not None or in_flight(job) == flight
     gone = frozenset(n for n, g in job.generations.items() if g.abandoned and ahead(job, n))
     return Belief(job.running, flight, gone)
 
@@ -174,12 +174,14 @@ def test_what_was_read_early_survives_a_restart_of_the_service() -> None:
     state, view = State(), View()
     for stream, n in facts:
         state = apply(state, history.streams[stream][n], stream, n + 1, 1.0)
-        view = views.told(view, history.streams[stream][n], 1.0)
+        view = views.fold_message(view, history.streams[stream][n], 1.0)
     state = msgspec.json.decode(msgspec.json.encode(state), type=State)
     view = View(told=msgspec.json.decode(msgspec.json.encode(view.told), type=Told))
     for n, message in enumerate(history.streams[ORDERS]):
         state = apply(state, message, ORDERS, n + 1, 1.0)
-        view = views.told(view, message, 1.0) if isinstance(message, (*HEARD, *SAID)) else view
+        view = (
+            views.fold_message(view, message, 1.0) if isinstance(message, (*HEARD, *SAID)) else view
+        )
 
     assert state.jobs[f"default.{JOB}"].running == view.told.jobs[history.uid].running == 1
 

@@ -67,7 +67,7 @@ async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_g
         forbidden.unlink()
         grown = await scene.hear(TrainingResumed, lambda m: m.generation > 1)
         scene.pace(0)
-        finished = await scene.watched.finished(PATIENCE_S)
+        finished = await scene.watched.await_finish(PATIENCE_S)
 
     reports = [m for m in scene.of(ProgressReported) if m.generation == 1]
     steps = [m.step for m in reports]

@@ -81,7 +81,7 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
             "they may be others when it is up"
         )
         scene.pace(0)
-        over = await watched.finished(PATIENCE_S)
+        over = await watched.await_finish(PATIENCE_S)
         counts = await scene.counts(over)
     print(
         f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start"

@@ -160,7 +160,7 @@ def seen(said: list[Any], bodies: list[Body]) -> View:
     """What the launcher knows after a decision, some odd messages, and a list of odd pods."""
     known = View()
     for at, message in enumerate([decided(1, "c0 p1 w2"), *said]):
-        known = view.told(known, message, float(at))
+        known = view.fold_message(known, message, float(at))
     return view.pods_listed(known, facts_of([a_pod("c0"), *bodies]))
 
 

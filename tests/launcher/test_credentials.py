@@ -58,27 +58,28 @@ def todo(view: View, rules: Settings = GUARDED) -> list[type]:
 
 
 def test_first_comes_the_service_then_the_credentials_then_the_pods() -> None:
-    view = views.told(View(), DECIDED, 0.0)
+    view = views.fold_message(View(), DECIDED, 0.0)
     assert todo(view) == [CreateService]
     view = views.service_seen(view, service(), gone=False)
     assert todo(view) == [CreateSecret]
-    assert todo(views.provided(view, SECRET.owner_uid)) == [CreatePod, CreatePod]
+    assert todo(views.with_credentials(view, SECRET.owner_uid)) == [CreatePod, CreatePod]
 
 
 def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten() -> None:
-    view = views.provided(
-        views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False), service().uid
+    view = views.with_credentials(
+        views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False),
+        service().uid,
     )
     view = views.service_seen(
         views.service_seen(view, service(), gone=True), service("another"), gone=False
     )
 
     assert todo(view) == [CreateSecret]
-    assert views.provided(view, "another").provided == {"another"}
+    assert views.with_credentials(view, "another").provided == {"another"}
 
 
 def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
-    view = views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False)
+    view = views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False)
 
     assert todo(view, OPEN) == [CreatePod, CreatePod]
     assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod(POD, Settings()))
@@ -132,7 +133,9 @@ async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> N
             person.bus, "default", programs.digest_of(b"another's"), b"another's"
         )
 
-    filled = Minter(authority.job_signer(KEYS), DAY_S).filled(replace(SECRET, decision=decision))
+    filled = Minter(authority.job_signer(KEYS), DAY_S).fill_secret(
+        replace(SECRET, decision=decision)
+    )
 
     assert user_name(filled.text) == "job.default.net" and "eyJ" not in filled.key()
     async with visitor(server.url, filled.text) as pod:
@@ -158,7 +161,7 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
             f"{description_subject(bucket)}.{programs.meta_token(digest)}", about
         )
 
-    filled = Minter(authority.job_signer(KEYS), DAY_S).filled(SECRET)
+    filled = Minter(authority.job_signer(KEYS), DAY_S).fill_secret(SECRET)
 
     async with visitor(server.url, filled.text) as pod:
         with pytest.raises(ValueError, match="does not lead to its content"):
@@ -169,7 +172,7 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
 
 async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None:
     async def ends(lasts_s: float) -> bool:
-        filled = Minter(authority.job_signer(KEYS), lasts_s).filled(SECRET)
+        filled = Minter(authority.job_signer(KEYS), lasts_s).fill_secret(SECRET)
         with suppress(TimeoutError):
             async with asyncio.timeout(60 if lasts_s == SHORT_S else SHORT_S + 1):
                 await over(filled.text)

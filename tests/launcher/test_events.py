@@ -11,7 +11,7 @@ import pytest
 from services.launcher.events import LONGEST_TEXT, EventWriter, Note, note_of
 from services.launcher.facts import ServiceFact
 from services.launcher.settings import Settings
-from services.launcher.view import View, told
+from services.launcher.view import View, fold_message
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.messages import GenerationAbandoned, JobFinished, JobMessage, TrainingResumed
@@ -30,7 +30,7 @@ def resumed(generation: int, **fields: Any) -> TrainingResumed:
 def after(*messages: JobMessage) -> View:
     view = View()
     for at_s, message in enumerate(messages):
-        view = told(view, message, float(at_s))
+        view = fold_message(view, message, float(at_s))
     return view
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from services.launcher.folding import fold
-from services.launcher.jobs import Job, paused
-from services.launcher.steps.generations import in_flight, previous, wanted
-from services.launcher.view import View, told
+from services.launcher.jobs import Job, is_paused
+from services.launcher.steps.generations import in_flight, previous, wanted_tasks
+from services.launcher.view import View, fold_message
 from shared.messages import (
     ABANDONED_KEPT,
     CheckpointSaved,
@@ -50,8 +50,8 @@ def test_every_message_of_a_whole_life_may_come_twice() -> None:
     world.hand_over(decided(2, "c0 p1"))
     once, twice = View(), View()
     for at_s, message in world.log:
-        once = told(once, message, at_s)
-        twice = told(told(twice, message, at_s), message, at_s + 1)
+        once = fold_message(once, message, at_s)
+        twice = fold_message(fold_message(twice, message, at_s), message, at_s + 1)
     assert once.told == twice.told
 
 
@@ -88,7 +88,7 @@ def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view
 ) -> None:
     world.train(decided(1, "c0"))
 
-    assert told(world.view, progress(1), world.now + 1) is world.view
+    assert fold_message(world.view, progress(1), world.now + 1) is world.view
 
 
 def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:
@@ -102,14 +102,14 @@ def test_only_the_latest_abandoned_generations_are_remembered() -> None:
         *(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g)))
     )
     assert list(lived.generations) == list(range(6, newest + 1))
-    assert in_flight(lived) is None and wanted(lived) == {}
+    assert in_flight(lived) is None and wanted_tasks(lived) == {}
 
 
 def test_a_pause_wants_nothing_and_the_next_decision_ends_it() -> None:
     lived = job(decided(1, "c0"), resumed(1), decided(2, ""))
-    assert paused(lived) and wanted(lived) == {}
+    assert is_paused(lived) and wanted_tasks(lived) == {}
     after = fold(lived, decided(3, "c1"), 9.0)
-    assert (after.running, in_flight(after), list(wanted(after))) == (None, 3, names("c1"))
+    assert (after.running, in_flight(after), list(wanted_tasks(after))) == (None, 3, names("c1"))
 
 
 def test_facts_about_unknown_and_finished_jobs_are_not_kept() -> None:
@@ -124,8 +124,10 @@ def test_facts_about_unknown_and_finished_jobs_are_not_kept() -> None:
         host="h",
         ports=(1, 2),
     )
-    assert told(View(), fact, 0.0).told.jobs == {}
-    over = told(
-        told(View(), decided(1, "c0"), 0.0), JobFinished(job=JOB, uid=UID, outcome="failed"), 1.0
+    assert fold_message(View(), fact, 0.0).told.jobs == {}
+    over = fold_message(
+        fold_message(View(), decided(1, "c0"), 0.0),
+        JobFinished(job=JOB, uid=UID, outcome="failed"),
+        1.0,
     )
-    assert told(told(over, decided(2, "c0"), 2.0), fact, 3.0).told.jobs == {}
+    assert fold_message(fold_message(over, decided(2, "c0"), 2.0), fact, 3.0).told.jobs == {}

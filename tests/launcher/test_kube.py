@@ -22,10 +22,10 @@ from services.launcher.actions import (
     ResizePod,
 )
 from services.launcher.facts import ServiceFact
-from services.launcher.kube import watched
+from services.launcher.kube import watched_kinds
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
-from services.launcher.view import View, asked, pods_listed, services_listed
+from services.launcher.view import View, pods_listed, services_listed, with_pending_action
 from shared.kube.client import Api, connect_api
 from shared.messages import Resources
 from shared.runtime import config
@@ -140,7 +140,7 @@ def test_the_manifest_is_the_same_each_time() -> None:
 
 
 def test_without_namespaces_all_is_looked_at_once() -> None:
-    assert watched(Settings()) == [
+    assert watched_kinds(Settings()) == [
         ("nodes", ""),
         ("services", ""),
         ("networkpolicies", ""),
@@ -151,14 +151,14 @@ def test_without_namespaces_all_is_looked_at_once() -> None:
 def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
     found = config.load_settings(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
     kinds = ("services", "networkpolicies", "pods")
-    assert watched(found) == [
+    assert watched_kinds(found) == [
         ("nodes", ""),
         *((kind, namespace) for kind in kinds for namespace in ("a", "b")),
     ]
 
 
 def test_who_makes_no_policies_looks_at_none() -> None:
-    assert "networkpolicies" not in dict(watched(Settings(network_policies=False)))
+    assert "networkpolicies" not in dict(watched_kinds(Settings(network_policies=False)))
 
 
 def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
@@ -186,7 +186,7 @@ def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None
     world.settle()
     pod = next(action for action in world.done if isinstance(action, CreatePod))
     lost = pods_listed(world.view, [])
-    unseen = asked(lost, pod.key())
+    unseen = with_pending_action(lost, pod.key())
     assert pod.key() not in {a.key() for a in reconcile(unseen, world.now, world.rules)}
 
     again = reconcile(pods_listed(unseen, []), world.now, world.rules)

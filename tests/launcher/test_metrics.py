@@ -93,7 +93,7 @@ def test_what_trainers_say_is_counted() -> None:
     failed = CheckpointFailed(**ABOUT, step=5, path="/c", cause="it is full", remedy="make room")
     heard: list[Message] = [SAVED, failed, prepared("chief", 2.0), prepared("ps", 0.0)]
     for message in [*heard, prepared("chief", 0.0, error="no"), replace(SAVED, seconds=0.0)]:
-        meters.heard(message)
+        meters.count_fact(message)
 
     found = told(meters)
     assert found[UNSAVED.name] == {(): 1}
@@ -104,8 +104,8 @@ def test_what_trainers_say_is_counted() -> None:
 def test_how_tasks_end_is_counted_by_reasons_that_there_are_few_of() -> None:
     meters = Meters()
     for reason in ("OOMKilled", "OOMKilled", "Evicted", "whatever a node says", ""):
-        meters.said(exited(reason))
-    meters.said(GenerationAbandoned(**ABOUT, reason="unschedulable"))
+        meters.count_published(exited(reason))
+    meters.count_published(GenerationAbandoned(**ABOUT, reason="unschedulable"))
 
     found = {labels[0]: number for labels, number in told(meters)[EXITED.name].items() if number}
     assert found == {"OOMKilled": 2, "Evicted": 1, "other": 2}
@@ -123,7 +123,7 @@ def test_what_may_be_worth_an_alarm_is_told_before_it_happens() -> None:
 
 def test_all_of_it_is_well_formed() -> None:
     meters = Meters()
-    meters.heard(SAVED)
-    meters.heard(prepared("chief", 2.0))
+    meters.count_fact(SAVED)
+    meters.count_fact(prepared("chief", 2.0))
 
     assert problems(format_metrics(meters.measures(pod_seen(View(), pod(1))))) == []

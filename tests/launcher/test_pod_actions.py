@@ -15,7 +15,7 @@ from services.launcher import pods
 from services.launcher.actions import CreatePod, CreatePolicy, ResizePod
 from services.launcher.reconcile import reconcile
 from services.launcher.steps import pod_actions
-from services.launcher.view import refused
+from services.launcher.view import with_refusal
 from shared.messages import HandOverOrdered, Resources, TaskUpdated
 from tests.launcher.builders import SMALL, UID, decided, names
 from tests.launcher.test_pods import made
@@ -79,7 +79,7 @@ def test_one_that_is_lost_is_made_again_while_the_job_trains(world: World) -> No
 def test_without_it_a_generation_is_given_up_with_the_clusters_reason(world: World) -> None:
     world.hear(decided(1, "c0 p1"))
     world.perform(reconcile(world.view, world.now, world.rules)[0])
-    world.view = refused(world.view, UID, 1, "403 Forbidden: networkpolicies")
+    world.view = with_refusal(world.view, UID, 1, "403 Forbidden: networkpolicies")
     world.settle()
     assert world.abandoned() == {1: "403 Forbidden: networkpolicies"} and world.standing() == []
 
@@ -88,7 +88,7 @@ def test_where_it_is_refused_to_a_job_that_trains_it_is_not_asked_for_in_a_loop(
     world = World()
     world.train(decided(1, "c0 p1"))
     world.lose_policy()
-    world.view = refused(world.view, UID, 1, "403 Forbidden: networkpolicies")
+    world.view = with_refusal(world.view, UID, 1, "403 Forbidden: networkpolicies")
     assert reconcile(world.view, world.now, world.rules) == []
     world.hear(decided(2, "c0 p1 w2"))
     assert CreatePolicy in {type(a) for a in reconcile(world.view, world.now, world.rules)}

@@ -10,7 +10,7 @@ from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
 from services.launcher.steps.generations import previous
 from services.launcher.steps.pod_actions import deletion
-from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
+from services.launcher.view import View, awake, pod_forgotten, pod_seen, service_seen, with_refusal
 from shared.messages import (
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -564,7 +564,7 @@ def test_what_belongs_to_no_known_job_goes_after_a_while(world: World) -> None:
 def test_a_pod_that_cannot_be_made_ends_its_generation(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.hear(decided(2, "c0 p1 w2"))
-    world.view = refused(world.view, UID, 2, "403 Forbidden: exceeded quota")
+    world.view = with_refusal(world.view, UID, 2, "403 Forbidden: exceeded quota")
     world.settle()
     assert world.abandoned() == {2: "403 Forbidden: exceeded quota"}
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
-from services.launcher.view import FINISHED_OF_NAME, Told, View, awake, told
+from services.launcher.view import FINISHED_OF_NAME, Told, View, awake, fold_message
 from shared.bounds import MOST_OF_JOB
 from shared.messages import (
     CheckpointFailed,
@@ -80,26 +80,28 @@ def test_a_fact_with_a_uid_yet_to_come_changes_nothing_of_the_job_that_gets_it(
 def test_the_pods_of_a_job_whose_end_another_one_announced_stay(world: World) -> None:
     """The launcher may have read no decision of the job: orders that are too old are discarded."""
     training(world)
-    heard = told(View(pods=world.view.pods, services=world.view.services), FORGED[0], world.now)
+    heard = fold_message(
+        View(pods=world.view.pods, services=world.view.services), FORGED[0], world.now
+    )
 
     assert reconcile(awake(heard, world.now), world.now, world.rules) == []
 
 
 def test_many_ends_that_one_job_announces_make_nobody_forget_the_end_of_another() -> None:
-    view = told(View(), JobFinished(job=JOB, uid=UID, outcome="succeeded"), 0.0)
+    view = fold_message(View(), JobFinished(job=JOB, uid=UID, outcome="succeeded"), 0.0)
     for uid in range(UID + 1, UID + 3 * FINISHED_OF_NAME):
-        view = told(view, JobFinished(uid=uid, **STRANGER, outcome="failed"), 1.0)
+        view = fold_message(view, JobFinished(uid=uid, **STRANGER, outcome="failed"), 1.0)
 
     assert len(view.told.finished) == FINISHED_OF_NAME + 1
-    assert told(view, decided(1, "c0"), 2.0).told.jobs == {}
+    assert fold_message(view, decided(1, "c0"), 2.0).told.jobs == {}
 
 
 def test_a_snapshot_of_an_earlier_version_still_says_which_jobs_are_over() -> None:
     old = msgspec.json.decode(b'{"finished": {"7": 1.0}}', type=Told)
     view = View(told=old)
 
-    assert told(view, decided(1, "c0", uid=7), 2.0).told.jobs == {}
-    assert list(told(view, decided(1, "c0", uid=8), 2.0).told.jobs) == [8]
+    assert fold_message(view, decided(1, "c0", uid=7), 2.0).told.jobs == {}
+    assert list(fold_message(view, decided(1, "c0", uid=8), 2.0).told.jobs) == [8]
 
 
 def test_a_pod_is_awaited_by_the_job_that_named_it_and_no_other(world: World) -> None:
@@ -128,10 +130,10 @@ def test_many_early_facts_of_one_job_push_out_none_of_another() -> None:
     flood = [TrainingResumed(**ABOUT, step=step, samples=1) for step in range(2_000)]
     view = View()
     for fact in [quiet, *flood]:
-        view = told(view, fact, 0.0)
+        view = fold_message(view, fact, 0.0)
 
     assert len(view.told.early) <= 1 + MOST_OF_JOB
-    assert told(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
+    assert fold_message(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
 
 
 def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_has(
@@ -147,13 +149,13 @@ def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_
             TaskLeaving(**pod, node="n", why="SIGTERM"),
             GenerationPrepared(**pod),
         ):
-            world.view = told(world.view, fact, world.now)
-    world.view = told(
+            world.view = fold_message(world.view, fact, world.now)
+    world.view = fold_message(
         world.view, GenerationPrepared(**pod | {"pod": "net-chief-0", "pod_uid": "u1"}), world.now
     )
     for number in range(300):
         fact = TaskLeaving(**about, pod="net-chief-0", pod_uid="u1", node="n", why=f"why {number}")
-        world.view = told(world.view, fact, world.now)
+        world.view = fold_message(world.view, fact, world.now)
 
     job = world.view.told.jobs[UID]
     most = UNKNOWN_PODS_KEPT + 10 * UIDS_OF_POD_KEPT
@@ -167,7 +169,7 @@ def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_
 
 
 def test_a_pod_that_is_ready_before_its_decision_is_read_is_ready_after_it() -> None:
-    view = told(View(), decided(1, "c0 p1"), 0.0)
+    view = fold_message(View(), decided(1, "c0 p1"), 0.0)
     pod = {
         "job": JOB,
         "uid": UID,
@@ -176,6 +178,6 @@ def test_a_pod_that_is_ready_before_its_decision_is_read_is_ready_after_it() -> 
         "role": "worker",
         "serial": 2,
     }
-    view = told(view, TaskReady(**pod, node="n", host="h", ports=(1, 2)), 1.0)
+    view = fold_message(view, TaskReady(**pod, node="n", host="h", ports=(1, 2)), 1.0)
 
-    assert "u9" in told(view, decided(2, "c0 p1 w2"), 2.0).told.jobs[UID].ready
+    assert "u9" in fold_message(view, decided(2, "c0 p1 w2"), 2.0).told.jobs[UID].ready

@@ -25,7 +25,7 @@ from services.launcher.actions import (
     Say,
 )
 from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
-from services.launcher.jobs import paused
+from services.launcher.jobs import is_paused
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings
 from services.launcher.steps.task_reports import forget
@@ -84,7 +84,7 @@ class World:
         """
         fresh = View(awake_s=self.view.awake_s, refused=self.view.refused)
         for at_s, message in self.log:
-            fresh = views.told(fresh, message, at_s)
+            fresh = views.fold_message(fresh, message, at_s)
         fresh = views.services_listed(fresh, self.services.values())
         fresh = views.policies_listed(fresh, self.policies.values())
         self.view = views.awake(views.pods_listed(fresh, self.pods.values()), fresh.awake_s)
@@ -92,11 +92,11 @@ class World:
 
     def hear(self, message: JobMessage) -> None:
         self.log.append((self.now, message))
-        self.view = views.told(self.view, message, self.now)
+        self.view = views.fold_message(self.view, message, self.now)
 
     def perform(self, action: Action) -> None:
         if not isinstance(action, Say):
-            self.view = views.asked(self.view, action.key())
+            self.view = views.with_pending_action(self.view, action.key())
         self.done.append(action)
         PERFORM[type(action)](self, action)
 
@@ -169,7 +169,7 @@ class World:
         if pod is None:
             return
         job = self.view.told.jobs.get(pod.job_uid)
-        if job is not None and job.running is not None and not paused(job):
+        if job is not None and job.running is not None and not is_paused(job):
             assert pod.name not in job.generations[job.running].tasks, f"{pod.name} still trains"
         self.show(replace(pod, leaving=True))
 

@@ -51,7 +51,7 @@ async def record(target: Path) -> None:
         keep_checkpoint(running, target / CHECKPOINT)
         async with stage(folder) as scene:
             scene.pace(0)
-            await scene.watched.finished(PATIENCE_S)
+            await scene.watched.await_finish(PATIENCE_S)
         write_log(target / LOG, await dump_store(folder / "weir" / "nats"))
 
 

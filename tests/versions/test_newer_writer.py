@@ -105,7 +105,7 @@ def test_the_launcher_orders_the_same(
         seen, found = view.View(), []
         for each in log:
             if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
-                seen = view.told(seen, each.message, each.stored_s)  # type: ignore[arg-type]
+                seen = view.fold_message(seen, each.message, each.stored_s)  # type: ignore[arg-type]
             if isinstance(each.message, AllocationDecided):
                 found += reconcile(view.awake(seen, each.stored_s), each.stored_s, Settings())
         return seen, found
@@ -149,7 +149,7 @@ def test_snapshots_are_read(plain: list[StoredMessage]) -> None:
     for each in plain:
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
         if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
-            seen = view.told(seen, each.message, each.stored_s)  # type: ignore[arg-type]
+            seen = view.fold_message(seen, each.message, each.stored_s)  # type: ignore[arg-type]
     assert set(CONSUMED) >= {
         type(h.message) for h in plain if isinstance(h.message, CapacityChanged)
     }

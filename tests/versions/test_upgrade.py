@@ -65,7 +65,7 @@ async def test_a_job_trains_on_while_services_are_upgraded(
         last = await grow(scene, strangers["node-3"], grown.generation)
 
         scene.pace(0)
-        over = await watched.finished(PATIENCE_S)
+        over = await watched.await_finish(PATIENCE_S)
         counts = await scene.counts(over)
         sizes = [len(scene.spec(each.generation).tasks) for each in (small, grown, last)]
         letters = (await watched.bus.js.stream_info(DEAD)).state.messages

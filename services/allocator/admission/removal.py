@@ -87,7 +87,7 @@ class Removal:
         A request that the state has not heard yet stays: the job may have been asked for again
         before it.
         """
-        async for raw in self._stored(ORDERS, subjects.pattern(ForgetRequested)):
+        async for raw in self._stored_messages(ORDERS, subjects.pattern(ForgetRequested)):
             asked = _sequence_of(raw)
             if asked > self.state().sequences.get(ORDERS, 0):
                 return
@@ -128,14 +128,14 @@ class Removal:
         """
         ends: dict[str, int] = {}
         for kind in ENDS:
-            async for raw in self._stored(ORDERS, subjects.pattern(kind)):
+            async for raw in self._stored_messages(ORDERS, subjects.pattern(kind)):
                 if not _is_expired(raw, until_s):
                     break
                 name = _name_in(raw)
                 ends[name] = max(ends.get(name, 0), _sequence_of(raw))
         return ends
 
-    async def _stored(self, stream: str, filtered: str) -> AsyncIterator[RawStreamMsg]:
+    async def _stored_messages(self, stream: str, filtered: str) -> AsyncIterator[RawStreamMsg]:
         """Yield the messages on some subjects, the oldest first."""
         raw = await self._next(stream, filtered, 0)
         while raw is not None:
@@ -205,7 +205,7 @@ class Removal:
         """Remove the last fact of each node that was deleted before this time. Facts come oldest
         first, so the first recent one ends the search.
         """
-        async for raw in self._stored(NODES, subjects.pattern(CapacityChanged)):
+        async for raw in self._stored_messages(NODES, subjects.pattern(CapacityChanged)):
             if not _is_expired(raw, until_s):
                 return
             if _is_gone(raw):

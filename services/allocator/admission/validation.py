@@ -483,7 +483,7 @@ def reword_error(kind: Any, error: str, value: object) -> str:
     if get_origin(kind) is Literal:
         choices = ", ".join(map(repr, get_args(kind)))
         return f"{_with_value(error, value)}; there are {choices}"
-    return _with_value(_expected(kind, error), value)
+    return _with_value(_expected_fields(kind, error), value)
 
 
 def _with_value(error: str, value: object) -> str:
@@ -513,7 +513,7 @@ class _Written(reprlib.Repr):
         return "null"
 
 
-def _expected(kind: Any, error: str) -> str:
+def _expected_fields(kind: Any, error: str) -> str:
     """Return the error with an object by its fields, or with a rule in words."""
     struct = struct_type(kind)
     if struct is not None:

@@ -236,7 +236,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return numbers.reshape(-1, 6)
 
     @property
-    def observed(self) -> Points:
+    def observed_points(self) -> Points:
         """The `rows`, as points."""
         return Points(self.rows, self.device)
 
@@ -288,7 +288,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     def mean(self, points: Points) -> Array:
         """Return the mean of log speed [sizes]."""
         columns = points.columns(self.form)
-        alike = points.gp_covariance(self.observed)
+        alike = points.gp_covariance(self.observed_points)
         return self._mean(points, columns, alike)
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
@@ -300,7 +300,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     def predict(self, points: Points) -> tuple[Array, Array]:
         """Return the mean of log speed, and its standard deviation [sizes]."""
-        observed = self.observed
+        observed = self.observed_points
         columns = points.columns(self.form)
         alike = points.gp_covariance(observed)
         mine = sensitivities(columns, self.coefficients, self.prior_std)

@@ -20,7 +20,7 @@ def script(commands: Sequence[Command]) -> str:
 
 
 def _lines(command: Command) -> Iterator[str]:
-    yield f"complete -c weir -n __fish_use_subcommand -a {command.name} -d {_quoted(command.said)}"
+    yield f"complete -c weir -n __fish_use_subcommand -a {command.name} -d {_quote_fish(command.said)}"
     there = f"complete -c weir -n '__fish_seen_subcommand_from {command.name}'"
     for option in command.options:
         yield f"{there} {_option(option)}"
@@ -36,13 +36,13 @@ def _option(option: Option) -> str:
     )
     values = f" -x -a {_values(option.values, option.asks)}" if option.values or option.asks else ""
     value = values or (" -r -F" if option.file else " -x")
-    return f"{names}{value if option.takes else ''} -d {_quoted(option.said)}"
+    return f"{names}{value if option.takes else ''} -d {_quote_fish(option.said)}"
 
 
 def _values(words: Sequence[str], asks: str) -> str:
-    return _quoted(f"(_weir_names {asks})" if asks else " ".join(words))
+    return _quote_fish(f"(_weir_names {asks})" if asks else " ".join(words))
 
 
-def _quoted(text: str) -> str:
+def _quote_fish(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -40,26 +40,26 @@ fi
 
 def script(commands: Sequence[Command]) -> str:
     listed = "".join(
-        f"        {_quoted(f'{command.name}:{command.said}')}\n" for command in commands
+        f"        {_quote_zsh(f'{command.name}:{command.said}')}\n" for command in commands
     )
     return HEAD + listed + MIDDLE + "".join(_case(command) for command in commands) + TAIL
 
 
 def _case(command: Command) -> str:
-    wanted = "".join(f" \\\n                {_quoted(spec)}" for spec in _specs(command))
+    wanted = "".join(f" \\\n                {_quote_zsh(spec)}" for spec in _specs(command))
     return f"        {command.name}) _arguments{wanted} ;;\n"
 
 
 def _specs(command: Command) -> Iterator[str]:
     for option in command.options:
         for name in option.names:
-            yield f"{name}[{_told(option.said)}]{_value(option)}"
+            yield f"{name}[{_escape_description(option.said)}]{_value(option)}"
     yield f"*:{command.name}:{_words(command.words, command.file, command.asks)}"
 
 
 def _value(option: Option) -> str:
     return (
-        f":{_told(option.names[-1].lstrip('-'))}:{_words(option.values, option.file, option.asks)}"
+        f":{_escape_description(option.names[-1].lstrip('-'))}:{_words(option.values, option.file, option.asks)}"
         if option.takes
         else ""
     )
@@ -71,10 +71,10 @@ def _words(values: Sequence[str], file: bool, asks: str) -> str:
     return f"({' '.join(values)})" if values else "_files" if file else " "
 
 
-def _told(text: str) -> str:
+def _escape_description(text: str) -> str:
     """Without what zsh would take for the end of a description."""
     return "".join(" " if letter in "[]:\\" else letter for letter in text)
 
 
-def _quoted(text: str) -> str:
+def _quote_zsh(text: str) -> str:
     return "'" + text.replace("'", r"'\''") + "'"

@@ -24,8 +24,8 @@ from services.allocator.state.state import apply as folded
 from services.allocator.state.state import with_last_fact as folded_last_fact
 from services.console.board import cluster as cluster_module
 from services.console.board import job_history
-from services.console.board.cluster import Node, Totals, node_of, rounded, summed
-from services.console.board.job_history import Decision, Story, shown
+from services.console.board.cluster import Node, Totals, node_of, round_resources, sum_nodes
+from services.console.board.job_history import Decision, Story, view_while_starting
 from services.whatif.event_log import LogEntry, is_cause
 from shared.bounds import add_early_fact
 from shared.messages import (
@@ -166,23 +166,25 @@ def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
         if fact.gone
         else board.nodes
     )
-    totals = summed(board.totals, gone, come, at_s)
+    totals = sum_nodes(board.totals, gone, come, at_s)
     return replace(
         board,
         nodes=left | {come.name: come} if come else left,
         totals=totals,
-        cluster=cluster_module.added(board.cluster, totals),
-        jobs=_held(board, gone, come, at_s),
+        cluster=cluster_module.append_point(board.cluster, totals),
+        jobs=_with_held_cores(board, gone, come, at_s),
     )
 
 
-def _held(board: Board, gone: Node | None, come: Node | None, at_s: float) -> dict[str, Story]:
+def _with_held_cores(
+    board: Board, gone: Node | None, come: Node | None, at_s: float
+) -> dict[str, Story]:
     """The jobs, with what their pods hold now; the very same ones where nothing changed."""
     jobs = board.jobs
     for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
         had, has = _load(gone, key), _load(come, key)
         if had != has and (known := jobs.get(key)):
-            held = rounded(subtract(add(known.holding, has), had))
+            held = round_resources(subtract(add(known.holding, has), had))
             jobs = jobs | {key: job_history.holds(known, held, at_s)}
     return jobs
 
@@ -199,7 +201,7 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     assert isinstance(said, JobMessage)
     key = said.key()
     before = board.jobs.get(key)
-    known = _known(board, said, told.at_s)
+    known = _job_of_message(board, said, told.at_s)
     if known is None:
         return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
@@ -210,7 +212,7 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     return OF_BOARD.get(type(said), _as_it_is)(board, before, after)
 
 
-def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
+def _job_of_message(board: Board, said: JobMessage, at_s: float) -> Story | None:
     """The story that a message belongs to, begun with it if need be; None: of a job that is no
     more, or of which we do not know what was asked.
     """
@@ -229,7 +231,7 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
     )
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
     return job_history.holds(
-        begins, rounded(total_of(_load(node, key) for node in board.nodes.values())), at_s
+        begins, round_resources(total_of(_load(node, key) for node in board.nodes.values())), at_s
     )
 
 
@@ -254,7 +256,9 @@ def _view(board: Board, told: Story) -> JobView:
     key = told.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
     if job and job.uid == told.uid:
-        return shown(job_view(job, board.whys.get(key, ""), key in board.silent), told.beginning)
+        return view_while_starting(
+            job_view(job, board.whys.get(key, ""), key in board.silent), told.beginning
+        )
     if closed and closed.job.uid == told.uid:
         return closed_view(closed)
     if told.finished:
@@ -264,7 +268,7 @@ def _view(board: Board, told: Story) -> JobView:
     return told.view
 
 
-def _decided(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_decision(board: Board, before: Story | None, after: Story) -> Board:
     if not after.decisions or (
         before and before.uid == after.uid and before.decisions == after.decisions
     ):
@@ -274,18 +278,18 @@ def _decided(board: Board, before: Story | None, after: Story) -> Board:
     )
 
 
-def _reported(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_report(board: Board, before: Story | None, after: Story) -> Board:
     """What is used is summed over all jobs."""
-    used = rounded(total_of(job.using for job in board.jobs.values()))
+    used = round_resources(total_of(job.using for job in board.jobs.values()))
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
     totals = replace(board.totals, at_s=board.at_s, used=used.cpu, used_gib=used.memory_gib)
-    return replace(board, totals=totals, cluster=cluster_module.added(board.cluster, totals))
+    return replace(board, totals=totals, cluster=cluster_module.append_point(board.cluster, totals))
 
 
-def _ended(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_end(board: Board, before: Story | None, after: Story) -> Board:
     """Those that the allocator has forgotten are forgotten here."""
-    board = _reported(board, before, after)
+    board = _fold_report(board, before, after)
     known = board.state.jobs.keys() | board.state.closed.keys() | {after.key}
     return replace(board, jobs={key: job for key, job in board.jobs.items() if key in known})
 
@@ -294,7 +298,7 @@ def _as_it_is(board: Board, before: Story | None, after: Story) -> Board:
     return board
 
 
-def _abandoned(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_abandoned(board: Board, before: Story | None, after: Story) -> Board:
     """What will not be is marked among the newest decisions of all jobs, too."""
     own = {decision.revision: decision for decision in after.decisions}
     marked = tuple(own.get(d.revision, d) if d.uid == after.uid else d for d in board.decisions)
@@ -302,9 +306,9 @@ def _abandoned(board: Board, before: Story | None, after: Story) -> Board:
 
 
 OF_BOARD: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
-    AllocationDecided: _decided,
-    GenerationAbandoned: _abandoned,
-    ProgressReported: _reported,
-    TaskExited: _reported,
-    JobFinished: _ended,
+    AllocationDecided: _fold_decision,
+    GenerationAbandoned: _fold_abandoned,
+    ProgressReported: _fold_report,
+    TaskExited: _fold_report,
+    JobFinished: _fold_end,
 }

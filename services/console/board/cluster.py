@@ -39,7 +39,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ours(self) -> Resources:
-        return rounded(total_of(self.load.values()))
+        return round_resources(total_of(self.load.values()))
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -69,14 +69,16 @@ def node_of(fact: CapacityChanged, at_s: float) -> Node:
         at_s=at_s,
         allocatable=fact.allocatable,
         free=fact.free,
-        others=rounded(subtract(subtract(fact.allocatable, fact.free), total_of(load.values()))),
+        others=round_resources(
+            subtract(subtract(fact.allocatable, fact.free), total_of(load.values()))
+        ),
         load=load,
         pods=fact.own,
-        closed=closed(fact),
+        closed=closed_reason(fact),
     )
 
 
-def closed(fact: CapacityChanged) -> str:
+def closed_reason(fact: CapacityChanged) -> str:
     if not fact.ready:
         return "not ready"
     if why := eviction.leaving_reason(fact.schedulable, fact.taints):
@@ -89,14 +91,14 @@ def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
     for pod in pods:
         key = f"{pod.namespace}.{pod.job}"
         load[key] = add(load.get(key, NO_MORE), pod.resources)
-    return {key: rounded(held) for key, held in load.items()}
+    return {key: round_resources(held) for key, held in load.items()}
 
 
-def rounded(of: Resources) -> Resources:
+def round_resources(of: Resources) -> Resources:
     return Resources(cpu=round(of.cpu, DIGITS), memory_gib=round(of.memory_gib, DIGITS), gpu=of.gpu)
 
 
-def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
+def sum_nodes(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
     """The sum after one node has changed."""
     sums = {name: getattr(totals, name) for name in ("nodes", *SUMS)}
     for node, sign in ((gone, -1), (come, 1)):
@@ -134,13 +136,13 @@ P = TypeVar("P", bound=Timed)
 T = TypeVar("T")
 
 
-def added(points: tuple[P, ...], point: P, most: int = MOST) -> tuple[P, ...]:
+def append_point(points: tuple[P, ...], point: P, most: int = MOST) -> tuple[P, ...]:
     """With one more at its end; where that is too many, thinned to at most `most / 2 + 2`."""
     longer = (*points, point)
-    return longer if len(longer) <= most else thinned(longer, most)
+    return longer if len(longer) <= most else thin_points(longer, most)
 
 
-def thinned(points: tuple[P, ...], most: int) -> tuple[P, ...]:
+def thin_points(points: tuple[P, ...], most: int) -> tuple[P, ...]:
     """The first, the last, and of those between such as are more than 2 / `most` of the whole time
     apart.
     """

@@ -206,9 +206,9 @@ def changes(before: Board, after: Board) -> Changes:
     cluster = cluster_module.come(before.cluster, after.cluster)
     return Changes(
         nodes=_new(before.nodes, after.nodes),
-        gone_nodes=_gone(before.nodes, after.nodes),
+        gone_nodes=_gone_jobs(before.nodes, after.nodes),
         jobs=_new(before.jobs, after.jobs),
-        gone_jobs=_gone(before.jobs, after.jobs),
+        gone_jobs=_gone_jobs(before.jobs, after.jobs),
         cluster=None if cluster is None else tuple(cluster),
         decisions=_latest(before.decisions, after.decisions),
     )
@@ -222,7 +222,7 @@ def _new(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
     )
 
 
-def _gone(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[str, ...]:
+def _gone_jobs(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[str, ...]:
     return () if before is after else tuple(name for name in before if name not in after)
 
 
@@ -265,7 +265,7 @@ def stack(board: Board, from_s: float, to_s: float) -> Stack:
     if not board.cluster or to_s <= (begins := max(from_s, board.cluster[0].at_s)):
         return Stack()
     times = [begins + (to_s - begins) * column / (COLUMNS - 1) for column in range(COLUMNS)]
-    totals = [point or Totals() for point in sampled(board.cluster, times)]
+    totals = [point or Totals() for point in sample_at(board.cluster, times)]
     named = _most(board.jobs.values(), times)
     sums = [sum(column) for column in zip(*(band.cores for band in named), strict=True)] or [
         0.0
@@ -281,7 +281,7 @@ def stack(board: Board, from_s: float, to_s: float) -> Stack:
     )
 
 
-def sampled(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
+def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
     """The last point up to each time; None before the first. Both rise."""
     found: list[P | None] = []
     reached = 0
@@ -307,5 +307,5 @@ def _most(stories: Iterable[Story], times: Sequence[float]) -> list[Band]:
 def _band(story: Story, times: Sequence[float]) -> Band:
     return Band(
         job=story.key,
-        cores=tuple(point.cpu if point else 0.0 for point in sampled(story.held, times)),
+        cores=tuple(point.cpu if point else 0.0 for point in sample_at(story.held, times)),
     )

@@ -69,12 +69,12 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordered: int = 0
 
 
-def heard(known: Beginning, said: Message) -> Beginning:
+def fold_start(known: Beginning, said: Message) -> Beginning:
     """After one more message of the job."""
     return OF_BEGINNING[type(said)](known, said) if type(said) in OF_BEGINNING else known
 
 
-def _decided(known: Beginning, said: AllocationDecided) -> Beginning:
+def _decided_start(known: Beginning, said: AllocationDecided) -> Beginning:
     if said.generation < known.generation:
         return known
     pods = {task.pod(said.job): task.role for task in said.tasks}
@@ -82,7 +82,7 @@ def _decided(known: Beginning, said: AllocationDecided) -> Beginning:
     return replace(known, generation=said.generation, wanted=frozenset(pods), chief=chief)
 
 
-def _started(known: Beginning, said: TaskStarted) -> Beginning:
+def _started_task(known: Beginning, said: TaskStarted) -> Beginning:
     return replace(known, running=known.running | {said.pod})
 
 
@@ -90,15 +90,15 @@ def _ready(known: Beginning, said: TaskReady) -> Beginning:
     return replace(known, running=known.running | {said.pod}, ready=known.ready | {said.pod})
 
 
-def _exited(known: Beginning, said: TaskExited) -> Beginning:
+def _exited_task(known: Beginning, said: TaskExited) -> Beginning:
     return replace(known, running=known.running - {said.pod}, ready=known.ready - {said.pod})
 
 
-def _published(known: Beginning, said: ClusterSpecPublished) -> Beginning:
+def _published_spec(known: Beginning, said: ClusterSpecPublished) -> Beginning:
     return replace(known, published=max(known.published, said.generation))
 
 
-def _prepared(known: Beginning, said: GenerationPrepared) -> Beginning:
+def _prepared_task(known: Beginning, said: GenerationPrepared) -> Beginning:
     newest, pods = known.prepared
     if said.error is not None or said.generation < newest:
         return known
@@ -108,36 +108,36 @@ def _prepared(known: Beginning, said: GenerationPrepared) -> Beginning:
     )
 
 
-def _ordered(known: Beginning, said: HandOverOrdered) -> Beginning:
+def _ordered_hand_over(known: Beginning, said: HandOverOrdered) -> Beginning:
     return replace(known, ordered=max(known.ordered, said.generation))
 
 
 OF_BEGINNING: dict[type[Message], Callable[[Beginning, Any], Beginning]] = {
-    AllocationDecided: _decided,
-    TaskStarted: _started,
+    AllocationDecided: _decided_start,
+    TaskStarted: _started_task,
     TaskReady: _ready,
-    TaskExited: _exited,
-    ClusterSpecPublished: _published,
-    GenerationPrepared: _prepared,
-    HandOverOrdered: _ordered,
+    TaskExited: _exited_task,
+    ClusterSpecPublished: _published_spec,
+    GenerationPrepared: _prepared_task,
+    HandOverOrdered: _ordered_hand_over,
 }
 
 
 # ---------------------------------------------------------------- in words
 
 
-def shown(view: JobView, known: Beginning | None) -> JobView:
+def view_while_starting(view: JobView, known: Beginning | None) -> JobView:
     """While it starts, what it waits for is why it has nothing yet; None: its first messages are
     not known.
     """
     return (
-        replace(view, why=awaited(known))
+        replace(view, why=awaited_step(known))
         if view.phase == "Starting" and known and known.wanted
         else view
     )
 
 
-def awaited(known: Beginning) -> str:
+def awaited_step(known: Beginning) -> str:
     """The first of these steps that is not done."""
     number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
     if known.wanted - known.ready:
@@ -298,7 +298,7 @@ def fold_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> S
     said = told.message
     if not isinstance(said, JobMessage) or said.uid != story.uid:
         return story
-    if story.beginning and (begins := heard(story.beginning, said)) is not story.beginning:
+    if story.beginning and (begins := fold_start(story.beginning, said)) is not story.beginning:
         story = replace(story, beginning=begins)
     if type(said) not in OF_STORY:
         return story
@@ -319,7 +319,9 @@ def holds(story: Story, held: Resources, at_s: float) -> Story:
     since_s = story.held[-1].at_s if story.held else at_s
     core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
     return replace(
-        story, core_s=core_s, held=cluster.added(story.held, Held(at_s, held.cpu, held.memory_gib))
+        story,
+        core_s=core_s,
+        held=cluster.append_point(story.held, Held(at_s, held.cpu, held.memory_gib)),
     )
 
 
@@ -346,10 +348,10 @@ def _fold_decision(
         event=event,
     )
     decided = replace(story, decisions=cluster.newest(story.decisions, made, DECISIONS_KEPT))
-    return replace(decided, stretches=_sized(story.stretches, made))
+    return replace(decided, stretches=_with_size(story.stretches, made))
 
 
-def _sized(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
+def _with_size(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
     """Facts and orders come in separate streams: a generation may resume before its decision is
     heard.
     """
@@ -362,7 +364,7 @@ def _sized(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...
     return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
 
 
-def _abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:
+def _fold_abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:
     gone = [d for d in story.decisions if d.generation == said.generation and not d.abandoned]
     if story.runs and story.runs.generation >= said.generation:
         return story
@@ -370,7 +372,7 @@ def _abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:
     return replace(story, decisions=tuple(marked.get(d.revision, d) for d in story.decisions))
 
 
-def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
+def _fold_resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
     before = story.runs
     if before and said.generation <= before.generation:
         return story
@@ -388,7 +390,7 @@ def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
         learning_rate=said.learning_rate,
         lost=lost,
     )
-    ended = _closed(story, at_s - pause_s - said.off_s)
+    ended = _close_generation(story, at_s - pause_s - said.off_s)
     return replace(
         ended,
         stretches=cluster.newest(ended.stretches, begun, STRETCHES_KEPT),
@@ -399,7 +401,7 @@ def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
     )
 
 
-def _closed(story: Story, at_s: float) -> Story:
+def _close_generation(story: Story, at_s: float) -> Story:
     """The generation that trained does no more."""
     runs = story.runs
     if runs is None or runs.ended_s is not None:
@@ -427,8 +429,8 @@ def _progress(story: Story, said: ProgressReported, at_s: float) -> Story:
     )
     return replace(
         story,
-        reports=cluster.added(story.reports, report),
-        stretches=_reported(story.stretches, report),
+        reports=cluster.append_point(story.reports, report),
+        stretches=_add_report(story.stretches, report),
         applied=said.samples,
         used_core_s=story.used_core_s + (report.cpu or 0.0) * max(at_s - since_s, 0.0),
     )
@@ -448,14 +450,14 @@ def _report(said: ProgressReported, at_s: float) -> Report:
     )
 
 
-def _reported(stretches: tuple[Stretch, ...], report: Report) -> tuple[Stretch, ...]:
+def _add_report(stretches: tuple[Stretch, ...], report: Report) -> tuple[Stretch, ...]:
     if not stretches or stretches[-1].generation != report.generation:
         return stretches
     runs = stretches[-1]
     return (*stretches[:-1], replace(runs, first=runs.first or report, last=report))
 
 
-def _saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
+def _fold_saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
     stale = story.runs is not None and said.generation < story.runs.generation
     applied = story.applied if stale else max(story.applied, said.samples)
     return replace(
@@ -463,24 +465,24 @@ def _saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
     )
 
 
-def _finished(story: Story, said: JobFinished, at_s: float) -> Story:
-    return replace(_closed(story, at_s), finished=said)
+def _fold_finished(story: Story, said: JobFinished, at_s: float) -> Story:
+    return replace(_close_generation(story, at_s), finished=said)
 
 
-def _noted(story: Story, said: Message, at_s: float) -> Story:
+def _add_note(story: Story, said: Message, at_s: float) -> Story:
     return story
 
 
 OF_STORY: dict[type[Message], Callable[[Story, Any, float], Story]] = {
-    GenerationAbandoned: _abandoned,
-    TrainingResumed: _resumed,
+    GenerationAbandoned: _fold_abandoned,
+    TrainingResumed: _fold_resumed,
     ProgressReported: _progress,
-    CheckpointSaved: _saved,
-    CheckpointFailed: _noted,
-    CheckpointSkipped: _noted,
-    TaskLeaving: _noted,
-    TaskExited: _noted,
-    JobFinished: _finished,
-    AllocationDecided: _noted,
+    CheckpointSaved: _fold_saved,
+    CheckpointFailed: _add_note,
+    CheckpointSkipped: _add_note,
+    TaskLeaving: _add_note,
+    TaskExited: _add_note,
+    JobFinished: _fold_finished,
+    AllocationDecided: _add_note,
 }
 MARKS = (GenerationAbandoned, CheckpointFailed, CheckpointSkipped, TaskLeaving, TaskExited)

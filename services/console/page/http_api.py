@@ -51,7 +51,7 @@ def guard(host: str) -> Middleware:
     local = host in LOOPBACK
 
     @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         if local and _name(request.host) not in LOOPBACK:
             raise web.HTTPForbidden(text="this page answers to this machine's own names only\n")
         origin = request.headers.get("Origin")
@@ -59,7 +59,7 @@ def guard(host: str) -> Middleware:
             raise web.HTTPForbidden(text="another site may not ask here\n")
         return await handler(request)
 
-    return guarded
+    return guard_request
 
 
 def _name(host: str) -> str:

@@ -99,7 +99,7 @@ class Watch:
             await self._begin()
         await self._read_node_facts()
         for follow in (False, True):
-            async with aclosing(read(self.bus, self._wanted(), follow)) as entries:
+            async with aclosing(read(self.bus, self._wanted_streams(), follow)) as entries:
                 count = 0
                 async for entry in entries:
                     self._take(entry)
@@ -126,7 +126,7 @@ class Watch:
         known = self._stored.sequences if self._stored else self.board.sequences
         self._node_facts = LastNodeFacts(await read_last_node_facts(self.bus), known.get(FACTS, 0))
 
-    def _wanted(self) -> list[StreamQuery]:
+    def _wanted_streams(self) -> list[StreamQuery]:
         known = self.board.sequences
         return [
             StreamQuery(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
@@ -136,7 +136,7 @@ class Watch:
     def _take(self, entry: Entry) -> None:
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, entry.stored_s), None
-        if told := entry.told:
+        if told := entry.as_log_entry:
             self._node_facts.note_fact(told.message)
             self.board = apply(self.board, told)
 
@@ -179,12 +179,12 @@ class Watch:
                     }
                 if any(last[name] < self.board.sequences.get(name, 0) for name in last):
                     self._anew()
-                self._heard()
+                self._fold_entry()
             except (NatsError, OSError, TimeoutError):
                 self._cut()
             await asyncio.sleep(PROBE_S)
 
-    def _heard(self) -> None:
+    def _fold_entry(self) -> None:
         if self.cut_s is not None:
             self.cut_s = None
             self._turn()

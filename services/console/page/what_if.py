@@ -58,19 +58,19 @@ def example(state: State) -> str:
     sizes = next(
         (sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1]
     )
-    told = (f"  {role}: {_told(getattr(sizes, role))}\n" for role in ROLES)
+    told = (f"  {role}: {_describe_outcome(getattr(sizes, role))}\n" for role in ROLES)
     return EXAMPLE + "".join(told)
 
 
-def _told(wants: Resources) -> str:
+def _describe_outcome(wants: Resources) -> str:
     return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
 
 
 def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     """`text`: a job's YAML file, as `weir submit` takes it."""
     try:
-        fields = job_file.completed(job_file.parse(text, NAME), NO_PROGRAM, "-")
-        request = check_request(job_file.encoded(fields, NAME), rules)
+        fields = job_file.complete_fields(job_file.parse(text, NAME), NO_PROGRAM, "-")
+        request = check_request(job_file.encode_fields(fields, NAME), rules)
     except Trouble as trouble:
         return Answer(refused=[single_line(str(trouble))])
     if isinstance(request, Wrong):
@@ -79,5 +79,10 @@ def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     if found.reasons:
         return Answer(refused=[*map(single_line, found.reasons)])
     return Answer(
-        says=[*map(single_line, dry_run.told(request.key().replace(".", "/"), found, UNNAMED))]
+        says=[
+            *map(
+                single_line,
+                dry_run.describe_outlook(request.key().replace(".", "/"), found, UNNAMED),
+            )
+        ]
     )

@@ -66,7 +66,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     ending: float = 0.0
 
     @property
-    def held(self) -> float:
+    def held_total(self) -> float:
         return self.starting + self.training + self.beside + self.paused + self.ending
 
 
@@ -105,7 +105,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def utilisation(self) -> float | None:
         """None where nothing was measured: no task that trains uses nothing."""
-        return self.used_core_s / self.parts.held if self.used_core_s and self.parts.held else None
+        return (
+            self.used_core_s / self.parts.held_total
+            if self.used_core_s and self.parts.held_total
+            else None
+        )
 
 
 def account(board: Board, story: Story) -> Account:
@@ -248,7 +252,7 @@ class Passes(msgspec.Struct, frozen=True):
         return [later - earlier for earlier, later in pairwise([self.began_s, *ends])]
 
 
-def heard(passes: Passes, told: LogEntry) -> Passes:
+def fold_epochs(passes: Passes, told: LogEntry) -> Passes:
     """With one more message of this job, or of a later one with its name."""
     said = told.message
     if isinstance(said, JobAccepted) and said.uid > passes.uid:
@@ -256,13 +260,13 @@ def heard(passes: Passes, told: LogEntry) -> Passes:
     if not isinstance(said, TrainingResumed | ProgressReported) or said.uid != passes.uid:
         return passes
     if isinstance(said, TrainingResumed):
-        return _resumed(passes, said, told.at_s)
+        return _fold_resumed(passes, said, told.at_s)
     passes = replace(passes, size=said.total_samples / passes.epochs)
     ends = passes.ends | _over(passes, said.samples, told.at_s)
     return replace(passes, ends=ends, last_s=told.at_s, last=said.samples)
 
 
-def _resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
+def _fold_resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
     """What was applied behind the last report was so before the pause; what was lost was not."""
     began_s = at_s if passes.began_s is None else passes.began_s
     ends = passes.ends | _over(passes, said.samples, at_s - said.off_s - (said.pause_s or 0.0))

@@ -152,15 +152,13 @@ def _whole_ticks(most: int, about: int) -> list[int]:
 
 def cores(parts: Parts, width: float = drawing.WIDE) -> str:
     """One bar, all that was held; what each part of it is stands in the list below it."""
-    x = Scale(0.0, parts.held or 1.0, 0.0, width)
+    x = Scale(0.0, parts.held_total or 1.0, 0.0, width)
     drawn = list[str]()
     reached = 0.0
     for name, style, said in PARTS:
         amount = float(getattr(parts, name))
         left, right = x.at(reached), x.at(reached + amount)
-        title = (
-            f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held or 1.0))}"
-        )
+        title = f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held_total or 1.0))}"
         drawn.append(drawing.rectangle(left, 4, right - left, 30, f"area {style}", title))
         reached += amount
     return drawing.svg(width, 38, "CPU-hours held, by what they were held for", drawn)
@@ -204,7 +202,7 @@ class Sheet:
         self, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False
     ) -> None:
         """In one line with what its lines and areas are, where there is room."""
-        y, lines = self.top + HEAD, drawing.folded(said, self.width, BOLD)
+        y, lines = self.top + HEAD, drawing.wrap_text(said, self.width, BOLD)
         for row, part in enumerate(lines):
             self.drawn.append(drawing.words(0, y + row * drawing.LINE, part, "name"))
         y += (len(lines) - 1) * drawing.LINE
@@ -337,7 +335,7 @@ def _cores(sheet: Sheet, story: Story) -> None:
         [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")],
     )
     panel = sheet.panel(90, max(cpu for _, cpu in held))
-    corners = drawing.stepped(held, sheet.until)
+    corners = drawing.step_points(held, sheet.until)
     sheet.drawn.append(drawing.area(panel, corners, [(x, 0.0) for x, _ in corners], "sky"))
     sheet.drawn.append(drawing.line(panel, corners, "sky"))
     for run in _runs(sheet, story, lambda report: report.cpu):
@@ -365,7 +363,7 @@ def _cluster(sheet: Sheet, board: Board) -> None:
 
 def _steps(sheet: Sheet, shown: Sequence[Totals], values: Sequence[float]) -> list[Point]:
     times = [sheet.since(total.at_s) for total in shown]
-    return drawing.stepped(list(zip(times, values, strict=True)), sheet.until)
+    return drawing.step_points(list(zip(times, values, strict=True)), sheet.until)
 
 
 def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:

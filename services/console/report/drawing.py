@@ -109,7 +109,7 @@ def line(panel: Panel, points: Sequence[Point], style: str) -> str:
 
 def steps(panel: Panel, points: Sequence[Point], until: float, style: str) -> str:
     """Each value lasts to the next point, and the last up to `until`."""
-    return line(panel, stepped(points, until), style)
+    return line(panel, step_points(points, until), style)
 
 
 def area(panel: Panel, points: Sequence[Point], floor: Sequence[Point], style: str) -> str:
@@ -119,7 +119,7 @@ def area(panel: Panel, points: Sequence[Point], floor: Sequence[Point], style: s
     return f'<polygon points="{told}" class="area {style}"/>' if points else ""
 
 
-def stepped(points: Sequence[Point], until: float) -> list[Point]:
+def step_points(points: Sequence[Point], until: float) -> list[Point]:
     if not points:
         return []
     corners: list[Point] = [points[0]]
@@ -154,7 +154,7 @@ def wide(said: str) -> float:
     return len(said) * LETTER
 
 
-def folded(said: str, width: float, letters: float = 1.0) -> list[str]:
+def wrap_text(said: str, width: float, letters: float = 1.0) -> list[str]:
     """In as many lines as it takes; `letters`: so many times as wide as usual ones."""
     return textwrap.wrap(said, max(int(width / (LETTER * letters)), 1))
 

@@ -77,7 +77,7 @@ def _sections(told: Contents) -> Iterable[str]:
             f"{EPOCH} {longest}",
             _drawings(lambda width: charts.epochs(told.epochs, width)),
         )
-    yield _paused(told)
+    yield _pause_section(told)
     held = _drawings(lambda width: charts.cores(told.account.parts, width))
     yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
@@ -154,7 +154,7 @@ def _cards(told: Contents) -> str:
     )
     split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
     cluster = f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
-    held = number(spent.parts.held / HOUR_S)
+    held = number(spent.parts.held_total / HOUR_S)
     waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({format_count(spent.lost, 'example')} lost)"
     return _grid(
         _card(name, lasting(spent.completion_s), split),
@@ -210,7 +210,7 @@ def _card(name: str, value: str, said: str) -> str:
     return f'<div class="card"><span>{name}</span><b>{value}</b><span>{said}</span></div>\n'
 
 
-def _paused(told: Contents) -> str:
+def _pause_section(told: Contents) -> str:
     """Nothing, where it never paused."""
     paused = [one for one in told.story.stretches if one.pause_s is not None]
     if not paused:
@@ -245,7 +245,7 @@ def _saves(story: Story) -> str:
 def _cost(told: Contents) -> str:
     spent = told.account
     return (
-        f"{number(spent.parts.held / HOUR_S)} CPU-hours were held: the requests of its pods, for as long as nodes "
+        f"{number(spent.parts.held_total / HOUR_S)} CPU-hours were held: the requests of its pods, for as long as nodes "
         f"listed them. {number(spent.used_core_s / HOUR_S)} were used, as far as tasks measured it. Of training, "
         f"{number(spent.done_again_core_s / HOUR_S)} CPU-hours were wasted: updates lost with a ps or a chief "
         "and done again."

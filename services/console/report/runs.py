@@ -18,7 +18,7 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from services.console.top.cells import fitting, longest, taken
+from services.console.top.cells import fitting, longest, total_width
 from services.whatif.simulator.outcome import (
     Figures,
     JobRecord,
@@ -131,12 +131,12 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure = plotted(runs, title)
+    figure = plot_runs(runs, title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def plotted(runs: Sequence[Run], title: str) -> Any:
+def plot_runs(runs: Sequence[Run], title: str) -> Any:
     """The figure. A legend names what is drawn beside it, and no more: of a predicted run no
     utilisation is known.
     """
@@ -335,7 +335,7 @@ def table(runs: Sequence[SimulatedRun], width: int) -> Table:
     names = longest([POLICY, *(done.policy for done in runs)])
     wide = {heading: longest([heading, *column]) for heading, column in cells.items()}
     kept = fitting({POLICY: min(names, LEAST_NAME)} | wide, YIELDING, width, GAP)
-    room = max(kept[POLICY] + width - taken(kept, GAP), len(POLICY))
+    room = max(kept[POLICY] + width - total_width(kept, GAP), len(POLICY))
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
     drawn.add_column(POLICY, overflow="fold", width=min(names, room))
     for heading in [*kept][1:]:
@@ -352,7 +352,7 @@ def differing(runs: Sequence[SimulatedRun]) -> str:
     """Where rows have completed other jobs, their means are of other jobs, too: those of what all
     have completed.
     """
-    completed = {done.policy: _completed(done) for done in runs}
+    completed = {done.policy: _completion_times(done) for done in runs}
     alike = [
         job
         for job in next(iter(completed.values()), ())
@@ -368,7 +368,7 @@ def differing(runs: Sequence[SimulatedRun]) -> str:
     return f"{UNLIKE}; of the {format_count(len(alike), 'job')} that every row completed, MEAN s: {means}"
 
 
-def _completed(run: SimulatedRun) -> dict[str, float]:
+def _completion_times(run: SimulatedRun) -> dict[str, float]:
     return {
         record.work.job: took_s
         for record in run.records

@@ -53,15 +53,18 @@ def parts(spent: Account) -> str:
     rows = [
         row(
             cell(f'<i class="swatch {style}"></i>{said}'),
-            *_amount(getattr(spent.parts, name), spent.parts.held),
+            *_amount(getattr(spent.parts, name), spent.parts.held_total),
         )
         for name, style, said in PARTS
     ]
-    rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held, spent.parts.held)))
+    rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held_total, spent.parts.held_total)))
     rows.append(
-        row(cell("of training: done again"), *_amount(spent.done_again_core_s, spent.parts.held))
+        row(
+            cell("of training: done again"),
+            *_amount(spent.done_again_core_s, spent.parts.held_total),
+        )
     )
-    rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held)))
+    rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held_total)))
     return table(
         ("cores were held for", "CPU-hours", "core-seconds", "share of what was held"),
         rows,
@@ -172,7 +175,8 @@ def _cost(found: Outcome) -> str:
 
 def marks(told: Sequence[LogEntry], from_s: float) -> str:
     rows = [
-        row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one))) for one in folded(told)
+        row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one)))
+        for one in group_stops(told)
     ]
     return table(("after", "what"), rows)
 
@@ -218,7 +222,7 @@ APART_S = 120.0
 Stop = tuple[LogEntry, ...]
 
 
-def folded(marks: Sequence[LogEntry]) -> list[Stop]:
+def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
     """In order; what is of no stop stands by itself."""
     shut = {said.pod_uid for said in ends(marks)}
     found: list[Stop] = []

@@ -65,13 +65,13 @@ def line(entry: Entry, zone: tzinfo | None) -> Text:
         numbers(entry),
     )
     styles = ("dim", "dim", style(entry.said), "bold", "dim")
-    return beside([*zip(columns, WIDTHS, styles, strict=True)], told(entry), None)
+    return beside([*zip(columns, WIDTHS, styles, strict=True)], format_event(entry), None)
 
 
 def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
     """For a terminal of so many columns, on which the day stands above."""
     return beside(
-        [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], told(entry), width
+        [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], format_event(entry), width
     )
 
 
@@ -85,7 +85,7 @@ def cells(entry: Entry) -> list[Cell]:
     ]
 
 
-def told(entry: Entry) -> Text:
+def format_event(entry: Entry) -> Text:
     return Text(sentence(entry.said), BAD if bad(entry.said) else "")
 
 
@@ -177,17 +177,17 @@ left.
 def beside(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
     """`width` of the terminal; None: one line, however long."""
     front = Text.assemble(
-        *((f"{_padded(single_line(text), wide)} ", style) for text, wide, style in cells)
+        *((f"{_pad_text(single_line(text), wide)} ", style) for text, wide, style in cells)
     )
     if width is None or sentence.cell_len <= width - front.cell_len:
         return Text.assemble(front, sentence)
     if width - front.cell_len >= LEAST:
-        return Text.assemble(front, _folded(sentence, width, front.cell_len))
+        return Text.assemble(front, _wrap_sentence(sentence, width, front.cell_len))
     front.rstrip()
-    return Text.assemble(front, "\n", " " * INDENT, _folded(sentence, width, INDENT))
+    return Text.assemble(front, "\n", " " * INDENT, _wrap_sentence(sentence, width, INDENT))
 
 
-def _folded(sentence: Text, width: int, begins: int) -> Text:
+def _wrap_sentence(sentence: Text, width: int, begins: int) -> Text:
     lines = sentence.wrap(RULER, max(width - begins, LEAST))
     for line in lines:
         line.rstrip()
@@ -198,7 +198,7 @@ RULER = Console(width=1)
 """Folding asks for one; the width is given each time."""
 
 
-def _padded(text: str, width: int) -> str:
+def _pad_text(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 

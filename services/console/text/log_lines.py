@@ -51,13 +51,13 @@ def routine(raw: bytes) -> bool:
     """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it
     who asks what a program printed. Warnings and errors of Weir are none of it.
     """
-    said = _said(raw)
+    said = _parse_record(raw)
     return said.get("level") in ROUTINE if said else bool(STARTS.match(raw))
 
 
 def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
     """`zone` None: that of this machine."""
-    said = _said(raw)
+    said = _parse_record(raw)
     if said is None:
         yield Text(_clean(raw.decode("utf-8", "replace")))
         return
@@ -73,7 +73,7 @@ def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
         yield Text(f"    {line}", "red")
 
 
-def _said(raw: bytes) -> dict[str, Any] | None:
+def _parse_record(raw: bytes) -> dict[str, Any] | None:
     """None for what no service has said."""
     try:
         found = msgspec.json.decode(raw)

@@ -73,7 +73,7 @@ def sentence(said: Message | DeadLetter) -> str:
 # ---------------------------------------------------------------- people and answers
 
 
-def _requested(m: JobRequested) -> str:
+def _describe_request(m: JobRequested) -> str:
     size = (
         f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
     )
@@ -106,7 +106,7 @@ def _forget(m: ForgetRequested) -> str:
     return "is to be forgotten"
 
 
-def _changed(m: JobChanged) -> str:
+def _describe_change(m: JobChanged) -> str:
     how = "is suspended" if m.suspended else "may run"
     bounds = (
         f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {format_count(m.workers.max, 'worker')}"
@@ -114,15 +114,15 @@ def _changed(m: JobChanged) -> str:
     return f"{how}, priority {m.priority}, {bounds}"
 
 
-def _unchanged(m: ChangeRejected) -> str:
+def _describe_refused_change(m: ChangeRejected) -> str:
     return f"is not changed: {'; '.join(m.reasons)}"
 
 
-def _accepted(m: JobAccepted) -> str:
+def _describe_acceptance(m: JobAccepted) -> str:
     return f"is accepted as job {m.uid}, policy {m.request.policy or 'of the cluster'}"
 
 
-def _rejected(m: JobRejected) -> str:
+def _describe_rejection(m: JobRejected) -> str:
     return f"is refused: {'; '.join(m.reasons)}"
 
 
@@ -159,7 +159,7 @@ def _claims(m: ClaimsChanged) -> str:
     )
 
 
-def _decided(m: AllocationDecided) -> str:
+def _describe_decision(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
     nodes = len({task.node for task in m.tasks})
@@ -191,7 +191,7 @@ def _ready(m: TaskReady) -> str:
     return f"{m.task()} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
 
 
-def _started(m: TaskStarted) -> str:
+def _describe_task_start(m: TaskStarted) -> str:
     return f"{m.task()} runs on {m.node}"
 
 
@@ -217,7 +217,7 @@ LEAVES = {
 """Cause and remedy, by the reason."""
 
 
-def _exited(m: TaskExited) -> str:
+def _describe_exit(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
     return (
         f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
@@ -228,7 +228,7 @@ def _spec(m: ClusterSpecPublished) -> str:
     return f"generation {m.generation} is {_roles(t.role for t in m.tasks)}, batch {m.batch}{_after(m.previous)}"
 
 
-def _prepared(m: GenerationPrepared) -> str:
+def _describe_prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
         return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
     took = (
@@ -243,12 +243,12 @@ def _handover(m: HandOverOrdered) -> str:
     return f"generation {m.previous} is to drain and generation {m.generation} to take over"
 
 
-def _abandoned(m: GenerationAbandoned) -> str:
+def _describe_abandoned(m: GenerationAbandoned) -> str:
     meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} goes on"
     return f"generation {m.generation} will not be: {headline(m.reason)}{meanwhile}"
 
 
-def _updated(m: TaskUpdated) -> str:
+def _describe_update(m: TaskUpdated) -> str:
     return f"{m.task()} has {amount(m.resources)} now, changed in place"
 
 
@@ -258,7 +258,7 @@ def _updated(m: TaskUpdated) -> str:
 WAITED_LEAST_S = 1.0
 
 
-def _saved(m: CheckpointSaved) -> str:
+def _describe_checkpoint(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
     stood = f", and held all training up: {m.stood}" if m.stood else ""
     held = format_duration(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
@@ -272,19 +272,19 @@ def _saved(m: CheckpointSaved) -> str:
     return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
 
 
-def _unsaved(m: CheckpointFailed) -> str:
+def _describe_failed_checkpoint(m: CheckpointFailed) -> str:
     given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
     return (
         f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
     )
 
 
-def _skipped(m: CheckpointSkipped) -> str:
+def _describe_skipped_checkpoint(m: CheckpointSkipped) -> str:
     instead = f"{m.instead} is taken" if m.instead else "none is left, so it begins anew"
     return f"generation {m.generation} does not go on from {m.path}: {m.cause}; {instead}"
 
 
-def _resumed(m: TrainingResumed) -> str:
+def _describe_resumed(m: TrainingResumed) -> str:
     at = "" if m.learning_rate is None else f", learning rate {m.learning_rate:.4g}"
     if m.pause_s is None:
         return f"generation {m.generation} trains, from step {m.step}{at}"
@@ -303,13 +303,13 @@ def _progress(m: ProgressReported) -> str:
     return f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
 
 
-def _finished(m: JobFinished) -> str:
-    metrics = "".join(f", {said}" for said in evaluated(m.metrics))
+def _describe_finish(m: JobFinished) -> str:
+    metrics = "".join(f", {said}" for said in describe_metrics(m.metrics))
     cause = headline(m.cause)
     return f"{m.outcome} after {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
 
 
-def _troubled(m: ServiceTroubled) -> str:
+def _describe_incident(m: ServiceTroubled) -> str:
     lasted = "" if m.seconds is None else f", which is over after {m.seconds:.1f} s"
     return f"{TROUBLES[m.what]}{lasted}: {headline(m.cause)}; {m.remedy}"
 
@@ -360,36 +360,36 @@ def _after(previous: int | None) -> str:
 
 
 SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
-    JobRequested: _requested,
+    JobRequested: _describe_request,
     CancelRequested: _cancel,
     ChangeRequested: _change,
     SuspendRequested: _suspend,
     ResumeRequested: _resume,
     ForgetRequested: _forget,
-    JobAccepted: _accepted,
-    JobRejected: _rejected,
-    JobChanged: _changed,
-    ChangeRejected: _unchanged,
+    JobAccepted: _describe_acceptance,
+    JobRejected: _describe_rejection,
+    JobChanged: _describe_change,
+    ChangeRejected: _describe_refused_change,
     CapacityChanged: _capacity,
     QuotaChanged: _quota,
     ClaimsChanged: _claims,
-    AllocationDecided: _decided,
+    AllocationDecided: _describe_decision,
     TaskReady: _ready,
-    TaskStarted: _started,
+    TaskStarted: _describe_task_start,
     TaskLeaving: _leaving,
-    TaskExited: _exited,
+    TaskExited: _describe_exit,
     ClusterSpecPublished: _spec,
-    GenerationPrepared: _prepared,
+    GenerationPrepared: _describe_prepared,
     HandOverOrdered: _handover,
-    GenerationAbandoned: _abandoned,
-    TaskUpdated: _updated,
-    CheckpointSaved: _saved,
-    CheckpointFailed: _unsaved,
-    CheckpointSkipped: _skipped,
-    TrainingResumed: _resumed,
+    GenerationAbandoned: _describe_abandoned,
+    TaskUpdated: _describe_update,
+    CheckpointSaved: _describe_checkpoint,
+    CheckpointFailed: _describe_failed_checkpoint,
+    CheckpointSkipped: _describe_skipped_checkpoint,
+    TrainingResumed: _describe_resumed,
     ProgressReported: _progress,
-    JobFinished: _finished,
-    ServiceTroubled: _troubled,
+    JobFinished: _describe_finish,
+    ServiceTroubled: _describe_incident,
     DeadLetter: _dead,
 }
 
@@ -402,14 +402,14 @@ def absent(key: str, views: Mapping[str, JobView]) -> str:
     """What to tell of the job `<namespace>.<job>`, from the views of all jobs."""
     name, view = key.replace(".", "/"), views.get(key)
     if view is None:
-        return f"there is no job {name}; {_listed(views)}"
+        return f"there is no job {name}; {_join_words(views)}"
     if view.phase in ENDED.values():
         more = f"`weir events -n {view.namespace} --job {view.job}` tells what happened, with --json its whole cause"
         return f"job {name} is over ({view.phase.lower()}), and its logs went with its pods; {more}"
     return f"job {name} has no pods yet: {view.why or view.reason or 'it is about to start'}"
 
 
-def _listed(views: Mapping[str, JobView]) -> str:
+def _join_words(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
         return f"there are none; {ASK}"
@@ -418,7 +418,7 @@ def _listed(views: Mapping[str, JobView]) -> str:
     )
 
 
-def evaluated(metrics: Mapping[str, float]) -> list[str]:
+def describe_metrics(metrics: Mapping[str, float]) -> list[str]:
     """What a program's `evaluation()` said at the end, named as such: the loss of training is
     another number.
     """

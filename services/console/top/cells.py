@@ -147,7 +147,7 @@ ENDLESS = 1 << 16
 """Columns, where no terminal says how many there are: nothing is folded and nothing cut."""
 
 
-def capped(most: int, width: int) -> int:
+def cap_columns(most: int, width: int) -> int:
     """So many columns of `width` at most; without a limit where that has no end."""
     return most if width < ENDLESS else ENDLESS
 
@@ -168,12 +168,15 @@ def fitting(
     """
     kept = {heading for heading in wide if heading not in yielding}
     for heading in reversed(yielding):
-        if heading in wide and taken({each: wide[each] for each in {*kept, heading}}, gap) <= width:
+        if (
+            heading in wide
+            and total_width({each: wide[each] for each in {*kept, heading}}, gap) <= width
+        ):
             kept.add(heading)
     return {heading: needed for heading, needed in wide.items() if heading in kept}
 
 
-def taken(wide: Mapping[str, int], gap: int) -> int:
+def total_width(wide: Mapping[str, int], gap: int) -> int:
     """By all of them, side by side."""
     return sum(wide.values()) + gap * (len(wide) - 1)
 

@@ -12,14 +12,14 @@ from rich.text import Text
 from services.allocator.job_views import ENDED, SILENT, JobView
 from services.console.board.figures import left_s, losses, over, share
 from services.console.board.job_history import Story
-from services.console.text.sentences import evaluated
+from services.console.text.sentences import describe_metrics
 from services.console.top.cells import GAP as CELL_GAP
 from services.console.top.cells import (
     MANY,
     UNKNOWN,
     Letters,
     badge,
-    capped,
+    cap_columns,
     cores,
     curve,
     fitting,
@@ -31,8 +31,8 @@ from services.console.top.cells import (
     progress,
     size,
     speed,
-    taken,
     time_left,
+    total_width,
 )
 from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.text import format_count, format_duration, headline
@@ -81,7 +81,7 @@ def _most(jobs: Sequence[Story], width: int, reasoned: bool) -> int:
     reason's.
     """
     needed = longest(_name(job) for job in jobs) if reasoned else LONGEST_NAME
-    return max(min(needed, capped(LONGEST_NAME, width)), NAME)
+    return max(min(needed, cap_columns(LONGEST_NAME, width)), NAME)
 
 
 def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:
@@ -244,7 +244,7 @@ def jobs_table_columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[s
         {
             WHY_COLUMN: min(
                 wide[WHY_COLUMN],
-                max(kept[WHY_COLUMN], kept[WHY_COLUMN] + width - taken(kept, GAP)),
+                max(kept[WHY_COLUMN], kept[WHY_COLUMN] + width - total_width(kept, GAP)),
             )
         }
         if WHY_COLUMN in kept
@@ -287,6 +287,6 @@ def _end(view: JobView) -> str:
         if view.finished_s > view.submitted_s
         else []
     )
-    came = [format_count(view.samples, "example"), *evaluated(view.metrics)]
+    came = [format_count(view.samples, "example"), *describe_metrics(view.metrics)]
     cause = headline(view.why)
     return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

@@ -27,7 +27,7 @@ from services.console.top.cells import (
     Part,
     badge,
     bar,
-    capped,
+    cap_columns,
     cores,
     gib,
     percent,
@@ -88,7 +88,7 @@ def whole(board: Board, look: Look, letters: Letters, width: int, height: int | 
         *(
             []
             if look.reading and not board.nodes
-            else [sum_lines(board.totals, _held(jobs), letters, width)]
+            else [sum_lines(board.totals, _held_resources(jobs), letters, width)]
         ),
         *_part("nodes", len(board.nodes), space.nodes, _none(look, NO_NODES)),
         *(
@@ -119,7 +119,7 @@ def whole(board: Board, look: Look, letters: Letters, width: int, height: int | 
     )
 
 
-def _held(jobs: Iterable[Story]) -> dict[str, Resources]:
+def _held_resources(jobs: Iterable[Story]) -> dict[str, Resources]:
     return {job.key: job.holding for job in jobs if job.held}
 
 
@@ -212,7 +212,7 @@ HEADINGS = ("NODE", "HELD BY", "OURS", "OTHERS", "FREE", "ALL", "GIB OURS/ALL", 
 
 
 def node_table(nodes: Sequence[Node], letters: Letters, width: int) -> Table:
-    name = min(max((len(node.name) for node in nodes), default=0), capped(NAME, width))
+    name = min(max((len(node.name) for node in nodes), default=0), cap_columns(NAME, width))
     room = bar_width(width - name)
     drawn = plain_table(HEADINGS, HEADINGS[2:7], [name])
     drawn.columns[0].max_width = max(name, len(HEADINGS[0]))
@@ -297,7 +297,7 @@ def decision_table(
     whole = [gives(decision, width >= WIDE) for decision in decisions]
     widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, whole), default=0)]
     drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
-    drawn.columns[2].max_width = capped(DECISION_NAME_WIDTH, width)
+    drawn.columns[2].max_width = cap_columns(DECISION_NAME_WIDTH, width)
     for decision, given in zip(decisions, whole, strict=True):
         key = f"{decision.namespace}.{decision.job}"
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)

@@ -21,7 +21,7 @@ import msgspec
 from rich.text import Text
 
 from services.console.log_entry import Entry, event_name
-from services.console.text.event_lines import Cell, beside, cells, fact, told, when
+from services.console.text.event_lines import Cell, beside, cells, fact, format_event, when
 from services.console.why.rules import Known, because, key_of
 from shared.messages import (
     AllocationDecided,
@@ -78,7 +78,7 @@ def causes(event: Entry, known: Known) -> dict[Name, Step]:
 
 def _causes(event: Entry, known: Known) -> tuple[Step, ...]:
     found = causes(event, known)
-    return _ordered([step for name, step in found.items() if name != _name(event)])
+    return _in_log_order([step for name, step in found.items() if name != _name(event)])
 
 
 def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
@@ -92,7 +92,7 @@ def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
                 found[_name(step.entry)] = step
                 if not (decided and _is_decision(step.entry)):
                     waiting.append((step.entry, decided or _is_decision(step.entry)))
-    return _ordered(list(found.values()))
+    return _in_log_order(list(found.values()))
 
 
 def _follows(event: Entry, known: Known) -> dict[Name, list[Step]]:
@@ -114,7 +114,7 @@ def _name(entry: Entry) -> Name:
     return entry.stream, entry.sequence
 
 
-def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _in_log_order(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.entry.order))
 
 
@@ -185,7 +185,7 @@ def table(chain: Chain, zone: tzinfo | None, width: int | None, most: int | None
     yield Text("".join(f"{head:<{wide}}" for head, wide in heads), "dim")
     for heading, steps, from_its_end in _parts(chain, zone):
         yield Text(f"\n{heading}", HEADING)
-        shown = _thinned(steps)
+        shown = _merge_alike(steps)
         kept, left = _cut(shown, most, from_its_end)
         for step, more in kept:
             yield _row(step, zero_s, width)
@@ -209,7 +209,7 @@ def _row(step: Step, zero_s: float, width: int | None) -> Text:
     name, *rest = cells(step.entry)
     after = (offset(step.entry, zero_s), AT, "dim")
     because: Cell = (reasons(step), BECAUSE, "dim")
-    return beside([after, name, because, *rest], told(step.entry), width)
+    return beside([after, name, because, *rest], format_event(step.entry), width)
 
 
 def offset(entry: Entry, zero_s: float) -> str:
@@ -226,7 +226,7 @@ def reasons(step: Step) -> str:
     return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
 
 
-def _thinned(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
+def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
     """Each with those like it that it stands for."""
     alike: dict[tuple[str, str, str], list[Step]] = {}
     for step in steps:

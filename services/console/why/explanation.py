@@ -55,7 +55,7 @@ APART = 0.1
 """A model that expects another speed than was measured, by more than this, is said to."""
 
 
-def told(e: Explanation, zone: tzinfo | None) -> list[str]:
+def format_explanation(e: Explanation, zone: tzinfo | None) -> list[str]:
     """`zone` None: that of this machine."""
     words = _Words(e, zone)
     named = ((name, line) for name, lines in words.parts() for line in lines)
@@ -307,7 +307,9 @@ def _span(span: Span) -> str:
     return f"{span.min} to {span.max}"
 
 
-def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:
+def no_job_to_explain(
+    there: Moment, key: str, later: Message | None, zone: tzinfo | None = None
+) -> str:
     """`later`: the newest acceptance of such a job in the whole log, if there is one."""
     name = key.replace(".", "/")
     asked = [a for a in there.state.asked.values() if a.request.key() == key]
@@ -319,10 +321,10 @@ def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | N
     at, accepted_s = _time(there.at_s, zone), getattr(later, "accepted_s", 0.0)
     if accepted_s > there.at_s:
         return f"there was no job {name} at {at}: it was accepted at {_time(accepted_s, zone)}"
-    return f"the log tells of no job {name} up to {at}; {_listed(there.state)}"
+    return f"the log tells of no job {name} up to {at}; {_join_words(there.state)}"
 
 
-def _listed(state: State) -> str:
+def _join_words(state: State) -> str:
     names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
     return f"it tells of {format_names(names, LISTED)}" if names else f"nor of any other; {ASK}"
 

@@ -221,10 +221,10 @@ def _change_answer(m: JobChanged | ChangeRejected, before: Before) -> Found:
 def _decision(m: AllocationDecided, before: Before) -> Found:
     """What it names; the first one of a job also that there is such a job."""
     first = before.last(AllocationDecided) is None
-    return [_named(m.cause, before), before.last(JobAccepted) if first else None]
+    return [_entry_of_cause(m.cause, before), before.last(JobAccepted) if first else None]
 
 
-def _named(cause: str, before: Before) -> Entry | None:
+def _entry_of_cause(cause: str, before: Before) -> Entry | None:
     """A cause is a message's id; or a pod, of which something was told; or what the last report
     told.
     """
@@ -258,7 +258,7 @@ def _task(m: TaskStarted | TaskReady, before: Before) -> Found:
     return [before.decision_of(m.role, m.serial)]
 
 
-def _exited(m: TaskExited, before: Before) -> Found:
+def _causes_of_exit(m: TaskExited, before: Before) -> Found:
     return [before.last(TaskLeaving, lambda told: told.pod_uid == m.pod_uid)]
 
 
@@ -272,7 +272,7 @@ def _revision(revision: int, before: Before) -> Entry | None:
     return before.last(AllocationDecided, lambda told: told.revision == revision)
 
 
-def _prepared(m: GenerationPrepared, before: Before) -> Found:
+def _causes_of_prepared(m: GenerationPrepared, before: Before) -> Found:
     return [before.of_generation(ClusterSpecPublished, m.generation)]
 
 
@@ -282,7 +282,7 @@ def _handover(m: HandOverOrdered, before: Before) -> Found:
     return [prepared or before.of_generation(ClusterSpecPublished, m.generation)]
 
 
-def _abandoned(m: GenerationAbandoned, before: Before) -> Found:
+def _causes_of_abandoned(m: GenerationAbandoned, before: Before) -> Found:
     """Its decision; and what came in between: a newer one, a task that ended, one that could not
     prepare, no save.
     """
@@ -299,14 +299,14 @@ def _abandoned(m: GenerationAbandoned, before: Before) -> Found:
     return [decided, *(e for e in between if decided is None or e.order > decided.order)]
 
 
-def _updated(m: TaskUpdated, before: Before) -> Found:
+def _causes_of_update(m: TaskUpdated, before: Before) -> Found:
     return [_revision(m.revision, before)]
 
 
 # ---------------------------------------------------------------- training
 
 
-def _saved(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
+def _causes_of_checkpoint(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
     """The hand-over for which it drained; else that it trains, and for a stand-still the notice
     before it.
     """
@@ -318,11 +318,11 @@ def _saved(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
     return [trains, notice if trains is None or (notice and notice.order > trains.order) else None]
 
 
-def _skipped(m: CheckpointSkipped, before: Before) -> Found:
+def _causes_of_skipped(m: CheckpointSkipped, before: Before) -> Found:
     return [before.of_generation(HandOverOrdered, m.generation)]
 
 
-def _resumed(m: TrainingResumed, before: Before) -> Found:
+def _causes_of_resumed(m: TrainingResumed, before: Before) -> Found:
     """The order, and the checkpoint with which the generation before made room for it."""
     saved = before.last(CheckpointSaved, lambda told: told.successor == m.generation)
     return [before.of_generation(HandOverOrdered, m.generation), saved]
@@ -332,7 +332,7 @@ def _progress(m: ProgressReported, before: Before) -> Found:
     return [before.of_generation(TrainingResumed, m.generation)]
 
 
-def _finished(m: JobFinished, before: Before) -> Found:
+def _causes_of_finish(m: JobFinished, before: Before) -> Found:
     """A person's wish; a task that ended, or a generation that never was; or the last example."""
     trains = before.of_generation(TrainingResumed, m.generation)
     if m.outcome == "cancelled":
@@ -352,16 +352,16 @@ RULES: dict[type[Any], Callable[[Any, Before], Found]] = {
     AllocationDecided: _decision,
     TaskReady: _task,
     TaskStarted: _task,
-    TaskExited: _exited,
+    TaskExited: _causes_of_exit,
     ClusterSpecPublished: _spec,
-    GenerationPrepared: _prepared,
+    GenerationPrepared: _causes_of_prepared,
     HandOverOrdered: _handover,
-    GenerationAbandoned: _abandoned,
-    TaskUpdated: _updated,
-    CheckpointSaved: _saved,
-    CheckpointFailed: _saved,
-    CheckpointSkipped: _skipped,
-    TrainingResumed: _resumed,
+    GenerationAbandoned: _causes_of_abandoned,
+    TaskUpdated: _causes_of_update,
+    CheckpointSaved: _causes_of_checkpoint,
+    CheckpointFailed: _causes_of_checkpoint,
+    CheckpointSkipped: _causes_of_skipped,
+    TrainingResumed: _causes_of_resumed,
     ProgressReported: _progress,
-    JobFinished: _finished,
+    JobFinished: _causes_of_finish,
 }

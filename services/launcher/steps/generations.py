@@ -12,7 +12,7 @@ next check. There is one list, so no timer can be forgotten.
 from __future__ import annotations
 
 from services.launcher.facts import PodFact, loss_time
-from services.launcher.jobs import Generation, Job, ahead, locked, paused
+from services.launcher.jobs import Generation, Job, ahead, is_paused, locked_generation
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.messages import (
@@ -34,7 +34,7 @@ what.
 
 def in_flight(job: Job) -> int | None:
     """The generation that is being brought up now."""
-    held = locked(job)
+    held = locked_generation(job)
     if held is not None or job.newest is None:
         return held
     newest = job.generations[job.newest]
@@ -45,9 +45,9 @@ def in_flight(job: Job) -> int | None:
     )
 
 
-def superseded(view: View, job: Job) -> list[GenerationAbandoned]:
+def abandon_superseded(view: View, job: Job) -> list[GenerationAbandoned]:
     """What has to be said of generations that a newer one has overtaken."""
-    held = locked(job)
+    held = locked_generation(job)
     return [
         abandonment(view, job, number, f"superseded by generation {job.newest}")
         for number, generation in sorted(job.generations.items())
@@ -73,7 +73,7 @@ def goes_on(view: View, job: Job) -> int | None:
     whole cluster, say.
     """
     runs = job.generations.get(-1 if job.running is None else job.running)
-    pod = view.standing(job.uid).get(runs.chief) if runs and not paused(job) else None
+    pod = view.standing(job.uid).get(runs.chief) if runs and not is_paused(job) else None
     return job.running if pod and not _ends(job, pod) else None
 
 
@@ -94,11 +94,11 @@ def previous(job: Job) -> int | None:
     return None if job.running == job.drained else job.running
 
 
-def wanted(job: Job) -> dict[str, TaskPlan]:
+def wanted_tasks(job: Job) -> dict[str, TaskPlan]:
     """The tasks whose pods must stay, by name: of the running generation and of every one that may
     yet come.
     """
-    if paused(job):
+    if is_paused(job):
         return {}
     live = (
         g
@@ -117,7 +117,7 @@ def next_step(
         return None
     if generation.spec is None:
         return cluster_spec(view, job, generation, now)
-    return None if unprepared(view, job, generation) else hand_over(view, job, generation.spec)
+    return None if unprepared_pods(view, job, generation) else hand_over(view, job, generation.spec)
 
 
 def ready_tasks(view: View, job: Job, generation: Generation) -> dict[str, TaskReady]:
@@ -127,7 +127,7 @@ def ready_tasks(view: View, job: Job, generation: Generation) -> dict[str, TaskR
     return {pod.name: job.ready[pod.uid] for pod in alive if _runs(pod) and pod.uid in job.ready}
 
 
-def unprepared(view: View, job: Job, generation: Generation) -> list[str]:
+def unprepared_pods(view: View, job: Job, generation: Generation) -> list[str]:
     """Who has not prepared the generation yet."""
     pods = view.standing(job.uid)
     return [
@@ -206,7 +206,7 @@ Trouble = tuple[float, str]
 
 def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
     generation = job.generations[number]
-    found = [late(view, job, generation, rules), *undrained(view, job, generation, rules)]
+    found = [late(view, job, generation, rules), *undrained_troubles(view, job, generation, rules)]
     if rules.job_namespaces and job.namespace not in rules.job_namespaces:
         found.append(
             (
@@ -229,7 +229,9 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
     of_task = {
         name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)
     }
-    fragile = _indispensable(generation, of_task) if locked(job) == number else list(of_task)
+    fragile = (
+        _indispensable(generation, of_task) if locked_generation(job) == number else list(of_task)
+    )
     return found + [trouble for name in fragile for trouble in of_task[name]]
 
 
@@ -246,13 +248,15 @@ def late(view: View, job: Job, generation: Generation, rules: Settings) -> Troub
         return due, f"training not resumed within {rules.resume_timeout_s:g} s of the hand-over"
     if generation.spec is not None:
         due = max(generation.spec_s, view.awake_s) + rules.prepare_timeout_s
-        waits = ", ".join(unprepared(view, job, generation))
+        waits = ", ".join(unprepared_pods(view, job, generation))
         return due, f"not prepared within {rules.prepare_timeout_s:g} s: {waits}"
     due = max(generation.decided_s, job.settled_s, view.awake_s) + rules.start_timeout_s
     return due, f"not ready within {rules.start_timeout_s:g} s: {_unready(view, job, generation)}"
 
 
-def undrained(view: View, job: Job, generation: Generation, rules: Settings) -> list[Trouble]:
+def undrained_troubles(
+    view: View, job: Job, generation: Generation, rules: Settings
+) -> list[Trouble]:
     """The chief that was ordered to drain has ended before it could: nobody will say that the next
     may begin.
     """
@@ -320,7 +324,7 @@ def _behind(message: str) -> str:
     return f"\n{message}" if "\n" in message else f" {message}".rstrip()
 
 
-def _awaited(view: View, job: Job) -> set[str]:
+def _awaited_pods(view: View, job: Job) -> set[str]:
     """Pods that are ready before Kubernetes has shown them to us: a watch may be late, and they are
     not gone.
     """
@@ -336,7 +340,7 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
     if pod is None:
         return (
             [(NOW, f"{name} is gone")]
-            if name in job.known_pods() and name not in _awaited(view, job)
+            if name in job.known_pods() and name not in _awaited_pods(view, job)
             else []
         )
     if pod.over:
@@ -348,7 +352,9 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
             )
         ]
     if pod.leaving:
-        until_s = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
+        until_s = (
+            None if locked_generation(job) == number else _overtaken_s(job, pod, number, rules)
+        )
         return [] if until_s is None else [(until_s, f"{name} is being deleted")]
     lost = loss_time(pod, view.nodes, rules.node_lost_s)
     found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]

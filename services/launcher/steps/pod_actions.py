@@ -34,7 +34,7 @@ from services.launcher.facts import PodFact
 from services.launcher.jobs import Job, ahead
 from services.launcher.pods import grows, same
 from services.launcher.settings import Settings
-from services.launcher.steps.generations import wanted
+from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View
 from shared.kube import eviction, labels
 from shared.messages import AllocationDecided, Resources, TaskPlan, TaskUpdated
@@ -45,14 +45,14 @@ Body = dict[str, Any]
 def missing(view: View, job: Job, rules: Settings) -> list[Action]:
     """Unless the cluster has refused it: then it is asked for again with the next generation."""
     service, newest = view.services.get(job.uid), job.newest
-    if guarded(view, job, rules) or service is None or service.leaving:
+    if has_network_policy(view, job, rules) or service is None or service.leaving:
         return []
     if newest is None or (job.uid, newest) in view.refused:
         return []
     return [CreatePolicy(decision=job.generations[newest].decision, owner_uid=service.uid)]
 
 
-def guarded(view: View, job: Job, rules: Settings) -> bool:
+def has_network_policy(view: View, job: Job, rules: Settings) -> bool:
     """Whether pods may be made."""
     return not rules.network_policies or job.uid in view.policies
 
@@ -82,9 +82,9 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
         return [CreateService(decision=generation.decision)] if free else []
     if rules.signing_key and service.uid not in view.provided:
         return [CreateSecret(decision=generation.decision, owner_uid=service.uid)]
-    if not guarded(view, job, rules):
+    if not has_network_policy(view, job, rules):
         return []
-    there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
+    there = {*view.standing(job.uid), *job.known_pods(), *view.taken_names(job)}
     most_s = rules.grace_most_s
     grace_s = eviction.grace_period(
         generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
@@ -103,7 +103,7 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
 
 
 def victims(view: View, job: Job) -> list[Action]:
-    stays = wanted(job)
+    stays = wanted_tasks(job)
     return [
         deletion(pod)
         for name, pod in sorted(view.standing(job.uid).items())
@@ -167,7 +167,7 @@ def _step(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -
         pod.actual or pod.resources, task.resources
     ):
         return None
-    return Say(message=_updated(job, decision, task, pod))
+    return Say(message=_task_update(job, decision, task, pod))
 
 
 def _resize(decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> ResizePod:
@@ -186,7 +186,9 @@ def _last_said(job: Job, pod: PodFact) -> Resources:
     return said.resources if said else pod.made_with
 
 
-def _updated(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> TaskUpdated:
+def _task_update(
+    job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact
+) -> TaskUpdated:
     return TaskUpdated(
         namespace=job.namespace,
         job=job.job,

@@ -15,7 +15,7 @@ from typing import Any
 
 from services.launcher.facts import NodeFact, PodFact, loss_time
 from services.launcher.jobs import Job, sooner
-from services.launcher.steps.generations import wanted
+from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View, pod_forgotten
 from shared.messages import DELETED, JobMessage, TaskExited, TaskLeaving, TaskStarted
 
@@ -23,7 +23,7 @@ NODE_LOST = "NodeLost"
 
 
 def starts(view: View, job: Job) -> list[TaskStarted]:
-    stays = wanted(job)
+    stays = wanted_tasks(job)
     return [
         TaskStarted(**about_pod(job, pod), node=pod.node)
         for pod in by_name(view.pods_of(job.uid))
@@ -35,18 +35,18 @@ def starts(view: View, job: Job) -> list[TaskStarted]:
 
 
 def exits(view: View, job: Job, now: float, node_lost_s: float) -> list[TaskExited]:
-    stays = wanted(job)
+    stays = wanted_tasks(job)
     found = [
         _exit(job, pod, view.nodes, now, node_lost_s) for pod in by_name(view.pods_of(job.uid))
     ]
-    said = [fact for fact in [*found, *_vanished(view, job)] if fact is not None]
+    said = [fact for fact in [*found, *_vanished_pods(view, job)] if fact is not None]
     return [fact for fact in said if fact.pod in stays and fact.pod_uid not in job.exited]
 
 
 def forget(view: View, uid: int) -> View:
     """Without the pods that are gone and of which nothing more has to be said."""
     job = view.told.jobs.get(uid)
-    stays: Container[str] = wanted(job) if job else ()
+    stays: Container[str] = wanted_tasks(job) if job else ()
     for pod in view.pods_of(uid):
         if pod.gone and (job is None or pod.uid in job.exited or pod.name not in stays):
             view = pod_forgotten(view, pod)
@@ -71,7 +71,7 @@ def _exit(
     return TaskExited(**about_pod(job, pod), node=pod.node, reason=NODE_LOST, message=message)
 
 
-def _vanished(view: View, job: Job) -> Iterable[TaskExited]:
+def _vanished_pods(view: View, job: Job) -> Iterable[TaskExited]:
     """Pods that were seen alive and went while nobody looked."""
     there = view.pods.get(job.uid, {})
     return (
@@ -112,7 +112,7 @@ def notices(view: View, job: Job) -> list[TaskLeaving]:
     """What is to be said now."""
     if not job.generations:
         return []
-    stays = wanted(job)
+    stays = wanted_tasks(job)
     working = [p for p in by_name(view.pods_of(job.uid)) if p.name in stays and _works(p)]
     found = [
         notice

@@ -138,7 +138,7 @@ def get_list(request: web.Request, store: Store, place: ResourcePath) -> web.Res
 
 def list_response(kind: Kind, meta: Body, items: list[ObjectVersion]) -> web.Response:
     head = encode({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta})
-    body = head[:-1] + b',"items":[' + b",".join(s.encoded for s in items) + b"]}"
+    body = head[:-1] + b',"items":[' + b",".join(s.encoded_body for s in items) + b"]}"
     return web.Response(body=body, content_type=JSON)
 
 

@@ -53,7 +53,7 @@ class Watch:
 
     def existing_objects(self) -> bytes:
         found = matching_objects(self.store, self.place, self.options)
-        return b"".join(self.encode_event(ADDED, s.body, s.encoded) for s in found)
+        return b"".join(self.encode_event(ADDED, s.body, s.encoded_body) for s in found)
 
     def new_lines(self) -> bytes:
         """What happened since the position, which moves."""

@@ -65,7 +65,9 @@ class Kubelet:
         if latest is None or uid_of(latest) != uid_of(pod):
             return  # its end is a later change
         life = self.workers.get(uid_of(pod))
-        order = pod_status.pod_action(latest, gone, life is not None, life.granted if life else {})
+        order = pod_status.pod_action(
+            latest, gone, life is not None, life.granted_resources if life else {}
+        )
         {
             PodAction.START: self.start_pod,
             PodAction.STOP: self.stop_pod,

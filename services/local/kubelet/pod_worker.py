@@ -64,7 +64,7 @@ class PodWorker:
     # ---- what may be asked from outside
 
     @property
-    def granted(self) -> dict[str, Body]:
+    def granted_resources(self) -> dict[str, Body]:
         return {p.name: p.granted for p in self.mains}
 
     def stop(self, grace_s: float) -> None:

@@ -292,7 +292,7 @@ def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
     """Devices side by side leave their node where they are more than it holds."""
     cores, usual = fitted.usual[1:3], fitted.usual[3]
     rows = [(*size, *cores, usual if size[0] else float(size[1] > TOGETHER)) for size in sizes]
-    return fitted.mean(Points(np.array(rows, dtype=float), fitted.observed.device))
+    return fitted.mean(Points(np.array(rows, dtype=float), fitted.observed_points.device))
 
 
 @settings(max_examples=60, deadline=None)

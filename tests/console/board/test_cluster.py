@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.board.cluster import added, at, come, newest
+from services.console.board.cluster import append_point, at, come, newest
 from services.console.board.job_history import Held
 
 MOST = 16
@@ -19,7 +19,7 @@ def grown(times: list[float]) -> tuple[tuple[Held, ...], list[Held]]:
     points, said = tuple[Held, ...](), []
     for number, at_s in enumerate(sorted(times)):
         said.append(Held(at_s, float(number)))
-        points = added(points, said[-1], MOST)
+        points = append_point(points, said[-1], MOST)
     return points, said
 
 

@@ -13,7 +13,7 @@ from services.allocator.job_views import JobView
 from services.console.board import figures
 from services.console.board.board import begun
 from services.console.board.cluster import MOST, Totals
-from services.console.board.figures import COLUMNS, NAMED, NONE, Stack, changes, sampled, stack
+from services.console.board.figures import COLUMNS, NAMED, NONE, Stack, changes, sample_at, stack
 from services.console.board.job_history import Held
 from tests.allocator.builders import accepted, request
 from tests.console.board.builders import Log, decided, holding, progress
@@ -136,7 +136,7 @@ def test_at_any_time_what_is_held_and_free_is_what_is_allocatable() -> None:
 def test_between_two_facts_it_is_as_the_earlier_says() -> None:
     points = (Held(1.0, 2.0), Held(3.0, 4.0))
 
-    assert [p and p.cpu for p in sampled(points, [0.0, 1.0, 2.9, 3.0, 9.0])] == [
+    assert [p and p.cpu for p in sample_at(points, [0.0, 1.0, 2.9, 3.0, 9.0])] == [
         None,
         2.0,
         2.0,

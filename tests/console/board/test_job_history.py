@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from services.console.board.board import begun, why
-from services.console.board.job_history import Beginning, Held, Stretch, awaited, heard, shown
+from services.console.board.job_history import (
+    Beginning,
+    Held,
+    Stretch,
+    awaited_step,
+    fold_start,
+    view_while_starting,
+)
 from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,
@@ -167,7 +174,7 @@ STEPS: list[tuple[str, list[Message]]] = [
 def after(*said: Message) -> Beginning:
     known = Beginning()
     for each in said:
-        known = heard(known, each)
+        known = fold_start(known, each)
     return known
 
 
@@ -194,13 +201,13 @@ def test_a_word_of_the_allocator_on_a_job_that_starts_hides_nothing() -> None:
 
 def test_orders_and_facts_may_overtake_each_other() -> None:
     for said in permutations([decided(), runs(CHIEF), stands(PS)]):
-        assert awaited(after(*said)) == "waits for 3 pods: 2 of 3 run, 1 ready"
+        assert awaited_step(after(*said)) == "waits for 3 pods: 2 of 3 run, 1 ready"
 
 
 def test_a_pod_that_ended_runs_no_more() -> None:
     gone = TaskExited(**of(WORKER, node="n1"))
 
-    assert awaited(after(decided(), runs(CHIEF), stands(WORKER), gone)).endswith(
+    assert awaited_step(after(decided(), runs(CHIEF), stands(WORKER), gone)).endswith(
         "1 of 3 run, 0 ready"
     )
 
@@ -213,7 +220,7 @@ def test_who_could_not_prepare_or_did_for_another_generation_is_not_prepared(
 ) -> None:
     known = after(decided(), *map(stands, (CHIEF, PS, WORKER)), SPEC, stale)
 
-    assert awaited(known).endswith("traces a step")
+    assert awaited_step(known).endswith("traces a step")
 
 
 def test_of_a_job_whose_first_messages_are_gone_nothing_is_made_up() -> None:
@@ -221,4 +228,4 @@ def test_of_a_job_whose_first_messages_are_gone_nothing_is_made_up() -> None:
     state = log.say(request(), accepted(), decided()).state
     view = begun(state).jobs[JOB].view
 
-    assert view.phase == "Starting" and view.why == "" and shown(view, None) is view
+    assert view.phase == "Starting" and view.why == "" and view_while_starting(view, None) is view

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.console.board.board import Board, apply, begun
-from services.console.report.account import Passes, heard
+from services.console.report.account import Passes, fold_epochs
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
@@ -49,7 +49,7 @@ class Log:
             stream = stream_holding(pattern(type(message)))
             self.last[stream] += 1
             told = LogEntry(at_s, stream, self.last[stream], message)
-            self.board, self.passes = apply(self.board, told), heard(self.passes, told)
+            self.board, self.passes = apply(self.board, told), fold_epochs(self.passes, told)
             self.told.append(told)
         return self
 

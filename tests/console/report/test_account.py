@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.console.board.figures import core_seconds
-from services.console.report.account import Passes, account, cluster_shares, foresights, heard
+from services.console.report.account import Passes, account, cluster_shares, fold_epochs, foresights
 from shared.messages import Resources
 from tests.allocator.builders import accepted, request
 from tests.console.report.story import (
@@ -62,10 +62,12 @@ def test_the_parts_of_what_was_held_are_all_of_it() -> None:
     log = whole()
     story = of_digits(log.board)
 
-    assert account(log.board, story).parts.held == pytest.approx(
+    assert account(log.board, story).parts.held_total == pytest.approx(
         core_seconds(story, log.board.at_s)
     )
-    assert account(log.board, story).parts.held == pytest.approx(1.5 * (42 - 12) + 3.5 * (118 - 42))
+    assert account(log.board, story).parts.held_total == pytest.approx(
+        1.5 * (42 - 12) + 3.5 * (118 - 42)
+    )
 
 
 def test_each_part_is_what_its_time_and_cores_say() -> None:
@@ -81,7 +83,7 @@ def test_each_part_is_what_its_time_and_cores_say() -> None:
     assert found.paused == pytest.approx(3.5 * (0.71 + 7.6))
     assert found.ending == pytest.approx(3.5 * 2)
     assert found.training == pytest.approx(
-        found.held - found.starting - found.beside - found.paused - found.ending
+        found.held_total - found.starting - found.beside - found.paused - found.ending
     )
 
 
@@ -223,7 +225,7 @@ def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_hear
 
 
 def test_before_the_job_is_known_nothing_is_counted() -> None:
-    assert heard(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes()
+    assert fold_epochs(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes()
 
 
 def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:

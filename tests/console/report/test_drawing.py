@@ -41,8 +41,8 @@ def test_a_value_lies_where_its_scale_has_it() -> None:
 
 
 def test_a_value_of_steps_lasts_to_the_next_and_the_last_to_the_end() -> None:
-    assert drawing.stepped([(0, 1), (4, 3)], 10) == [(0, 1), (4, 1), (4, 3), (10, 3)]
-    assert drawing.stepped([], 10) == []
+    assert drawing.step_points([(0, 1), (4, 3)], 10) == [(0, 1), (4, 1), (4, 3), (10, 3)]
+    assert drawing.step_points([], 10) == []
 
 
 def test_a_point_alone_is_a_dot() -> None:

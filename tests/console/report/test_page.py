@@ -112,7 +112,7 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     assert "so without pauses and what follows the last update" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
     assert (
-        f"Cost, CPU-hours {drawing.number(found.parts.held / HOUR_S)} " in text
+        f"Cost, CPU-hours {drawing.number(found.parts.held_total / HOUR_S)} " in text
         and "(500 examples lost)" in text
     )
 

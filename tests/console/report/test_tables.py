@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console.report.tables import folded, marks
+from services.console.report.tables import group_stops, marks
 from services.whatif.event_log import LogEntry
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 from tests.console.report.story import exited
@@ -57,7 +57,7 @@ def test_a_stop_is_one_row_that_names_its_tasks_and_has_each_of_them_behind_it()
 def test_each_stop_is_one_and_what_is_of_none_stands_where_it_was() -> None:
     said = told(*stop(60.0), (61.0, exited()), *stop(900.0, serial=3))
 
-    assert [len(group) for group in folded(said)] == [6, 1, 6]
+    assert [len(group) for group in group_stops(said)] == [6, 1, 6]
 
 
 def test_a_task_that_was_told_to_end_alone_is_of_no_stop() -> None:
@@ -65,10 +65,10 @@ def test_a_task_that_was_told_to_end_alone_is_of_no_stop() -> None:
         (60.0, leaving("worker")), (61.0, shut("worker", reason="Deleted")), *stop(62.0, serial=3)
     )
 
-    assert [len(group) for group in folded(said)] == [1, 1, 6]
+    assert [len(group) for group in group_stops(said)] == [1, 1, 6]
 
 
 def test_marks_between_those_of_a_stop_do_not_part_it() -> None:
     first, *rest = stop(60.0)
 
-    assert [len(group) for group in folded(told(first, (60.0, exited()), *rest))] == [6, 1]
+    assert [len(group) for group in group_stops(told(first, (60.0, exited()), *rest))] == [6, 1]

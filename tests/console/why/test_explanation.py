@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from services.allocator.state.state import State, apply
-from services.console.why.explanation import told, unexplained
+from services.console.why.explanation import format_explanation, no_job_to_explain
 from services.whatif.event_log import Moment
 from services.whatif.explain.explanation import Explanation, Prospect
 from shared.messages import JobFinished, JobRejected
@@ -22,7 +22,7 @@ from tests.whatif.explain.test_remedies import _two_jobs
 
 
 def lines(explanation: Explanation) -> list[str]:
-    return told(explanation, UTC)
+    return format_explanation(explanation, UTC)
 
 
 def test_all_of_a_job_that_runs() -> None:
@@ -182,7 +182,7 @@ def there(state: State, at_s: float = 1000.0) -> Moment:
 
 def test_a_job_that_nobody_answered_waits_for_the_allocator() -> None:
     asked = apply(State(), request(), "weir", 1, 960.0)
-    told = unexplained(there(asked), KEY, None, UTC)
+    told = no_job_to_explain(there(asked), KEY, None, UTC)
     assert (
         told
         == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the allocator running?"
@@ -191,12 +191,12 @@ def test_a_job_that_nobody_answered_waits_for_the_allocator() -> None:
 
 def test_a_refused_job_is_told_why_in_one_clean_line() -> None:
     no = JobRejected(job="mnist", uid=1, reasons=("policy: \x1b[31mno", "ps: no"))
-    told = unexplained(replace(there(State()), rejected=no), KEY, None, UTC)
+    told = no_job_to_explain(replace(there(State()), rejected=no), KEY, None, UTC)
     assert told == "job default/mnist was refused: policy: [31mno; ps: no"
 
 
 def test_of_a_later_job_is_told_when_it_came() -> None:
-    told = unexplained(there(State()), KEY, replace(accepted(), accepted_s=1060.0), UTC)
+    told = no_job_to_explain(there(State()), KEY, replace(accepted(), accepted_s=1060.0), UTC)
     assert told == (
         "there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01 00:17:40"
     )
@@ -204,11 +204,11 @@ def test_of_a_later_job_is_told_when_it_came() -> None:
 
 def test_of_an_unknown_one_is_told_who_there_is() -> None:
     jobs = [accepted(request(f"job-{n}"), uid=n + 1) for n in range(12)]
-    told = unexplained(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
+    told = no_job_to_explain(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
     assert told.startswith(
         "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of default/job-0,"
     )
     assert told.endswith("default/job-9 and 2 more")
-    assert unexplained(there(State()), KEY, None, UTC).endswith(
+    assert no_job_to_explain(there(State()), KEY, None, UTC).endswith(
         "nor of any other; `weir submit FILE` asks for one"
     )

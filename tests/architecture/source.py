@@ -1,9 +1,9 @@
-"""The source as the laws see it: what each module imports, and how long its functions are."""
+"""The modules of the source, and what each imports."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,13 +57,6 @@ class Module:
         return self.imports | {
             f"{short[n.value.id]}.{n.attr}" for n in taken if n.value.id in short
         }
-
-    @property
-    def functions(self) -> Iterator[tuple[str, int]]:
-        """Each function with its lines."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{self.name}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
 
     def __str__(self) -> str:
         return self.name

@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster clean
+.PHONY: help up demo images test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,6 +53,9 @@ test-cluster: $(if $(KUBECONFIG),$(READY)) ## deploy on a real Kubernetes, try i
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+texts: $(READY) ## every text that a user can see, from the source (TEXTS=services/cli: of one folder)
+	$(BIN)/python -m tests.architecture.texts $(TEXTS)
 
 bench-elastic: $(READY) ## the same job static and elastic: time, utilisation, accuracy
 	$(BIN)/python -m tests.bench.elastic

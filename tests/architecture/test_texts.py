@@ -1,0 +1,55 @@
+"""The list of texts that a reviewer reads (`make texts`) contains each kind of text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.architecture import texts
+
+SOURCE = '''
+"""A docstring is not a text."""
+COLUMNS = ("JOB", "SIZE")
+EXAMPLES = ("weir jobs --watch",)
+
+
+def refuse(name: str) -> None:
+    """Nor is this one."""
+    log.warning("job.lost", job=name)
+    option("--job", help="the name of a job")
+    reason = f"waits for {name}: no room"
+    path = "weir.facts.v1"
+    raise ValueError(f"no job {name}")
+'''
+
+
+def test_every_kind_of_text_is_listed_and_a_docstring_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "ROOT", tmp_path)
+    (tmp_path / "example.py").write_text(SOURCE)
+    found = {(text.kind, text.text) for text in texts.read_texts([tmp_path])}
+    assert found == {
+        (texts.COLUMN, "JOB"),
+        (texts.COLUMN, "SIZE"),
+        (texts.HELP, "weir jobs --watch"),
+        (texts.HELP, "the name of a job"),
+        (texts.REASON, "waits for {name}: no room"),
+        (texts.ERROR, "no job {name}"),
+    }
+
+
+def test_texts_of_the_page_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "ROOT", tmp_path)
+    (tmp_path / "page.html").write_text('<button title="Show all jobs">All</button>')
+    (tmp_path / "page.js").write_text(
+        "import x from './a b.js'\nshow('no jobs yet') // a 'quoted word'\n"
+    )
+    assert [text.text for text in texts.read_texts([tmp_path])] == [
+        "Show all jobs",
+        "All",
+        "no jobs yet",
+    ]
+
+
+@pytest.mark.parametrize("kind", texts.KINDS)
+def test_the_product_has_texts_of_each_kind(kind, capsys):
+    assert texts.main(["--kind", kind]) == 0
+    assert f" {kind} " in capsys.readouterr().out

@@ -11,7 +11,7 @@ from services.cli.asyncapi_document import address, schemas
 from services.cli.asyncapi_page import page
 from shared.messages import MESSAGES
 
-FILE = Path(__file__).parents[3] / "deploy" / "events.md"
+FILE = Path(__file__).parents[2] / "deploy" / "events.md"
 SAID = page()
 
 

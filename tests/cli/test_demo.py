@@ -79,7 +79,7 @@ class Played(Watched):
         while not holds():
             self.heard.append(self.coming.pop(0))
 
-    async def finished(self, timeout_s: float) -> None:
+    async def await_finish(self, timeout_s: float) -> None:
         self.waits.append(self.saying)
 
 

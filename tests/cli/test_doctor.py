@@ -140,7 +140,7 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
 
     wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
     assert code == 1
-    assert "is another one in another process (" in wrong
+    assert "differs in another process (" in wrong
     assert (
         "loss() compares every example with every other: (16, 16) of (16,) and (16, 1) and (16, 3)"
         in wrong
@@ -149,7 +149,7 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     assert "the labels are sorted and nothing shuffles examples" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
     assert "each batch reads all of words/embeddings, 1.28 MB in all" in advice
-    assert "ps.max is 4, and with more than 1 the fullest ps would hold no less" in advice
+    assert "ps.max is 4, and more than 1 do not reduce the load of the fullest ps" in advice
     assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
 
 
@@ -161,7 +161,7 @@ def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_tol
     scores, failed = told(said, "wrong")[::-1]
     assert code == 1 and "outside the valid range of [0, 3)" in failed
     assert (
-        "-> outputs tell 3 classes apart, counted from 0, and a label is 3: give the last layer an output"
+        "-> outputs have 3 classes, counted from 0, and a label is 3: give the last layer an output"
         in said
     )
     assert scores.startswith("mine.py:35: loss() expects probabilities, but outputs range from ")

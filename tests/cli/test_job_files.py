@@ -14,6 +14,7 @@ from services.allocator.admission.validation import check_request
 from services.cli import program_file
 from services.cli.job_file import complete_fields, encode_fields, parse
 from services.trainer.doctor.job_fit import PS_GIB
+from shared.bus import programs
 from shared.messages import JobRequested
 
 JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
@@ -35,7 +36,7 @@ def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> No
 
 def loaded(path: Path) -> Any:
     program = pytest.importorskip("services.trainer.program")
-    return program.load(path, program.digest_of(path.read_bytes()))
+    return program.load(path, programs.digest_of(path.read_bytes()))
 
 
 @pytest.mark.parametrize(("name", "share"), [("clicks", (0.2, 0.35)), ("plays", (0.4, 0.6))])

@@ -21,9 +21,9 @@ from tests.architecture.source import ROOT
 EXAMPLES = "services/cli/example_jobs"
 WITHOUT_EXTRAS = ("msgspec", "nats", "nkeys", "psutil", "structlog")
 SHOW_EXAMPLES = """
-from services.cli import doctor, examples, request_file, submit
-print(request_file.BEGIN, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")
-print(examples.examples_folder())
+from services.cli import doctor, job_file, submit
+print(job_file.BEGIN, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")
+print(job_file.examples_folder())
 """
 
 

@@ -140,14 +140,14 @@ class Saves:
     def begin(self, *_: object) -> None:
         pass
 
-    def settle(self) -> None:
+    def wait_for_write(self) -> None:
         pass
 
-    def now(self, draft: Draft, *_: object) -> bool:
+    def save_and_wait(self, draft: Draft, *_: object) -> bool:
         self.drafts.append(draft)
         return True
 
-    aside = now
+    save_in_background = save_and_wait
 
 
 def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:

@@ -183,7 +183,7 @@ async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: S
         assert (
             skipped.path == saved[-1].path
             and skipped.instead == saved[-2].path
-            and "torn" in skipped.cause
+            and "damaged" in skipped.cause
         )
         assert second.samples <= saved[-1].samples and fact.samples == saved[-2].samples + BATCH
         fleet.pace(0)
@@ -283,7 +283,7 @@ async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_trainin
         await fleet.generation(1, ps=1, workers=1)
         failed = await fleet.until(CheckpointFailed)
         assert (
-            "is not there, or is none" in failed.cause
+            "does not exist or is not a folder" in failed.cause
             and "every node" in failed.remedy
             and failed.successor is None
         )

@@ -324,7 +324,7 @@ QUICK = {
             r'evaluation\(\), or a batch of it, has not returned for 6 s[\s\S]*_reach\("evaluation"\)',
         ),
         ("step", r"no update was applied for 15 s \(since update 0\), while 2 batches were out"),
-        ("gil", r'has let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),
+        ("gil", r'let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),
         ("raise", r"^hanging.py:\d+: LookupError: the exam papers are lost\n[\s\S]*in pairs\s"),
     ],
     ids=["import", "dataset", "evaluation", "step", "lock", "raise"],

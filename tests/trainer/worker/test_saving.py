@@ -224,10 +224,11 @@ async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(
         ledger = await bus.bucket(LEDGER)
         old = (await ledger.get("default.tiny")).value
         await marked(fleet, lambda step: step > first.step)
+        await deleted(Path(first.path + ".index"))
         await fleet.kill("chief-0")
         for name in ("ps-0", "worker-0"):
             fleet.expected.add(name)
-        assert old is not None and not Path(first.path + ".index").exists()
+        assert old is not None
         await ledger.put("default.tiny", old)
 
         newest = max(await marked(fleet, lambda _: True))
@@ -272,6 +273,13 @@ async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
             steps = [int(path.stem.removeprefix("ckpt-")) for path in found]
             if any(map(fits, steps)):
                 return steps
+            await asyncio.sleep(0.05)
+
+
+async def deleted(path: Path) -> None:
+    """Return once the file is gone: the chief deletes old checkpoints after the mark of a new one."""
+    async with asyncio.timeout(WITHIN_S):
+        while path.exists():
             await asyncio.sleep(0.05)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
-from services.allocator.placement.room import ROLES
+from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import JobList, JobSnapshot, Node, Target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.state.job import Job

@@ -18,7 +18,7 @@ from services.allocator import snapshot
 from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.placement.amounts import total_of
-from services.allocator.placement.room import ROLES
+from services.allocator.placement.placers import ROLES
 from services.allocator.placement.shortage import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules

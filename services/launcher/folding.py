@@ -3,7 +3,7 @@
 Law: folding the same message twice is folding it once, and a message about a generation that is
 over changes nothing. So a repeated, late or already remembered message is harmless, and a restarted
 launcher reads its way to the same state. Facts and orders come in two streams: in whatever order
-these are read, the result is the same, and the allocator (`services/allocator/state/job.py`) comes
+these are read, the result is the same, and the allocator (`services/allocator/state/job_folds.py`) comes
 to the same one. A fact that is read before its decision waits (`is_early`).
 """
 

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import fits, subtract
-from services.allocator.placement.room import Room, place, place_most
+from services.allocator.placement.placers import place, place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import JobSnapshot, Node, Size, Target
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 from tests.bench.dlrover_job import COMPUTING, PAUSE_S, TICK_S, Running

@@ -19,11 +19,12 @@ from enum import Enum
 from msgspec.structs import replace
 
 from services.allocator.admission.validation import LONGEST_REASON, Wrong, reasons_against
+from services.allocator.placement.placers import ROLES
 from services.allocator.placement.quota import gang_resources, quota_too_small
-from services.allocator.placement.room import ROLES
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
-from services.allocator.state.job import Job, reader_blocks
+from services.allocator.state.job import Job
+from services.allocator.state.job_folds import reader_blocks
 from services.allocator.state.state import OpenRequest, State
 from shared.auth.permissions import READERS_BLOCK, READERS_PER_TASK
 from shared.bus.subjects import DEFAULT_NAMESPACE, tag_of

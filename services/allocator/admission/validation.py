@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from services.allocator.admission import permissions
-from services.allocator.placement.room import ROLES
+from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import Quotas
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Limit, Rules

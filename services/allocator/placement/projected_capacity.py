@@ -25,7 +25,8 @@ from services.allocator.placement.amounts import (
     subtract,
     total_of,
 )
-from services.allocator.placement.room import ROLES, Room
+from services.allocator.placement.placers import ROLES
+from services.allocator.placement.room import Room
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
 from services.allocator.state.job import Job

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import fits, larger, multiply, smaller, subtract, total_of
-from services.allocator.placement.room import ROLES, Room
+from services.allocator.placement.placers import ROLES
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
 from shared.messages import (
     QuotaBound,

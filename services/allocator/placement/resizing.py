@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import subtract
+from services.allocator.placement.placers import ROLES, Placer, place
 from services.allocator.placement.quota import clamp_to_limits
-from services.allocator.placement.room import ROLES, Placer, Room, place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.exits import OUT_OF_MEMORY

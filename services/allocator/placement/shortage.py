@@ -20,7 +20,8 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts, fits
-from services.allocator.placement.room import ROLES, Placer, Room, has_room, place
+from services.allocator.placement.placers import ROLES, Placer, has_room, place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import msgspec
 
 from services.allocator.placement.amounts import smallest_enough
+from services.allocator.placement.placers import Placer, has_room, ladder, place, place_most
 from services.allocator.placement.quota import (
     added_resources,
     describe_shortage,
@@ -23,7 +24,7 @@ from services.allocator.placement.quota import (
     roles_of,
 )
 from services.allocator.placement.resizing import place_all_resized, place_resized
-from services.allocator.placement.room import Placer, Room, has_room, ladder, place, place_most
+from services.allocator.placement.room import Room
 from services.allocator.placement.shortage import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Quota, Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placement.room import Room, place_most
+from services.allocator.placement.placers import place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import JobSnapshot, Node, Size, Target, start_target
 from shared.messages import Alternative
 

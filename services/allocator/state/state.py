@@ -14,13 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.state.job import (
-    JOB_FOLDS,
-    Job,
-    with_node_state,
-    with_serial_above,
-    without_key,
-)
+from services.allocator.state.job import Job, without_key
+from services.allocator.state.job_folds import JOB_FOLDS, with_node_state, with_serial_above
 from services.allocator.state.releases import Releases, begin_release, end_releases
 from services.allocator.state.summaries import end_of, summary_of
 from services.allocator.state.tables import NO_MARKS, Marks, Tables

@@ -24,13 +24,13 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import smallest_enough
+from services.allocator.placement.placers import ladder, shrink_tasks
 from services.allocator.placement.projected_capacity import (
     HeldCapacity,
     ProjectedCapacity,
     Reservation,
     describe_claim,
 )
-from services.allocator.placement.room import ladder, shrink_tasks
 from services.allocator.placement.trial import PlacementRequest
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.placement.colocation import (
+from services.allocator.placement.placers import (
+    Placer,
+    place,
     place_colocated,
     place_on_one_node,
     worker_node_count,
 )
 from services.allocator.placement.resizing import have_sizes, place_all_resized, place_resized
-from services.allocator.placement.room import Placer, place
 from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.state.job import Job

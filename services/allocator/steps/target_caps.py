@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from services.allocator.placement.placers import place
 from services.allocator.placement.quota import gang_shortage
 from services.allocator.placement.resizing import place_all_resized
-from services.allocator.placement.room import place
 from services.allocator.placement.trial import quota_grant
 from services.allocator.policies.contract import Size, Target
 from services.allocator.state.policy_view import size_of

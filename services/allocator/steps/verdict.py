@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.allocator.placement.placers import Placer, place
 from services.allocator.placement.resizing import wanted_sizes
-from services.allocator.placement.room import Placer, Room, place
+from services.allocator.placement.room import Room
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.settings import Rules

@@ -10,7 +10,8 @@ import msgspec
 
 from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.placement.free_capacity import free_nodes
-from services.allocator.placement.room import ROLES, Room, place
+from services.allocator.placement.placers import ROLES, place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State

@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import LossPoint, Observed, Reading
 from services.allocator.settings import Rules
-from services.allocator.state.job import JOB_FOLDS, Job
+from services.allocator.state.job import Job
+from services.allocator.state.job_folds import JOB_FOLDS
 from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, role_count
 from services.allocator.state.policy_view import task_sizes
 from services.allocator.steps.verdict import Rationale, next_decision

@@ -28,7 +28,8 @@ from services.allocator.decide import Decisions, decide
 from services.allocator.placement.amounts import add, subtract, total_of
 from services.allocator.placement.free_capacity import quotas_after
 from services.allocator.settings import Rules
-from services.allocator.state.job import JOB_FOLDS, Job
+from services.allocator.state.job import Job
+from services.allocator.state.job_folds import JOB_FOLDS
 from services.allocator.state.state import State, apply, without_tables
 from shared.bus.subjects import ORDERS
 from shared.messages import (

@@ -15,7 +15,7 @@ from services.allocator.models.fitting import is_believable
 from services.allocator.models.program_history import histories_by_program
 from services.allocator.models.programs import program_fits, program_key
 from services.allocator.models.speed import Fit
-from services.allocator.placement.room import ROLES
+from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import JobSnapshot, Size
 from services.allocator.policies.weir.job_rows import measured_speed
 from services.allocator.settings import Rules

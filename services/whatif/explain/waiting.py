@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from services.allocator.decide import decide
 from services.allocator.placement.amounts import smallest_enough
 from services.allocator.settings import Rules
-from services.allocator.state.job import JOB_FOLDS, Job
+from services.allocator.state.job import Job
+from services.allocator.state.job_folds import JOB_FOLDS
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import State, without_tables
 from services.allocator.steps.stabilisation import PendingChange

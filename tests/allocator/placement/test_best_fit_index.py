@@ -17,7 +17,8 @@ from services.allocator.placement.amounts import (
     total_of,
 )
 from services.allocator.placement.best_fit_index import BestFitIndex, best_fit_key
-from services.allocator.placement.room import Room, place
+from services.allocator.placement.placers import place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources
 

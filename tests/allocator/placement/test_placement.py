@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.colocation import place_colocated, worker_node_count
-from services.allocator.placement.room import Room, has_room, ladder, place, place_most
+from services.allocator.placement.placers import (
+    has_room,
+    ladder,
+    place,
+    place_colocated,
+    place_most,
+    worker_node_count,
+)
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN

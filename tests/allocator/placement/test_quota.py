@@ -7,13 +7,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.allocator.placement.placers import place, place_most
 from services.allocator.placement.quota import (
     added_resources,
     gang_resources,
     quota_shortage,
     quota_too_small,
 )
-from services.allocator.placement.room import Room, place, place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node, Quota, Size
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import EVEN, ONE_CORE

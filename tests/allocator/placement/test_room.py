@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placement.room import Room, place
+from services.allocator.placement.placers import place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources
 from tests.allocator.builders import EVEN

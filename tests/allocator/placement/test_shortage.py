@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placement.room import ROLES, Room
+from services.allocator.placement.placers import ROLES
+from services.allocator.placement.room import Room
 from services.allocator.placement.shortage import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Node, Size
 from services.allocator.settings import Rules

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from services.allocator.placement.placers import has_room, ladder, place
 from services.allocator.placement.resizing import place_all_resized, place_resized
-from services.allocator.placement.room import Room, has_room, ladder, place
+from services.allocator.placement.room import Room
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node, Quota, Size
 from shared.messages import Resources, RoleResources, TaskPlan

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from services.allocator.decide import decide
 from services.allocator.job_views import job_view
-from services.allocator.state.job import UNKNOWN_LEAVING_KEPT
+from services.allocator.state.job_folds import UNKNOWN_LEAVING_KEPT
 from services.allocator.state.state import State, apply
 from shared.bounds import MOST_OF_JOB
 from shared.messages import JobFinished, Resources, TaskLeaving, TaskPlan

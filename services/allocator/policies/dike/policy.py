@@ -40,7 +40,8 @@ from services.allocator.models.search import (
     predict_log_speeds,
 )
 from services.allocator.models.speed import NOISE, Fit, Form
-from services.allocator.placement.room import Room, place, place_most
+from services.allocator.placement.placers import place, place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import (
     JobSnapshot,
     Node,

@@ -49,7 +49,8 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import total_of
-from services.allocator.placement.room import Room, place_most
+from services.allocator.placement.placers import place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import (
     FinishedJob,
     JobSnapshot,

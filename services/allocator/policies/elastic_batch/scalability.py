@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.allocator.models.nnls import nnls_each
-from services.allocator.placement.room import ROLES
+from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import JobSnapshot, Node
 
 Floats = npt.NDArray[np.float64]

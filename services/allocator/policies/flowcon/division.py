@@ -25,7 +25,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import smallest_enough
-from services.allocator.placement.room import ROLES, Room, has_room, place_most
+from services.allocator.placement.placers import ROLES, has_room, place_most
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import JobSnapshot, Node, Size
 from shared.messages import Resources, Role, RoleResources
 

@@ -28,7 +28,7 @@ from services.allocator.models.programs import (
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Fit, Points
 from services.allocator.placement.amounts import add, add_multiple, amounts, fits, total_of
-from services.allocator.placement.colocation import worker_node_count
+from services.allocator.placement.placers import worker_node_count
 from services.allocator.policies.contract import JobSnapshot, Size, priority_weight
 from services.allocator.policies.weir.staircase import (
     COLUMNS,

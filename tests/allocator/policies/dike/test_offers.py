@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.placement.room import Room, place
+from services.allocator.placement.placers import place
+from services.allocator.placement.room import Room
 from services.allocator.policies.contract import JobSnapshot, Node, Size
 from services.allocator.policies.dike.offers import FreeNodes, growing_steps, offered_sizes
 from shared.messages import Resources, RoleResources, TaskPlan

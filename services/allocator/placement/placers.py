@@ -1,0 +1,288 @@
+"""Placers: functions that take capacity from a room for all tasks of a job at a size.
+
+Law: a placer returns the tasks, or None; if it returns None, it has taken nothing. Tasks that stay
+keep node and serial, and their index where the numbers stay dense. A new task gets a new serial,
+which was never used before.
+
+`place` is the usual one. `place_colocated` and `place_on_one_node` put devices on as few nodes as
+possible: devices exchange gradients at every step, over the slowest link between any two of them,
+so devices on one node are several times as fast as the same devices on two nodes. A job that pauses
+anyway loses nothing by a move, so its workers are colocated again. Of each of its nodes, from the
+one with most of its workers on, all tasks stay or all tasks go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from services.allocator.placement.room import Room
+from services.allocator.policies.contract import Size
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
+FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
+"""The order in which roles choose: a lone chief must not draw the workers to where there is room
+for one of them.
+"""
+Placer = Callable[
+    [Room, str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
+]
+"""As `place`."""
+
+
+def place(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not
+    all fit.
+
+    `keep` are the tasks that stand already (the newest of a role go first when there are too many),
+    `serial` the first unused one.
+    """
+    if not keep:
+        return _place_first(room, job, size, sizes, serial)
+
+    # 1. The tasks that stay, and the indices of those that are missing.
+    stays: dict[Role, dict[int, TaskPlan]] = {}
+    missing: dict[Role, Sequence[int]] = {}
+    for role in ROLES:
+        stays[role] = _tasks_that_stay(keep, role, size.of(role))
+        missing[role] = _gaps(stays[role], size.of(role))
+
+    # 2. Nodes for those that are missing.
+    parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
+    filled = room.fill_all(job, parts)
+    if filled is None:
+        return None
+    nodes = dict(zip(FILLED, filled, strict=True))
+
+    # 3. All tasks, by role and index.
+    tasks: list[TaskPlan] = []
+    for role in ROLES:
+        each = getattr(sizes, role)
+        new = _tasks(role, missing[role], nodes[role], each, serial)
+        serial += len(new)
+        tasks += sorted([*stays[role].values(), *new], key=_index)
+    return tuple(tasks)
+
+
+def _place_first(
+    room: Room, job: str, size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """The same for a job that has no task yet."""
+    ps, workers = size.ps, size.workers
+    filled = room.fill_all(job, [(sizes.worker, workers), (sizes.ps, ps), (sizes.chief, 1)])
+    if filled is None:
+        return None
+
+    worker_nodes, ps_nodes, chief_nodes = filled
+    return (
+        *_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
+        *_tasks("ps", range(ps), ps_nodes, sizes.ps, serial + 1),
+        *_tasks("worker", range(workers), worker_nodes, sizes.worker, serial + 1 + ps),
+    )
+
+
+def _tasks(
+    role: Role, indices: Sequence[int], nodes: Sequence[str], each: Resources, serial: int
+) -> list[TaskPlan]:
+    """The tasks of these indices, each on its node."""
+    tasks = []
+    for index, node in zip(indices, nodes, strict=True):
+        tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=each))
+        serial += 1
+    return tasks
+
+
+def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
+    """Return the indices below `count` that no task has."""
+    return [index for index in range(count) if index not in stays] if stays else range(count)
+
+
+def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
+    """Return the tasks of a role that stay, by index: an index below `count` is kept, a higher one
+    moves down into a gap.
+    """
+    tasks = [task for task in keep if task.role == role]
+    if len(tasks) > count:
+        tasks = sorted(tasks, key=_serial)[:count]
+
+    stays = {}
+    movers = []
+    for task in tasks:
+        if task.index < count:
+            stays[task.index] = task
+        else:
+            movers.append(task)
+
+    if movers:
+        gaps = _gaps(stays, count)
+        for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
+            stays[index] = replace(task, index=index)
+    return stays
+
+
+def _index(task: TaskPlan) -> int:
+    return task.index
+
+
+def _serial(task: TaskPlan) -> int:
+    return task.serial
+
+
+def shrink_tasks(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
+    """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
+    kept: list[TaskPlan] = []
+    for role in ROLES:
+        stays = _tasks_that_stay(tasks, role, size.of(role))
+        kept += sorted(stays.values(), key=_index)
+    return tuple(kept)
+
+
+def place_most(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    most: Size,
+    least: Size,
+    sizes: RoleResources,
+    serial: int,
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, at the largest size between `most` and `least` that fits; None where not even
+    `least` does.
+    """
+    if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
+        return None
+
+    tasks = place(room, job, keep, most, sizes, serial)
+    if tasks is not None:
+        return tasks
+    if most == least or not has_room(room, job, keep, least, sizes):
+        question = None if keep else room.question(job, most, least, sizes)
+        if question is not None:
+            room.refused.add(question)
+        return None
+
+    # Binary search: where a size fits, all smaller ones do.
+    steps = ladder(most, least)
+    low = 0
+    high = len(steps) - 1  # steps[high:] fit
+    while low < high:
+        middle = (low + high) // 2
+        if has_room(room, job, keep, steps[middle], sizes):
+            high = middle
+        else:
+            low = middle + 1
+    return place(room, job, keep, steps[low], sizes, serial)
+
+
+def has_room(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    placer: Placer = place,
+) -> bool:
+    """Return whether the job would find room at this size; nothing is taken. For `place` the tasks
+    need not be made.
+    """
+    mark = room.mark()
+    if placer is not place:
+        found = placer(room, job, keep, size, sizes, 0) is not None
+        room.undo(mark)
+        return found
+
+    # For `place` it is enough that the missing tasks fit.
+    stand = Counter([task.role for task in keep])
+    missing = []
+    for role in FILLED:
+        count = size.of(role) - stand[role]
+        missing.append((getattr(sizes, role), max(0, count)))
+    found = room.fill_all(job, missing) is not None
+    room.undo(mark)
+    return found
+
+
+def ladder(most: Size, least: Size) -> tuple[Size, ...]:
+    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its
+    range left; workers where both have as much.
+    """
+    floor = Size(min(most.ps, least.ps), min(most.workers, least.workers))
+    left_ps = more_ps = most.ps - floor.ps
+    left_workers = more_workers = most.workers - floor.workers
+
+    steps = [most]
+    while left_ps or left_workers:
+        # left_workers / more_workers >= left_ps / more_ps, without the divisions.
+        has_more_workers = left_workers * more_ps >= left_ps * more_workers
+        if left_workers and (not left_ps or has_more_workers):
+            left_workers -= 1
+        else:
+            left_ps -= 1
+        steps.append(Size(floor.ps + left_ps, floor.workers + left_workers))
+    return tuple(steps)
+
+
+# ---------------------------------------------------------------- on few nodes
+
+
+def place_colocated(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
+    have to move.
+    """
+    best_stays = None
+    fewest = 0
+    for stays in _possible_stays(keep):
+        mark = room.mark()
+        tasks = place(room, job, stays, size, sizes, serial)
+        room.undo(mark)
+        if tasks is None:
+            continue
+        nodes = worker_node_count(tasks)
+        if best_stays is None or nodes < fewest:
+            best_stays = stays
+            fewest = nodes
+
+    # Each trial was undone: place the best one again.
+    if best_stays is None:
+        return None
+    return place(room, job, best_stays, size, sizes, serial)
+
+
+def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:
+    """Return the tasks that may stay: all of them, then those on the nodes with most workers, from
+    none of these nodes to all but the last.
+    """
+    workers_on: Counter[str] = Counter()
+    for task in keep:
+        if task.role == "worker":
+            workers_on[task.node] += 1
+    homes = [node for node, _ in workers_on.most_common()]
+    choices = [keep]
+    for number in range(len(homes)):
+        nodes = homes[:number]
+        choices.append([task for task in keep if task.node in nodes])
+    return choices
+
+
+def place_on_one_node(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """As `gathered`; None, and nothing taken, where one node cannot hold all workers."""
+    mark = room.mark()
+    tasks = place_colocated(room, job, keep, size, sizes, serial)
+    if tasks is not None and worker_node_count(tasks) > 1:
+        room.undo(mark)
+        return None
+    return tasks
+
+
+def worker_node_count(tasks: Iterable[TaskPlan]) -> int:
+    """Return the number of nodes with workers."""
+    return len({task.node for task in tasks if task.role == "worker"})

@@ -1,0 +1,480 @@
+"""The folds of one job: the change that each message makes to a `Job`.
+
+Each fold is a pure function of the job, the message and the time (s) at which it was stored. A
+message that is repeated, or older than what is known, changes nothing. The launcher folds the same
+facts (`services/launcher/folding.py`) and comes to the same result, in whatever order each of them
+reads the two streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.allocator.state import exits, observations
+from services.allocator.state.exits import Exit
+from services.allocator.state.job import EarlyResumption, Job, LeavingNotice, without_key
+from services.allocator.state.observations import (
+    RECENT_KEPT,
+    TRIED_KEPT,
+    curve_of,
+    is_crowded,
+    measurable_report,
+    reading_of,
+    update_speeds,
+)
+from shared.auth import permissions
+from shared.kube import eviction
+from shared.messages import (
+    ABANDONED_KEPT,
+    NOT_ENOUGH_MEMORY,
+    TAINTED,
+    AllocationDecided,
+    CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    JobChanged,
+    JobRequested,
+    Message,
+    ProgressReported,
+    Resources,
+    TaskExited,
+    TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
+
+PAUSES_KEPT = 5
+UNKNOWN_LEAVING_KEPT = 128
+"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any
+pod.
+"""
+RESIZES_KEPT = 4
+
+
+def _on_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Fold a decision: start, resize or suspend the job. An older revision changes nothing. A
+    resumption that was read before its decision is applied now.
+    """
+    if message.revision <= job.revision:
+        return job
+    if not message.tasks:
+        return _on_suspension(job, message, stored_s)
+    known = _with_decision(job, message, stored_s)
+    if job.early is None:
+        return known
+    return _on_resumption(known, job.early.resumed, job.early.stored_s)
+
+
+def _on_suspension(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Wait again, with all that was learned; its pods save, end and hold their capacity until
+    then.
+    """
+    repeated = bool(job.suspended_s) and not job.decided
+    resumes_later = job.early is not None and job.early.resumed.generation > message.generation
+    return replace(
+        job,
+        decided={},
+        given_up={},
+        running=None,
+        pending_generation=None,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        suspended_s=job.suspended_s if repeated else stored_s,
+        suspension=message,
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
+        resized_from={},
+        leaving={},
+        starving={},
+        crowded=False,
+        early=job.early if resumes_later else None,
+    )
+
+
+def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Return the job with a decision under its generation. It is pending, unless that generation
+    runs: then its tasks change in place.
+    """
+    before = job.decided.get(message.generation)
+    repeated = before is not None and before.tasks == message.tasks
+    serials = job.serials
+    for task in message.tasks:
+        serials = max(serials, task.serial + 1)
+
+    return replace(
+        job,
+        started_s=job.started_s if job.decided else stored_s,
+        reader_blocks=job.reader_blocks or reader_blocks(message.request),
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
+        decided=job.decided | {message.generation: message},
+        resized_from=_resized_from(job, message),
+        pending_generation=job.pending_generation
+        if message.generation == job.running
+        else message.generation,
+        crowded=False,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        serials=serials,
+    )
+
+
+def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resources, ...]]:
+    """Return what the pods of the running generation had before this decision and the ones in place
+    before it.
+    """
+    if job.active_decision is None or message.generation != job.running:
+        return {}
+
+    before = {job.pod(task): task.resources for task in job.active_decision.tasks}
+    found = dict(job.resized_from)
+    for task in message.tasks:
+        pod = job.pod(task)
+        had = before.get(pod, task.resources)
+        if had != task.resources:
+            found[pod] = (*found.get(pod, ()), had)[-RESIZES_KEPT:]
+    return found
+
+
+def _on_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Fold the hand-over to a generation: it runs, and older ones are dropped. One older than the
+    running generation changes nothing; one without a known decision is kept for later.
+    """
+    now = message.generation
+    if now > job.generation:
+        return _keep_early_resumption(job, message, stored_s)
+    known = job.given_up | job.decided
+    if now not in known or now <= (job.running or 0):
+        return job
+
+    pauses = job.pauses
+    if message.handover_s is not None:
+        pauses = (*pauses, message.handover_s)
+
+    decided = {now: known[now]} | _newer_than(job.decided, now)
+    return replace(
+        job,
+        running=now,
+        pending_generation=None if job.pending_generation == now else job.pending_generation,
+        decided=decided,
+        given_up=_newer_than(job.given_up, now),
+        leaving=_notices_within(job, decided),
+        resumed_s=stored_s,
+        suspended_s=0.0,
+        suspension=None,
+        resized_from={},
+        starving={},
+        starved=job.starved | _nodes_left_by_starving_tasks(job, message, stored_s),
+        crowded=False,
+        early=None,
+        pauses=pauses[-PAUSES_KEPT:],
+        abandonments=0,
+        unprepared=0,
+        abandoned_why="",
+    )
+
+
+def _keep_early_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Keep the newest resumption until its decision is heard."""
+    if job.early is not None and message.generation <= job.early.resumed.generation:
+        return job
+    return replace(job, early=EarlyResumption(message, stored_s))
+
+
+def _notices_within(job: Job, decided: dict[int, AllocationDecided]) -> dict[str, LeavingNotice]:
+    """Return the notices of the pods of these decisions, by pod."""
+    if not job.leaving:
+        return {}
+    pods: set[str] = set()
+    for decision in decided.values():
+        pods |= job.pods(decision)
+    notices = {}
+    for pod, notice in job.leaving.items():
+        if pod in pods:
+            notices[pod] = notice
+    return notices
+
+
+def _newer_than(
+    decisions: dict[int, AllocationDecided], generation: int
+) -> dict[int, AllocationDecided]:
+    """Return the decisions of later generations."""
+    return {number: decided for number, decided in decisions.items() if number > generation}
+
+
+def _on_checkpoint(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
+    return _with_training_generation(job, message, stored_s)
+
+
+def _with_training_generation(
+    job: Job, message: CheckpointSaved | ProgressReported, stored_s: float
+) -> Job:
+    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in
+    the log.
+    """
+    trains = TrainingResumed(
+        job=message.job,
+        namespace=message.namespace,
+        uid=message.uid,
+        generation=message.generation,
+        step=message.step,
+        samples=message.samples,
+    )
+    return _on_resumption(job, trains, stored_s)
+
+
+def _nodes_left_by_starving_tasks(
+    job: Job, message: TrainingResumed, stored_s: float
+) -> dict[str, float]:
+    """Return the nodes on which a task starved that the job has no more, with the time (s)."""
+    if job.active_decision is None or not job.starving:
+        return {}
+    known = job.given_up | job.decided
+    stay = {task.serial for task in known[message.generation].tasks}
+    fled = {}
+    for task in job.active_decision.tasks:
+        if task.serial not in stay and task.name() in job.starving:
+            fled[task.node] = stored_s
+    return fled
+
+
+def _on_abandonment(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
+    """Fold the end of a generation that the launcher gave up. It is kept in `given_up`, because it
+    may resume all the same; only the pending one counts as a failed try.
+    """
+    gone = message.generation
+    if gone not in job.decided or gone == job.running:
+        return job
+
+    given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
+    left = replace(
+        _with_restart_handover(job, message),
+        decided=without_key(job.decided, gone),
+        given_up=dict(given_up[-ABANDONED_KEPT:]),
+    )
+
+    # Only the newest generation in flight counts as a failed try.
+    if job.pending_generation != gone:
+        return left
+    return replace(
+        left,
+        pending_generation=None,
+        abandonments=job.abandonments + 1,
+        unprepared=job.unprepared + message.stood,
+        abandoned_s=stored_s,
+        abandoned_why=message.reason,
+    )
+
+
+def _generation_of(item: tuple[int, AllocationDecided]) -> int:
+    return item[0]
+
+
+def _with_restart_handover(job: Job, message: GenerationAbandoned) -> Job:
+    """Where two generations do not fit side by side into the memory, the job stops and starts again
+    from now on.
+    """
+    if NOT_ENOUGH_MEMORY not in message.reason:
+        return job
+    return replace(job, request=replace(job.request, handover="restart"))
+
+
+def _on_leaving_notice(job: Job, message: TaskLeaving, stored_s: float) -> Job:
+    """Fold a notice that a pod has to leave its node. Of two notices for one pod the one with the
+    lower rank is kept.
+    """
+    notice = LeavingNotice(message.why, message.leaves_s, message.node)
+    known = job.leaving.get(message.pod)
+    if known is not None and notice.rank >= known.rank:
+        return job
+    notices = job.leaving | {message.pod: notice}
+    return replace(job, leaving=_drop_oldest_notices(job, notices))
+
+
+def _drop_oldest_notices(job: Job, leaving: dict[str, LeavingNotice]) -> dict[str, LeavingNotice]:
+    """Return the notices by pod without the oldest of pods that are not known, where those are
+    many.
+    """
+    known: list[str] = []
+    for decision in [*job.given_up.values(), *job.decided.values()]:
+        known += [job.pod(task) for task in decision.tasks]
+    if len(leaving) <= UNKNOWN_LEAVING_KEPT + len(known):
+        return leaving
+    unknown = [pod for pod in leaving if pod not in known]
+    left = dict(leaving)
+    for pod in unknown[:-UNKNOWN_LEAVING_KEPT]:
+        del left[pod]
+    return left
+
+
+SERIAL_DIGITS = 6
+
+
+def with_serial_above(job: Job, pod: str) -> Job:
+    """Give no task from now on the serial of a pod that is there, although no decision that is
+    known made it.
+    """
+    number = pod.rpartition("-")[2]
+    if not number.isdecimal() or len(number) > SERIAL_DIGITS:
+        return job
+    serial = int(number)
+    if serial < job.serials:
+        return job
+    return replace(job, serials=serial + 1)
+
+
+def with_node_state(job: Job, name: str, seen: CapacityChanged | None) -> Job:
+    """Return the job with what is known of a node beside what was said of it; None: the node is not
+    there, so it takes nothing.
+    """
+    closed = TAINTED
+    if seen is not None:
+        closed = eviction.leaving_reason(seen.schedulable, seen.taints)
+    told = {}
+    for pod, notice in job.leaving.items():
+        if notice.node == name and notice.closed != closed:
+            told[pod] = replace(notice, closed=closed)
+    if not told:
+        return job
+    return replace(job, leaving=job.leaving | told)
+
+
+def _on_launcher_action(
+    job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
+) -> Job:
+    """Fold a sign that the launcher acts on the pending decision, which then need not be repeated:
+    its cluster spec, or one of its new pods.
+    """
+    pending = job.pending_decision
+    if pending is None or job.acted_on == pending.generation:
+        return job
+    if isinstance(message, ClusterSpecPublished):
+        acted = message.generation == pending.generation
+    else:
+        acted = message.pod in job.new_pods(pending)
+    return replace(job, acted_on=pending.generation) if acted else job
+
+
+def _on_task_exit(job: Job, message: TaskExited, stored_s: float) -> Job:
+    """Fold the exit of a pod, the first one only. In the running generation, or in the pending one
+    if none runs, it counts as a failure or as an unexplained kill.
+    """
+    if message.pod in job.exits:
+        return job
+    ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
+    job = replace(job, exits=job.exits | {message.pod: ended})
+
+    # Only exits in the running generation, or else in the pending one, count as failures.
+    base = job.active_decision or job.pending_decision
+    if base is None or message.pod not in job.pods(base):
+        return job
+    if exits.is_own_fault(ended):
+        return _with_failure(job, base.generation, stored_s)
+    if exits.is_unexplained(ended) and not _lost_taken_task(job, base, ended):
+        killed = {*job.killed_generations, base.generation}
+        return replace(job, killed_generations=tuple(sorted(killed)))
+    return job
+
+
+def _with_failure(job: Job, generation: int, stored_s: float) -> Job:
+    """Return the job with one more failure by its own fault, of a task of this generation."""
+    failed_s = job.failed_s | {generation: stored_s}
+    generations = {*job.failed_generations, *failed_s}
+    return replace(job, failed_generations=tuple(sorted(generations)), failed_s=failed_s)
+
+
+def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
+    """Return whether a task ended because another one of its generation had been taken away."""
+    if ended.code != exits.LOST_ANOTHER:
+        return False
+    for task in base.tasks:
+        other = job.exit_of(task)
+        if other and other.reason in exits.TAKEN:
+            return True
+    return False
+
+
+def _on_progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+    """Fold a progress report of the running generation. A newer generation that reports is taken to
+    run; late and repeated reports change nothing.
+    """
+    if message.generation > (job.running or 0):
+        job = _with_training_generation(job, message, stored_s)
+    runs = job.active_decision
+    if runs is None or message.generation != job.running:
+        return job
+    if job.progress and not _is_newer(message, job.progress):
+        return job
+    return _with_report(job, runs, measurable_report(message), stored_s)
+
+
+def _with_report(
+    job: Job, runs: AllocationDecided, message: ProgressReported, stored_s: float
+) -> Job:
+    """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
+    Progress beyond all earlier reports clears the record of unexplained kills.
+    """
+    told = reading_of(runs, message, stored_s)
+    disturbed = job.pending_generation is not None
+    tried = update_speeds(job.tried, told, by_cores=True, disturbed=disturbed)
+
+    return replace(
+        job,
+        progress=message,
+        starving=observations.starving_since(job.starving, message.usage, runs.tasks, stored_s),
+        crowded=is_crowded(runs, told),
+        furthest=max(job.furthest, message.samples),
+        killed_generations=() if message.samples > job.furthest else job.killed_generations,
+        observed=update_speeds(job.observed, told, disturbed=disturbed),
+        tried=tried[-TRIED_KEPT:],
+        recent=(*job.recent, told)[-RECENT_KEPT:],
+        curve=curve_of(job.curve, message),
+    )
+
+
+def _is_newer(message: ProgressReported, last: ProgressReported) -> bool:
+    """Return True if a report is of a later generation, or of a later step of the same one."""
+    return (message.generation, message.step) > (last.generation, last.step)
+
+
+def _on_change(job: Job, message: JobChanged, stored_s: float) -> Job:
+    """Return what a user wants. A job that is resumed waits as of now."""
+    resumes = job.suspended_by_user and not message.suspended
+    request = replace(
+        job.request,
+        priority=message.priority,
+        ps=message.ps,
+        workers=message.workers,
+    )
+    return replace(
+        job,
+        request=request,
+        changed=True,
+        suspended_by_user=message.suspended,
+        suspended_s=stored_s if resumes and job.suspended_s else job.suspended_s,
+    )
+
+
+def reader_blocks(request: JobRequested) -> int:
+    """Return how many blocks of readers a job gets whose credentials are made for this request."""
+    return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
+
+
+JOB_FOLDS: dict[type[Message], Callable[[Job, Any, float], Job]] = {
+    AllocationDecided: _on_decision,
+    JobChanged: _on_change,
+    TrainingResumed: _on_resumption,
+    GenerationAbandoned: _on_abandonment,
+    TaskLeaving: _on_leaving_notice,
+    TaskExited: _on_task_exit,
+    ProgressReported: _on_progress,
+    CheckpointSaved: _on_checkpoint,
+    ClusterSpecPublished: _on_launcher_action,
+    TaskReady: _on_launcher_action,
+    TaskStarted: _on_launcher_action,
+}

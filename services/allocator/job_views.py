@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of
-from services.allocator.state.state import ClosedJob
+from services.allocator.state.state import ClosedJob, State
 from shared.messages import AllocationDecided, Outcome, ProgressReported
 
 Phase = Literal[
@@ -260,3 +260,21 @@ def _remark(job: Job) -> str:
         f"no report since step {step}: its program may hang; "
         f"`weir logs {job.request.job}` shows what it prints"
     )
+
+
+def job_views(
+    state: State, why: Mapping[str, str], now: float, unreported_s: float
+) -> dict[str, JobView]:
+    """Return the view of each job by key, closed jobs too."""
+    views: dict[str, JobView] = {}
+    for key, closed in state.closed.items():
+        if not closed.removed:
+            views[key] = closed_view(closed)
+
+    silent = silent_jobs(state.jobs, now, unreported_s)
+    for key, job in state.jobs.items():
+        if key in silent:
+            views[key] = job_view(job, silent[key], silent=True)
+        else:
+            views[key] = job_view(job, why.get(key, ""))
+    return views

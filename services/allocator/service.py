@@ -1,19 +1,25 @@
-"""The allocator's shell: fold what is heard, decide, say it.
+"""The service: fold each message into the state, decide, and publish the decisions.
 
-Every message is folded and wakes the decider; so does the timer of the last decision. The decider
-says what it decided and waits until it has heard itself before it looks again: so no decision is
-taken on a state that lacks the last one. While the log is replayed nothing is said.
+Every message is folded and starts a pass; so does the timer of the last pass. After publishing a
+decision, the service waits until it has read it back. So no decision is taken on a state that lacks
+the last one. While the log is replayed nothing is published.
+
+Python's garbage collector looks for cycles seldom, so that it hardly ever interrupts a decision.
+Counting references frees nearly all that the allocator makes: its state never changes, so it has no
+cycles; only errors and tasks of the event loop make some. By default Python looks after every 700
+new containers. A decision about hundreds of jobs makes forty times as many, and none is in a cycle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -52,6 +58,7 @@ from shared.bus.snapshots import SnapshotStore
 from shared.messages import (
     AllocationDecided,
     CapacityFact,
+    Change,
     ChangeRejected,
     ForgetRequested,
     JobAccepted,
@@ -67,10 +74,11 @@ from shared.runtime.log import RateLimitedWarning, bind_message
 
 log = structlog.get_logger()
 
-FAILURE_TOLD_S = 600.0
+FAILURE_LOG_INTERVAL_S = 600.0
 """Between two log lines about one job that is set aside for the same error."""
-PLAINTS_KEPT = 1_000
-
+FAILURE_WARNINGS_KEPT = 1_000
+NEW_CONTAINERS_PER_COLLECTION = 100_000
+"""Some ten megabytes."""
 
 DECISIVE_FIELDS = (
     "asked",
@@ -84,17 +92,23 @@ DECISIVE_FIELDS = (
 )
 """The fields of the state that decisions depend on."""
 
-M = TypeVar("M", bound=Message)
 Refusal = JobRejected | ChangeRejected
+Request = JobRequested | Change | Refusal
+"""A message that is answered: a refusal stands for an unreadable one."""
 Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
-"""Requests of one namespace that are answered before the next decision; unreadable ones are counted
-for themselves.
+"""Requests of one namespace that are answered before the next decision. Unreadable requests have a
+count of their own.
 """
 
 
+def collect_garbage_seldom() -> None:
+    """Change the threshold of Python's garbage collector in this process."""
+    gc.set_threshold(NEW_CONTAINERS_PER_COLLECTION, *gc.get_threshold()[1:])
+
+
 def first_numbers_by_namespace(namespaces: Mapping[int, str], most: int) -> list[int]:
-    """Return the lowest numbers of each namespace, at most so many, all in ascending order."""
+    """Return the `most` lowest numbers of each namespace, in ascending order."""
     found: list[int] = []
     counts: Counter[str] = Counter()
     for number in sorted(namespaces):
@@ -106,32 +120,34 @@ def first_numbers_by_namespace(namespaces: Mapping[int, str], most: int) -> list
 
 
 def changes_no_decision(before: State, after: State) -> bool:
-    """Return whether a message changed nothing that a decision depends on: it was of no job that we
-    know, or a repetition.
+    """Return True if a message changed nothing that a decision depends on: its job is not known, or
+    it is a repetition.
     """
     return all(getattr(before, name) is getattr(after, name) for name in DECISIVE_FIELDS)
 
 
 class Settings(Rules, frozen=True, kw_only=True):
-    """The rules, and the shell's own timers."""
+    """The rules, and the timers of the service."""
 
     view_s: float = 0.5
     """Shortest time between two updates of the jobs' view."""
     unreported_s: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may
-    hang; 0: never.
+    """Seconds. A job that trains and reports nothing for so long is shown as silent, because its
+    program may hang; 0: never.
     """
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
     finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
-    """What a job left on the bus is removed so long after its end; 0: never."""
+    """Seconds after its end after which a job is removed from the bus; 0: never."""
     removal_s: Annotated[float, Meta(gt=0)] = 3_600.0
-    """Between two looks for what can be removed."""
+    """Between two passes of removal."""
     echo_s: float = 5.0
-    """Longest wait for what was said to be heard."""
+    """Longest wait for a published message to be read back."""
 
 
 class Allocator:
+    """The state, the decisions of the last pass, and the tasks that act on them."""
+
     def __init__(self, bus: Bus, rules: Settings, state: State) -> None:
         self.bus = bus
         self.rules = rules
@@ -140,7 +156,7 @@ class Allocator:
         self.expected: dict[str, int] = {}
         # Subjects on which the last message was refused: nothing is published for `RETRY_S`.
         self.resting = set[str]()
-        # Jobs whose subject held less than we know when their last decision was refused.
+        # Jobs whose subject held less than the state when their last decision was refused.
         self.maybe_purged = set[str]()
         # By sequence of an unreadable request: the namespace that it came from.
         self.refused_in: dict[int, str] = {}
@@ -153,54 +169,57 @@ class Allocator:
         self.unsaved = asyncio.Event()
         self.meters = Meters()
         self.snapshots = SnapshotStore(bus, snapshot.KEY)
-        self.plaints: dict[tuple[str, str], RateLimitedWarning] = {}
+        self.failure_warnings: dict[tuple[str, str], RateLimitedWarning] = {}
         # When the first fact since the last pass was stored, by the server's clock.
         self.first_fact_s: float | None = None
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ facts
 
     def begin_from(self, state: State, node_facts: Sequence[StoredMessage]) -> None:
-        """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does
-        not tell.
+        """Begin with this state, before the rest of the log is read. `node_facts`: the last fact of
+        each node and quota, for those that the log no longer has.
         """
         self.state = state
         last_fact = state.sequences.get(subjects.FACTS, 0)
         self.node_facts = LastNodeFacts(node_facts, last_fact)
 
-    async def on_fact(self, heard: StoredMessage) -> None:
-        """Remember; then look again."""
+    async def on_fact(self, stored: StoredMessage) -> None:
+        """Fold a message, and start a pass if decisions depend on the change."""
         before = self.state
+        message = stored.message
         if self.replaying:
-            self.node_facts.note_fact(heard.message)
-        self._fold(heard)
-        if isinstance(heard.message, ForgetRequested):
+            self.node_facts.note_fact(message)
+        self._fold(stored)
+        if isinstance(message, ForgetRequested):
             self.forget_asked.set()
 
-        unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
+        unchanged = isinstance(message, EVIDENCE) and self.state.jobs is before.jobs
         if self.replaying or unchanged:
             return
 
-        self.meters.count_fact(heard.message, before, heard.stored_s)
+        self.meters.count_fact(message, before, stored.stored_s)
         if changes_no_decision(before, self.state):
             await self._notify_folded()
             return
         if self.first_fact_s is None:
-            self.first_fact_s = heard.stored_s
-        await self._look_again()
+            self.first_fact_s = stored.stored_s
+        await self._start_pass()
 
-    async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
-        """Answer a request that cannot be read: a person waits for it."""
-        answer = self._refusal(subject, body, sequence, error)
-        if answer is None:
+    async def on_unreadable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
+        """Answer a request that cannot be read, because a person waits for the answer. Return False
+        if it is no request.
+        """
+        refusal = self._refusal(subject, body, sequence, error)
+        if refusal is None:
             return False
-        self.state = add_refusal(self.state, answer)
+        self.state = add_refusal(self.state, refusal)
         self.refused_in[sequence] = namespace_of(subject)
         if not self.replaying:
-            await self._look_again()
+            await self._start_pass()
         return True
 
     def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> Refusal | None:
-        """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
+        """Return the answer to an unreadable message; None: it is neither a request nor a change."""
         requests = subjects.pattern(JobRequested, "")
         if not f"{subject}.".startswith(requests):
             return admission_requests.refusal_of_change(subject, sequence, error)
@@ -210,25 +229,28 @@ class Allocator:
         return admission_requests.rejection_of(Wrong(job, namespace, reasons), sequence)
 
     async def begin_deciding(self) -> None:
-        """The replay is over: add the nodes and quotas that it did not tell of, and begin to
-        decide.
+        """End the replay: add the nodes and quotas that the log no longer has, and start the first
+        pass.
         """
         self.replaying = False
         for fact in self.node_facts.take_missing():
             if isinstance(fact.message, CapacityFact):
                 self.state = with_last_fact(self.state, fact.message, fact.stored_s)
-        self.forget_asked.set()  # it may have been heard before the snapshot was stored
-        await self._look_again()
+        # A request to forget a job may be older than the snapshot.
+        self.forget_asked.set()
+        await self._start_pass()
 
-    def _fold(self, heard: StoredMessage) -> None:
+    def _fold(self, stored: StoredMessage) -> None:
         """Fold a message into the state. The namespace of an unreadable request is kept until the
         request's rejection is read back.
         """
-        self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
-        if isinstance(heard.message, JobRejected | ChangeRejected):
-            self.refused_in.pop(heard.message.uid, None)
+        self.state = apply(
+            self.state, stored.message, stored.stream, stored.sequence, stored.stored_s
+        )
+        if isinstance(stored.message, JobRejected | ChangeRejected):
+            self.refused_in.pop(stored.message.uid, None)
 
-    async def _look_again(self) -> None:
+    async def _start_pass(self) -> None:
         self.awake.set()
         self.changed.set()
         await self._notify_folded()
@@ -238,7 +260,7 @@ class Allocator:
         async with self.folded:
             self.folded.notify_all()
 
-    # ------------------------------------------------------------ deciding
+    # ------------------------------------------------------------ passes
 
     async def run_passes(self) -> None:
         """Answer requests, decide, publish the decisions, and wait for the next message or timer.
@@ -271,23 +293,23 @@ class Allocator:
         return decisions
 
     def _report_failure(self, failure: Failure) -> None:
-        """Count it; log a job's failure with its traceback once, and again if it is another or
-        lasts for long.
+        """Count a failure. Log it with its traceback once, and again every `FAILURE_LOG_INTERVAL_S`
+        or if the error is another.
         """
         self.meters.failures.count(failure.policy or PASS)
-        plaint = self.plaints.setdefault(
-            (failure.job, failure.error), RateLimitedWarning(FAILURE_TOLD_S)
+        warning = self.failure_warnings.setdefault(
+            (failure.job, failure.error), RateLimitedWarning(FAILURE_LOG_INTERVAL_S)
         )
-        plaint.warn(
+        warning.warn(
             "JobSetAside",
             job=failure.job,
             policy=failure.policy,
             error=failure.error,
             traceback=failure.traceback,
         )
-        while len(self.plaints) > PLAINTS_KEPT:
-            oldest = next(iter(self.plaints))
-            del self.plaints[oldest]
+        while len(self.failure_warnings) > FAILURE_WARNINGS_KEPT:
+            oldest = next(iter(self.failure_warnings))
+            del self.failure_warnings[oldest]
 
     async def _sleep(self, until_s: float | None) -> None:
         """Wait until something changes, at most until this time (s); None: no limit. While a
@@ -300,65 +322,50 @@ class Allocator:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.awake.wait(), timeout_s)
 
+    # ------------------------------------------------------------ answers to requests
+
     async def _answer_requests(self) -> None:
-        """Answer the oldest requests of each namespace, a few at a time: the others' jobs are
-        decided in between.
+        """Answer the oldest requests of each namespace. Only a few at a time, so that the jobs of
+        others are decided in between.
         """
         refusals_of_name: dict[str, list[Refusal]] = {}
-        for refusal in self._next_refusals():
+        for uid in self._next_numbers(self.state.unreadable_requests):
+            refusal = self.state.unreadable_requests[uid]
             refusals_of_name.setdefault(refusal.key(), []).append(refusal)
-        requests = self._next_requests()  # each of another name
+        requests = {}  # one of each name
+        for uid, asked in admission_requests.oldest_requests(self.state).items():
+            requests[uid] = asked.request
+
         answering: list[Coroutine[None, None, None]] = []
         for refusals in refusals_of_name.values():
             answering.append(self._answer_in_turn(refusals))
-        for uid in requests:
+        for uid in self._next_numbers(requests):
             answering.append(self._answer_request(uid))
         await asyncio.gather(*answering)
 
-    def _next_refusals(self) -> list[Refusal]:
-        """Return the refusals of unreadable requests that are published next."""
-        refusals = self._answerable(self.state.unreadable_requests)
-        namespaces = {}
-        for uid, refusal in refusals.items():
-            namespaces[uid] = self.refused_in.get(uid, refusal.namespace)
-        return [refusals[uid] for uid in self._next_numbers(namespaces)]
+    async def _answer_changes(self) -> None:
+        """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
+        answering = []
+        for sequence in self._next_numbers(unanswered_changes(self.state)):
+            answer = answer_change(self.state, sequence, self.rules)
+            answering.append(self._answer(answer))
+        await asyncio.gather(*answering)
 
-    def _next_requests(self) -> list[int]:
-        """Return the numbers of the requests that are answered next."""
-        requests = {}
-        for uid, asked in admission_requests.oldest_requests(self.state).items():
-            requests[uid] = asked.request
+    def _next_numbers(self, messages: Mapping[int, Request]) -> list[int]:
+        """Return the numbers of the messages that are answered next: the first few of each
+        namespace. If there are more, the next pass begins soon.
+        """
         namespaces = {}
-        for uid, request in self._answerable(requests).items():
-            namespaces[uid] = request.namespace
-        return self._next_numbers(namespaces)
-
-    def _next_changes(self) -> list[int]:
-        """Return the sequences of the changes that are answered next."""
-        namespaces = {}
-        for sequence, change in self._answerable(unanswered_changes(self.state)).items():
-            namespaces[sequence] = change.namespace
-        return self._next_numbers(namespaces)
-
-    def _answerable(self, messages: Mapping[int, M]) -> dict[int, M]:
-        """Return the messages about jobs on whose subjects answers may be published now."""
-        answerable = {}
         for number, message in messages.items():
             if self._may_answer(message.key()):
-                answerable[number] = message
-        return answerable
-
-    def _next_numbers(self, namespaces: Mapping[int, str]) -> list[int]:
-        """Return the first few numbers of each namespace. If there are more, look again soon."""
+                namespaces[number] = self.refused_in.get(number, message.namespace)
         numbers = first_numbers_by_namespace(namespaces, ANSWERED_AT_ONCE)
         if len(numbers) < len(namespaces):
             self.awake.set()
         return numbers
 
     async def _answer_in_turn(self, answers: Sequence[Refusal]) -> None:
-        """Publish answers on one subject, of which each has to be on top of the last, until one is
-        refused.
-        """
+        """Publish answers on one subject, each on top of the last, until one is refused."""
         for answer in answers:
             if self._may_answer(answer.key()):
                 await self._answer(answer)
@@ -368,7 +375,7 @@ class Allocator:
 
     async def _answer_request(self, uid: int) -> None:
         """Accept or reject a request. Publish nothing if it was answered while its stored program
-        was looked up.
+        was read.
         """
         asked = self.state.asked.get(uid)
         if asked is None:
@@ -380,20 +387,12 @@ class Allocator:
             )
             await self._answer(answer)
 
-    async def _answer_changes(self) -> None:
-        """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
-        answering = []
-        for sequence in self._next_changes():
-            answer = answer_change(self.state, sequence, self.rules)
-            answering.append(self._answer(answer))
-        await asyncio.gather(*answering)
-
     async def _answer(self, answer: Answer) -> None:
-        """Publish an answer on top of all that is said of the name; where another message came
-        first, try it again.
+        """Publish an answer as the next message about its name. If another message comes first, the
+        request is answered again later.
 
-        We looked while we led, so a later leader's answer is behind what we saw, and ours is
-        refused.
+        The last sequence is read while this process leads. So if a later leader has answered since,
+        this answer is refused.
         """
         over = subjects.area_pattern(answer.key(), "job")
         last = await self.bus.last_sequence_matching(over)
@@ -406,10 +405,9 @@ class Allocator:
         await self._await_fold(sequence)
 
     async def _stored_program(self, request: JobRequested) -> int | ProgramFault:
-        """Return the size of the stored program in bytes, or why it cannot be used.
+        """Return the size of the stored program in bytes, or the fault that makes it unusable.
 
-        Both are as its description says; only the job's own pods fetch the program, and check what
-        they get.
+        Only the description is read here. The job's own pods fetch the program and check it.
         """
         digest = request.program.digest
         try:
@@ -422,7 +420,7 @@ class Allocator:
             return ProgramFault.OTHER
         return info.size
 
-    # ------------------------------------------------------------ saying
+    # ------------------------------------------------------------ publishing
 
     async def _publish_decision(
         self, action: AllocationDecided | JobFinished, since_s: float | None
@@ -447,8 +445,8 @@ class Allocator:
             await self._await_fold(sequence)
 
     def _expected_sequence(self, action: Message) -> int:
-        """Return the sequence of the job's last decision that was folded; a stale leader's is
-        another.
+        """Return the sequence of the job's last decision that was folded. The bus refuses an action
+        if it has another last one.
         """
         key = action.key()
         folded = self.state.last_decision_seq.get(key, 0)
@@ -457,7 +455,7 @@ class Allocator:
     def _note_published(
         self, action: AllocationDecided | JobFinished, since_s: float | None
     ) -> None:
-        """Log and count an action that the bus took."""
+        """Log and count an action that the bus has stored."""
         key = action.key()
         self.maybe_purged.discard(key)
         log.info(type(action).__name__, why=self.decisions.why.get(key, ""))
@@ -467,11 +465,11 @@ class Allocator:
         self.meters.count_decision(action, self.state, self.rules.policy, waited_s)
 
     async def _catch_up(self, action: Message) -> None:
-        """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable)
-        or less (purged).
+        """Expect the last sequence that the subject has from now on. It is higher than that of the
+        state if a message is not read yet or unreadable, and lower if messages were purged.
 
-        A copy that lags holds less, too. So less is believed only when the next decision was
-        refused as well.
+        A replica of the stream that lags returns a lower one, too. So a lower one is used only if
+        the next decision is refused as well.
         """
         key = action.key()
         known = self.state.last_decision_seq.get(key, 0)
@@ -484,11 +482,11 @@ class Allocator:
             await self._await_fold(last)
 
     def _pause_publishing(self, filtered: str) -> None:
-        """Publish nothing on these subjects for `RETRY_S`, then look again; other jobs do not wait
-        for that.
+        """Publish nothing on these subjects for `RETRY_S`, then start a pass. Other jobs do not
+        wait for that.
 
-        Any copy of a stream may have said what is there. While it lags, all that goes by it is
-        refused.
+        The last sequence may have come from a replica of the stream that lags. Until it has caught
+        up, every message that expects this sequence is refused.
         """
         self.resting.add(filtered)
         asyncio.get_running_loop().call_later(RETRY_S, self._end_rest, filtered)
@@ -498,7 +496,7 @@ class Allocator:
         self.awake.set()
 
     async def _await_fold(self, sequence: int) -> None:
-        """Wait until the fold has reached this order."""
+        """Wait until the order with this sequence is folded, at most `echo_s`."""
         async with self.folded:
             until_folded = self.folded.wait_for(lambda: self._has_folded(sequence))
             with contextlib.suppress(TimeoutError):
@@ -507,7 +505,7 @@ class Allocator:
     def _has_folded(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
 
-    # ------------------------------------------------------------ keeping
+    # ------------------------------------------------------------ snapshots, views, removal
 
     async def store_snapshots(self) -> None:
         """Store a snapshot of the state after it has changed, at most one in `snapshot_s`."""
@@ -519,46 +517,35 @@ class Allocator:
             await self.snapshots.store(snapshot.encode_snapshot(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
+    async def update_views(self, views: ViewBucket) -> None:
+        """Keep the views of jobs up to date, at most one update in `view_s`. After an error of the
+        bus they are written again.
+        """
+        warning = RateLimitedWarning()
+        unreported_s = self.rules.unreported_s
+        while True:
+            await wait_for_change(self.changed, self.state.jobs.values(), unreported_s)
+            self.changed.clear()
+            try:
+                await views.show(self.state, self.decisions.why, unreported_s)
+            except NatsError as error:
+                warning.warn_error("ViewWaits", error)
+                self.changed.set()
+            await asyncio.sleep(self.rules.view_s)
+
     def forget_removed(self, key: str) -> None:
-        """Take it that nothing of a name is on the bus any more."""
+        """Note that the bus has no more messages of a name."""
         self.state = forget_messages(self.state, key)
 
-    def _new_removal(self) -> Removal:
+    def new_removal(self) -> Removal:
         return Removal(
             self.bus, self.rules.finished_kept_s, lambda: self.state, self.forget_removed
         )
 
-    async def remove_expired_jobs(self) -> None:
-        """Remove messages of jobs that ended long ago, once in `removal_s`; return at once if they
-        are kept for ever. An error of the bus is logged, and the next pass tries again.
-        """
-        removal = self._new_removal()
-        plaint = RateLimitedWarning()
-        while self.rules.finished_kept_s:
-            await asyncio.sleep(self.rules.removal_s)
-            try:
-                await removal.remove_expired()
-            except NatsError as error:
-                plaint.warn_error("RemovalWaits", error)
-
-    async def remove_forgotten_jobs(self) -> None:
-        """Remove what somebody asks to forget, as soon as it is asked."""
-        removal = self._new_removal()
-        plaint = RateLimitedWarning()
-        while True:
-            await self.forget_asked.wait()
-            self.forget_asked.clear()
-            try:
-                await removal.remove_forgotten()
-            except NatsError as error:
-                plaint.warn_error("ForgettingWaits", error)
-                self.forget_asked.set()
-                await asyncio.sleep(RETRY_S)
-
 
 def load_policies(settings: Settings) -> None:
-    """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change,
-    and nothing else.
+    """Register the custom policies of the settings. Raises `ServiceExit` if one cannot be imported.
+    One that fails later only delays changes of its own jobs.
     """
     try:
         register_policies((settings.policy, *settings.policies))
@@ -567,29 +554,12 @@ def load_policies(settings: Settings) -> None:
         raise ServiceExit(BAD_SETTINGS) from bad
 
 
-async def update_views(allocator: Allocator, views: ViewBucket) -> None:
-    """Keep the jobs' view up with the state; what the bus could not take is shown when it is
-    back.
-    """
-    plaint = RateLimitedWarning()
-    unreported_s = allocator.rules.unreported_s
-    while True:
-        await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
-        allocator.changed.clear()
-        try:
-            await views.show(allocator.state, allocator.decisions.why, unreported_s)
-        except NatsError as error:
-            plaint.warn_error("ViewWaits", error)
-            allocator.changed.set()
-        await asyncio.sleep(allocator.rules.view_s)
-
-
 async def follow(bus: Bus, allocator: Allocator) -> None:
-    """Hear what the state lacks; all, where a stream was set back and the state is of messages that
-    are no more.
+    """Subscribe to all messages after those in the state. If a stream was set back, the state has
+    messages that no longer exist: then begin without a state, and read the whole log.
     """
     follow_from = partial(
-        bus.follow, CONSUMED, allocator.on_fact, unusable=allocator.on_unusable, strays=True
+        bus.follow, CONSUMED, allocator.on_fact, unusable=allocator.on_unreadable, strays=True
     )
     node_facts = await read_last_node_facts(bus)
     known = allocator.state
@@ -603,8 +573,8 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    """Load the snapshot, read the log on from there, then begin to decide. The loops of the
-    allocator run in the background.
+    """Load the snapshot, read the rest of the log, then begin to decide. Returns when the loops of
+    the allocator run in the background.
     """
     load_policies(settings)
     state = await snapshot.load_snapshot_for_leader(bus)
@@ -619,10 +589,11 @@ async def start(bus: Bus, settings: Settings) -> None:
 
     bus.spawn(allocator.run_passes())
     views = ViewBucket(bus, await bus.bucket(subjects.JOBS))
-    bus.spawn(update_views(allocator, views))
+    bus.spawn(allocator.update_views(views))
     bus.spawn(allocator.store_snapshots())
-    bus.spawn(allocator.remove_expired_jobs())
-    bus.spawn(allocator.remove_forgotten_jobs())
+    if settings.finished_kept_s:
+        bus.spawn(allocator.new_removal().run_expired(settings.removal_s))
+    bus.spawn(allocator.new_removal().run_forgotten(allocator.forget_asked))
 
     letters = DeadLetterCount()
     bus.health.add_source("dead letters", letters.measures)

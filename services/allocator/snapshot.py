@@ -1,10 +1,9 @@
-"""Store what the allocator keeps on the bus: the snapshot of its state, and the views of jobs.
+"""The data that the allocator stores on the bus: the snapshot of its state, and the views of jobs.
 
-The snapshot has the last sequence of each stream, so a restart reads only the rest of the log. A
-snapshot counts as absent if it cannot be read (another version wrote it), or if it is ahead of the
-streams (they were made anew); then the log is read from its beginning. An older version that leads
-meanwhile, or led before an upgrade, skips the kinds of messages that it does not know. Those are
-read again, so its snapshot loses nothing.
+The snapshot has the last sequence of each stream, so a restart reads only the rest of the log
+(`shared/bus/snapshots.py`). It also has the kinds of messages that its writer knows. An older
+version that led for a while skipped the kinds that it did not know; these messages are read again,
+so nothing is lost.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import zlib
 from collections.abc import Iterable, Mapping
 from math import inf
 
 import msgspec
 import structlog
 from msgspec.structs import replace
-from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
-from services.allocator.job_views import JobView, closed_view, job_view, next_silence_s, silent_jobs
+from services.allocator.job_views import JobView, job_views, next_silence_s
 from services.allocator.state.job import Job
 from services.allocator.state.state import (
     CONSUMED,
@@ -35,13 +32,11 @@ from services.allocator.state.state import (
 from services.allocator.state.stored_models import encode_models
 from shared.bus import snapshots, subjects
 from shared.bus.bus import Bus
-from shared.bus.snapshots import SnapshotStore
+from shared.bus.snapshots import NoSnapshot, SnapshotAhead, SnapshotStore
 
 log = structlog.get_logger()
 
 KEY = "allocator"
-LEVEL = 1
-"""Of compression: the fastest."""
 KNOWN_TO_0_2_0 = (
     "allocation.decided",
     "capacity.changed",
@@ -63,58 +58,57 @@ KNOWN_TO_0_2_0 = (
 """Kinds that the allocator of version 0.2.0 reads; its snapshots do not name them."""
 
 
-async def load_snapshot(connection: Bus) -> State:
-    """Return the stored state, for a reader that decides nothing."""
-    state = await _stored_state(connection)
+async def load_snapshot(bus: Bus) -> State:
+    """Return the stored state for a reader that takes no decisions."""
+    state = await _stored_state(bus)
     return replace(state, known=(), models=b"")
 
 
-async def load_snapshot_for_leader(connection: Bus) -> State:
+async def load_snapshot_for_leader(bus: Bus) -> State:
     """Return the stored state, with the messages of those kinds that its writer did not know."""
-    state = await _stored_state(connection)
+    state = await _stored_state(bus)
     known = state.known or KNOWN_TO_0_2_0
     kinds = [kind for kind in CONSUMED if subjects.tag_of(kind) not in known]
-    async for heard in connection.read_stored(kinds, state.sequences):
-        state = apply_missed(state, heard.message, heard.sequence, heard.stored_s)
+    async for stored in bus.read_stored(kinds, state.sequences):
+        state = apply_missed(state, stored.message, stored.sequence, stored.stored_s)
     return replace(state, known=())
 
 
-async def _stored_state(connection: Bus) -> State:
-    """Return the stored state; an empty one, so that the log is read from its beginning, if no
-    snapshot can be read or it is ahead of a stream.
+async def _stored_state(bus: Bus) -> State:
+    """Return the stored state. If there is no snapshot that can be used, return an empty state, so
+    that the log is read from its beginning.
     """
     try:
-        stored = await snapshots.load_snapshot(connection, KEY)
-        state = msgspec.json.decode(zlib.decompress(stored), type=State)
-    except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
-        log.info("StartsFromTheLog", reason=repr(error))
+        state = await snapshots.load_state(bus, KEY, State, lambda stored: stored.sequences)
+    except SnapshotAhead as ahead:
+        log.warning(
+            "SnapshotIsAhead", stream=ahead.stream, sequence=ahead.sequence, last=ahead.last
+        )
         return State()
-    for stream, sequence in state.sequences.items():
-        last = await connection.last_stored(stream)
-        if sequence > last:
-            log.warning("SnapshotIsAhead", stream=stream, sequence=sequence, last=last)
-            return State()
+    except NoSnapshot as absent:
+        log.info("StartsFromTheLog", reason=str(absent))
+        return State()
     return with_summaries(state)
 
 
 def encode_snapshot(state: State) -> bytes:
-    """Return the state as it is stored: with the kinds of messages that its writer knows, and with
-    the models of its tables where these are up to date.
+    """Return the state as it is stored: with the kinds of messages that this version knows, and
+    with the models of its tables if these are up to date.
     """
     known = tuple(map(subjects.tag_of, CONSUMED))
     tables = fresh_tables(state)
     models = b"" if tables is None else encode_models(tables)
     stored = replace(without_tables(state), known=known, models=models)
-    return zlib.compress(msgspec.json.encode(stored), level=LEVEL)
+    return snapshots.encode_state(stored)
 
 
-async def store_snapshot(connection: Bus, state: State) -> None:
+async def store_snapshot(bus: Bus, state: State) -> None:
     """Store the state once."""
-    await SnapshotStore(connection, KEY).store(encode_snapshot(state))
+    await SnapshotStore(bus, KEY).store(encode_snapshot(state))
 
 
 class ViewBucket:
-    """The bucket, and the views that we have written to it."""
+    """The bucket of views, and the views that this process has written to it."""
 
     def __init__(self, bus: Bus, bucket: KeyValue) -> None:
         self.bus = bus
@@ -122,7 +116,7 @@ class ViewBucket:
         self.shown: dict[str, JobView] = {}
 
     async def show(self, state: State, why: Mapping[str, str], unreported_s: float) -> None:
-        """Write the views that have changed. `why`: by job, the reason of its size."""
+        """Write the views that have changed. `why`: the reason for each job's size, by job."""
         views = job_views(state, why, time.time(), unreported_s)
         self.shown = {key: view for key, view in self.shown.items() if key in views}
         for key, view in views.items():
@@ -130,24 +124,6 @@ class ViewBucket:
                 self.bus.must_lead()
                 await self.bucket.put(key, msgspec.json.encode(view))
                 self.shown[key] = view
-
-
-def job_views(
-    state: State, why: Mapping[str, str], now: float, unreported_s: float
-) -> dict[str, JobView]:
-    """Return the view of each job by key, those that are over among them."""
-    views: dict[str, JobView] = {}
-    for key, closed in state.closed.items():
-        if not closed.removed:
-            views[key] = closed_view(closed)
-
-    silent = silent_jobs(state.jobs, now, unreported_s)
-    for key, job in state.jobs.items():
-        if key in silent:
-            views[key] = job_view(job, silent[key], silent=True)
-        else:
-            views[key] = job_view(job, why.get(key, ""))
-    return views
 
 
 async def wait_for_change(changed: asyncio.Event, jobs: Iterable[Job], unreported_s: float) -> None:

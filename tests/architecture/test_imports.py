@@ -39,7 +39,6 @@ EDGES = {
     "services.allocator": {
         "__main__",
         "admission.removal",
-        "collecting",
         "custom_policies",
         "service",
         "snapshot",

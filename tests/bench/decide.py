@@ -42,8 +42,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.collecting import collect_seldom
 from services.allocator.decide import decide, prepare_tables
+from services.allocator.service import collect_garbage_seldom
 from services.allocator.settings import Rules
 from shared.messages import Message
 from tests.bench.decide_world import ALIKE, RULES, Cluster, variations, with_quotas
@@ -250,7 +250,7 @@ def profile(nodes: int, jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    collect_seldom()
+    collect_garbage_seldom()
     if len(sys.argv) == 3:
         profile(int(sys.argv[1]), int(sys.argv[2]))
     elif "OLD" in os.environ:

@@ -17,6 +17,7 @@ removes contents without a description. Storing a program again writes its descr
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import time
@@ -25,6 +26,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import structlog
+from nats.errors import Error as NatsError
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
@@ -38,6 +40,7 @@ from shared.auth.permissions import (
 )
 from shared.bus import subjects
 from shared.bus.bus import Bus
+from shared.bus.client import RETRY_S
 from shared.bus.programs import ProgramInfo
 from shared.bus.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS, PROGRAMS
 from shared.messages import (
@@ -48,6 +51,7 @@ from shared.messages import (
     JobRejected,
     Message,
 )
+from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 
@@ -67,6 +71,33 @@ class Removal:
         self.kept_s = kept_s
         self.state = state
         self.removed = removed
+
+    async def run_expired(self, pause_s: float) -> None:
+        """Remove expired jobs again and again, after a pause (s) each. An error of the bus is
+        logged, and the next pass tries again.
+        """
+        warning = RateLimitedWarning()
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.remove_expired()
+            except NatsError as error:
+                warning.warn_error("RemovalWaits", error)
+
+    async def run_forgotten(self, requested: asyncio.Event) -> None:
+        """Remove the jobs that a user asks to forget, as soon as there is a request. An error of
+        the bus is logged, and tried again after `RETRY_S`.
+        """
+        warning = RateLimitedWarning()
+        while True:
+            await requested.wait()
+            requested.clear()
+            try:
+                await self.remove_forgotten()
+            except NatsError as error:
+                warning.warn_error("ForgettingWaits", error)
+                requested.set()
+                await asyncio.sleep(RETRY_S)
 
     async def remove_expired(self, now: float | None = None) -> None:
         """Remove all that is due. Raises `NatsError` while the bus is away; the next pass goes on

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
 from services.allocator.admission.removal import Removal, remove_unused_programs
-from services.allocator.snapshot import job_views
+from services.allocator.job_views import job_views
 from services.allocator.state.state import State, apply, forget_messages
 from shared.auth.permissions import ALLOCATOR
 from shared.bus import bus as wire

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.allocator.collecting import CONTAINERS, collect_seldom
+from services.allocator.service import NEW_CONTAINERS_PER_COLLECTION, collect_garbage_seldom
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +34,17 @@ def looks_while_making(containers: int) -> int:
 def test_what_a_decision_makes_is_not_looked_through_in_between():
     assert looks_while_making(30_000) > 10
 
-    collect_seldom()
+    collect_garbage_seldom()
 
     assert looks_while_making(30_000) == 0
 
 
 def test_cycles_are_freed_once_enough_is_new():
-    collect_seldom()
+    collect_garbage_seldom()
     gc.collect()
     gone = weakref.ref(Cycle())
     assert gone() is not None
 
-    kept = [[number] for number in range(CONTAINERS + 1)]
+    kept = [[number] for number in range(NEW_CONTAINERS_PER_COLLECTION + 1)]
 
     assert kept and gone() is None

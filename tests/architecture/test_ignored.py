@@ -32,6 +32,6 @@ def ignored(path: str) -> bool:
 @pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(), reason="this is no checkout"
 )
-def test_what_the_readme_leaves_is_ignored_and_no_source_is() -> None:
+def test_generated_files_are_ignored_by_git_and_sources_are_not() -> None:
     assert [path for path in LEFT if not ignored(path)] == []
     assert [path for path in SOURCE if ignored(path)] == []

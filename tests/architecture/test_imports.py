@@ -150,11 +150,11 @@ def first_party(module: Module) -> set[str]:
     return {name for name in module.imports if name in NAMES}
 
 
-def test_what_is_shared_knows_no_service() -> None:
+def test_shared_imports_no_service() -> None:
     assert {m.name: m.imports for m in modules("shared") if "services" in m.libraries} == {}
 
 
-def test_the_control_plane_knows_nothing_of_tensorflow() -> None:
+def test_the_control_plane_imports_no_tensorflow() -> None:
     knowing = {m.name for m in ALL if m.libraries & {"tensorflow", "keras"}}
 
     assert {name for name in knowing if not name.startswith("services.trainer.")} == set()
@@ -182,7 +182,7 @@ def test_the_supervisor_of_a_pod_imports_no_tensorflow() -> None:
     assert {n for n in needed if ".".join(n.split(".")[:3]) in inside} == set()
 
 
-def test_no_service_knows_the_inside_of_another() -> None:
+def test_no_service_imports_the_internals_of_another() -> None:
     """They meet on the bus. The commands of a person may know them all."""
     services = [name.removeprefix("services.") for name in EDGES]
     crossing = {
@@ -208,18 +208,18 @@ def test_the_one_machine_cluster_imports_no_services_modules() -> None:
 
 
 @pytest.mark.parametrize("module", PURE, ids=str)
-def test_a_module_that_decides_imports_nothing_that_acts(module: Module) -> None:
+def test_a_pure_module_imports_no_io_libraries(module: Module) -> None:
     assert module.libraries & ACTING == set()
 
 
 @pytest.mark.parametrize("module", PURE, ids=str)
-def test_a_module_that_decides_imports_only_such_as_decide(module: Module) -> None:
+def test_a_pure_module_imports_only_pure_modules(module: Module) -> None:
     packages = {".".join(name.split(".")[:depth]) for name in NAMES for depth in (1, 2)}
 
     assert {n for n in first_party(module) if not is_pure(n) and n not in packages} == set()
 
 
-def test_who_folds_facts_or_draws_a_report_knows_nothing_of_the_command() -> None:
+def test_board_and_report_modules_import_no_command() -> None:
     folding = modules("services/console/board", "services/console/report")
 
     assert {
@@ -248,7 +248,7 @@ def test_no_module_of_the_allocator_imports_for_type_checkers_alone() -> None:
     } == set()
 
 
-def test_the_allocator_keeps_nothing_between_decisions_but_its_state() -> None:
+def test_the_allocator_uses_no_caches() -> None:
     caches = {f"functools.{name}" for name in ("cache", "cached_property", "lru_cache")} | {
         "weakref"
     }
@@ -256,7 +256,7 @@ def test_the_allocator_keeps_nothing_between_decisions_but_its_state() -> None:
     assert not found, "what passes need again belongs in the tables of the state"
 
 
-def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:
+def test_the_policy_static_needs_at_most_8_files() -> None:
     by_name = {m.name: m for m in ALL}
     needed, unread = set[str](), {"services.allocator.policies.config_manager"}
     while unread:
@@ -267,7 +267,7 @@ def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:
     assert len(needed) <= 8, sorted(needed)
 
 
-def test_strangers_code_is_run_by_the_trainer_alone() -> None:
+def test_only_the_trainer_runs_user_code() -> None:
     """A program is text everywhere else: nobody has the means to run it, but for who imports by
     names of their own.
 
@@ -282,7 +282,7 @@ def test_strangers_code_is_run_by_the_trainer_alone() -> None:
     assert running == {"services.__main__", "services.allocator.custom_policies"}
 
 
-def test_a_services_process_never_reaches_the_one_module_that_does() -> None:
+def test_no_service_process_imports_the_module_that_runs_user_code() -> None:
     loading = "services.trainer.program.load"
 
     assert {m.name for m in ALL if loading in m.mentions} == {
@@ -298,7 +298,7 @@ def test_a_services_process_never_reaches_the_one_module_that_does() -> None:
     }
 
 
-def test_no_module_bears_the_name_of_a_library() -> None:
+def test_no_module_has_the_name_of_a_library() -> None:
     taken = LIBRARIES | set(sys.stdlib_module_names)
 
     assert {
@@ -308,5 +308,5 @@ def test_no_module_bears_the_name_of_a_library() -> None:
     } == set()
 
 
-def test_training_programs_have_no_weir_in_them() -> None:
+def test_example_programs_do_not_import_weir() -> None:
     assert {m.name for m in modules("deploy/jobs") if m.libraries & {"services", "shared"}} == set()

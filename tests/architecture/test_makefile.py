@@ -32,7 +32,9 @@ def runs(folder: Path, command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_it_tells_how_long_it_has_run_and_ends_as_what_it_runs(tmp_path: Path, code: int) -> None:
+def test_the_progress_wrapper_prints_the_elapsed_time_and_returns_the_exit_code(
+    tmp_path: Path, code: int
+) -> None:
     """It runs until two lines were read."""
     go = tmp_path / "go"
     with runs(tmp_path, f"until [ -e {go} ]; do sleep 0.1; done; (exit {code})") as running:
@@ -46,7 +48,7 @@ def test_it_tells_how_long_it_has_run_and_ends_as_what_it_runs(tmp_path: Path, c
     assert (running.returncode == 0) == (code == 0) and (f"Error {code}" in rest) == (code != 0)
 
 
-def test_what_is_quick_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_progress_wrapper_prints_nothing_for_a_quick_command(tmp_path: Path) -> None:
     """Whoever reads its output to the end waits for nobody else who holds it."""
     with runs(tmp_path, "echo done") as running:
         told, _ = running.communicate(timeout=LIMIT_S)
@@ -55,7 +57,7 @@ def test_what_is_quick_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_who_stops_it_stops_the_telling_too(tmp_path: Path, number: int) -> None:
+def test_stopping_the_command_stops_the_progress_wrapper(tmp_path: Path, number: int) -> None:
     """By the signal that a terminal sends to all; what it runs is there to hear it once it has said
     so.
     """

@@ -12,7 +12,7 @@ from tests.smoke.targets import SMOKE, measured_targets
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-def test_every_measured_target_has_a_smoke_test_and_no_other_has() -> None:
+def test_exactly_the_benchmark_targets_have_a_smoke_test() -> None:
     assert measured_targets() == sorted(SMOKE)
 
 
@@ -24,7 +24,7 @@ def test_every_target_is_declared_phony() -> None:
     assert declared and named == set(declared[1].split())
 
 
-def test_the_change_check_lints_then_runs_the_short_and_the_long_tests() -> None:
+def test_ci_runs_lint_then_the_short_and_the_long_tests() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
 
     assert [line for line in lines if line.startswith("make ")] == [

@@ -77,7 +77,7 @@ def test_a_hand_over_passes() -> None:
     assert faults(*BEGUN, FINAL, TOOK_OVER, exited(1), progress(2, 900), saved(2, 900)) == []
 
 
-def test_a_hand_over_to_a_later_generation_passes_where_the_one_between_was_superseded() -> None:
+def test_a_hand_over_that_skips_a_superseded_generation_passes() -> None:
     final, took_over = (
         saved(1, 640, final=True, successor=3),
         resumed(3, 672, previous=1, pause_s=1.2),
@@ -85,11 +85,11 @@ def test_a_hand_over_to_a_later_generation_passes_where_the_one_between_was_supe
     assert faults(*BEGUN, abandoned(2, "superseded by generation 3"), final, took_over) == []
 
 
-def test_tasks_that_exited_before_the_generation_began_are_not_its_fault() -> None:
+def test_tasks_that_exited_before_the_generation_began_do_not_count() -> None:
     assert faults(exited(0), *BEGUN, FINAL, TOOK_OVER) == []
 
 
-def test_a_restart_from_a_checkpoint_fails_in_every_respect() -> None:
+def test_a_restart_from_a_checkpoint_fails_every_check() -> None:
     found = faults(
         *BEGUN, exited(1), abandoned(1, "digits-worker-0 is gone"), resumed(2, 352, pause_s=42.0)
     )

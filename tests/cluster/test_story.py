@@ -111,14 +111,14 @@ def first(cluster: Cluster, home: str, digits: Path) -> Job:
     return cluster.submit(digits, **asked("cluster-first", FIRST, workers=2))
 
 
-def test_a_job_grows_when_a_stranger_leaves(cluster: Cluster, first: Job) -> None:
+def test_a_job_grows_when_another_pod_leaves(cluster: Cluster, first: Job) -> None:
     small = trains(cluster, first, timeout_s=STARTS_S)
     assert sizes(cluster, first, small) == {"chief": 1, "ps": 1, "worker": 1}
     cluster.leave("last")
     assert sizes(cluster, first, trains(cluster, first, after=small))["worker"] == 2
 
 
-def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(
+def test_a_job_shrinks_for_one_of_higher_priority_that_does_not_fit(
     cluster: Cluster, first: Job, digits: Path
 ) -> None:
     large = cluster.events(first)[-1].message["generation"]
@@ -130,7 +130,7 @@ def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_task_is_resized_in_place_and_goes_on(cluster: Cluster, digits: Path) -> None:
+def test_a_task_is_resized_in_place_and_continues(cluster: Cluster, digits: Path) -> None:
     jobs = [
         cluster.submit(digits, **asked(f"cluster-fluid-{n}", FLUID, policy="flowcon"))
         for n in (1, 2)
@@ -167,7 +167,9 @@ def has_room_elsewhere(cluster: Cluster, home: str) -> bool:
     return sum(cpu >= FLOOR for cpu in nodes.values()) >= 2
 
 
-def test_training_goes_on_when_a_node_is_drained(cluster: Cluster, home: str, digits: Path) -> None:
+def test_training_continues_when_a_node_is_drained(
+    cluster: Cluster, home: str, digits: Path
+) -> None:
     """Elsewhere, without a restart; where nowhere else is room, from its checkpoint, once the node
     is open again.
     """
@@ -195,7 +197,7 @@ def test_training_goes_on_when_a_node_is_drained(cluster: Cluster, home: str, di
     cluster.cancel(job.name)
 
 
-def test_what_is_cancelled_leaves_nothing_behind(cluster: Cluster, digits: Path) -> None:
+def test_a_cancelled_job_leaves_no_objects(cluster: Cluster, digits: Path) -> None:
     job = cluster.submit(digits, **asked("cluster-brief", FLUID))
     trains(cluster, job, timeout_s=STARTS_S)
     selected = (MADE, "-n", cluster.namespace, "-l", "app.kubernetes.io/managed-by=weir")

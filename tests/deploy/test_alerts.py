@@ -51,12 +51,12 @@ TOLD = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_what_an_alert_asks_for_is_told_and_asked_rightly(rule: dict[str, Any]) -> None:
+def test_every_query_of_an_alert_uses_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
     assert promql.problems(rule["expr"], families(), values()) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_an_alert_says_what_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
     summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
     assert re.fullmatch(r"Weir[A-Z][A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in ("critical", "warning")
@@ -65,18 +65,18 @@ def test_an_alert_says_what_is_and_what_to_do(rule: dict[str, Any]) -> None:
     assert {word for word in re.findall(r"`weir ([a-z-]+)", description)} <= set(COMMANDS)
 
 
-def test_no_two_alerts_have_one_name() -> None:
+def test_alert_names_are_unique() -> None:
     assert len(set(NAMES)) == len(NAMES) >= 20
 
 
-def test_every_number_has_an_alert_or_a_reason_why_not() -> None:
+def test_every_metric_has_an_alert_or_a_reason_for_having_none() -> None:
     asked = {name for rule in RULES for name in promql.names(rule["expr"])}
     asked = {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
 
     assert (set(families()) - asked) == set(TOLD)
 
 
-def test_what_an_alert_says_of_labels_is_left_by_its_question() -> None:
+def test_labels_in_an_alert_text_are_in_the_result_of_its_query() -> None:
     """`{{ $labels.stream }}` behind `sum by (stream)`, and not behind a plain `sum`."""
     for rule in RULES:
         said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
@@ -90,7 +90,7 @@ def test_what_an_alert_says_of_labels_is_left_by_its_question() -> None:
 @pytest.mark.parametrize(
     "change", [{"for": "a while"}, {"exprs": "up"}, {"labels": {"severity": 1}}]
 )
-def test_a_misspelt_field_of_a_rule_is_found(change: dict[str, Any]) -> None:
+def test_a_misspelt_field_of_a_rule_is_an_error(change: dict[str, Any]) -> None:
     body = yaml.safe_load(FILE.read_text())
     prometheus_operator.validate(body)
     body["spec"]["groups"][0]["rules"][0] |= change
@@ -129,13 +129,13 @@ OVENS = Family(name="weir_ovens", kind="gauge", help="Ovens that there are.", la
         "histogram_quantile(0.9, sum by (oven) (rate(weir_heat_seconds_bucket[5m])))",
     ],
 )
-def test_a_question_that_cannot_be_answered_is_found(expression: str) -> None:
+def test_a_query_without_a_result_is_an_error(expression: str) -> None:
     known = {family.name: family for family in (HEAT, LOAVES, OVENS)}
     assert promql.problems(expression, known, {("weir_ovens", "state"): {"hot", "cold"}})
 
 
 @needs_promtool
-def test_prometheus_own_tool_reads_the_rules_and_its_stories_come_true(tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules_and_its_unit_tests_pass(tmp_path: Path) -> None:
     """The stories say which alerts fire on which numbers, and that none does where all is well."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(yaml.safe_load(FILE.read_text())["spec"]))
     (tmp_path / "stories.yaml").write_text(yaml.safe_dump(alert_stories.stories("rules.yaml")))
@@ -146,5 +146,5 @@ def test_prometheus_own_tool_reads_the_rules_and_its_stories_come_true(tmp_path:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_in_a_story() -> None:
+def test_every_alert_has_a_promtool_unit_test() -> None:
     assert set(alert_stories.BAD) == set(NAMES)

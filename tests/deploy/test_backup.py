@@ -37,7 +37,7 @@ def rendered(folder: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("folder", ["backup", "recover"])
-def test_the_pods_of_the_recipe_are_admitted_and_mount_what_there_is(folder: str) -> None:
+def test_backup_pods_are_admitted_and_mount_volumes_that_exist(folder: str) -> None:
     pods = rendered(folder)
 
     assert [line for pod in pods for line in restricted.violations(pod["spec"])] == []
@@ -80,7 +80,7 @@ async def stored(bus: Bus) -> int:
 
 
 @pytest.mark.usefixtures("asks_again")
-async def test_three_servers_come_back_from_copies_of_their_volumes(
+async def test_three_servers_are_restored_from_copies_of_their_volumes(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copied while they are off, as the recipe says; and what was stored later is gone."""

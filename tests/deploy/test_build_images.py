@@ -106,7 +106,7 @@ def images_of(bodies: list[Body]) -> set[str]:
         (("buildah", "podman"), "podman"),
     ],
 )
-def test_the_first_builder_that_is_there_builds_both(
+def test_the_first_available_builder_builds_both_images(
     machine: Machine, there: tuple[str, ...], chosen: str
 ) -> None:
     for name in there:
@@ -123,7 +123,7 @@ def test_the_first_builder_that_is_there_builds_both(
     assert f"{chosen} push registry.example/team/weir-trainer:1.2.3" in done.stdout
 
 
-def test_a_docker_whose_engine_does_not_answer_is_passed_over(machine: Machine) -> None:
+def test_a_docker_without_a_running_engine_is_skipped(machine: Machine) -> None:
     machine.add_builder("docker", works=False)
     machine.add_builder("buildah")
 
@@ -131,7 +131,7 @@ def test_a_docker_whose_engine_does_not_answer_is_passed_over(machine: Machine) 
     assert [words[0] for words in machine.builds] == ["buildah", "buildah"]
 
 
-def test_where_nothing_can_build_it_says_what_to_install(machine: Machine) -> None:
+def test_without_a_builder_the_error_names_the_ones_to_install(machine: Machine) -> None:
     machine.add_builder("docker", works=False)
 
     done = machine.make_images()
@@ -142,7 +142,7 @@ def test_where_nothing_can_build_it_says_what_to_install(machine: Machine) -> No
     assert "apt-get install buildah" in done.stderr
 
 
-def test_a_build_that_fails_ends_it(machine: Machine) -> None:
+def test_a_failed_build_stops_the_script(machine: Machine) -> None:
     machine.add_builder("podman", builds=False)
 
     done = machine.make_images()
@@ -155,7 +155,7 @@ def test_a_build_that_fails_ends_it(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("overlay", "variables"), [("production", {}), ("dev", {"TAG": "dev"})])
-def test_without_a_registry_the_names_are_the_overlays(
+def test_without_a_registry_images_have_the_names_of_the_overlay(
     machine: Machine, overlay: str, variables: Mapping[str, str]
 ) -> None:
     machine.add_builder("docker")
@@ -164,7 +164,7 @@ def test_without_a_registry_the_names_are_the_overlays(
     assert machine.names == names_of_overlay(overlay)
 
 
-def test_what_it_prints_for_an_overlay_makes_it_use_these_images(machine: Machine) -> None:
+def test_the_printed_kustomize_lines_make_an_overlay_use_these_images(machine: Machine) -> None:
     machine.add_builder("docker")
     done = machine.make_images(REGISTRY="registry.example:5000/team/", TAG=VERSION)
     lines = "\n".join(line for line in done.stdout.splitlines() if line.startswith("  - "))
@@ -175,7 +175,7 @@ def test_what_it_prints_for_an_overlay_makes_it_use_these_images(machine: Machin
     assert set(names_of_overlay("production").values()) & named == set()
 
 
-def test_another_base_image_and_further_words_reach_the_builder(machine: Machine) -> None:
+def test_a_base_image_and_extra_arguments_are_passed_to_the_builder(machine: Machine) -> None:
     machine.add_builder("buildah")
 
     assert machine.make_images(BASE="mine:3.11", OPTIONS="--network host").returncode == 0

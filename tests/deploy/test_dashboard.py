@@ -28,14 +28,14 @@ def expressions(panel: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=TITLES)
-def test_what_a_panel_asks_for_is_told_and_asked_rightly(panel: dict[str, Any]) -> None:
+def test_every_query_of_a_panel_uses_metrics_and_labels_that_exist(panel: dict[str, Any]) -> None:
     assert [
         p for one in expressions(panel) for p in promql.problems(one, families(), values())
     ] == []
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=TITLES)
-def test_a_panel_says_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_and_a_unit(panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     assert panel["description"].endswith(".") and defaults["unit"] in UNITS
     if panel["type"] == "timeseries":
@@ -51,7 +51,7 @@ def test_a_panel_says_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("panel", [p for p in PANELS if p["type"] == "timeseries"], ids=str)
-def test_colours_are_told_apart_by_everybody_and_are_not_all_that_tells_lines_apart(
+def test_colours_are_distinguishable_for_colour_blind_readers_and_lines_also_differ_in_style(
     panel: dict[str, Any],
 ) -> None:
     overrides = panel["fieldConfig"]["overrides"]
@@ -71,7 +71,7 @@ def test_colours_are_told_apart_by_everybody_and_are_not_all_that_tells_lines_ap
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=TITLES)
-def test_a_colour_is_given_to_no_label_that_there_is_not(panel: dict[str, Any]) -> None:
+def test_colours_are_assigned_only_to_labels_that_exist(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         label = re.fullmatch(r"\{\{(\w+)\}\}", target["legendFormat"])
         (name, *_) = promql.names(target["expr"])
@@ -80,7 +80,7 @@ def test_a_colour_is_given_to_no_label_that_there_is_not(panel: dict[str, Any]) 
             assert {o["matcher"]["options"] for o in panel["fieldConfig"]["overrides"]} == known
 
 
-def test_panels_lie_beside_each_other_and_none_over_another() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in BOARD["panels"]:
         at = panel["gridPos"]
@@ -95,7 +95,7 @@ def test_panels_lie_beside_each_other_and_none_over_another() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
-def test_every_number_is_on_it_or_is_of_no_use_there() -> None:
+def test_every_metric_is_on_the_dashboard_or_listed_as_left_out() -> None:
     shown = {
         re.sub("_(bucket|sum|count)$", "", n)
         for p in PANELS
@@ -111,7 +111,7 @@ def test_every_number_is_on_it_or_is_of_no_use_there() -> None:
     }
 
 
-def test_its_source_is_chosen_by_who_looks() -> None:
+def test_the_data_source_is_a_variable_of_the_dashboard() -> None:
     (chosen,) = BOARD["templating"]["list"]
     assert (chosen["name"], chosen["type"], chosen["query"]) == (
         "datasource",
@@ -124,7 +124,7 @@ def test_its_source_is_chosen_by_who_looks() -> None:
     assert {source["uid"] for source in sources} == {"${datasource}"}
 
 
-def test_grafana_s_sidecar_finds_it() -> None:
+def test_the_grafana_sidecar_finds_the_dashboard() -> None:
     found = named("production+dashboard", "ConfigMap", "weir-dashboard")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert json.loads(found["data"]["weir.json"]) == BOARD

@@ -112,7 +112,7 @@ async def first(bus: Bus, kind: type[Message]) -> Message:
 # ---------------------------------------------------------------- the file
 
 
-def test_each_list_is_what_the_extra_needs() -> None:
+def test_each_requirements_list_matches_its_extra() -> None:
     """The packages that the project's extra asks for, and all that these ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for target in ("control-plane", "trainer"):
@@ -135,7 +135,7 @@ def test_base_images_are_pinned_by_version(builder: Builder, control_plane: Stag
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", builder.images.pop())
 
 
-def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(
+def test_the_python_of_the_images_is_allowed_and_tested(
     builder: Builder,
 ) -> None:
     minor = re.search(r"python:(3\.\d+)\.", dict(steps(DOCKERFILE.read_text()))["ARG"])
@@ -145,7 +145,7 @@ def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(
 # ---------------------------------------------------------------- the control plane
 
 
-def test_the_control_plane_has_all_that_it_imports_and_no_tensorflow(control_plane: Stage) -> None:
+def test_the_control_plane_image_has_every_import_and_no_tensorflow(control_plane: Stage) -> None:
     parts = (f"services.{name}" for name in ("monitor", "allocator", "launcher", "setup", "cli"))
     taken = imported(control_plane, "shared", *parts)
 
@@ -154,20 +154,20 @@ def test_the_control_plane_has_all_that_it_imports_and_no_tensorflow(control_pla
     assert not (control_plane.here("packages") / "tensorflow").exists()
 
 
-def test_the_control_plane_is_small(control_plane: Stage) -> None:
+def test_the_control_plane_image_is_small(control_plane: Stage) -> None:
     """As `du` counts, in whole blocks."""
     files = [path.stat() for path in control_plane.here().rglob("*")]
 
     assert sum(512 * one.st_blocks for one in files) <= CONTROL_PLANE_BYTES
 
 
-def test_both_images_run_as_nobody(control_plane: Stage) -> None:
+def test_both_images_run_as_an_unprivileged_user(control_plane: Stage) -> None:
     users = [rest for word, rest in steps(DOCKERFILE.read_text()) if word == "USER"]
 
     assert control_plane.user == "65532:65532" and users == ["65532:65532"]
 
 
-async def test_the_services_of_the_image_work(
+async def test_the_services_start_from_the_image(
     control_plane: Stage, nats_url: str, bus: Bus, cluster: Cluster, tmp_path: Path
 ) -> None:
     told = {
@@ -190,7 +190,7 @@ async def test_the_services_of_the_image_work(
     assert isinstance(answer, JobRejected)
 
 
-async def test_the_set_up_of_the_image_makes_the_streams(
+async def test_the_setup_job_of_the_image_creates_the_streams(
     control_plane: Stage, nats_url: str, tmp_path: Path
 ) -> None:
     async with running(
@@ -212,7 +212,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 # ---------------------------------------------------------------- the trainer
 
 
-async def test_a_task_of_the_trainer_image_stands_ready(
+async def test_a_task_of_the_trainer_image_becomes_ready(
     builder: Builder, nats_url: str, bus: Bus, tmp_path: Path
 ) -> None:
     image = builder.build("trainer")

@@ -75,7 +75,7 @@ def references(body: Body, pod: Body) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("more", MOVED, ids=" ".join)
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_every_object_is_where_the_namespace_says_and_finds_all_that_it_names(
+def test_every_object_is_in_the_overlays_namespace_and_its_references_exist(
     name: str, more: dict[str, str]
 ) -> None:
     bodies = overlay(name, **more)
@@ -100,7 +100,7 @@ def test_every_object_is_where_the_namespace_says_and_finds_all_that_it_names(
 
 @pytest.mark.parametrize("more", MOVED, ids=" ".join)
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_the_bus_is_at_the_address_that_all_are_told(name: str, more: dict[str, str]) -> None:
+def test_every_service_has_the_address_of_the_bus(name: str, more: dict[str, str]) -> None:
     bodies = overlay(name, "tls", **more)
     home = more.get("namespace", "weir-system")
     (servers,) = (b for b in bodies if b["kind"] == "StatefulSet")
@@ -123,7 +123,7 @@ def test_the_bus_is_at_the_address_that_all_are_told(name: str, more: dict[str, 
 
 
 @pytest.mark.parametrize("components", [("tls", "page"), ("page", "tls")], ids="+".join)
-def test_the_page_knows_the_authority_of_the_bus_in_either_order_of_the_components(
+def test_the_page_trusts_the_bus_authority_in_either_order_of_the_components(
     components: Sequence[str],
 ) -> None:
     bodies = kustomized(["overlays/production"], [f"components/{name}" for name in components])
@@ -139,7 +139,7 @@ def test_the_page_knows_the_authority_of_the_bus_in_either_order_of_the_componen
 
 
 @pytest.mark.parametrize("more", MOVED, ids=" ".join)
-def test_the_certificate_is_for_the_names_of_the_servers(more: dict[str, str]) -> None:
+def test_the_certificate_covers_the_names_of_the_servers(more: dict[str, str]) -> None:
     with_tls = kustomized(["overlays/production"], ["components/tls"], ["tls-names"], **more)
     (certificate,) = (b for b in with_tls if b["kind"] == "Certificate" and "dnsNames" in b["spec"])
     service = f"{more.get('namePrefix', '')}weir-nats.{more.get('namespace', 'weir-system')}.svc"
@@ -156,7 +156,7 @@ def written_in_readme(file: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_a_second_installation_has_nothing_in_common_with_the_first(name: str) -> None:
+def test_two_installations_share_no_object(name: str) -> None:
     """As deploy/README.md describes it."""
     first = [*overlay(name), *kustomized([f"overlays/{name}/jobs"])]
     second = kustomized([f"overlays/{name}"], **written_in_readme("stage/kustomization.yaml"))
@@ -204,7 +204,7 @@ def selectors(bodies: Sequence[Body]) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("in_selectors", [False, True])
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_labels_of_ones_own_change_nobody_who_is_chosen(name: str, in_selectors: bool) -> None:
+def test_additional_labels_do_not_change_selectors(name: str, in_selectors: bool) -> None:
     added = [{"pairs": LABEL, "includeTemplates": True, "includeSelectors": in_selectors}]
     bodies = overlay(name, labels=added)
     pods = [body["spec"]["template"]["metadata"]["labels"] for body, _ in workloads(bodies)]
@@ -222,7 +222,7 @@ def test_labels_of_ones_own_change_nobody_who_is_chosen(name: str, in_selectors:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_every_image_comes_from_where_it_is_said_to(name: str) -> None:
+def test_every_image_comes_from_the_configured_registry(name: str) -> None:
     images = [
         {"name": one, "newName": f"registry.example/{one}"}
         for one in ("nats", "weir", "weir-trainer")
@@ -240,7 +240,7 @@ def test_every_image_comes_from_where_it_is_said_to(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_another_image_changes_only_what_kubernetes_lets_be_changed(name: str) -> None:
+def test_a_new_image_changes_only_mutable_fields(name: str) -> None:
     """And the same one changes nothing: nothing is generated anew, and nothing goes by itself."""
     tags = [
         [{"name": one, "newTag": tag} for one in ("nats", "weir", "weir-trainer")]

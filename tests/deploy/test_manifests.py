@@ -89,7 +89,7 @@ def test_every_object_is_valid(name: str) -> None:
             assert kubernetes_validate.validate(body, CURRENT, strict=True) == CURRENT
 
 
-def test_every_pod_is_admitted_as_restricted_and_can_write_to_its_tmp_only(name: str) -> None:
+def test_every_pod_is_admitted_as_restricted_and_writes_only_to_tmp(name: str) -> None:
     for template in templates(name).values():
         spec = template["spec"]
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -105,14 +105,14 @@ def test_every_pod_is_admitted_as_restricted_and_can_write_to_its_tmp_only(name:
             assert set(writable) <= {"/data"}
 
 
-def test_every_container_says_what_it_needs(name: str) -> None:
+def test_every_container_has_resource_requests(name: str) -> None:
     for template in templates(name).values():
         for container in template["spec"]["containers"]:
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
             assert "memory" in container["resources"]["limits"]
 
 
-def test_a_token_is_mounted_only_where_somebody_asks_the_api(name: str) -> None:
+def test_a_token_is_mounted_only_in_pods_that_use_the_api(name: str) -> None:
     accounts = {body["metadata"]["name"]: body for body in of(name, "ServiceAccount")}
     for pod, template in templates(name).items():
         assert template["spec"]["automountServiceAccountToken"] is (pod in ASK_THE_API)
@@ -121,7 +121,7 @@ def test_a_token_is_mounted_only_where_somebody_asks_the_api(name: str) -> None:
     assert {body["automountServiceAccountToken"] for body in accounts.values()} == {False}
 
 
-def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(name: str) -> None:
+def test_every_image_has_a_version_and_the_launcher_uses_that_of_the_overlay(name: str) -> None:
     used = {c["image"] for t in templates(name).values() for c in t["spec"]["containers"]}
     shipped = environ(name, "weir-launcher")["WEIR_LAUNCHER_IMAGE"]
     used.add(shipped)
@@ -132,7 +132,7 @@ def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(na
     assert len(used) == 3 and not any(image.endswith(":latest") for image in used)
 
 
-def test_the_settings_are_those_that_the_services_know(name: str) -> None:
+def test_every_setting_in_the_manifests_is_known_to_its_service(name: str) -> None:
     settings = known(name)
     assert set(settings) == set(templates(name)) - {"weir-nats"}
     for pod, kind in settings.items():
@@ -144,7 +144,7 @@ def test_the_settings_are_those_that_the_services_know(name: str) -> None:
         assert fields <= set(loaded.__struct_fields__)
 
 
-def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces_that_jobs_run_in(
+def test_streams_have_a_replica_on_each_server_and_cover_the_job_namespaces(
     name: str,
 ) -> None:
     (container,) = templates(name)["weir-setup"]["spec"]["containers"]
@@ -155,14 +155,14 @@ def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces
     assert told["WEIR_JOB_NAMESPACES"] == environ(name, "weir-allocator")["WEIR_JOB_NAMESPACES"]
 
 
-def test_no_rule_has_a_wildcard(name: str) -> None:
+def test_no_rbac_rule_has_a_wildcard(name: str) -> None:
     roles = of(name, "ClusterRole", "Role")
     assert roles
     for rule in (rule for role in roles for rule in role["rules"]):
         assert not {"*"} & {word for words in rule.values() for word in words}
 
 
-def test_every_namespace_of_jobs_lets_the_launcher_in_and_has_a_claim(name: str) -> None:
+def test_every_job_namespace_binds_the_launcher_and_has_a_claim(name: str) -> None:
     spaces = environ(name, "weir-launcher")["WEIR_JOB_NAMESPACES"].split(",")
     claim = environ(name, "weir-launcher")["WEIR_LAUNCHER_CHECKPOINT_CLAIM"]
     assert environ(name, "weir-allocator")["WEIR_JOB_NAMESPACES"].split(",") == spaces
@@ -171,7 +171,7 @@ def test_every_namespace_of_jobs_lets_the_launcher_in_and_has_a_claim(name: str)
     assert sorted(b["metadata"]["namespace"] for b in claims) == sorted(spaces)
 
 
-def test_every_binding_binds_a_role_to_an_account_that_is_there(name: str) -> None:
+def test_every_role_binding_names_an_existing_role_and_account(name: str) -> None:
     roles = {body["metadata"]["name"] for body in of(name, "ClusterRole")}
     accounts = {
         (body["metadata"]["namespace"], body["metadata"]["name"])
@@ -183,7 +183,7 @@ def test_every_binding_binds_a_role_to_an_account_that_is_there(name: str) -> No
         assert (subject["namespace"], subject["name"]) in accounts
 
 
-def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
+def test_every_object_has_a_namespace_and_weirs_own_is_created(name: str) -> None:
     spaces = {
         body["metadata"].get("namespace")
         for body in rendered(name)
@@ -196,7 +196,7 @@ def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
         assert ("pod-security.kubernetes.io/enforce", "restricted") in labels_of(body)
 
 
-def test_every_selector_chooses_somebody(name: str) -> None:
+def test_every_selector_matches_a_pod(name: str) -> None:
     pods = [labels_of(template) for template in templates(name).values()]
     chosen = [body["spec"]["selector"] for body in of(name, "Service")]
     chosen += [
@@ -214,7 +214,7 @@ def test_every_selector_chooses_somebody(name: str) -> None:
         assert any(set(labels.items()) <= pod for pod in pods), labels
 
 
-def test_the_bus_is_reached_by_those_who_speak_on_it(name: str) -> None:
+def test_network_policies_let_every_client_reach_the_bus(name: str) -> None:
     """By services here, and by the pods that the launcher makes, wherever they run."""
     pods = [labels_of(template) for template in templates(name).values()]
     pods.append(set(job_labels("digits", 1).items()))
@@ -229,7 +229,7 @@ def test_the_bus_is_reached_by_those_who_speak_on_it(name: str) -> None:
     assert clients == set(known(name))
 
 
-def test_every_secret_that_is_mounted_is_made_by_one_of_the_commands(name: str) -> None:
+def test_every_mounted_secret_is_created_by_a_documented_command(name: str) -> None:
     """By `kubectl apply -k deploy/credentials`, or by cert-manager."""
     made = {(secret, key) for secret, keys in credentials().items() for key in ("", *keys)}
     issued = {body["spec"]["secretName"] for body in of(name, "Certificate")}
@@ -252,13 +252,13 @@ def test_every_pod_mounts_the_credentials_that_its_settings_name(name: str) -> N
             assert key in credentials()[volume["secret"]["secretName"]]
 
 
-def test_what_nobody_needs_is_not_open(name: str) -> None:
+def test_no_service_is_reachable_from_outside_the_cluster(name: str) -> None:
     """Nothing is reached from outside of the cluster."""
     assert {body["spec"].get("type", "ClusterIP") for body in of(name, "Service")} == {"ClusterIP"}
     assert of(name, "Ingress") == []
 
 
-def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
+def test_kustomizations_use_the_current_api_version(name: str) -> None:
     """What kustomize reads it as; fields that it does not know, or has given up, it tells
     (`rendered`).
     """
@@ -270,7 +270,7 @@ def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", ["dev", "production"])
-def test_images_are_named_once(name: str, overlay: str) -> None:
+def test_each_image_is_named_once(name: str, overlay: str) -> None:
     text = (DEPLOY / "overlays" / overlay / "kustomization.yaml").read_text()
     named_here = [image["name"] for image in yaml.safe_load(text)["images"]]
     assert sorted(named_here) == ["nats", "weir", "weir-trainer"]
@@ -278,7 +278,7 @@ def test_images_are_named_once(name: str, overlay: str) -> None:
         assert not re.search(r"image: *(nats|weir|weir-trainer)[:@]", file.read_text())
 
 
-def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(
+def test_in_production_each_service_has_a_standby_and_a_disruption_budget_of_one(
     name: str,
 ) -> None:
     wanted = 2 if name.startswith("production") else 1
@@ -294,7 +294,7 @@ def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_ti
         )
 
 
-def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_has_room(
+def test_in_production_the_replicas_of_a_service_spread_over_nodes(
     name: str,
 ) -> None:
     """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old
@@ -324,7 +324,7 @@ def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_
             )
 
 
-def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> None:
+def test_control_plane_pods_have_a_higher_priority_than_job_pods(name: str) -> None:
     values = {body["metadata"]["name"]: body["value"] for body in of(name, "PriorityClass")}
     jobs = values[environ(name, "weir-launcher")["WEIR_LAUNCHER_PRIORITY_CLASS"]]
     for template in templates(name).values():
@@ -334,7 +334,7 @@ def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> 
     )
 
 
-def test_a_container_that_is_asked_whether_it_lives_is_given_time_to_start(name: str) -> None:
+def test_every_container_with_a_liveness_probe_has_a_startup_probe(name: str) -> None:
     for template in templates(name).values():
         (container,) = template["spec"]["containers"]
         probe = container["startupProbe"]
@@ -342,12 +342,12 @@ def test_a_container_that_is_asked_whether_it_lives_is_given_time_to_start(name:
         assert probe["httpGet"]["port"] == container["livenessProbe"]["httpGet"]["port"]
 
 
-def test_no_pod_has_the_group_of_root(name: str) -> None:
+def test_no_pod_runs_with_the_root_group(name: str) -> None:
     for template in templates(name).values():
         assert template["spec"]["securityContext"]["runAsGroup"] > 0
 
 
-def test_every_object_says_that_it_is_weirs(name: str) -> None:
+def test_every_object_has_the_part_of_label(name: str) -> None:
     assert [
         (b["kind"], b["metadata"]["name"]) for b in rendered(name) if PART_OF not in labels_of(b)
     ] == []

@@ -41,7 +41,7 @@ def port_of(name: str, pod: str) -> int:
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
-def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) -> None:
+def test_scrape_targets_are_the_ports_of_the_services_and_no_others(name: str) -> None:
     for pod in ASKED:
         given = {k: v for k, v in environ(name, pod).items() if k == "WEIR_METRICS_PORT"}
         assert (
@@ -55,7 +55,7 @@ def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) ->
 
 
 @pytest.mark.parametrize("pod", sorted(ASKED))
-async def test_what_is_asked_for_is_answered(pod: str) -> None:
+async def test_every_scraped_port_serves_metrics(pod: str) -> None:
     asked = {
         container("dev", pod)[f"{kind}Probe"]["httpGet"]["path"]
         for kind in ("liveness", "readiness")
@@ -71,7 +71,7 @@ async def test_what_is_asked_for_is_answered(pod: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRAPED)
-def test_prometheus_finds_the_services_and_no_other_pod(name: str) -> None:
+def test_prometheus_discovers_the_services_and_no_other_pod(name: str) -> None:
     monitors = of(name, "ServiceMonitor")
     assert len(monitors) == 1
     wanted = monitors[0]["spec"]["selector"]["matchLabels"].items()
@@ -91,7 +91,7 @@ def test_prometheus_finds_the_services_and_no_other_pod(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
+def test_the_network_policy_for_scraping_opens_only_the_metrics_port(name: str) -> None:
     policy = named(name, "NetworkPolicy", "weir-metrics")["spec"]
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"port": "metrics"}]
@@ -107,7 +107,7 @@ def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_who_may_scrape_reaches_what_the_servers_of_the_bus_tell(name: str) -> None:
+def test_the_network_policy_for_scraping_opens_the_monitoring_port_of_nats(name: str) -> None:
     rules = named(name, "NetworkPolicy", "weir-nats")["spec"]["ingress"]
     (rule,) = (rule for rule in rules if rule["ports"] == [{"port": "monitor"}])
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
@@ -120,20 +120,20 @@ def test_who_may_scrape_reaches_what_the_servers_of_the_bus_tell(name: str) -> N
 @pytest.mark.parametrize(
     "change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}]
 )
-def test_a_misspelt_field_of_a_service_monitor_is_found(change: dict[str, Any]) -> None:
+def test_a_misspelt_field_of_a_service_monitor_is_an_error(change: dict[str, Any]) -> None:
     body = named(SCRAPED[0], "ServiceMonitor", "weir")
     with pytest.raises(jsonschema.ValidationError):
         prometheus_operator.validate({**body, "spec": {**body["spec"], **change}})
 
 
-def test_every_number_that_the_page_names_is_told() -> None:
+def test_every_metric_in_the_documentation_is_exported() -> None:
     told = {family.name for family in FAMILIES}
     page = (DEPLOY / "README.md").read_text()
     named_here = {name.removesuffix("_bucket") for name in re.findall(r"\bweir_[a-z_]+[a-z]", page)}
     assert len(named_here) >= 6 and named_here <= told
 
 
-def test_every_number_of_every_service_keeps_the_rules() -> None:
+def test_every_metric_of_every_service_follows_the_naming_rules() -> None:
     empty = [
         Histogram((0,) * (len(family.bounds) + 1)) if family.bounds else 1.0 for family in FAMILIES
     ]
@@ -145,5 +145,5 @@ def test_every_number_of_every_service_keeps_the_rules() -> None:
     assert len(FAMILIES) > 30 and problems(format_metrics(told)) == []
 
 
-def test_what_services_tell_before_anything_has_happened_keeps_them_too() -> None:
+def test_metrics_before_the_first_event_follow_the_naming_rules() -> None:
     assert problems(format_metrics(at_first())) == []

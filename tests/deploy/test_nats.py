@@ -38,7 +38,7 @@ SERVERS, WITHIN_S, LEASE_S = 3, 120, 30.0
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
-def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_path: Path) -> None:
+def test_nats_server_accepts_the_configuration(name: str, secrets: Secrets, tmp_path: Path) -> None:
     if "tls" in name:
         if OPENSSL is None:
             pytest.skip("no openssl here")
@@ -48,7 +48,7 @@ def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["dev", "production"])
-async def test_the_server_writes_what_it_acknowledged_to_disk_within_a_second(
+async def test_acknowledged_messages_are_synced_to_disk_within_a_second(
     name: str, secrets: Secrets, tmp_path: Path
 ) -> None:
     """The server says by which interval it goes."""
@@ -77,7 +77,7 @@ async def jetstream_told(asked: aiohttp.ClientSession, http: int) -> dict[str, A
                 await asyncio.sleep(0.05)
 
 
-def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_path: Path) -> None:
+def test_the_operator_key_is_not_in_the_cluster(secrets: Secrets, tmp_path: Path) -> None:
     """And the launcher alone may sign for jobs."""
     root = (tmp_path / "credentials" / keyring.KEYS).read_text()
 
@@ -89,7 +89,7 @@ def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_pat
     }
 
 
-def test_the_server_is_the_one_that_is_tested() -> None:
+def test_the_server_image_has_the_version_that_is_tested() -> None:
     """The image's version is that of the server in constraints.txt."""
     (container,) = templates("production")["weir-nats"]["spec"]["containers"]
 
@@ -150,7 +150,7 @@ async def stored(bus: wire.Bus) -> int:
 
 
 @pytest.mark.usefixtures("asks_again")
-async def test_two_of_three_servers_go_on_with_every_stream(
+async def test_two_of_three_servers_serve_every_stream(
     secrets: Secrets,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,7 +216,7 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
             await bus.close()
 
 
-async def test_one_server_refuses_to_keep_what_three_should(
+async def test_a_single_server_refuses_a_stream_with_three_replicas(
     nats_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = await asyncio.to_thread(

@@ -55,21 +55,21 @@ def job(name: str, workers: int, most: int = 9, **fields: Any) -> JobSnapshot:
     return JobSnapshot(key=name, request=asked, sizes=EVEN, submitted_s=0.0, **(running | fields))
 
 
-def test_it_is_short_enough_to_be_read_at_once() -> None:
+def test_the_example_policy_is_short() -> None:
     assert len(FILE.read_text().splitlines()) <= LINES
 
 
-def test_whoever_has_the_fewest_workers_gets_the_next() -> None:
+def test_the_job_with_the_fewest_workers_gets_the_next_one() -> None:
     assert sizes(5, job("a", 3), job("b", 1)) == {"a": 5, "b": 4}
     assert sizes(2, job("a", 3), job("b", 1)) == {"a": 3, "b": 3}
     assert sizes(6, job("a", 3), job("b", 1, most=2)) == {"a": 8, "b": 2}
 
 
-def test_who_starts_has_its_first_size_and_who_changes_is_let_be() -> None:
+def test_a_new_job_gets_its_first_size_and_a_resizing_job_is_left_alone() -> None:
     assert sizes(4, job("a", 0), job("b", 2, busy=True), job("c", 2)) == {"a": 1, "c": 6}
 
 
-def test_it_is_simulated_by_its_name(folder: Path) -> None:
+def test_the_example_policy_can_be_simulated_by_name(folder: Path) -> None:
     figures = told(folder, "--policies", f"static,{NAME}")
 
     assert figures[NAME]["completed"] == figures["static"]["completed"] == 6
@@ -77,7 +77,7 @@ def test_it_is_simulated_by_its_name(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("failures_set_aside")
-def test_what_fails_in_a_simulation_is_told_with_its_line(
+def test_an_error_of_the_policy_in_a_simulation_is_shown_with_its_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -92,7 +92,7 @@ def test_what_fails_in_a_simulation_is_told_with_its_line(
     )
 
 
-def test_it_decides_for_scripts() -> None:
+def test_the_example_policy_works_with_weir_decide() -> None:
     larger = [*NODES, {"name": "n2", "cpu": 2, "memory_gib": 8}]
     runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
 
@@ -102,7 +102,9 @@ def test_it_decides_for_scripts() -> None:
     assert grown["decisions"][0]["reason"] == "the job with the fewest workers gets the next"
 
 
-async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: Bus) -> None:
+async def test_the_example_policy_decides_live_for_a_request_that_names_it(
+    nats_url: str, person: Bus
+) -> None:
     await person.publish(node(cpu=4))
     async with allocator(nats_url, replace(QUICK, policies=(NAME,))):
         await person.publish(await with_program(person, policy=NAME))
@@ -122,5 +124,5 @@ async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: 
     )
 
 
-def test_what_it_is_run_with_is_in_its_own_text() -> None:
+def test_the_commands_in_the_policys_docstring_use_its_real_name() -> None:
     assert FILE.read_text().count(NAME) == 2

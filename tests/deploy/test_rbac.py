@@ -116,7 +116,7 @@ def on_node(decision: AllocationDecided) -> AllocationDecided:
     return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
 
 
-async def test_the_monitor_may_do_what_it_does_and_no_more(
+async def test_the_monitors_role_has_exactly_the_permissions_it_uses(
     nats_url: str, bus: Bus, door: Door
 ) -> None:
     own, heart = await wire.connect(nats_url, "monitor"), Heart()
@@ -129,7 +129,7 @@ async def test_the_monitor_may_do_what_it_does_and_no_more(
     assert door.calls == allowed("weir-monitor")
 
 
-async def test_the_launcher_may_do_what_it_does_and_no_more(
+async def test_the_launchers_role_has_exactly_the_permissions_it_uses(
     nats_url: str, bus: Bus, cluster: Cluster, door: Door, tmp_path: Path
 ) -> None:
     """A job begins, is resized in place, shrinks, and ends; every creation meets its own work."""
@@ -161,5 +161,5 @@ async def test_the_launcher_may_do_what_it_does_and_no_more(
 
 
 @pytest.mark.parametrize("account", ["weir-allocator", "weir-setup", "default"])
-def test_nobody_else_may_ask_anything(account: str) -> None:
+def test_no_other_account_has_api_permissions(account: str) -> None:
     assert allowed(account) == set()

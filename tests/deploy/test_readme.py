@@ -18,7 +18,7 @@ MADE = (".creds", "keys.json", "ca.crt", "/team-a")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> None:
+def test_every_path_in_the_deploy_readme_exists(page: Path) -> None:
     paths = {
         path.rstrip("/.") for path in re.findall(r"(?<![\w/])deploy/[\w./-]+", page.read_text())
     }
@@ -29,19 +29,19 @@ def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_command_of_weir_that_is_typed_is_one(page: Path) -> None:
+def test_every_weir_command_in_the_deploy_readme_exists(page: Path) -> None:
     typed = set(re.findall(r"^    weir ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert typed
     assert typed <= set(COMMANDS)
 
 
-def test_every_component_has_its_three_commands() -> None:
+def test_every_component_is_documented_with_its_commands() -> None:
     text = (ROOT / "deploy/README.md").read_text()
     for component in COMPONENTS:
         block = re.search(rf"\*\*{component}\*\*.*?\n\n((    [^\n]*\n)+)", text, re.DOTALL)
         assert block and len(block[1].splitlines()) == 3, component
 
 
-def test_what_belongs_to_nobody_else_is_not_committed() -> None:
+def test_git_ignores_every_credential() -> None:
     ignored = (ROOT / "deploy/credentials/.gitignore").read_text().split()
     assert ignored == ["*", "!.gitignore", "!kustomization.yaml"]

@@ -74,24 +74,24 @@ def with_(path: str, value: Any) -> Spec:
     return spec
 
 
-def test_what_is_safe_is_admitted() -> None:
+def test_a_safe_pod_is_admitted_as_restricted() -> None:
     assert violations(GOOD) == []
     assert violations(with_("containers.0.securityContext.runAsUser", 65532)) == []
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_what_is_not_is_named(line: str) -> None:
+def test_each_violation_of_restricted_is_named(line: str) -> None:
     assert line in violations(with_(*WRONG[line]))
 
 
-def test_containers_that_run_before_are_looked_at_too() -> None:
+def test_init_containers_are_checked_too() -> None:
     assert violations({**GOOD, "initContainers": [{"name": "first"}]}) == [
         "first: allowPrivilegeEscalation is not false",
         "first: capabilities: ALL is not dropped",
     ]
 
 
-def test_each_container_may_say_it_for_itself() -> None:
+def test_a_container_may_set_its_own_security_context() -> None:
     own = {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "Localhost"},

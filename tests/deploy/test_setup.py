@@ -32,7 +32,7 @@ async def until_made(process: Process, nats_url: str, port: int) -> None:
     assert made == set(stream_names(TEAMS)) and await ready(port) == 200
 
 
-async def test_it_makes_the_streams_and_makes_again_what_is_lost(nats_url: str) -> None:
+async def test_setup_creates_the_streams_and_recreates_lost_ones(nats_url: str) -> None:
     port = free_port()
     asked = {
         "WEIR_JOB_NAMESPACES": ",".join(TEAMS),
@@ -51,7 +51,7 @@ async def test_it_makes_the_streams_and_makes_again_what_is_lost(nats_url: str) 
     assert process.returncode == 0
 
 
-async def test_what_a_server_refuses_is_told_and_tried_again(nats_url: str) -> None:
+async def test_a_refused_stream_is_reported_and_retried(nats_url: str) -> None:
     """One server cannot keep what three should."""
     port = free_port()
     async with started(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
 WITHIN_S = 60
 
 
-async def test_the_authority_is_a_file_to_services_and_text_to_trainers(
+async def test_the_authority_is_a_file_for_services_and_text_for_trainers(
     secrets: Secrets, tmp_path: Path
 ) -> None:
     certificate(tmp_path)

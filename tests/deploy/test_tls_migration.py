@@ -145,7 +145,7 @@ def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 
-async def test_a_bus_in_use_becomes_one_in_tls_in_two_steps(
+async def test_a_running_bus_migrates_to_tls_in_two_steps(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))

@@ -52,7 +52,7 @@ class StackOnBus(Stack):
         await connection.close()
 
 
-async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path: Path) -> None:
+async def test_a_job_trains_while_the_bus_migrates_to_tls(secrets: Secrets, tmp_path: Path) -> None:
     certificates(tmp_path)
     authority, cluster = tmp_path / "ca.crt", tmp_path / "cluster.yaml"
     cluster.write_text(PLACES)

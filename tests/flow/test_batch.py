@@ -25,7 +25,7 @@ ONE = {"start": 1, "min": 1, "max": 1}
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_job_that_names_its_policy_trains_on_with_another_batch_and_the_rate_by_its_rule(
+async def test_elastic_batch_changes_the_batch_and_the_learning_rate_of_a_running_job(
     tmp_path: Path,
 ) -> None:
     asked = {

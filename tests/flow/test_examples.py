@@ -48,7 +48,7 @@ async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(
+async def test_a_text_classifier_learns_character_names(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
@@ -61,7 +61,7 @@ async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path: Path) -> None:
+async def test_a_regression_trains_under_a_user_written_policy(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
         over = await trained(scene, "diabetes")
 
@@ -77,7 +77,7 @@ async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_recommender_trains_tables_that_no_single_ps_could_hold(tmp_path: Path) -> None:
+async def test_a_recommender_trains_tables_larger_than_one_ps(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
         await trained(scene, "plays", ps={"start": 3, "min": 3, "max": 3})
 

@@ -19,7 +19,7 @@ from tests.bench import flood
 from tests.bench.flood_side import CONSUMERS
 
 
-async def test_a_flood_by_a_submitter_or_a_job_harms_no_other_namespace(
+async def test_a_message_flood_does_not_affect_other_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"QUIET_S": 1.0, "FLOOD_S": 3.0, "CONSUMERS_TRIED": 40}.items():

@@ -25,7 +25,7 @@ PATIENCE_S = 300.0
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(
+async def test_a_job_grows_when_other_pods_leave_and_counts_every_example_once(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "cluster.yaml"

@@ -85,7 +85,7 @@ async def reads_no_other_program(guest: Visitor) -> None:
         assert not await guest.may_say(f"{chunk_subject(bucket)}.x", b"import os")
 
 
-async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(
+async def test_a_program_finds_no_credential_and_the_jobs_credential_is_limited_to_the_job(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path) as scene:

@@ -58,7 +58,7 @@ def until(holds: Callable[[], object], within_s: float) -> bool:
 
 
 @pytest.mark.parametrize("workers", [("-p", "no:xdist"), ("-n", "1")], ids=["alone", "xdist"])
-def test_everything_that_a_run_started_ends_when_the_run_is_killed(
+def test_every_process_of_a_test_run_ends_when_the_run_is_killed(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
     """TensorFlow, because it is trainers that were found running hours after their test."""

@@ -47,7 +47,7 @@ TIDY_S = 60.0
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_nothing(
+async def test_a_job_finishes_exactly_whichever_process_is_killed(
     tmp_path: Path, seed: int
 ) -> None:
     async with stage(tmp_path) as scene:
@@ -146,7 +146,7 @@ def decided(state: State) -> State:
     return replace(state, closed=closed, cause="-")
 
 
-def test_the_schedules_of_ten_seeds_hit_every_kind_and_each_of_them_enough() -> None:
+def test_the_kill_schedules_of_ten_seeds_cover_every_process() -> None:
     planned = {
         seed: [kill.kind for each in schedule(seed) for kill in each.kills] for seed in range(1, 11)
     }

@@ -189,7 +189,7 @@ def _heard_before(scene: Scene, after: JobMessage) -> list[TrainingResumed]:
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path) -> None:
+async def test_cordon_eviction_and_sigterm_lose_no_example(tmp_path: Path) -> None:
     asked = {
         "ps": ONE,
         "workers": ONE,

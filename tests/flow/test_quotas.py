@@ -83,7 +83,7 @@ def running(cluster: Cluster) -> int:
     return sum(status(pod).get("phase") == "Running" for pod in cluster.store.bodies(POD))
 
 
-async def test_a_job_starts_and_grows_as_far_as_the_quota_admits_and_nothing_is_refused(
+async def test_a_job_starts_and_grows_within_its_quota_without_refused_pods(
     nats_url: str, bus: Bus, cluster: Cluster
 ) -> None:
     told = Told()

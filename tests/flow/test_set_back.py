@@ -18,7 +18,7 @@ EPOCHS = 24
 
 
 @pytest.mark.filterwarnings("default")
-async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(
+async def test_training_survives_a_bus_restored_from_a_backup_and_counts_stay_exact(
     tmp_path: Path,
 ) -> None:
     """What its ledger names is gone, and of the generation that trains it knows nothing."""

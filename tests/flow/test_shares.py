@@ -51,7 +51,7 @@ def steps(watched: Trial) -> dict[str, int]:
 
 
 @pytest.mark.filterwarnings("default")
-async def test_cores_go_to_the_job_that_learns_and_nothing_restarts(tmp_path: Path) -> None:
+async def test_flowcon_moves_cores_to_the_learning_job_without_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file) as stack, trial(stack) as watched:

@@ -50,7 +50,7 @@ async def heard(
             await asyncio.sleep(LOOK_S)
 
 
-async def test_a_job_that_its_user_suspends_saves_and_goes_on_when_it_is_resumed(
+async def test_a_suspended_job_saves_and_continues_when_it_is_resumed(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path, places=ONE_NODE) as scene:
@@ -72,7 +72,9 @@ async def test_a_job_that_its_user_suspends_saves_and_goes_on_when_it_is_resumed
     assert left_behind(tmp_path) == []
 
 
-async def test_a_suspended_job_saves_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_preempted_job_saves_waits_and_continues_from_its_checkpoint(
+    tmp_path: Path,
+) -> None:
     asked = {**ELASTIC, "grace_s": 40.0, "checkpoint": {"every_s": NEVER_S}}
     async with stage(tmp_path, places=ONE_NODE) as scene:
         await scene.submit(**asked)

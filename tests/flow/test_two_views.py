@@ -96,7 +96,7 @@ def facts_first(history: History) -> Order:
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), steps)
-def test_both_services_agree_in_whatever_order_each_reads_the_two_streams(
+def test_allocator_and_launcher_agree_for_every_order_of_the_two_streams(
     data: st.DataObject, drawn
 ) -> None:
     history = History()
@@ -122,7 +122,7 @@ def both(history: History) -> Belief:
     return agreed(history, orders_first(history), facts_first(history))
 
 
-def test_a_generation_that_resumes_although_it_was_abandoned_runs_for_both() -> None:
+def test_an_abandoned_generation_that_resumes_is_running_for_both_services() -> None:
     history = story("order", "resume", "decide", "order", "abandon:1", "resume")
 
     assert both(history) == Belief(running=2)
@@ -140,19 +140,19 @@ def test_facts_that_are_read_before_the_job_is_accepted_count() -> None:
     assert both(history) == Belief(running=1)
 
 
-def test_facts_of_a_second_job_of_the_name_wait_until_the_first_is_over() -> None:
+def test_facts_of_a_second_job_with_the_same_name_wait_for_the_end_of_the_first() -> None:
     history = story("order", "resume", "finish", "decide", "order", "resume")
 
     assert both(history) == Belief(running=1)
 
 
-def test_the_resumption_of_a_suspended_job_counts_where_it_is_read_before_the_suspension() -> None:
+def test_a_resumption_counts_even_if_it_is_read_before_the_suspension() -> None:
     history = story("order", "resume", "suspend", "decide", "order", "resume")
 
     assert both(history) == Belief(running=3)
 
 
-def test_a_late_repetition_of_an_older_resumption_hides_no_newer_one() -> None:
+def test_a_repeated_older_resumption_does_not_hide_a_newer_one() -> None:
     history = story("order", "resume", "decide", "order", "resume")
     history.store(history.streams[FACTS][1])
     assert history.streams[FACTS][-1].generation == 1
@@ -160,7 +160,7 @@ def test_a_late_repetition_of_an_older_resumption_hides_no_newer_one() -> None:
     assert both(history) == Belief(running=2)
 
 
-def test_a_checkpoint_shows_that_its_generation_runs_where_the_resumption_was_discarded() -> None:
+def test_a_checkpoint_proves_that_its_generation_runs_if_the_resumption_was_purged() -> None:
     """The facts' stream discards its oldest messages when it is full."""
     history = story("order", "resume", "save")
     history.streams[FACTS] = [m for m in history.streams[FACTS] if isinstance(m, CheckpointSaved)]
@@ -168,7 +168,7 @@ def test_a_checkpoint_shows_that_its_generation_runs_where_the_resumption_was_di
     assert both(history) == Belief(running=1)
 
 
-def test_what_was_read_early_survives_a_restart_of_the_service() -> None:
+def test_facts_read_early_survive_a_restart_of_the_service() -> None:
     history = story("order", "resume")
     facts = [(FACTS, n) for n in range(len(history.streams[FACTS]))]
     state, view = State(), View()
@@ -186,7 +186,7 @@ def test_what_was_read_early_survives_a_restart_of_the_service() -> None:
     assert state.jobs[f"default.{JOB}"].running == view.told.jobs[history.uid].running == 1
 
 
-def test_a_suspension_that_is_repeated_changes_nothing_more() -> None:
+def test_a_repeated_suspension_changes_nothing() -> None:
     history = story("order", "resume", "suspend")
     history.revision += 1
     history.store(msgspec.structs.replace(history.streams[ORDERS][-1], revision=history.revision))

@@ -44,7 +44,7 @@ def dataset(start, stop):
 
 
 @pytest.mark.filterwarnings("default")
-async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_goes_on(
+async def test_a_generation_that_cannot_be_prepared_is_abandoned_and_the_running_one_continues(
     tmp_path: Path,
 ) -> None:
     forbidden = tmp_path / "quiet"

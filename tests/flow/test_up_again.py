@@ -38,7 +38,7 @@ TRIES = 3
 
 
 @pytest.mark.filterwarnings("default")
-async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
+async def test_ctrl_c_and_a_new_start_lose_no_training(tmp_path: Path) -> None:
     """Ctrl-C leaves a job some seconds; a machine that stands still as long takes them away, now
     and then.
     """

@@ -73,7 +73,7 @@ def newer() -> list[StoredMessage]:
     return heard(read_log(VERSION, RUNNING), newer=True)
 
 
-def test_the_monitor_knows_what_was_said(
+def test_the_monitor_reads_messages_of_a_newer_writer(
     plain: list[StoredMessage], newer: list[StoredMessage]
 ) -> None:
     def said(log: list[StoredMessage]) -> dict[str, CapacityChanged]:
@@ -84,7 +84,7 @@ def test_the_monitor_knows_what_was_said(
     assert said(newer) == said(plain) != {}
 
 
-def test_the_allocator_decides_the_same(
+def test_the_allocator_decides_the_same_from_messages_of_a_newer_writer(
     plain: list[StoredMessage], newer: list[StoredMessage]
 ) -> None:
     def folded(log: list[StoredMessage]) -> State:
@@ -98,7 +98,7 @@ def test_the_allocator_decides_the_same(
     assert decide(states[0], now_s, Rules()) == decide(states[1], now_s, Rules())
 
 
-def test_the_launcher_orders_the_same(
+def test_the_launcher_acts_the_same_on_messages_of_a_newer_writer(
     plain: list[StoredMessage], newer: list[StoredMessage]
 ) -> None:
     def asked(log: list[StoredMessage]) -> tuple[view.View, list[Any]]:
@@ -114,7 +114,9 @@ def test_the_launcher_orders_the_same(
     assert asked(plain)[0].told.jobs and asked(plain)[1]
 
 
-def test_each_trainer_does_the_same(plain: list[StoredMessage], newer: list[StoredMessage]) -> None:
+def test_trainers_act_the_same_on_messages_of_a_newer_writer(
+    plain: list[StoredMessage], newer: list[StoredMessage]
+) -> None:
     def acted(log: list[StoredMessage], name: str) -> list[Any]:
         pod, done = Pod(name=name), []
         for each in log:
@@ -135,7 +137,7 @@ def test_each_trainer_does_the_same(plain: list[StoredMessage], newer: list[Stor
 
 
 @pytest.mark.parametrize("message", one_of_each(), ids=lambda message: type(message).__name__)
-def test_no_struct_of_a_message_is_left_out(message: Message) -> None:
+def test_every_message_struct_is_covered(message: Message) -> None:
     """Else the replay would prove less than it says."""
     kind, raw = type(message), msgspec.json.decode(msgspec.json.encode(message))
     body = rewritten_as(kind, message)
@@ -144,7 +146,7 @@ def test_no_struct_of_a_message_is_left_out(message: Message) -> None:
     assert body.count(NAME.encode()) >= len(structs_in(kind, raw)) >= 1
 
 
-def test_snapshots_are_read(plain: list[StoredMessage]) -> None:
+def test_snapshots_of_a_newer_writer_are_read(plain: list[StoredMessage]) -> None:
     state, seen = State(), view.View()
     for each in plain:
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
@@ -174,7 +176,7 @@ DOCUMENTS = [
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: type(document).__name__)
-def test_what_services_write_beside_the_streams_is_read(document: msgspec.Struct) -> None:
+def test_bucket_entries_of_a_newer_writer_are_read(document: msgspec.Struct) -> None:
     """The ledger, marks beside checkpoints, keys that `weir credentials` wrote, and what a pod and
     its children say.
     """

@@ -113,7 +113,7 @@ def test_a_package_index_takes_its_metadata(wheel: Path) -> None:
     assert {"all", "control-plane", "trainer", "local"} <= set(told.get_all("Provides-Extra", []))
 
 
-def test_the_extra_all_is_what_one_machine_needs(wheel: Path) -> None:
+def test_the_extra_all_has_the_requirements_of_one_machine(wheel: Path) -> None:
     asked = [line.partition(";") for line in metadata(wheel).get_all("Requires-Dist", [])]
     of = {
         extra: {name for name, _, marker in asked if f"'{extra}'" in marker}
@@ -123,7 +123,7 @@ def test_the_extra_all_is_what_one_machine_needs(wheel: Path) -> None:
     assert of["all"] == of["control-plane"] | of["trainer"] | of["local"]
 
 
-def test_commands_run_outside_of_a_checkout(installed: Path, tmp_path: Path) -> None:
+def test_commands_run_outside_a_checkout(installed: Path, tmp_path: Path) -> None:
     version = run_outside(installed, tmp_path, "-m", "services", "--version")
     demo = run_outside(installed, tmp_path, "-m", "services", "demo", "--help")
 
@@ -131,9 +131,7 @@ def test_commands_run_outside_of_a_checkout(installed: Path, tmp_path: Path) -> 
     assert demo.returncode == 0 and demo.stdout.startswith("usage: weir demo")
 
 
-def test_what_is_shown_names_examples_that_are_in_the_package(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_examples_in_help_texts_are_in_the_package(installed: Path, tmp_path: Path) -> None:
     done = run_outside(installed, tmp_path, "-c", SHOW_EXAMPLES)
 
     assert done.returncode == 0, done.stderr

@@ -45,7 +45,7 @@ def test_a_version_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_log_is_read_and_tells_the_same_story(version: str) -> None:
+def test_the_recorded_log_replays_to_the_recorded_story(version: str) -> None:
     running = folded(read_log(version, RUNNING)).jobs[KEY]
     assert (
         running.progress is not None
@@ -60,7 +60,7 @@ def test_the_log_is_read_and_tells_the_same_story(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_snapshots_and_the_ledger_are_read(version: str) -> None:
+def test_the_recorded_snapshots_and_ledger_are_read(version: str) -> None:
     records = read_log(version, RUNNING)
 
     allocator = zlib.decompress(last(records, bucket_subject(STATE, ALLOCATOR)).data)
@@ -72,7 +72,7 @@ def test_the_snapshots_and_the_ledger_are_read(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_checkpoint_is_read(version: str) -> None:
+def test_the_recorded_checkpoint_is_read(version: str) -> None:
     (index,) = (FIXTURES / version / CHECKPOINT).glob("*.index")
     command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), str(index.with_suffix(""))]
 
@@ -83,7 +83,7 @@ def test_the_checkpoint_is_read(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_version_itself_can_be_installed_beside_this_one(version: str, tmp_path: Path) -> None:
+def test_a_recorded_version_can_be_installed_beside_this_one(version: str, tmp_path: Path) -> None:
     try:
         folder = install_version(version, tmp_path / "old")
     except NotThere:

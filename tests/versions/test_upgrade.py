@@ -37,7 +37,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-async def test_a_job_trains_on_while_services_are_upgraded(
+async def test_a_job_continues_training_while_services_are_upgraded(
     old: Path, tmp_path: Path, order: tuple[str, ...]
 ) -> None:
     first, *others = order

@@ -26,7 +26,7 @@ LOG = [
 ]
 
 
-def test_late_is_the_older_half_and_reordered_the_newest() -> None:
+def test_late_repetitions_are_the_older_half_and_reordered_ones_the_newest() -> None:
     assert [sequence for _, _, sequence in doubling.chosen(LOG, UID, "late")] == [10, 20, 30]
     assert [sequence for _, _, sequence in doubling.chosen(LOG, UID, "reordered")] == [
         10,
@@ -38,7 +38,7 @@ def test_late_is_the_older_half_and_reordered_the_newest() -> None:
     ]
 
 
-def test_each_is_said_again_by_who_said_it() -> None:
+def test_each_message_is_repeated_by_its_publisher() -> None:
     assert [user for user, _, _ in doubling.chosen(LOG, UID, "late")] == [
         "allocator",
         "monitor",
@@ -46,7 +46,7 @@ def test_each_is_said_again_by_who_said_it() -> None:
     ]
 
 
-def test_another_job_s_and_an_end_are_left_alone() -> None:
+def test_messages_of_other_jobs_and_ends_are_not_repeated() -> None:
     over = JobFinished(**JOB, outcome="succeeded")
     assert doubling.chosen([at(1, over), at(2, resumed(1))], UID + 1, "reordered") == []
     assert doubling.chosen([at(1, over)], UID, "reordered") == []

@@ -43,12 +43,12 @@ async def asked(port: int) -> bytes:
         writer.close()
 
 
-async def test_what_is_said_comes_through_both_ways() -> None:
+async def test_the_proxy_forwards_in_both_directions() -> None:
     async with echoing() as (_, port):
         assert await asked(port) == b"hallo\n"
 
 
-async def test_a_shut_gate_turns_away_who_comes_and_opens_again() -> None:
+async def test_a_closed_proxy_refuses_connections_until_it_opens() -> None:
     async with echoing() as (door, port):
         door.shut()
         with pytest.raises(ConnectionResetError):
@@ -58,7 +58,7 @@ async def test_a_shut_gate_turns_away_who_comes_and_opens_again() -> None:
         assert await asked(port) == b"hallo\n"
 
 
-async def test_who_is_inside_is_thrown_out() -> None:
+async def test_closing_the_proxy_drops_open_connections() -> None:
     async with echoing() as (door, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"one\n")

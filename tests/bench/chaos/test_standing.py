@@ -20,7 +20,7 @@ def published(generation: int, *pods: str) -> ClusterSpecPublished:
 RUNS = [at(1, decided(1, 1)), at(2, published(1, "b", "a")), at(3, resumed(1))]
 
 
-def test_a_job_rests_while_nothing_is_in_flight_and_nobody_is_gone() -> None:
+def test_a_job_is_stable_while_nothing_is_in_flight_and_no_task_is_lost() -> None:
     assert standing.rests(RUNS)
     assert not standing.rests(RUNS[:2])
     assert not standing.rests([*RUNS, at(4, decided(2, 2))])
@@ -31,17 +31,17 @@ def test_a_job_rests_while_nothing_is_in_flight_and_nobody_is_gone() -> None:
     assert standing.rests([*RUNS, at(4, lost("somebody-else"))])
 
 
-def test_its_tasks_are_those_of_the_generation_that_runs() -> None:
+def test_the_tasks_of_a_job_are_those_of_its_running_generation() -> None:
     assert [task.pod for task in standing.tasks([*RUNS, at(4, published(2, "c"))])] == ["a", "b"]
     assert standing.tasks(RUNS, "ps") == []
 
 
-def test_what_is_said_again_counts_when_it_was_said_first() -> None:
+def test_a_repeated_message_counts_at_the_time_of_the_first() -> None:
     log = standing.of_job([*RUNS, at(9, resumed(1)), at(5, report(1, 20))], UID)
     assert [each.stored_s for each in log] == [1, 2, 3, 5]
     assert standing.of_job(RUNS, UID + 1) == []
 
 
-def test_how_far_it_is_comes_from_the_last_report() -> None:
+def test_the_progress_of_a_job_comes_from_its_last_report() -> None:
     assert standing.samples(RUNS) == (0, 1)
     assert standing.samples([*RUNS, at(4, report(1, 20)), at(5, report(1, 30))]) == (30, 100)

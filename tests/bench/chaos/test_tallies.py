@@ -60,7 +60,7 @@ def decided(revision: int, generation: int) -> AllocationDecided:
     )
 
 
-def test_an_example_that_was_applied_too_seldom_is_lost_and_one_too_often_is_twice() -> None:
+def test_examples_applied_too_seldom_are_lost_and_too_often_are_repeated() -> None:
     assert tallies.counted([3, 2, 5], epochs=3, batch=16, workers_lost=1) == Counted(
         lost=1, twice=2, bound=16
     )
@@ -69,27 +69,27 @@ def test_an_example_that_was_applied_too_seldom_is_lost_and_one_too_often_is_twi
     )
 
 
-def test_a_worker_that_is_told_lost_twice_is_lost_once_and_a_ps_is_no_worker() -> None:
+def test_a_worker_reported_lost_twice_counts_once_and_a_ps_does_not_count() -> None:
     log = [at(1, lost("a")), at(2, lost("a")), at(3, lost("b")), at(4, lost("c", "ps"))]
     assert tallies.workers_lost(log) == 2
 
 
-def test_what_was_applied_behind_the_checkpoint_is_done_again() -> None:
+def test_updates_after_the_checkpoint_are_redone() -> None:
     log = [at(0, resumed(1)), at(10, saved(1, 20)), at(12.9, report(1, 26)), at(20, resumed(2, 21))]
     assert tallies.redone_s(log, beats=[9.5, 11.0, 12.5, 21.0]) == [3.0]
 
 
-def test_after_a_drain_nothing_is_done_again() -> None:
+def test_after_a_drain_nothing_is_redone() -> None:
     log = [at(0, resumed(1)), at(9, report(1, 20)), at(10, saved(1, 20)), at(11, resumed(2, 21))]
     assert tallies.redone_s(log, beats=[9.0]) == [0.0]
 
 
-def test_before_the_first_checkpoint_all_is_done_again() -> None:
+def test_before_the_first_checkpoint_everything_is_redone() -> None:
     log = [at(2, resumed(1)), at(5, report(1, 20)), at(9, resumed(2))]
     assert tallies.redone_s(log, beats=[3.0, 4.5]) == [2.5]
 
 
-def test_what_was_redone_already_is_counted_where_it_was() -> None:
+def test_redone_updates_count_for_the_loss_that_caused_them() -> None:
     log = [
         at(0, resumed(1)),
         at(10, saved(1, 20)),
@@ -101,7 +101,7 @@ def test_what_was_redone_already_is_counted_where_it_was() -> None:
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0], unsaved=[(35, 45)]) == [0.0]
 
 
-def test_of_one_fault_only_what_it_made_do_again_is_counted() -> None:
+def test_a_fault_counts_only_the_updates_that_it_caused_to_be_redone() -> None:
     log = [
         at(0, resumed(1)),
         at(10, saved(1, 20)),
@@ -116,9 +116,7 @@ def test_of_one_fault_only_what_it_made_do_again_is_counted() -> None:
     assert tallies.redone_between_s(log, beats, 41.0, 50.0) == 0.0
 
 
-def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_or_evicted_did_not() -> (
-    None
-):
+def test_a_pod_with_its_own_exit_code_failed_and_a_killed_or_evicted_one_did_not() -> None:
     ends = {
         "a": (1, "Error"),
         "b": (137, "Error"),
@@ -133,7 +131,7 @@ def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_o
     assert tallies.own_failures([*log, *log]) == ["a", "e"]
 
 
-def test_the_longest_wait_of_a_commit_is_that_of_a_checkpoint_of_the_time() -> None:
+def test_the_longest_commit_delay_is_that_of_a_checkpoint_of_that_time() -> None:
     log = [
         at(10, saved(1, 20, 9.0)),
         at(20, saved(1, 30, 6.5)),
@@ -144,18 +142,18 @@ def test_the_longest_wait_of_a_commit_is_that_of_a_checkpoint_of_the_time() -> N
     assert tallies.commit_wait_s(log, 40.0, 50.0) == 0.0
 
 
-def test_the_interval_is_that_between_checkpoints_of_one_generation() -> None:
+def test_the_checkpoint_interval_is_measured_within_one_generation() -> None:
     log = [at(1, saved(1, 10)), at(5, saved(1, 20)), at(9.5, saved(1, 30)), at(30, saved(2, 40))]
     assert tallies.interval_s(log, every_s=4.0) == 4.25
     assert tallies.interval_s(log[:1], every_s=4.0) == 4.0
 
 
-def test_a_gap_reaches_from_the_loss_or_to_the_end() -> None:
+def test_a_gap_lasts_from_the_loss_to_the_recovery_or_the_end() -> None:
     assert tallies.longest_gap_s([1.0, 2.0, 2.5], 0.5, 4.0) == 1.5
     assert tallies.longest_gap_s([], 0.0, 4.0) == 4.0
 
 
-def test_a_revision_that_is_not_there_is_missing_and_a_generation_without_an_end_is_named() -> None:
+def test_missing_revisions_and_unfinished_generations_are_reported() -> None:
     log = [
         at(1, decided(1, 1)),
         at(2, resumed(1)),
@@ -170,7 +168,7 @@ def test_a_revision_that_is_not_there_is_missing_and_a_generation_without_an_end
     )
 
 
-def test_updates_are_applied_again_once_it_resumes_or_a_second_report_has_more() -> None:
+def test_training_has_recovered_once_it_resumes_or_a_second_report_has_more_updates() -> None:
     log = [at(1, report(1, 5)), at(2, report(1, 6)), at(3, report(1, 6)), at(4, report(1, 7))]
     assert standing.applies_again_s(log, 0.5) == 2
     assert standing.applies_again_s(log, 1.5) == 4
@@ -178,7 +176,7 @@ def test_updates_are_applied_again_once_it_resumes_or_a_second_report_has_more()
     assert standing.applies_again_s([*log, at(5, resumed(2, 3))], 3.5) == 5
 
 
-def test_recovery_is_told_by_kind_and_leaves_out_what_did_not_recover() -> None:
+def test_recovery_times_are_grouped_by_kind_without_faults_that_did_not_recover() -> None:
     fault = Fault(1, "ps killed", "child", "at rest", 0.0, 1.0, 0)
     records = [
         Record(fault=fault, hit="x", struck_s=10.0, recovered_s=13.0),

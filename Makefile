@@ -3,11 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TELL_S := 15
+# Python compiles a module once, also where the shell forbids it to store the result: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # Run $(1), whose exit code stays, and say every TELL_S seconds what is on disk in $(2), of so much; ends with its shell.
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,6 +32,9 @@ images: ## both images with docker, podman or buildah, named REGISTRY/weir:TAG (
 
 test: $(READY) browser ## the tests but those of test-long, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
+
+test-fast: $(READY) ## the pure tests: no server, no process, no TensorFlow (below a minute)
+	$(BIN)/pytest -n 2 --maxschedchunk 8 --pure
 
 test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
 	$(BIN)/pytest -n 2 --maxschedchunk 1 -m long

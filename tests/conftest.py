@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from shared.bus import bus as wire
 from shared.bus import consumer
 from shared.bus.bus import Bus
 from shared.runtime.process import free_port
-from tests import process_guard
+from tests import process_guard, pure
 from tests.programs import program_path
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,16 +55,40 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     process_guard.end_guard(config.stash[GUARD])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pure", action="store_true", help="run pure tests only (tests/pure.py)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--pure`, do not even import a module that is not pure."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if is_test and config.getoption("pure") and not pure.is_pure(collection_path):
+        return True
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run side by side: the longest begin, so that nobody waits for one of them at the
-    end.
-    """
+    """Keep pure tests with `--pure`. Start the longest first where tests run side by side."""
+    if config.getoption("pure"):
+        waiting = [item for item in items if _awaits(item)]
+        items[:] = [item for item in items if not _awaits(item)]
+        config.hook.pytest_deselected(items=waiting)
     if hasattr(config, "workerinput"):
         items.sort(
             key=lambda item: next(
                 (n for n, part in enumerate(LONGEST) if part in item.nodeid), len(LONGEST)
             )
         )
+
+
+def _awaits(item: pytest.Item) -> bool:
+    """Return whether a test, or a fixture that it uses, is a coroutine."""
+    assert isinstance(item, pytest.Function)
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    functions = [item.function, *(each.func for found in definitions for each in found)]
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions
+    )
 
 
 class NatsServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.service import Settings, load_policies
+from shared.messages import Resources
 from shared.runtime.app import BAD_SETTINGS, ServiceExit
 from shared.runtime.config import BadSettings
 from tests.allocator.builders import EVEN, request, span
@@ -176,3 +178,80 @@ def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:
         load_policies(Settings(policies=("fine:yours",)))
 
     assert left.value.code == BAD_SETTINGS
+
+
+OLDER_POLICY = """
+from services.allocator.placing.placement import Node, Room
+from services.allocator.policies.contract import JobSeen, Want, at_start
+
+
+def fewest_first(cluster: list[Node], jobs: list[JobSeen], now: float) -> list[Want]:
+    room = Room(cluster)
+    starting = [job for job in jobs if job.size is None]
+    workers = {job.key: job.size.workers for job in jobs if job.size is not None and not job.busy}
+    running = [job for job in jobs if job.key in workers]
+    while hungry := [job for job in running if workers[job.key] < job.most.workers]:
+        poorest = min(hungry, key=lambda job: workers[job.key])
+        if room.put(poorest.key, poorest.sizes.worker) is None:
+            running.remove(poorest)
+        else:
+            workers[poorest.key] += 1
+    wants = [at_start(job, "its first size") for job in starting]
+    for job in jobs:
+        if job.size is not None and not job.busy:
+            more, reason = workers[job.key], f"it has {job.size.told()}"
+            wants.append(
+                Want(
+                    job=job.key, ps=job.size.ps, workers=more, batch=job.batch, reason=reason,
+                    faster=2.0, apart=1.0, lesser=lambda size, batch: at_start(job, "less"),
+                )
+            )
+    return wants
+"""
+"""The example of version 0.3, `deploy/policies/fewest_first.py`, with the keywords that were renamed
+since.
+"""
+OLDER_NAMES = {
+    "services.allocator.policies": "POLICIES JobSeen Policy Want",
+    "services.allocator.policies.contract": (
+        "BOUNDLESS PAUSE_S Size Node TaskLimits Quota ClusterQuota Quotas Plan "
+        "Observed Reading Learned Timed Past Kin JobSeen JobList models_of Want Policy at_start left_open efficiency worth"
+    ),
+    "services.allocator.policies.registry": "POLICIES FITTERS MODELS ARRAYS Fitter",
+    "services.allocator.placing.placement": (
+        "FILLED ROLES Node Placing Room Size has_room ladder place place_most shrink"
+    ),
+}
+"""The public names of version 0.3 that a policy could import, by module."""
+
+
+def test_a_policy_written_for_the_previous_version_runs(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "older.py").write_text(OLDER_POLICY)
+    seen = job(size=Size(1, 2), batch=32)
+
+    wants, failures = asked("older:fewest_first", seen)
+
+    assert failures == []
+    assert [(w.ps, w.workers, w.reason, w.speedup) for w in wants] == [
+        (1, 2, "it has 1 ps and 2 workers", 2.0)
+    ]
+    assert wants[0].cut(Size(1, 1), 16, "as far as there is room").workers == 1
+
+
+@pytest.mark.parametrize("module", OLDER_NAMES)
+def test_names_that_policies_of_the_previous_version_import_are_there(module: str) -> None:
+    names = OLDER_NAMES[module].split()
+
+    imported = importlib.import_module(module)
+
+    assert [name for name in names if not hasattr(imported, name)] == []
+
+
+def test_the_room_of_the_previous_version_has_the_older_names_of_its_quotas() -> None:
+    older = importlib.import_module("services.allocator.placing.placement")
+    left = Resources(cpu=4.0, memory_gib=8.0, gpu=0)
+
+    room = older.Room([], purses={"default": left})
+
+    assert room.purse("default.mnist") == left and room.purses == {"default": left}
+    assert room.purse("team-a.mnist") is None

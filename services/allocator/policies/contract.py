@@ -71,6 +71,8 @@ class Size(msgspec.Struct, frozen=True, gc=False):
     def describe(self) -> str:
         return f"{format_count(self.ps, 'ps')} and {format_count(self.workers, 'worker')}"
 
+    told = describe  # the older name, for policies of one's own
+
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """A node as a policy sees it. `open`: new tasks may go there; `hosts`: keys of the jobs with
@@ -414,6 +416,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             reason=f"{granted.reason}, {why} (wanted: {self.size.describe()})",
             describe_partial=self.describe_partial,
         )
+
+    cut = shrunk_to  # the older name, for policies of one's own
 
 
 Policy = Callable[[Sequence[Node], Sequence[JobSnapshot], float], list[Target]]

@@ -47,7 +47,7 @@ ODD = ProgressReported(
 )
 
 
-def test_each_number_beyond_its_bounds_is_its_bound_and_the_rest_stays() -> None:
+def test_a_number_beyond_its_bounds_is_clamped() -> None:
     kept = within_bounds(ODD)
 
     assert subjects.decode_message(subjects.subject_of(kept), subjects.encode_message(kept)) == kept
@@ -62,9 +62,7 @@ WORDY = JobFinished(
 )
 
 
-def test_a_text_beyond_its_length_loses_its_middle_and_what_is_beyond_a_lists_length_is_left_out() -> (
-    None
-):
+def test_a_long_text_loses_its_middle_and_a_long_list_its_end() -> None:
     kept = within_bounds(WORDY)
 
     assert subjects.decode_message(subjects.subject_of(kept), subjects.encode_message(kept)) == kept
@@ -76,7 +74,7 @@ def test_a_text_beyond_its_length_loses_its_middle_and_what_is_beyond_a_lists_le
     assert len(kept.metrics) == 256 and next(iter(kept.metrics)).startswith("0 beginning")
 
 
-def test_a_list_within_its_length_has_each_of_its_texts_cut() -> None:
+def test_long_texts_in_a_list_are_cut() -> None:
     kept = within_bounds(
         replace(ODD, usage=(TaskUsage(task="t" * 300, cpu=1.0, memory_gib=1.0),) * 20_000)
     )
@@ -85,11 +83,11 @@ def test_a_list_within_its_length_has_each_of_its_texts_cut() -> None:
 
 
 @pytest.mark.parametrize("message", one_of_each(), ids=lambda message: type(message).__name__)
-def test_what_is_within_its_bounds_is_the_very_same(message: Message) -> None:
+def test_a_message_within_its_bounds_is_returned_unchanged(message: Message) -> None:
     assert within_bounds(message) is message
 
 
-async def test_what_a_trainer_says_of_an_endless_pause_can_be_read(bus: Bus) -> None:
+async def test_a_trainers_report_of_an_infinite_pause_is_readable(bus: Bus) -> None:
     phases = Phases(restore_s=1e308)
     await bus.publish(
         TrainingResumed(**JOB, step=1, samples=1, previous=1, pause_s=1e308, phases=phases)
@@ -112,21 +110,21 @@ def waiting(*facts: EarlyFact) -> tuple[EarlyFact, ...]:
     return kept
 
 
-def test_a_job_that_says_much_pushes_out_its_own_oldest_facts_only() -> None:
+def test_a_noisy_job_displaces_only_its_own_oldest_facts() -> None:
     flood = [resumed(step) for step in range(10 * MOST_OF_JOB)]
     quiet = resumed(1, "letters")
 
     assert waiting(quiet, *flood) == (quiet, *flood[-MOST_OF_JOB:])
 
 
-def test_a_namespace_with_many_jobs_pushes_out_no_fact_of_another_one() -> None:
+def test_a_namespace_with_many_jobs_displaces_no_fact_of_another_namespace() -> None:
     flood = [resumed(1, f"job-{number}") for number in range(3 * MOST_OF_NAMESPACE)]
     quiet = resumed(1, namespace="team-b")
 
     assert waiting(quiet, *flood) == (quiet, *flood[-MOST_OF_NAMESPACE:])
 
 
-def test_a_fact_waits_without_the_middle_of_its_long_texts() -> None:
+def test_waiting_facts_have_shortened_texts() -> None:
     saved = CheckpointSaved(
         job="digits", uid=7, generation=1, step=1, samples=1, path="/c" * 2_000, seconds=1.0
     )

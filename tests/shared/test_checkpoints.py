@@ -34,7 +34,7 @@ def where(wanted: JobRequested, uid: int = 7, accepted_s: float = NOVEMBER) -> s
     return checkpoint_location(wanted, uid, new_checkpoint_folder(wanted, uid, accepted_s))
 
 
-def test_the_folder_names_the_namespace_the_job_its_uid_and_the_time_of_its_acceptance() -> None:
+def test_the_checkpoint_folder_has_namespace_job_uid_and_acceptance_time() -> None:
     assert where(asked()) == "team-a/net-7-20261123t043512"
     assert where(asked(path="vision/deep")) == "team-a/vision/deep/net-7-20261123t043512"
     assert where(asked(path=BUCKET)) == f"{BUCKET}/team-a/net-7-20261123t043512"
@@ -54,7 +54,7 @@ def test_two_jobs_with_the_same_path_have_two_folders(path: str | None) -> None:
     assert len({mine, *others}) == 5
 
 
-def test_no_path_leads_into_another_namespace() -> None:
+def test_no_path_is_in_another_namespace() -> None:
     assert where(asked(namespace="team-b", path="team-a/secret-12")).startswith("team-b/")
 
 
@@ -84,20 +84,20 @@ def test_a_job_folder_of_the_namespace_is_recognised(folder: str) -> None:
         "gs://bucket/team-a/deep/net-7",
     ],
 )
-def test_another_folder_is_none_of_the_namespace(folder: str) -> None:
+def test_a_folder_outside_the_namespace_is_not_recognised(folder: str) -> None:
     assert not is_in_namespace(folder, "team-a")
 
 
 NAMED = ("/c/gen-2/ckpt-40", "/c/gen-2/ckpt-30")
 
 
-def test_marked_checkpoints_come_first_where_they_are_newer_than_the_ledger() -> None:
+def test_marked_checkpoints_newer_than_the_ledger_come_first() -> None:
     marked = ("/c/gen-3/ckpt-60", "/c/gen-2/ckpt-40", "/c/gen-3/ckpt-70")
 
     assert restore_candidates(NAMED, marked) == ("/c/gen-3/ckpt-70", "/c/gen-3/ckpt-60", *NAMED)
 
 
-def test_the_ledger_decides_where_no_marked_checkpoint_is_newer() -> None:
+def test_the_ledger_decides_if_no_marked_checkpoint_is_newer() -> None:
     """A generation number says nothing here: after a loss the same numbers are given again."""
     assert restore_candidates(NAMED, ("/c/gen-7/ckpt-35", "/c/gen-1/ckpt-40")) == NAMED
     assert restore_candidates((), ()) == ()
@@ -133,7 +133,7 @@ def test_the_digest_is_of_the_index_and_of_the_sizes_of_the_other_files() -> Non
     ]
 
 
-def test_a_mark_tells_whether_the_job_had_trained_all() -> None:
+def test_a_mark_shows_that_the_job_was_complete() -> None:
     assert CommitMark(digest="d", samples=10, total_samples=10).finished
     assert not CommitMark(digest="d", samples=9, total_samples=10).finished
     assert not CommitMark(digest="d").finished

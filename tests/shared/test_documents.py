@@ -114,7 +114,7 @@ def test_aliases_that_multiply_are_refused_before_they_take_memory(text: str) ->
         ("{", "expected"),
     ],
 )
-def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
+def test_an_unreadable_document_gives_the_reason(text: str, why: str) -> None:
     with pytest.raises(yaml.YAMLError, match=why):
         documents.load_yaml(text, 100)
 
@@ -124,7 +124,7 @@ def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
         documents.load_yaml("[" * 100_000)
 
 
-def test_a_number_of_too_many_digits_is_no_yaml() -> None:
+def test_a_number_with_too_many_digits_is_refused() -> None:
     with pytest.raises(yaml.YAMLError, match="digits"):
         documents.load_yaml(f"a: {'1' * 10_000}")
 

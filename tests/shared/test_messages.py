@@ -38,7 +38,7 @@ EACH = pytest.mark.parametrize("message", one_of_each(), ids=lambda m: type(m)._
 
 
 @EACH
-def test_every_message_is_read_as_it_was_written(message: Message) -> None:
+def test_every_message_round_trips(message: Message) -> None:
     assert (
         subjects.decode_message(subjects.subject_of(message), subjects.encode_message(message))
         == message
@@ -46,18 +46,18 @@ def test_every_message_is_read_as_it_was_written(message: Message) -> None:
 
 
 @EACH
-def test_a_body_is_plain_json_that_names_its_fact(message: Message) -> None:
+def test_a_body_is_plain_json_with_its_tag(message: Message) -> None:
     body = json.loads(subjects.encode_message(message))
 
     assert body["fact"] == subjects.tag_of(type(message))
 
 
 @EACH
-def test_the_same_said_twice_has_the_same_id(message: Message) -> None:
+def test_a_repeated_message_has_the_same_id(message: Message) -> None:
     assert spoken_again(message).id() == message.id()
 
 
-def test_what_is_said_again_and_means_something_else_has_another_id() -> None:
+def test_a_message_with_another_meaning_has_another_id() -> None:
     """The server forgets no id for two minutes: who stood prepared and fails, who drains for
     another, must be heard.
     """
@@ -72,7 +72,7 @@ def test_what_is_said_again_and_means_something_else_has_another_id() -> None:
     assert len({message.id() for message in last_words}) == 3
 
 
-def test_a_pod_has_its_tasks_name_behind_its_jobs() -> None:
+def test_a_pods_name_is_job_name_and_task_name() -> None:
     task = TaskPlan(role="ps", index=0, serial=7, node="n1", resources=Resources())
     assert task.pod("mnist") == f"mnist-{task.name()}" == "mnist-ps-7"
 
@@ -84,14 +84,14 @@ def test_no_two_kinds_share_an_id() -> None:
 
 
 @EACH
-def test_a_message_lives_on_its_facts_subject(message: Message) -> None:
+def test_a_messages_subject_has_its_tag_and_key(message: Message) -> None:
     subject = subjects.subject_of(message)
 
     assert subject == f"weir.{subjects.tag_of(type(message))}.{message.key()}"
     assert subjects.kind_of(subject) is type(message)
 
 
-def test_the_dots_of_a_node_do_not_make_tokens() -> None:
+def test_dots_in_a_node_name_do_not_split_the_subject() -> None:
     node = next(m for m in one_of_each() if isinstance(m, CapacityChanged))
 
     assert subjects.subject_of(node) == "weir.capacity.changed.n1_example_org"
@@ -184,7 +184,7 @@ def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
     ],
     ids=lambda w: next(iter(w)),
 )
-def test_a_value_out_of_bounds_is_unusable_and_says_where(wrong: dict[str, object]) -> None:
+def test_a_value_out_of_bounds_is_an_error_with_its_path(wrong: dict[str, object]) -> None:
     with pytest.raises(UnreadableMessage, match=next(iter(wrong))):
         subjects.decode_message(
             "weir.job.requested.digits", with_fields(subjects.encode_message(request()), **wrong)
@@ -214,11 +214,11 @@ def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     "kind", [kind for kind, users in PUBLISHED_BY.items() if JOB_USER in users]
 )
-def test_each_text_and_list_that_a_job_may_say_has_a_longest_length(kind: type[Message]) -> None:
+def test_every_text_and_list_of_a_job_message_has_a_maximum_length(kind: type[Message]) -> None:
     assert list(unbounded(inspect.type_info(kind), kind.__name__)) == []
 
 
-def test_a_text_that_is_too_long_makes_a_fact_unusable_and_says_where() -> None:
+def test_a_text_that_is_too_long_is_an_error_with_its_path() -> None:
     saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
 
     with pytest.raises(UnreadableMessage, match="path"):
@@ -227,7 +227,7 @@ def test_a_text_that_is_too_long_makes_a_fact_unusable_and_says_where() -> None:
         )
 
 
-def test_a_subject_that_is_none_of_ours_is_unusable() -> None:
+def test_an_unknown_subject_is_unusable() -> None:
     with pytest.raises(UnreadableMessage, match="no message is called"):
         subjects.decode_message("weir.job.wished.default.digits", b"{}")
 

@@ -36,15 +36,15 @@ from tests.architecture.source import modules
         (2, "epoch", "2 epochs"),
     ],
 )
-def test_one_is_told_as_one(number: int, noun: str, said: str) -> None:
+def test_a_count_uses_singular_and_plural(number: int, noun: str, said: str) -> None:
     assert format_count(number, noun) == said
 
 
-def test_a_size_is_told_in_one_way() -> None:
+def test_a_size_has_one_format() -> None:
     assert (format_size(1, 1), format_size(2, 3)) == ("1 ps, 1 worker", "2 ps, 3 workers")
 
 
-def test_of_many_names_some_are_told_and_how_many_there_are() -> None:
+def test_many_names_are_cut_and_counted() -> None:
     assert (format_some_names(["a"], "pod"), format_some_names(["a", "b"], "pod")) == ("a", "a, b")
     assert format_some_names(list("abcde"), "pod") == "5 pods: a, b and 3 more"
     assert (format_names(["a", "b"], 2), format_names(list("abc"), 2)) == (
@@ -60,7 +60,7 @@ Kubernetes' own.
 """
 
 
-def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
+def test_all_code_formats_counts_with_format_count() -> None:
     bare = [
         f"{module}: {text}"
         for module in modules()
@@ -80,20 +80,18 @@ def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
     ("seconds", "said"),
     [(0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7512, "2 h 5 min"), (90_000, "1 d 1 h")],
 )
-def test_how_long_something_took_is_told_in_its_two_largest_units(
-    seconds: float, said: str
-) -> None:
+def test_a_duration_is_shown_in_its_two_largest_units(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
 
 
-def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
+def test_fine_durations_have_hundredths_and_may_be_negative() -> None:
     assert [format_duration(s, fine=True) for s in (0.618, 42.06, 61.0, -3.0, -75.0)] == [
         *("0.62 s", "42.1 s", "1 min 1 s", "-3.00 s"),
         "\N{MINUS SIGN}1 min 15 s",
     ]
 
 
-def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
+def test_infinite_and_undefined_durations_are_shown_as_such() -> None:
     assert [
         format_duration(math.inf),
         format_duration(math.nan, fine=True),
@@ -105,13 +103,13 @@ def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
     ]
 
 
-def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
+def test_a_long_text_keeps_its_beginning_and_end() -> None:
     assert cut_middle("x" * 40, 40) == "x" * 40
     assert cut_middle(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
     assert cut_middle(f"what{'.' * 90}where", 20, head=0.5, gap=" | ") == "what...... | ..where"
 
 
-def test_what_a_change_takes_for_others_is_told_as_a_cost_and_its_pause_beside_it():
+def test_the_cost_of_a_change_and_its_pause_are_shown_side_by_side():
     told = [
         f"{format_saving(seconds)}{pause_preposition(seconds)} a pause"
         for seconds in (302.0, -5810.6)
@@ -120,7 +118,7 @@ def test_what_a_change_takes_for_others_is_told_as_a_cost_and_its_pause_beside_i
     assert format_payback(302.0, 1.1) == "saves 5 min 2 s for a pause of 1.10 s"
 
 
-def test_foreign_text_becomes_one_printable_line() -> None:
+def test_external_text_becomes_one_printable_line() -> None:
     assert single_line("a\x1b[31m\r\n\tb  c\x00") == "a [31m b c"
     assert last_line("one\n two \n\n\x00\n") == "two"
     assert last_line("") == ""
@@ -137,7 +135,7 @@ def test_foreign_text_becomes_one_printable_line() -> None:
         ("\n\x00", ""),
     ],
 )
-def test_a_cause_begins_with_what_can_be_read_alone_unless_it_is_a_bare_traceback(
+def test_a_cause_starts_with_its_headline_unless_it_is_a_bare_traceback(
     cause: str, said: str
 ) -> None:
     assert headline(cause) == said

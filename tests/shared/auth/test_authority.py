@@ -35,7 +35,7 @@ def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list
     return [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}"]
 
 
-async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(
+async def test_no_credentials_or_those_of_another_authority_are_refused(
     server: NatsServer,
 ) -> None:
     stranger = authority.create_keys(os.urandom)
@@ -47,7 +47,7 @@ async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(
     )
 
 
-async def test_a_user_s_claims_are_no_good_without_his_key(server: NatsServer) -> None:
+async def test_claims_without_the_users_key_are_refused(server: NatsServer) -> None:
     token = credentials(OPERATOR).split(authority.BEGIN.format(authority.JWT))[1].split()[0]
 
     assert not await is_let_in(
@@ -56,7 +56,7 @@ async def test_a_user_s_claims_are_no_good_without_his_key(server: NatsServer) -
     )
 
 
-async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: NatsServer) -> None:
+async def test_the_launchers_key_signs_only_for_one_job(server: NatsServer) -> None:
     own = authority.job_signer(KEYS)
     everything = {
         "pub": {"allow": [">"]},
@@ -81,13 +81,13 @@ async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: Na
 
 
 @pytest.mark.parametrize("word", ["*", ">", "a.b", "a b", "", "$1", "a\r\nPUB"])
-def test_a_job_s_rights_are_for_one_job_and_no_pattern(word: str) -> None:
+def test_job_credentials_accept_no_pattern_as_a_job_name(word: str) -> None:
     own = authority.job_signer(KEYS)
     with pytest.raises(ValueError, match="is not a word"):
         authority.job_credentials(own, "team-a", word, META, os.urandom(32), NOW_S)
 
 
-def test_the_server_s_configuration_holds_no_secret() -> None:
+def test_the_server_configuration_contains_no_secret() -> None:
     config = authority.server_config(KEYS, NOW_S)
 
     assert not [
@@ -98,7 +98,7 @@ def test_the_server_s_configuration_holds_no_secret() -> None:
     assert authority.public_key(KEYS.outside) in config and OUTSIDE not in config
 
 
-def test_credentials_say_whose_they_are() -> None:
+def test_credentials_contain_the_user_name() -> None:
     assert authority.user_name(credentials(JOB)) == "job.team-a.mine"
     assert permissions.inbox_prefix(authority.user_name(credentials(OPERATOR))) == "_INBOX_operator"
 
@@ -112,6 +112,6 @@ def test_credentials_say_whose_they_are() -> None:
         "-----BEGIN NATS USER JWT-----\na.b.c\n",
     ],
 )
-def test_what_holds_no_credentials_is_refused(text: str) -> None:
+def test_a_text_without_credentials_is_refused(text: str) -> None:
     with pytest.raises(authority.BadCredentials):
         authority.user_name(text)

@@ -14,7 +14,7 @@ from tests.conftest import NatsServer
 from tests.shared.secured_server import is_let_in
 
 
-def test_every_user_has_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_every_user_has_a_private_credentials_file(tmp_path: Path) -> None:
     written = keyring.write_credentials(tmp_path / "credentials", time.time(), ["team-a"])
 
     names = {user_name(path.read_text()) for path in written if path.suffix == ".creds"}
@@ -23,7 +23,7 @@ def test_every_user_has_a_file_that_nobody_else_can_read(tmp_path: Path) -> None
     assert (tmp_path / "credentials").stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_second_run_goes_on_with_the_same_keys(tmp_path: Path) -> None:
+async def test_a_second_run_uses_the_same_keys(tmp_path: Path) -> None:
     """So that a server that was started with the first files believes the second, and its streams
     are there.
     """
@@ -42,7 +42,7 @@ async def test_a_second_run_goes_on_with_the_same_keys(tmp_path: Path) -> None:
     await server.kill()
 
 
-def test_keys_that_cannot_be_read_are_told_and_not_replaced(tmp_path: Path) -> None:
+def test_unreadable_keys_are_an_error_and_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / keyring.KEYS).write_text('{"operator": "SO"}')
 
     with pytest.raises(keyring.BadKeys, match=r"keys\.json"):
@@ -50,7 +50,7 @@ def test_keys_that_cannot_be_read_are_told_and_not_replaced(tmp_path: Path) -> N
     assert (tmp_path / keyring.KEYS).read_text() == '{"operator": "SO"}'
 
 
-def test_the_launcher_s_file_holds_no_key_but_its_own(tmp_path: Path) -> None:
+def test_the_launchers_file_contains_only_its_own_key(tmp_path: Path) -> None:
     keyring.write_credentials(tmp_path, time.time())
     root = msgspec.json.decode((tmp_path / keyring.KEYS).read_bytes(), type=Keys)
     text = (tmp_path / keyring.JOBS).read_text()

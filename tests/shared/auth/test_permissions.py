@@ -126,14 +126,12 @@ async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
     )
 
 
-def test_the_table_has_every_message() -> None:
+def test_the_permission_table_has_every_message() -> None:
     assert set(PUBLISHED_BY) == set(RECEIVED_BY) == set(MESSAGES)
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_a_user_says_what_the_table_has_and_is_refused_all_else(
-    server: NatsServer, user: str
-) -> None:
+async def test_a_user_publishes_only_what_the_table_permits(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
@@ -142,7 +140,7 @@ async def test_a_user_says_what_the_table_has_and_is_refused_all_else(
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inbox(
+async def test_only_the_operator_subscribes_to_subjects_and_nobody_to_another_inbox(
     server: NatsServer, user: str
 ) -> None:
     async with visitor(server.url, credentials(user)) as guest:
@@ -167,9 +165,7 @@ async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inb
 
 
 @pytest.mark.parametrize("user", [user for user in USERS if user not in WHOLE])
-async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(
-    server: NatsServer, user: str
-) -> None:
+async def test_a_user_receives_only_what_the_table_permits(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
@@ -178,7 +174,7 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
+async def test_only_the_setup_user_changes_a_stream(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
             purges = user == ALLOCATOR and stream not in (DEAD, f"KV_{STATE}")
@@ -192,7 +188,7 @@ async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user:
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(
+async def test_only_readers_of_all_nodes_may_read_the_last_fact_of_each_node(
     server: NatsServer, user: str
 ) -> None:
     async with visitor(server.url, credentials(user)) as guest:
@@ -201,7 +197,9 @@ async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) -> None:
+async def test_a_consumer_can_be_used_only_by_its_own_service(
+    server: NatsServer, user: str
+) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for owner in (ALLOCATOR, LAUNCHER):
             for stream in (ORDERS, FACTS):
@@ -264,7 +262,7 @@ PULLED = {
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_what_is_kept_is_written_and_read_by_who_needs_it(
+async def test_bucket_entries_are_read_and_written_only_by_their_users(
     server: NatsServer, user: str
 ) -> None:
     async with visitor(server.url, credentials(user)) as guest:
@@ -278,7 +276,7 @@ async def test_what_is_kept_is_written_and_read_by_who_needs_it(
             assert await guest.may_say(f"{api}.CONSUMER.CREATE.{named}") == (user in users), subject
 
 
-async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> None:
+async def test_outside_users_cannot_read_stream_contents_directly(server: NatsServer) -> None:
     for user in (JOB, SUBMITTER):
         async with visitor(server.url, credentials(user)) as guest:
             for api in ("$JS.API", guest.client.api):
@@ -308,7 +306,7 @@ async def accepted_consumers(guest: Visitor, names: list[str], filtered: str) ->
     return accepted
 
 
-async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none_of_another_s(
+async def test_a_submitter_has_a_few_consumers_with_names_of_its_own_namespace(
     server: NatsServer,
 ) -> None:
     filtered = "weir.*.*.team-a.*"
@@ -325,7 +323,7 @@ async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none
             await anext(guest.bus.tail([f"weir.job.accepted.team-a.{name}" for name in "ab"]))
 
 
-async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s(
+async def test_a_job_creates_and_pulls_only_consumers_with_its_own_names(
     server: NatsServer,
 ) -> None:
     filtered, own = f"weir.cluster.*.{OWN}", reader_names(*OWN.split("."), 0)
@@ -358,7 +356,7 @@ async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s
             )
 
 
-async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_each_trainer(
+async def test_the_largest_accepted_job_connects_and_has_a_consumer_name_for_each_trainer(
     server: NatsServer,
 ) -> None:
     blocks = reader_blocks(MOST_TRAINERS)
@@ -402,9 +400,7 @@ async def test_readers_of_programs_are_counted_for_each_namespace(server: NatsSe
 
 
 @pytest.mark.parametrize("user", [SUBMITTER, JOB])
-async def test_a_durable_consumer_that_nobody_reads_is_forgotten(
-    server: NatsServer, user: str
-) -> None:
+async def test_an_unused_durable_consumer_is_deleted(server: NatsServer, user: str) -> None:
     filtered, name = (
         f"weir.cluster.*.{OWN}" if user == JOB else "weir.*.*.team-a.*",
         consumer_of(user),
@@ -441,7 +437,7 @@ async def orders_in(server: NatsServer) -> dict[str, int]:
         return found
 
 
-async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsServer) -> None:
+async def test_a_reply_subject_without_publish_permission_is_refused(server: NatsServer) -> None:
     """The server holds a request's subject against what one may, but not where the answer is to
     go.
     """
@@ -462,7 +458,7 @@ async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsS
     assert set(await orders_in(server)) == {subject, f"weir.training.saved.{OWN}"}
 
 
-async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(
+async def test_a_push_consumer_can_neither_write_nor_acknowledge(
     server: NatsServer,
 ) -> None:
     async with (

@@ -77,7 +77,7 @@ async def listener(bus: Bus, nats_url: str) -> AsyncIterator[Listener]:
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(said=poison())
-async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
+async def test_any_message_is_handled_or_dead_lettered_and_the_next_is_handled(
     listener: Listener, said: Poison
 ) -> None:
     subject, body = said
@@ -103,7 +103,9 @@ async def test_anything_on_any_subject_is_heard_or_buried_and_the_next_is_heard(
     [b"x" * BIG, b"\xff" * BIG, b"\x00" * BIG, DEEP],
     ids=["text", "bytes", "control", "deep"],
 )
-async def test_a_body_of_any_size_and_depth_is_buried(listener: Listener, body: bytes) -> None:
+async def test_a_bad_body_of_any_size_and_depth_is_dead_lettered(
+    listener: Listener, body: bytes
+) -> None:
     ack = await listener.bus.js.publish(SUBJECT, body)
 
     await listener.next_is_heard()
@@ -112,7 +114,7 @@ async def test_a_body_of_any_size_and_depth_is_buried(listener: Listener, body: 
     assert letter and letter.error and (len(body) < BIG or f"({BIG} bytes in all)" in letter.body)
 
 
-async def test_a_name_as_long_as_a_message_is_buried(listener: Listener) -> None:
+async def test_a_name_as_long_as_a_message_is_dead_lettered(listener: Listener) -> None:
     body = msgspec.json.encode({"fact": "job.rejected", "job": "x" * BIG, "uid": 1, "reasons": []})
     ack = await listener.bus.js.publish("weir.job.rejected.default.digits", body)
 
@@ -122,7 +124,7 @@ async def test_a_name_as_long_as_a_message_is_buried(listener: Listener) -> None
     assert letter and letter.error.startswith("the body belongs on weir.job.rejected.default.xxx")
 
 
-async def test_a_subject_as_long_as_a_server_takes_is_buried_on_a_shorter_one(
+async def test_the_longest_possible_subject_is_dead_lettered_on_a_shorter_one(
     listener: Listener, nats_url: str
 ) -> None:
     subject = "weir.cluster.abandoned.default." + "x" * 4_000
@@ -134,7 +136,7 @@ async def test_a_subject_as_long_as_a_server_takes_is_buried_on_a_shorter_one(
     assert letter and letter.subject.startswith(subject[:1_000])
 
 
-async def test_what_lies_on_a_subject_of_no_kind_is_buried(listener: Listener) -> None:
+async def test_a_message_on_an_unknown_subject_is_dead_lettered(listener: Listener) -> None:
     for sequence, subject in enumerate(
         ["weir.job.wished.default.digits", "weir.cluster.x", "weir.job.requested"], 1
     ):
@@ -158,7 +160,7 @@ RAW = [
 
 
 @pytest.mark.parametrize("raw", RAW)
-async def test_odd_headers_and_subjects_that_are_no_text_are_buried(
+async def test_odd_headers_and_non_text_subjects_are_dead_lettered(
     listener: Listener, nats_url: str, raw: bytes
 ) -> None:
     await spoken(nats_url, raw)
@@ -170,7 +172,7 @@ async def test_odd_headers_and_subjects_that_are_no_text_are_buried(
 
 
 @pytest.mark.parametrize("raw", RAW)
-async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(
+async def test_a_service_starts_although_odd_headers_and_subjects_are_stored(
     bus: Bus, nats_url: str, raw: bytes
 ) -> None:
     await spoken(nats_url, raw)
@@ -187,7 +189,7 @@ OF_NEXT_YEAR = "weir.capacity.licences.default"
 
 
 @pytest.mark.parametrize("source", ["monitor", "allocator", "launcher", "trainer"])
-async def test_what_a_newer_service_says_is_passed_over(listener: Listener, source: str) -> None:
+async def test_a_message_of_a_newer_version_is_skipped(listener: Listener, source: str) -> None:
     """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a
     fault.
     """
@@ -209,7 +211,7 @@ async def test_what_a_newer_service_says_is_passed_over(listener: Listener, sour
     ],
     ids=["by a person", "of another type"],
 )
-async def test_what_no_service_says_on_an_unknown_subject_is_buried(
+async def test_a_message_on_an_unknown_subject_without_a_version_is_dead_lettered(
     listener: Listener, headers: dict[str, str]
 ) -> None:
     ack = await listener.bus.js.publish(
@@ -221,7 +223,7 @@ async def test_what_no_service_says_on_an_unknown_subject_is_buried(
     assert await listener.letter(ack.stream, ack.seq) is not None
 
 
-async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) -> None:
+async def test_an_old_dead_letter_is_not_stored_twice(bus: Bus) -> None:
     """Whoever reads the log from its beginning finds it again; the server must still know the
     letter.
     """
@@ -230,7 +232,7 @@ async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) 
     assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * streams.DAY_S
 
 
-async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(bus: Bus) -> None:
+async def test_after_a_stream_is_recreated_the_same_sequence_is_a_new_dead_letter(bus: Bus) -> None:
     for _ in range(2):
         await bus.js.publish(SUBJECT, b"{")
         await bus.follow([GenerationAbandoned], Ears(), {})
@@ -240,7 +242,7 @@ async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(b
     assert (await bus.js.stream_info(subjects.DEAD)).state.messages == 2
 
 
-async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None:
+async def test_a_full_dead_letter_stream_stops_no_service(bus: Bus) -> None:
     await bus.js.delete_stream(subjects.DEAD)
     full = next(config for config in streams.stream_configs() if config.name == subjects.DEAD)
     await bus.js.add_stream(full, max_bytes=1, discard=DiscardPolicy.NEW)
@@ -253,9 +255,7 @@ async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None
     assert ears.ids == [abandoned().id()]
 
 
-async def test_dead_letters_take_no_more_room_than_their_limits_however_much_cannot_be_read(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_dead_letters_stay_within_their_limits(bus: Bus, nats_url: str) -> None:
     other = await connected(nats_url, "listener")
     other.dead_letters.budget = LetterBudget(at_once=20, per_day=1)
     for number in range(60):
@@ -274,7 +274,7 @@ async def test_dead_letters_take_no_more_room_than_their_limits_however_much_can
     await other.close()
 
 
-async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_large_one(
+async def test_the_server_keeps_the_newest_dead_letters_of_a_subject_and_refuses_a_large_one(
     bus: Bus,
 ) -> None:
     """A job says itself that its ledger cannot be read."""

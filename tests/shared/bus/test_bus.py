@@ -51,12 +51,12 @@ async def stored(bus: Bus, stream: str = subjects.ORDERS) -> int:
 # ------------------------------------------------------------ saying
 
 
-async def test_what_is_published_twice_is_stored_once(bus: Bus) -> None:
+async def test_a_message_published_twice_is_stored_once(bus: Bus) -> None:
     assert await bus.publish(abandoned()) == await bus.publish(abandoned())
     assert await stored(bus) == 1
 
 
-async def test_cloud_events_attributes_ride_as_headers(bus: Bus) -> None:
+async def test_cloud_events_attributes_are_headers(bus: Bus) -> None:
     sequence = await bus.publish(abandoned())
 
     headers = (await bus.js.get_msg(subjects.ORDERS, sequence)).headers or {}
@@ -68,26 +68,26 @@ async def test_cloud_events_attributes_ride_as_headers(bus: Bus) -> None:
     assert headers["ce-source"] == "test" and headers["ce-subject"] == "default.digits"
 
 
-async def test_one_who_expects_what_is_there_may_write(bus: Bus) -> None:
+async def test_a_publish_with_the_expected_last_sequence_is_accepted(bus: Bus) -> None:
     first_at = await bus.publish(abandoned(generation=1), expect_last=0)
 
     assert await bus.publish(abandoned(generation=2), expect_last=first_at) > first_at
 
 
-async def test_one_who_has_not_seen_the_last_is_stale(bus: Bus) -> None:
+async def test_a_publish_with_an_old_last_sequence_is_stale(bus: Bus) -> None:
     await bus.publish(abandoned(generation=1), expect_last=0)
 
     with pytest.raises(Stale):
         await bus.publish(abandoned(generation=2), expect_last=0)
 
 
-async def test_to_repeat_what_one_said_oneself_is_not_stale(bus: Bus) -> None:
+async def test_repeating_ones_own_message_is_not_stale(bus: Bus) -> None:
     said = await bus.publish(abandoned(), expect_last=0)
 
     assert await bus.publish(abandoned(), expect_last=0) == said
 
 
-async def test_a_service_verifies_the_streams_and_never_makes_them(nats_url: str) -> None:
+async def test_a_service_verifies_streams_and_never_creates_them(nats_url: str) -> None:
     alone = await wire.connect(nats_url, "alone")
     try:
         with pytest.raises(NotFoundError):
@@ -96,7 +96,7 @@ async def test_a_service_verifies_the_streams_and_never_makes_them(nats_url: str
         await alone.close()
 
 
-async def test_streams_can_be_created_again_and_again(bus: Bus) -> None:
+async def test_creating_streams_is_idempotent(bus: Bus) -> None:
     await bus.publish(abandoned())
 
     await bus.create()
@@ -107,9 +107,7 @@ async def test_streams_can_be_created_again_and_again(bus: Bus) -> None:
 # ------------------------------------------------------------ hearing
 
 
-async def test_what_is_stored_in_two_streams_is_heard_in_the_order_of_storing(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_messages_of_two_streams_arrive_in_storage_order(bus: Bus, nats_url: str) -> None:
     resumed = [
         TrainingResumed(**(JOB | {"generation": generation}), step=1, samples=1)
         for generation in (1, 2)
@@ -125,7 +123,7 @@ async def test_what_is_stored_in_two_streams_is_heard_in_the_order_of_storing(
     assert [heard.message for heard in ears.heard] == said
 
 
-async def test_what_was_stored_before_is_heard_before_follow_returns(bus: Bus) -> None:
+async def test_stored_messages_are_handled_before_follow_returns(bus: Bus) -> None:
     ears = Ears()
     await say(bus, *abandonments(3))
 
@@ -134,7 +132,7 @@ async def test_what_was_stored_before_is_heard_before_follow_returns(bus: Bus) -
     assert ears.ids == [m.id() for m in abandonments(3)]
 
 
-async def test_what_comes_later_is_heard_in_order(bus: Bus) -> None:
+async def test_later_messages_are_handled_in_order(bus: Bus) -> None:
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
 
@@ -143,7 +141,7 @@ async def test_what_comes_later_is_heard_in_order(bus: Bus) -> None:
     assert [h.message for h in await ears.until(5)] == abandonments(5)
 
 
-async def test_one_who_left_off_at_a_sequence_goes_on_behind_it(bus: Bus) -> None:
+async def test_a_subscription_continues_after_a_given_sequence(bus: Bus) -> None:
     ears = Ears()
     sequences = await say(bus, *abandonments(4))
 
@@ -152,7 +150,7 @@ async def test_one_who_left_off_at_a_sequence_goes_on_behind_it(bus: Bus) -> Non
     assert [h.sequence for h in ears.heard] == sequences[2:]
 
 
-async def test_only_the_kinds_asked_for_are_heard_from_each_stream(bus: Bus) -> None:
+async def test_only_the_requested_kinds_are_received_from_each_stream(bus: Bus) -> None:
     ears = Ears()
     await bus.publish(HandOverOrdered(**JOB))
     await bus.publish(abandoned())
@@ -164,7 +162,7 @@ async def test_only_the_kinds_asked_for_are_heard_from_each_stream(bus: Bus) -> 
     assert {h.stream for h in ears.heard} == {subjects.ORDERS, subjects.FACTS}
 
 
-async def test_poison_goes_to_the_dead_letters_and_the_next_is_heard(bus: Bus) -> None:
+async def test_an_unreadable_message_is_dead_lettered_and_the_next_is_handled(bus: Bus) -> None:
     ears = Ears()
     await bus.js.publish("weir.cluster.abandoned.default.digits", b"\xff not json")
     await bus.publish(abandoned())
@@ -177,7 +175,9 @@ async def test_poison_goes_to_the_dead_letters_and_the_next_is_heard(bus: Bus) -
     assert ears.ids == [abandoned().id()]
 
 
-async def test_poison_is_buried_once_however_many_find_it(bus: Bus, nats_url: str) -> None:
+async def test_an_unreadable_message_is_dead_lettered_once_for_all_subscribers(
+    bus: Bus, nats_url: str
+) -> None:
     await bus.js.publish("weir.cluster.abandoned.default.digits", b"{}")
     other = await connected(nats_url, "other")
 
@@ -188,7 +188,7 @@ async def test_poison_is_buried_once_however_many_find_it(bus: Bus, nats_url: st
     await other.close()
 
 
-async def test_who_can_answer_for_poison_is_asked_before_it_is_buried(bus: Bus) -> None:
+async def test_the_handler_of_unreadable_messages_is_called_before_dead_lettering(bus: Bus) -> None:
     asked = []
 
     async def answer(subject: str, body: bytes, sequence: int, error: str) -> bool:
@@ -215,7 +215,7 @@ async def test_a_handler_that_raises_is_a_bug_and_stops_the_service(bus: Bus) ->
             await bus.raise_failure()
 
 
-async def test_a_request_on_the_short_subject_is_heard(bus: Bus) -> None:
+async def test_a_request_on_the_short_subject_is_received(bus: Bus) -> None:
     ears = Ears()
     await bus.js.publish("weir.job.requested.digits", subjects.encode_message(request()))
 
@@ -227,7 +227,7 @@ async def test_a_request_on_the_short_subject_is_heard(bus: Bus) -> None:
 # ------------------------------------------------------------ watching
 
 
-async def test_a_watcher_sees_what_is_said_from_now_on(bus: Bus) -> None:
+async def test_a_watcher_receives_new_messages(bus: Bus) -> None:
     await bus.publish(abandoned(generation=1))
     watching = asyncio.ensure_future(first(1, bus.tail([ABANDONED])))
     await consumers(bus, 1)
@@ -237,7 +237,7 @@ async def test_a_watcher_sees_what_is_said_from_now_on(bus: Bus) -> None:
     assert [h.message for h in await watching] == [abandoned(generation=2)]
 
 
-async def test_a_watcher_may_ask_for_all_that_was_said_and_passes_over_poison(bus: Bus) -> None:
+async def test_a_watcher_can_start_at_the_beginning_and_skips_unreadable_messages(bus: Bus) -> None:
     await bus.publish(abandoned(generation=1))
     await bus.js.publish("weir.cluster.abandoned.default.digits", b"?")
     await bus.publish(abandoned(generation=2))
@@ -248,7 +248,7 @@ async def test_a_watcher_may_ask_for_all_that_was_said_and_passes_over_poison(bu
     assert await stored(bus, subjects.DEAD) == 0
 
 
-async def test_a_watcher_may_ask_for_the_newest_of_each_subject(bus: Bus) -> None:
+async def test_a_watcher_can_start_with_the_last_message_of_each_subject(bus: Bus) -> None:
     await say(bus, *abandonments(3))
     await bus.publish(abandoned(job="letters", generation=9))
 
@@ -260,7 +260,7 @@ async def test_a_watcher_may_ask_for_the_newest_of_each_subject(bus: Bus) -> Non
     ]
 
 
-async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
+async def test_the_last_message_of_a_subject_can_be_read(bus: Bus) -> None:
     assert await bus.last_message(GenerationAbandoned, "default.digits") is None
     await say(bus, *abandonments(3))
 
@@ -269,7 +269,7 @@ async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
     assert found and found.message == abandoned(generation=3) and found.sequence == 3
 
 
-async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
+async def test_messages_arrive_without_delay_after_a_quiet_period(bus: Bus) -> None:
     """The client library's `fetch` keeps the second of two messages for seconds when none came for
     five before.
 
@@ -303,7 +303,7 @@ async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(
+async def test_no_message_is_lost_when_the_server_is_killed_and_restarted(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     """A follower, a watcher and a speaker live through it without being told."""
@@ -328,7 +328,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(
 
 @pytest.mark.usefixtures("brief_heartbeat")
 @pytest.mark.parametrize("before", [0, 1])
-async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(
+async def test_a_watcher_without_messages_misses_none_after_a_restart(
     nats_server: NatsServer, bus: Bus, before: int
 ) -> None:
     """Nor where the stream was empty."""
@@ -345,7 +345,7 @@ async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(
     assert [h.message for h in await watching] == abandonments(2, begin=2)
 
 
-async def test_a_request_is_tried_once_and_fails_while_there_is_no_server(
+async def test_a_request_without_a_server_fails_and_is_not_sent_later(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     """What a client sends while it is not connected arrives at the next server, which can count the

@@ -55,7 +55,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("odd", "subject"), ODD)
-async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
+async def test_a_message_with_a_non_text_subject_or_status_is_delivered(
     nats_url: str, odd: bytes, subject: str
 ) -> None:
     client = await connect_client(nats_url)
@@ -72,7 +72,7 @@ async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
 # ------------------------------------------------------------ names that cannot be resolved
 
 
-async def test_a_connection_comes_back_while_names_cannot_be_resolved(
+async def test_a_client_reconnects_after_names_could_not_be_resolved(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, resolve, away = "bus.weir.test", socket.getaddrinfo, asyncio.Event()
@@ -110,7 +110,7 @@ async def test_a_connection_comes_back_while_names_cannot_be_resolved(
 WITHIN_S, FOR_EVER_S = 60.0, 3600.0
 
 
-async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(
+async def test_a_pending_request_fails_when_the_connection_breaks(
     nats_server: NatsServer,
 ) -> None:
     client, other = (
@@ -131,7 +131,9 @@ async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(
     await other.close()
 
 
-async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_path: Path) -> None:
+async def test_a_request_without_permission_fails_and_a_permitted_one_is_answered(
+    tmp_path: Path,
+) -> None:
     async with (
         secured_server.guarded(tmp_path) as server,
         secured_server.visitor(server.url, credentials(MONITOR)) as guest,
@@ -149,7 +151,7 @@ async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_
     )
 
 
-async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
+async def test_a_request_times_out(nats_url: str) -> None:
     client = await connect_client(nats_url)
     await client.subscribe("questions")
 
@@ -160,7 +162,7 @@ async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
     await client.close()
 
 
-async def test_trying_again_ends_when_it_is_cancelled_even_at_the_moment_of_a_refusal(
+async def test_a_retry_loop_ends_when_cancelled_during_a_refusal(
     nats_server: NatsServer,
 ) -> None:
     client = await connect_client(nats_server.url, reconnect_time_wait=60.0)

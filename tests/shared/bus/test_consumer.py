@@ -57,7 +57,7 @@ async def unacknowledged(bus: Bus) -> int:
     return int((await bus.js.consumer_info(subjects.ORDERS, NAME)).num_ack_pending or 0)
 
 
-async def test_all_that_is_dealt_with_is_acknowledged(bus: Bus) -> None:
+async def test_every_handled_message_is_acknowledged(bus: Bus) -> None:
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
 
@@ -69,7 +69,7 @@ async def test_all_that_is_dealt_with_is_acknowledged(bus: Bus) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_once(
+async def test_a_slow_consumer_handles_each_message_once(
     bus: Bus,
 ) -> None:
     ears = Ears()
@@ -88,7 +88,7 @@ async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_o
     assert in_order(ears)
 
 
-async def test_one_whose_consumer_was_deleted_goes_on_with_another(bus: Bus) -> None:
+async def test_a_deleted_consumer_is_replaced(bus: Bus) -> None:
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
     await say(bus, 0, 3)
@@ -101,7 +101,7 @@ async def test_one_whose_consumer_was_deleted_goes_on_with_another(bus: Bus) -> 
     assert in_order(ears)
 
 
-async def test_what_was_lost_on_the_way_is_heard_before_what_came_behind_it(bus: Bus) -> None:
+async def test_a_lost_message_is_redelivered_before_later_ones(bus: Bus) -> None:
     """No connection loses a message and lives; a connection that breaks loses the last ones."""
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
@@ -121,7 +121,7 @@ async def test_what_was_lost_on_the_way_is_heard_before_what_came_behind_it(bus:
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_server_that_is_killed_in_the_middle_of_a_burst_repeats_and_leaves_out_nothing(
+async def test_no_message_is_repeated_or_lost_when_the_server_is_killed_during_a_burst(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     speaker, ears = await connected(nats_server.url, "speaker"), Ears()
@@ -139,7 +139,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_burst_repeats_and_leav
     await speaker.close()
 
 
-async def test_a_server_that_comes_back_is_heard_sooner_than_its_silence_would_be_noticed(
+async def test_a_restarted_server_is_read_before_the_idle_timeout(
     nats_server: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer, "HEARTBEAT_S", 600.0)  # silence would be noticed 25 minutes later
@@ -157,7 +157,7 @@ async def test_a_server_that_comes_back_is_heard_sooner_than_its_silence_would_b
     await other.close()
 
 
-async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus) -> None:
+async def test_a_recreated_stream_is_read_from_its_beginning(bus: Bus) -> None:
     """What we remember is of messages that are no more: whoever begins again reads the new ones
     from the first.
     """
@@ -176,7 +176,7 @@ async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus
 
 @pytest.mark.usefixtures("brief_heartbeat")
 @pytest.mark.parametrize("later", [0, 2, 4], ids=["shorter", "as long", "longer"])
-async def test_a_stream_that_was_set_back_is_noticed_however_long_it_is_again(
+async def test_a_restored_stream_is_detected_however_long_it_is(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, later: int
 ) -> None:
     """Others may have spoken before we look: then another message lies where ours was."""
@@ -210,7 +210,7 @@ async def spoken_after(copy: StoreCopy, count: int) -> Bus:
     return other
 
 
-async def test_one_who_begins_where_nothing_was_set_back_goes_on_from_there(bus: Bus) -> None:
+async def test_a_consumer_continues_if_the_stream_was_not_restored(bus: Bus) -> None:
     ears = Ears()
     await say(bus, 0, 3)
     await bus.follow([GenerationAbandoned], ears, {})
@@ -238,7 +238,7 @@ async def test_one_who_begins_where_nothing_was_set_back_goes_on_from_there(bus:
 
 @pytest.mark.usefixtures("brief_heartbeat")
 @pytest.mark.parametrize("later", [1, 3], ids=["shorter", "longer"])
-async def test_one_who_watches_a_stream_that_was_set_back_sees_what_is_stored_since(
+async def test_a_watcher_of_a_restored_stream_receives_the_messages_stored_since(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, later: int
 ) -> None:
     await say(bus, 0, 3)
@@ -270,7 +270,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_one_whose_stream_is_gone_says_once_in_a_while_why_he_waits(bus: Bus) -> None:
+async def test_a_consumer_of_a_deleted_stream_logs_a_warning_at_intervals(bus: Bus) -> None:
     await bus.follow([GenerationAbandoned], Ears(), {})
     watching = asyncio.ensure_future(first(1, bus.tail(["weir.cluster.abandoned.>"])))
     await until_watched(bus)
@@ -289,7 +289,7 @@ async def test_one_whose_stream_is_gone_says_once_in_a_while_why_he_waits(bus: B
         assert "stream not found" in word["error"]
 
 
-async def test_one_who_begins_takes_the_place_of_his_own_old_consumer(bus: Bus) -> None:
+async def test_a_restarted_service_replaces_its_old_consumer(bus: Bus) -> None:
     with pytest.raises(NotFoundError):
         await bus.js.consumer_info(subjects.ORDERS, NAME)
 

@@ -32,7 +32,7 @@ def letter(**fields: object) -> DeadLetter:
     return dead_letters.create_dead_letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
 
 
-def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
+def test_a_dead_letter_has_the_position_of_the_message_and_the_error() -> None:
     assert letter() == DeadLetter(
         stream="weir-orders",
         sequence=3,
@@ -43,18 +43,18 @@ def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
     )
 
 
-def test_what_is_no_text_is_escaped() -> None:
+def test_bytes_that_are_no_text_are_escaped() -> None:
     assert letter(body=b"\xff \xc3\xbc").body == "\\xff ü"
 
 
-def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> None:
+def test_a_long_body_is_cut_and_its_length_is_given() -> None:
     kept = letter(body=b"x" * 100_000, error="y" * 3_000)
 
     assert kept.body == "x" * 4_096 + "... (100000 bytes in all)"
     assert kept.error == "y" * 1_000 + "... (3000 characters in all)"
 
 
-def test_it_lies_behind_the_subject_of_its_message() -> None:
+def test_a_dead_letters_subject_contains_the_subject_of_its_message() -> None:
     assert (
         dead_letters.dead_letter_subject("weir.job.requested.default.digits")
         == "weir-dead.weir.job.requested.default.digits"
@@ -75,7 +75,9 @@ TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(
 
 
 @given(TEXT, st.binary() | st.binary(min_size=1).map(lambda body: body * 200_000), TEXT, TEXT)
-def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
+def test_a_dead_letter_is_always_within_the_size_limit(
+    subject: str, body: bytes, said_by: str, error: str
+) -> None:
     stored = msgspec.json.encode(letter(subject=subject, body=body, source=said_by, error=error))
 
     assert len(stored) < dead_letters.LETTER_BYTES
@@ -83,11 +85,11 @@ def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> 
 
 
 @given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
-def test_its_subject_always_fits(subject: str) -> None:
+def test_a_dead_letters_subject_is_always_within_the_length_limit(subject: str) -> None:
     assert len(dead_letters.dead_letter_subject(subject).encode()) < MAX_COMMAND / 4
 
 
-def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
+def test_each_namespace_has_its_own_dead_letter_budget() -> None:
     budget = dead_letters.LetterBudget(at_once=3, per_day=24)
 
     assert [budget.take("team-a", 0.0) for _ in range(5)] == [True, True, True, False, False]
@@ -95,7 +97,7 @@ def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
     assert budget.take("team-a", 3_600.0) and not budget.take("team-a", 3_600.0)  # one an hour
 
 
-def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
+def test_a_dead_letter_has_the_namespace_of_its_message() -> None:
     subjects = ("weir.job.requested.team-a.digits", "$KV.weir-ledger.team-a.digits")
 
     assert {dead_letters.namespace_of(subject) for subject in subjects} == {"team-a"}
@@ -111,7 +113,7 @@ async def number(letters: DeadLetterCount, wanted: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_another_buries_is_counted_as_our_own(bus: Bus, nats_url: str) -> None:
+async def test_dead_letters_of_other_services_are_counted(bus: Bus, nats_url: str) -> None:
     letters = DeadLetterCount()
     assert list(letters.measures()) == [], "a number that jumps from 0 would count as many letters"
     counting = asyncio.ensure_future(letters.keep_counting(bus.js, every_s=0.02))

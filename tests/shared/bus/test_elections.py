@@ -37,7 +37,7 @@ STARTS: dict[str, Callable[[Bus], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
-async def test_a_service_that_starts_while_the_bus_answers_nothing_waits_for_it(
+async def test_a_service_waits_for_the_bus_during_a_leader_election(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, start: Callable[[Bus], Awaitable[Any]]
 ) -> None:
     await (await connected(nats_server.url, "setup")).close()

@@ -71,7 +71,7 @@ async def flood(guest: Visitor, subjects: list[str], body: bytes, seconds: float
     return published
 
 
-async def test_what_is_published_outside_lies_in_the_same_streams_under_the_same_subjects(
+async def test_messages_of_the_outside_account_are_stored_under_the_same_subjects(
     server: NatsServer, operator: Bus
 ) -> None:
     letter = f"{LEDGER_LETTERS}.team-a.mine"
@@ -98,7 +98,7 @@ async def test_what_is_published_outside_lies_in_the_same_streams_under_the_same
     assert [subject for subject, _, _ in letters] == [letter]
 
 
-async def test_a_request_by_any_nats_client_is_acknowledged_by_its_intake(
+async def test_a_request_of_any_nats_client_is_acknowledged_by_its_intake_stream(
     server: NatsServer,
 ) -> None:
     async with visitor(server.url, credentials(SUBMITTER)) as person:
@@ -108,7 +108,7 @@ async def test_a_request_by_any_nats_client_is_acknowledged_by_its_intake(
         }
 
 
-async def test_a_flood_of_requests_is_refused_at_the_intake_and_nobody_else_notices(
+async def test_a_flood_of_requests_is_refused_at_the_intake_and_affects_no_other_namespace(
     server: NatsServer, operator: Bus
 ) -> None:
     seconds, body = 3.0, b"x" * 10_000
@@ -133,7 +133,7 @@ async def test_a_flood_of_requests_is_refused_at_the_intake_and_nobody_else_noti
     assert (await size(operator, DEAD))[0] == 0
 
 
-async def test_a_flood_of_facts_leaves_its_newest_and_reaches_the_facts_at_a_limited_rate(
+async def test_a_flood_of_facts_is_forwarded_at_a_limited_rate_and_keeps_the_newest(
     server: NatsServer, operator: Bus
 ) -> None:
     seconds, body = 3.0, b"x" * 1_000
@@ -163,7 +163,7 @@ async def test_a_flood_of_facts_leaves_its_newest_and_reaches_the_facts_at_a_lim
 
 
 @pytest.mark.parametrize("user", [SUBMITTER, JOB])
-async def test_what_is_too_large_is_refused(server: NatsServer, user: str) -> None:
+async def test_a_message_that_is_too_large_is_refused(server: NatsServer, user: str) -> None:
     kind = "weir.job.requested" if user == SUBMITTER else "weir.training.saved"
     async with visitor(server.url, credentials(user)) as guest:
         answer = await guest.asked(f"{kind}.team-a.mine", "x" * intake.LARGEST_MESSAGE)
@@ -189,7 +189,9 @@ async def test_no_header_stops_an_intake(server: NatsServer, operator: Bus) -> N
         )  # it comes behind them
 
 
-async def test_each_message_passes_once_although_the_server_is_killed(server: NatsServer) -> None:
+async def test_each_message_is_forwarded_once_although_the_server_is_killed(
+    server: NatsServer,
+) -> None:
     ids = [str(number) for number in range(200)]
     async with visitor(server.url, credentials(SUBMITTER)) as person:
         for number in ids:
@@ -232,7 +234,7 @@ async def test_a_namespace_is_provisioned_again_without_a_loss_and_keeps_or_chan
         assert await person.bus.request(CANCEL) == 1
 
 
-async def test_a_message_id_that_somebody_guessed_does_not_block_the_message_of_another_namespace(
+async def test_a_guessed_message_id_does_not_block_another_namespace(
     bus: Bus,
 ) -> None:
     """The server drops a message whose id its stream has had; a copy from an intake counts."""
@@ -252,5 +254,5 @@ async def test_a_message_id_that_somebody_guessed_does_not_block_the_message_of_
     assert stored > before + 1 and raw.subject == subject_of(guessed)
 
 
-async def test_a_message_that_is_tried_twice_is_stored_once(bus: Bus) -> None:
+async def test_a_message_sent_twice_through_the_intake_is_stored_once(bus: Bus) -> None:
     assert await bus.publish(abandoned()) == await bus.publish(abandoned())

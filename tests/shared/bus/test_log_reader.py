@@ -56,7 +56,7 @@ async def test_stored_messages_of_two_streams_come_in_the_order_of_storing(bus: 
     assert reader.positions == {ORDERS: 2, FACTS: 2}
 
 
-async def test_a_reader_goes_on_after_what_it_has_read(bus: Bus) -> None:
+async def test_a_reader_continues_after_the_last_read_message(bus: Bus) -> None:
     reader = LogReader(bus, ALL, readable_message)
     await publish_four(bus)
     await names(reader.read_stored())
@@ -87,7 +87,7 @@ async def test_reading_ends_at_a_moment(bus: Bus) -> None:
     assert await names(again.read_stored(until_s=stored[1].stored_s)) == ["j1", "n1"]
 
 
-async def test_what_cannot_be_read_is_left_out_and_anything_else_is_as_it_is_decoded(
+async def test_unreadable_messages_are_left_out(
     bus: Bus,
 ) -> None:
     await bus.js.publish("weir.job.requested.default.odd", b"{")
@@ -119,7 +119,7 @@ async def test_a_follower_gets_stored_and_new_messages(bus: Bus) -> None:
     await reader.close()
 
 
-async def test_a_follower_misses_nothing_while_the_bus_is_away(
+async def test_a_follower_misses_no_message_during_a_bus_outage(
     bus: Bus, nats_server: NatsServer
 ) -> None:
     await publish_four(bus)
@@ -137,7 +137,7 @@ async def test_a_follower_misses_nothing_while_the_bus_is_away(
     await reader.close()
 
 
-async def test_streams_are_merged_by_the_time_of_storing() -> None:
+async def test_streams_are_merged_by_storage_time() -> None:
     async def source(stream: str, *times: float) -> AsyncGenerator[Record[str], None]:
         for number, stored_s in enumerate(times):
             yield Record(stored_s, stream, number, "message")

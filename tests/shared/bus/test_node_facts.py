@@ -32,7 +32,7 @@ async def lost_history(bus: Bus, sequence: int) -> None:
     await bus.js.purge_stream(subjects.FACTS)
 
 
-async def test_the_newest_fact_of_each_node_is_kept_with_its_place_in_the_history(bus: Bus) -> None:
+async def test_the_last_fact_of_each_node_is_kept_with_its_stream_sequence(bus: Bus) -> None:
     await bus.publish(node("n1", cpu=1))
     second = await bus.publish(replace(node("n1", cpu=2), seen="1"))
     third = await bus.publish(node("n2", cpu=3))
@@ -47,7 +47,7 @@ async def test_the_newest_fact_of_each_node_is_kept_with_its_place_in_the_histor
     assert [m.allocatable.cpu for m in messages if isinstance(m, CapacityChanged)] == [2, 3]
 
 
-async def test_it_outlives_the_history(bus: Bus) -> None:
+async def test_the_last_node_facts_survive_a_purge_of_the_stream(bus: Bus) -> None:
     last = await bus.publish(node("n1", cpu=1))
 
     await lost_history(bus, last)
@@ -55,7 +55,7 @@ async def test_it_outlives_the_history(bus: Bus) -> None:
     assert [heard.sequence for heard in await read_last_node_facts(bus)] == [last]
 
 
-async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_name(
+async def test_quotas_and_claims_survive_a_purge_beside_a_node_of_the_same_name(
     bus: Bus,
 ) -> None:
     facts = [
@@ -72,7 +72,7 @@ async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_n
     assert [heard.message for heard in known.take_missing()] == facts
 
 
-async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(
+async def test_node_facts_follow_deleted_and_new_facts(
     bus: Bus,
 ) -> None:
     await copied(bus, await bus.publish(node("n1", cpu=1)))
@@ -85,13 +85,13 @@ async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_
     ] == ["n2"]
 
 
-async def test_a_bus_that_an_older_version_set_up_has_none(bus: Bus) -> None:
+async def test_a_bus_set_up_by_an_older_version_has_no_last_node_facts(bus: Bus) -> None:
     await bus.js.delete_stream(subjects.NODES)
 
     assert await read_last_node_facts(bus) == []
 
 
-def test_a_node_that_the_history_told_of_is_taken_from_there() -> None:
+def test_a_node_with_a_fact_in_the_stream_is_read_from_the_stream() -> None:
     facts = [
         StoredMessage(node(name, cpu=1), "", subjects.FACTS, at, 0.0)
         for at, name in enumerate("abc", start=1)

@@ -120,7 +120,9 @@ def gets() -> Iterator[str]:
 
 
 @EACH
-async def test_no_get_tells_another_tenant_s_program(server: NatsServer, guest: Guest) -> None:
+async def test_no_get_request_reads_another_tenants_program(
+    server: NatsServer, guest: Guest
+) -> None:
     """Literal wildcards in the subject, in the body and in both. A job is told of no other program
     of its namespace.
     """
@@ -163,7 +165,7 @@ def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @EACH
-async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, guest: Guest) -> None:
+async def test_no_consumer_reads_another_tenants_program(server: NatsServer, guest: Guest) -> None:
     """One that can be made holds contents of the own namespace, and no description."""
     made = set()
     async with visitor(server.url, of(guest)) as attacker:
@@ -186,9 +188,7 @@ async def test_no_consumer_tells_another_tenant_s_program(server: NatsServer, gu
 
 
 @EACH
-async def test_what_another_tenant_stored_cannot_be_replaced(
-    server: NatsServer, guest: Guest
-) -> None:
+async def test_another_tenants_program_cannot_be_replaced(server: NatsServer, guest: Guest) -> None:
     async with visitor(server.url, of(guest)) as attacker:
         for subject in (
             f"{description_subject(TEAM_A)}.{meta_token(digest_of(SECRET))}",
@@ -203,7 +203,7 @@ async def test_what_another_tenant_stored_cannot_be_replaced(
         assert await programs.read_program(person.bus, "team-a", digest_of(SECRET)) == SECRET
 
 
-async def test_an_answer_goes_to_no_inbox_but_one_s_own(server: NatsServer) -> None:
+async def test_a_reply_goes_only_to_the_users_own_inbox(server: NatsServer) -> None:
     async with visitor(server.url, of(GUESTS[1])) as attacker:
         assert not await attacker.may_subscribe(f"{inbox_prefix('submitter.team-a')}.>")
         assert not await attacker.may_subscribe("$O.>")
@@ -212,7 +212,7 @@ async def test_an_answer_goes_to_no_inbox_but_one_s_own(server: NatsServer) -> N
 # ---------------------------------------------------------------- a job finds its own again
 
 
-async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_running_job(
+async def test_a_program_stored_again_is_available_to_later_pods_of_a_running_job(
     server: NatsServer, tmp_path: Path
 ) -> None:
     """As `nats object put` does it: under a new id, and what was there before is deleted."""
@@ -236,9 +236,7 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
     assert path.read_bytes() == OWN
 
 
-async def test_a_program_that_nobody_has_stored_is_not_waited_for(
-    server: NatsServer, tmp_path: Path
-) -> None:
+async def test_a_missing_program_is_an_error_at_once(server: NatsServer, tmp_path: Path) -> None:
     missing = digest_of(os.urandom(8))
     async with visitor(server.url, credentials(JOB, "team-b.mine", missing)) as pod:
         with pytest.raises(BadProgram, match="the store has no"):

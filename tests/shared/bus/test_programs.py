@@ -20,21 +20,23 @@ HOME, BUCKET = "default", "weir-programs-default"
 
 
 @pytest.mark.parametrize("body", [b"", b"def model(): ...", LONG])
-async def test_what_is_kept_is_read_whole_by_us_and_by_the_library(bus: Bus, body: bytes) -> None:
+async def test_a_stored_program_is_read_by_weir_and_by_the_nats_library(
+    bus: Bus, body: bytes
+) -> None:
     await store_program(bus, HOME, digest_of(body), body)
 
     assert await read_program(bus, HOME, digest_of(body)) == body
     assert ((await (await bus.program_store()).get(digest_of(body))).data or b"") == body
 
 
-async def test_what_the_library_keeps_is_read(bus: Bus) -> None:
+async def test_a_program_stored_by_the_nats_library_is_read(bus: Bus) -> None:
     await (await bus.program_store()).put(digest_of(LONG), LONG)
 
     assert await read_program(bus, HOME, digest_of(LONG)) == LONG
 
 
 @pytest.mark.parametrize("by_library", [False, True])
-async def test_what_is_there_is_not_kept_again(bus: Bus, by_library: bool) -> None:
+async def test_a_program_that_exists_is_not_stored_again(bus: Bus, by_library: bool) -> None:
     if by_library:
         await (await bus.program_store()).put(digest_of(LONG), LONG)
     for _ in range(2):
@@ -44,7 +46,7 @@ async def test_what_is_there_is_not_kept_again(bus: Bus, by_library: bool) -> No
     assert state.messages == 4 + 1  # its parts, and what it is
 
 
-async def test_what_is_not_there_or_was_deleted_is_not_found(bus: Bus) -> None:
+async def test_a_missing_or_deleted_program_is_not_found(bus: Bus) -> None:
     await store_program(bus, HOME, digest_of(LONG), LONG)
     await (await bus.program_store()).delete(digest_of(LONG))
 
@@ -53,7 +55,7 @@ async def test_what_is_not_there_or_was_deleted_is_not_found(bus: Bus) -> None:
             await read_program(bus, HOME, name)
 
 
-async def test_more_than_may_travel_is_refused(bus: Bus) -> None:
+async def test_a_program_above_the_size_limit_is_refused(bus: Bus) -> None:
     await store_program(bus, HOME, digest_of(LONG), LONG)
 
     with pytest.raises(programs.ProgramTooLarge):
@@ -63,7 +65,7 @@ async def test_more_than_may_travel_is_refused(bus: Bus) -> None:
 # ---------------------------------------------------------------- namespaces
 
 
-async def test_a_namespace_has_programs_of_its_own(bus: Bus) -> None:
+async def test_each_namespace_has_its_own_programs(bus: Bus) -> None:
     await bus.create(namespaces=["red"])
     await store_program(bus, "red", digest_of(LONG), LONG)
 
@@ -72,7 +74,7 @@ async def test_a_namespace_has_programs_of_its_own(bus: Bus) -> None:
         await read_program(bus, HOME, digest_of(LONG))
 
 
-async def test_a_namespace_without_a_bucket_is_told_at_once_from_a_bus_that_is_away(
+async def test_a_missing_bucket_is_distinguished_from_a_bus_outage(
     bus: Bus,
 ) -> None:
     with pytest.raises(programs.NotProvisioned):
@@ -151,7 +153,7 @@ async def put_link(bus: Bus) -> None:
     ],
     ids=lambda spoil: spoil.__name__,
 )
-async def test_a_program_that_was_spoilt_is_repaired_when_it_is_kept_again(bus: Bus, spoil) -> None:  # type: ignore[no-untyped-def]
+async def test_a_damaged_program_is_repaired_when_it_is_stored_again(bus: Bus, spoil) -> None:  # type: ignore[no-untyped-def]
     await store_program(bus, HOME, digest_of(LONG), LONG)
     await spoil(bus)
 
@@ -161,7 +163,7 @@ async def test_a_program_that_was_spoilt_is_repaired_when_it_is_kept_again(bus: 
     assert (await (await bus.program_store()).get(digest_of(LONG))).data == LONG
 
 
-async def test_a_description_says_whether_it_is_of_the_digest(bus: Bus) -> None:
+async def test_a_description_knows_its_digest(bus: Bus) -> None:
     await put_other_content(bus)
     assert not (await programs.read_description(bus, HOME, digest_of(LONG))).describes(
         digest_of(LONG)

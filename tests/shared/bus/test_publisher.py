@@ -51,7 +51,7 @@ async def guarded_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
         yield running
 
 
-async def test_what_ones_credentials_do_not_allow_is_refused_at_once(
+async def test_a_publish_without_permission_is_refused_at_once(
     guarded_server: NatsServer,
 ) -> None:
     monitor = await wire.connect(guarded_server.url, MONITOR, credentials(MONITOR))
@@ -66,7 +66,7 @@ async def test_what_ones_credentials_do_not_allow_is_refused_at_once(
     await monitor.close()
 
 
-async def test_a_refusal_stops_nobody_else(guarded_server: NatsServer) -> None:
+async def test_a_refused_message_does_not_stop_others(guarded_server: NatsServer) -> None:
     launcher = await wire.connect(guarded_server.url, LAUNCHER, credentials(LAUNCHER))
 
     said = await asyncio.gather(
@@ -82,7 +82,7 @@ async def test_a_refusal_stops_nobody_else(guarded_server: NatsServer) -> None:
 # ------------------------------------------------------------ a full stream
 
 
-async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
+async def test_messages_refused_by_a_full_stream_wait_until_there_is_room(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "ROOM_S", 0.1)
@@ -106,7 +106,7 @@ async def test_what_a_full_stream_refuses_is_kept_until_there_is_room(
     assert word["stream"] == subjects.ORDERS and "weir streams create" in word["remedy"]
 
 
-async def test_a_person_is_told_that_there_is_no_room(bus: Bus) -> None:
+async def test_a_command_gets_an_error_from_a_full_stream(bus: Bus) -> None:
     await change(bus, subjects.ORDERS, max_bytes=1)
 
     with pytest.raises(APIError) as refused:
@@ -126,7 +126,7 @@ def progress(job: str, step: int) -> ProgressReported:
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_many_who_speak_while_the_server_is_killed_again_and_again_keep_their_order(
+async def test_concurrent_publishers_keep_their_order_while_the_server_is_killed_repeatedly(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     ears, steps = Ears(), 150
@@ -154,7 +154,7 @@ async def test_many_who_speak_while_the_server_is_killed_again_and_again_keep_th
     await speaker.close()
 
 
-async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_first_fails(
+async def test_messages_on_one_subject_keep_their_order_although_the_first_fails(
     bus: Bus,
 ) -> None:
     """The second would be stored while the first waits to be tried again."""
@@ -185,7 +185,7 @@ def waiting(bus: Bus) -> float:
     return number
 
 
-async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twice_and_counts_once(
+async def test_a_repetition_after_the_deduplication_window_is_stored_twice_and_counts_once(
     bus: Bus,
 ) -> None:
     """The acknowledgement got lost, say, and its sender was away; others have spoken meanwhile."""
@@ -213,7 +213,9 @@ def folded(heard: list[StoredMessage]) -> State:
     return state
 
 
-async def test_one_who_is_closed_does_not_try_for_ever(nats_server: NatsServer, bus: Bus) -> None:
+async def test_a_closed_publisher_does_not_retry_for_ever(
+    nats_server: NatsServer, bus: Bus
+) -> None:
     speaker = await connected(nats_server.url, "speaker")
     await speaker.client.close()
 

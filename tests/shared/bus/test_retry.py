@@ -27,7 +27,7 @@ DIGEST = programs.digest_of(PROGRAM)
 WITHIN_S, FOR_EVER_S = 60.0, 3600.0
 
 
-async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is_back(
+async def test_a_request_during_an_outage_is_answered_when_the_server_is_back(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     reader = await connected(nats_server.url, "reader")
@@ -62,7 +62,7 @@ async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is
     await reader.close()
 
 
-async def test_one_who_is_not_patient_is_told_that_the_server_is_away(
+async def test_a_request_without_retries_fails_while_the_server_is_away(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     hurried = Bus(bus.client, "person", patient=False)
@@ -77,7 +77,7 @@ async def test_one_who_is_not_patient_is_told_that_the_server_is_away(
             await hurried.last_message(GenerationAbandoned, KEY)
 
 
-async def test_what_is_not_there_is_not_waited_for(bus: Bus) -> None:
+async def test_a_missing_message_is_not_retried(bus: Bus) -> None:
     async with asyncio.timeout(WITHIN_S):
         assert await bus.last_message(GenerationAbandoned, KEY) is None
         assert await bus.last_sequence(GenerationAbandoned, KEY) == 0
@@ -85,7 +85,7 @@ async def test_what_is_not_there_is_not_waited_for(bus: Bus) -> None:
             await programs.read_description(bus, "default", DIGEST)
 
 
-async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:
+async def test_a_request_without_permission_is_not_retried(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server:
         monitor = await wire.connect(server.url, MONITOR, credentials(MONITOR))
         monitor.js._timeout = FOR_EVER_S
@@ -95,6 +95,6 @@ async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:
         await monitor.close()
 
 
-def test_only_what_may_end_otherwise_is_tried_again() -> None:
+def test_only_transient_errors_are_retried() -> None:
     assert all(map(is_transient, (ConnectionLost(), ServiceUnavailableError(), NatsError())))
     assert not any(map(is_transient, (NotFoundError(), Refused("weir.x"), APIError(code=400))))

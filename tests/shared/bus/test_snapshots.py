@@ -34,7 +34,7 @@ def figures(snapshots: SnapshotStore) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("sizes", [(5, LARGE), (LARGE, LARGE + 1), (LARGE, 5)])
-async def test_the_last_snapshot_is_loaded_whatever_its_size_and_that_of_the_one_before(
+async def test_the_last_snapshot_is_loaded_for_any_sizes_of_it_and_its_predecessor(
     bus: Bus, sizes: tuple[int, ...]
 ) -> None:
     bodies = [os.urandom(size) for size in sizes]
@@ -44,7 +44,7 @@ async def test_the_last_snapshot_is_loaded_whatever_its_size_and_that_of_the_one
     assert await load_snapshot(bus, "allocator") == bodies[-1]
 
 
-async def test_where_the_last_part_could_not_be_stored_the_snapshot_before_is_loaded(
+async def test_an_incomplete_snapshot_falls_back_to_the_one_before(
     bus: Bus,
 ) -> None:
     before = os.urandom(LARGE)
@@ -64,7 +64,7 @@ async def test_where_the_last_part_could_not_be_stored_the_snapshot_before_is_lo
     assert await load_snapshot(bus, "allocator") == before
 
 
-async def test_parts_that_are_not_whole_count_as_absent(bus: Bus) -> None:
+async def test_incomplete_parts_count_as_absent(bus: Bus) -> None:
     await store_snapshot(bus, "allocator", os.urandom(LARGE))
     await bus.write_state("allocator.a.1", b"of another")
 
@@ -72,7 +72,7 @@ async def test_parts_that_are_not_whole_count_as_absent(bus: Bus) -> None:
         await load_snapshot(bus, "allocator")
 
 
-async def test_a_snapshot_that_cannot_be_stored_is_measured_until_one_is(bus: Bus) -> None:
+async def test_failing_snapshots_are_measured_until_one_succeeds(bus: Bus) -> None:
     now = 100.0
     snapshots = SnapshotStore(bus, "allocator", lambda: now)
     await snapshots.store(bytes(MOST_PARTS * PART_BYTES + 1))
@@ -95,14 +95,14 @@ async def load_counted(bus: Bus) -> Counted:
     return await load_state(bus, "allocator", Counted, lambda state: state.after)
 
 
-async def test_a_state_is_loaded_as_it_was_stored(bus: Bus) -> None:
+async def test_a_state_round_trips(bus: Bus) -> None:
     state = Counted(3, {ORDERS: 0})
     await SnapshotStore(bus, "allocator").store(encode_state(state))
 
     assert await load_counted(bus) == state
 
 
-async def test_a_state_that_is_absent_or_unreadable_is_no_snapshot(bus: Bus) -> None:
+async def test_an_absent_or_unreadable_state_is_no_snapshot(bus: Bus) -> None:
     with pytest.raises(NoSnapshot):
         await load_counted(bus)
     await store_snapshot(bus, "allocator", b"of another version")
@@ -111,7 +111,7 @@ async def test_a_state_that_is_absent_or_unreadable_is_no_snapshot(bus: Bus) -> 
         await load_counted(bus)
 
 
-async def test_a_state_that_is_ahead_of_a_stream_is_no_snapshot(bus: Bus) -> None:
+async def test_a_state_ahead_of_a_stream_is_no_snapshot(bus: Bus) -> None:
     await store_snapshot(bus, "allocator", encode_state(Counted(3, {ORDERS: 9})))
 
     with pytest.raises(SnapshotAhead) as raised:

@@ -26,14 +26,12 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).ma
         (["weir.job.requested.net", "weir.job.requested.red.net"], "weir.job.requested.>"),
     ],
 )
-def test_one_filter_covers_several_and_as_little_else_as_it_can(
-    filters: list[str], one: str
-) -> None:
+def test_a_covering_filter_is_as_narrow_as_possible(filters: list[str], one: str) -> None:
     assert covering_filter(filters) == one
 
 
 @given(st.lists(FILTERS, min_size=1, max_size=4), SUBJECTS)
-def test_what_one_of_several_lets_through_their_cover_does_too(
+def test_a_covering_filter_matches_everything_its_filters_match(
     filters: list[str], subject: str
 ) -> None:
     if any(matches_filter(each, subject) for each in filters):
@@ -50,5 +48,5 @@ def test_what_one_of_several_lets_through_their_cover_does_too(
         ("a.b", "a.c", False),
     ],
 )
-def test_a_filter_is_read_as_a_server_reads_it(pattern: str, subject: str, does: bool) -> None:
+def test_filters_match_as_on_the_server(pattern: str, subject: str, does: bool) -> None:
     assert matches_filter(pattern, subject) == does

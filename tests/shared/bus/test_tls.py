@@ -61,7 +61,7 @@ def operator(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-async def test_a_server_whose_certificate_we_know_is_spoken_with(
+async def test_a_server_with_a_known_certificate_is_accepted(
     server: NatsServer, tmp_path: Path, as_text: bool
 ) -> None:
     ca = (tmp_path / "server.crt").read_text() if as_text else str(tmp_path / "server.crt")
@@ -74,7 +74,9 @@ async def test_a_server_whose_certificate_we_know_is_spoken_with(
     await client.close()
 
 
-async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_server_with_another_certificate_is_refused(
+    server: NatsServer, tmp_path: Path
+) -> None:
     other, _ = certificate(tmp_path, "other")
 
     with pytest.raises((ssl.SSLError, NatsError)):
@@ -84,7 +86,7 @@ async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
-async def test_a_server_that_speaks_in_the_clear_is_told_nothing(
+async def test_no_credentials_are_sent_to_a_server_without_tls(
     nats_url: str, tmp_path: Path, scheme: str
 ) -> None:
     known, _ = certificate(tmp_path, "server")
@@ -100,7 +102,7 @@ async def test_a_server_that_speaks_in_the_clear_is_told_nothing(
         )
 
 
-async def test_a_command_that_does_not_know_the_certificate_says_so_and_nothing_else(
+async def test_a_command_that_does_not_trust_the_certificate_prints_only_that(
     server: NatsServer, tmp_path: Path
 ) -> None:
     other, _ = certificate(tmp_path, "other")

@@ -32,7 +32,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
     await made.close()
 
 
-async def test_a_request_says_who_asks_and_is_counted(server: ApiServer, api: Api) -> None:
+async def test_a_request_has_a_user_agent_and_is_counted(server: ApiServer, api: Api) -> None:
     assert (await api.call("GET", "/api/v1/nodes"))["items"][0]["metadata"]["name"] == "node-0"
     with pytest.raises(ApiError, match="NotFound"):
         await api.call("GET", "/api/v1/namespaces/default/pods/none")
@@ -41,7 +41,7 @@ async def test_a_request_says_who_asks_and_is_counted(server: ApiServer, api: Ap
     assert api.requests.counts == {"get 200": 1, "get 404": 1, "list 200": 1}
 
 
-async def test_a_watch_gives_its_slot_back_when_it_has_begun(server: ApiServer, api: Api) -> None:
+async def test_a_watch_releases_its_slot_when_it_has_started(server: ApiServer, api: Api) -> None:
     query = {"watch": "true", "resourceVersion": str(server.version)}
     watching = asyncio.ensure_future(anext(api.watch_lines("/api/v1/nodes", query, 60)))
     async with asyncio.timeout(60):
@@ -51,7 +51,7 @@ async def test_a_watch_gives_its_slot_back_when_it_has_begun(server: ApiServer, 
     assert b'"a"' in await watching
 
 
-async def test_a_silent_watch_is_asked_by_the_kernel_whether_anybody_is_there(
+async def test_a_silent_watch_uses_tcp_keepalive(
     server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -82,9 +82,7 @@ class Doorkeeper(ApiServer):
 
 
 @pytest.mark.parametrize("user", ["", "somebody:secret@"])
-async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
-    tmp_path: Path, user: str
-) -> None:
+async def test_a_kubeconfig_gives_the_server_and_the_user(tmp_path: Path, user: str) -> None:
     async with serving(Doorkeeper()) as server:
         file = tmp_path / "kubeconfig"
         file.write_text(KUBECONFIG % server.url.replace("://", f"://{user}"))
@@ -96,7 +94,7 @@ async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
         await api.close()
 
 
-async def test_where_nobody_answers_that_is_counted_too() -> None:
+async def test_unanswered_requests_are_counted() -> None:
     api = await connect_api(
         KubeSettings(kube_url="http://127.0.0.1:9"), "weir-test", random.Random(1).random
     )
@@ -114,7 +112,7 @@ class Mute(ApiServer):
         return web.Response()
 
 
-async def test_a_watch_that_does_not_begin_is_given_up_long_before_its_time_is_over() -> None:
+async def test_a_watch_that_does_not_start_times_out_early() -> None:
     async with serving(Mute()) as server:
         api = await connect_api(
             KubeSettings(kube_url=server.url, kube_timeout_s=0.1),
@@ -140,7 +138,7 @@ class Busy(ApiServer):
         return await super().list(request)
 
 
-async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() -> None:
+async def test_a_retry_after_delays_all_requests_of_the_client() -> None:
     busy = Busy()
     busy.arrived = []
     async with serving(busy) as server:
@@ -155,7 +153,7 @@ async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() 
     assert busy.arrived[1] - busy.arrived[0] >= 1.0 and len(busy.arrived) == 3
 
 
-async def test_what_was_asked_is_logged_now_and_then(
+async def test_request_counts_are_logged_at_intervals(
     api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporting = asyncio.create_task(api.log_requests())
@@ -174,7 +172,7 @@ async def test_what_was_asked_is_logged_now_and_then(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-async def test_lines_are_whole_however_they_come(size: int) -> None:
+async def test_lines_are_joined_from_chunks(size: int) -> None:
     text = b'{"a":1}\n\n{"b":2}\n{"cut'
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -184,7 +182,7 @@ async def test_lines_are_whole_however_they_come(size: int) -> None:
     assert [line async for line in whole_lines(chunks())] == [b'{"a":1}', b'{"b":2}']
 
 
-async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LONGEST_LINE", 100)
 
     async def chunks() -> AsyncIterator[bytes]:

@@ -22,12 +22,12 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("taint", OURS_TO_LEAVE, ids=lambda t: t.key)
-def test_a_node_that_is_taken_away_is_closed_harder_than_by_its_cordon(taint: Taint) -> None:
+def test_an_evicting_taint_has_precedence_over_a_cordon(taint: Taint) -> None:
     assert leaving_reason(True, [taint]) == leaving_reason(False, [*HARMLESS, taint]) == TAINTED
 
 
 @pytest.mark.parametrize("taint", HARMLESS, ids=lambda t: t.key)
-def test_a_taint_that_takes_no_pod_away_closes_nothing(taint: Taint) -> None:
+def test_a_taint_that_evicts_no_pod_is_no_reason_to_leave(taint: Taint) -> None:
     assert (leaving_reason(True, [taint]), leaving_reason(False, [taint])) == ("", CORDONED)
 
 
@@ -43,13 +43,13 @@ def test_a_taint_that_takes_no_pod_away_closes_nothing(taint: Taint) -> None:
         (300.0, (60.0,), 180.0, 300.0),  # more was asked for than it needs
     ],
 )
-def test_it_is_what_the_job_needs_and_no_less_than_was_asked_for(
+def test_the_grace_period_covers_the_jobs_needs_and_its_request(
     asked_s: float, changes_s: tuple[float, ...], most_s: float, needed_s: float
 ) -> None:
     assert eviction.grace_period(asked_s, changes_s, most_s) == needed_s
 
 
-def test_the_last_measurements_count_and_one_that_is_not_known_is_none() -> None:
+def test_only_the_last_known_measurements_count() -> None:
     changes_s: tuple[float, ...] = ()
     for change_s in (90.0, 1.0, 0.0, 2.0, 3.0):
         changes_s = eviction.add_measurement(changes_s, change_s)

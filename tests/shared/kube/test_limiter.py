@@ -38,14 +38,14 @@ def test_requests_are_counted_by_verb_and_status() -> None:
     )
 
 
-def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
+def test_request_counts_are_differences_since_the_last_call() -> None:
     before = add_wait(add_request(Requests(), "list", 200), 0.5)
     after = add_wait(add_request(add_request(before, "get", 404), "get", 404), 0.25)
     assert requests_since(before, after) == Requests(counts={"get 404": 2}, waited_s=0.25)
     assert requests_since(after, after) == Requests()
 
 
-def test_what_was_asked_is_told_by_verb_and_status() -> None:
+def test_request_metrics_have_verb_and_status() -> None:
     requests = add_wait(
         add_request(add_request(add_request(Requests(), "list", 200), "list", 200), "watch", 0), 1.5
     )
@@ -60,14 +60,14 @@ COUNTS, CHANCES = st.integers(1, 10_000), st.floats(0, 1, exclude_max=True)
 
 
 @given(COUNTS, CHANCES)
-def test_a_wait_is_between_half_of_what_the_doubling_says_and_all_of_it(
+def test_a_backoff_is_between_half_and_all_of_its_exponential_value(
     count: int, chance: float
 ) -> None:
     whole = min(15.0, 0.5 * 2 ** min(count - 1, 40))
     assert whole / 2 <= backoff_s(count, 0.5, 15.0, chance) <= whole
 
 
-def test_chance_keeps_apart_those_that_were_hurt_together() -> None:
+def test_jitter_spreads_clients_that_failed_together() -> None:
     chance = random.Random(1)
     assert len({backoff_s(3, 0.5, 15.0, chance.random()) for _ in range(100)}) == 100
 
@@ -84,7 +84,7 @@ def test_chance_keeps_apart_those_that_were_hurt_together() -> None:
         (429, "9" * 9, 300),
     ],
 )
-def test_the_silence_that_an_answer_asks_for(status: int, said: str | None, seconds: float) -> None:
+def test_retry_after_is_read_from_an_answer(status: int, said: str | None, seconds: float) -> None:
     assert retry_after_s(status, said) == seconds <= LONGEST_HOLD_S
 
 
@@ -112,21 +112,19 @@ class Arrivals:
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(100.0, 10), (100.0, 100), (50.0, 20), (200.0, 7)])
-async def test_however_long_each_is_on_its_way_no_more_arrive_than_the_limit_allows(
-    rate: float, burst: int
-) -> None:
+async def test_the_rate_limit_holds_at_the_server_for_any_latency(rate: float, burst: int) -> None:
     arrivals = Arrivals(rate, burst)
     await arrivals.many(120)
     assert arrivals.most_in(1.0) <= most_in_a_second(rate, burst) == burst * math.ceil(rate / burst)
     assert arrivals.most_in(burst / rate - 0.001) <= burst
 
 
-async def test_a_burst_waits_for_nobody() -> None:
+async def test_a_burst_is_not_delayed() -> None:
     async with asyncio.timeout(60):
         await Arrivals(0.001, 10).many(10)  # a slot comes back after 10,000 s
 
 
-async def test_while_the_server_wants_silence_nobody_asks_and_afterwards_not_all_at_once() -> None:
+async def test_requests_pause_for_retry_after_and_resume_spread_out() -> None:
     apart_s = [await apart_behind_silence_s(seed) for seed in range(3)]
     assert max(apart_s) > 0.05, (
         "a machine that stands still brings them together now and then, and not each time"
@@ -143,7 +141,7 @@ async def apart_behind_silence_s(seed: int) -> float:
     return max(arrivals.at) - min(arrivals.at)
 
 
-async def test_who_gives_up_gives_his_slot_back() -> None:
+async def test_a_cancelled_request_releases_its_slot() -> None:
     arrivals = Arrivals(100.0, 1)
     arrivals.gate.pause(60.0)
     waiting = asyncio.create_task(arrivals.one())

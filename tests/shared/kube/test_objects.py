@@ -33,14 +33,14 @@ from shared.kube.objects import parse_quantity, whole_units
         (4, 4),
     ],
 )
-def test_a_quantity_is_read(text, value):
+def test_a_quantity_is_parsed(text, value):
     assert parse_quantity(text) == value
 
 
 @pytest.mark.parametrize(
     "text", ["", "Gi", "1 Gi", "1.2.3", "1GiB", "0x10", "1e", "x", "1KI", "--1", [], None]
 )
-def test_what_is_no_quantity_is_refused(text):
+def test_an_invalid_quantity_is_refused(text):
     with pytest.raises(ValueError, match="quantities must match"):
         parse_quantity(text)
 

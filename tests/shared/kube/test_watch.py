@@ -105,14 +105,14 @@ async def seen() -> AsyncIterator[Picture]:
 # ------------------------------------------------------------ one thing at a time
 
 
-async def test_all_there_is_and_then_each_change(seen: Picture) -> None:
+async def test_a_watch_yields_the_list_and_then_each_change(seen: Picture) -> None:
     seen.server.node("a")
     seen.server.remove("nodes", "a")
     await seen.until(lambda: len(seen.events) == 3)
     assert seen.told() == [["node-0"], (Changed, "a"), (Deleted, "a")]
 
 
-async def test_a_long_list_comes_in_pages(seen: Picture) -> None:
+async def test_a_long_list_is_read_in_pages(seen: Picture) -> None:
     for name in "abcd":
         seen.server.node(name)
     seen.server.expire()
@@ -122,9 +122,7 @@ async def test_a_long_list_comes_in_pages(seen: Picture) -> None:
 
 
 @pytest.mark.parametrize("how", ["expire", "forget"])
-async def test_where_what_happened_is_forgotten_all_is_listed_again(
-    seen: Picture, how: str
-) -> None:
+async def test_an_expired_resource_version_causes_a_new_list(seen: Picture, how: str) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     calls = len(seen.server.calls)
     if how == "expire":
@@ -163,7 +161,7 @@ async def test_a_watch_that_is_refused_as_expired_is_listed_again() -> None:
         assert picture.there.keys() == {"a", "b"}
 
 
-async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(
+async def test_an_interrupted_watch_continues_without_a_new_list(
     seen: Picture,
 ) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
@@ -173,7 +171,7 @@ async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(
     assert seen.told() == [["node-0"], (Changed, "a")] and seen.server.lists["nodes"] == 1
 
 
-async def test_a_bookmark_is_no_change_but_a_place_to_go_on_from(seen: Picture) -> None:
+async def test_a_bookmark_moves_the_resource_version_without_a_change(seen: Picture) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     seen.server.say(
         {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen.server.version)}}}
@@ -185,7 +183,7 @@ async def test_a_bookmark_is_no_change_but_a_place_to_go_on_from(seen: Picture) 
     assert seen.told() == [["node-0"], (Changed, "b")]
 
 
-async def test_a_server_in_trouble_is_asked_for_the_same_page_again() -> None:
+async def test_a_failed_page_is_requested_again() -> None:
     class Weary(ApiServer):
         async def list(self, request: web.Request) -> web.StreamResponse:
             if "continue" in request.query and len(self.calls) < 5:
@@ -200,7 +198,7 @@ async def test_a_server_in_trouble_is_asked_for_the_same_page_again() -> None:
             assert picture.told() == [["a", "b", "c", "d"]] and server.lists["nodes"] == 2
 
 
-async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_again() -> None:
+async def test_a_server_outage_is_logged_once_and_at_its_end() -> None:
     said: list[str] = []
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
@@ -219,7 +217,7 @@ async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_a
     ]
 
 
-async def test_as_a_trouble_a_server_that_is_away_begins_once_and_ends_with_its_answer() -> None:
+async def test_a_server_outage_is_one_incident_with_a_start_and_an_end() -> None:
     told: asyncio.Queue[ServiceTroubled] = asyncio.Queue()
     async with api_server() as server:
         server.trouble = [(503, "ServiceUnavailable")] * 4
@@ -250,7 +248,7 @@ async def test_as_a_trouble_a_server_that_is_away_begins_once_and_ends_with_its_
     )
 
 
-async def test_pages_that_are_forgotten_before_they_are_read_are_asked_for_in_one_piece() -> None:
+async def test_a_list_whose_pages_expire_is_read_in_one_request() -> None:
     class Forgetful(ApiServer):
         def keep(self, version: int, items: list[Body]) -> str:
             return "gone already"
@@ -263,7 +261,7 @@ async def test_pages_that_are_forgotten_before_they_are_read_are_asked_for_in_on
             assert picture.told() == [["a", "b", "c", "d"]] and server.lists["nodes"] == 3
 
 
-async def test_an_object_that_cannot_be_read_is_left_out_but_never_missed(seen: Picture) -> None:
+async def test_an_unreadable_object_is_left_out_without_a_new_list(seen: Picture) -> None:
     seen.server.put("nodes", {"metadata": {"name": "odd", "labels": 7}})
     seen.server.node("a")
     await seen.until(lambda: "a" in seen.there)
@@ -274,9 +272,7 @@ async def test_an_object_that_cannot_be_read_is_left_out_but_never_missed(seen: 
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'{"type":"ERROR","object":{"code":"x"}}\n'])
-async def test_where_a_line_cannot_be_read_it_may_have_said_anything(
-    seen: Picture, line: bytes
-) -> None:
+async def test_an_unreadable_line_causes_a_new_list(seen: Picture, line: bytes) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
     seen.server.say(line)
     await seen.watching(lists=2)
@@ -299,7 +295,7 @@ class Hasty(ApiServer):
 
 
 @pytest.mark.parametrize("peace", [True, False])
-async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(
+async def test_watches_that_end_at_once_are_retried_with_a_pause(
     peace: bool,
 ) -> None:
     server = Hasty(peace)
@@ -379,7 +375,7 @@ async def a_bad_day(seed: int) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_through_bad_days_nothing_is_missed_and_nothing_invented(seed: int) -> None:
+async def test_random_faults_cause_no_missed_and_no_invented_change(seed: int) -> None:
     met = set[str]()
     while not met >= {*READING, *AMID}:  # a machine that stands still sees less of a day
         met |= set[str]().union(

@@ -103,9 +103,7 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_a_failed_start_is_logged_and_exits_non_zero(bus: Bus, nats_url: str) -> None:
     async with Service(nats_url, mood="broken") as process:
         code, out, err = await ended(process)
 
@@ -114,7 +112,7 @@ async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(
     assert "goodbye" in out
 
 
-async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zero(
+async def test_a_failed_background_task_is_logged_and_exits_non_zero(
     bus: Bus, nats_url: str
 ) -> None:
     async with Service(nats_url, mood="broken-behind") as process:
@@ -123,7 +121,7 @@ async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zer
     assert code == 1 and "the oven is cold" in err
 
 
-async def test_a_service_that_the_bus_fails_says_so_by_its_code(
+async def test_a_bus_failure_has_its_own_exit_code(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANSWER_S", "0.3")
@@ -136,7 +134,7 @@ async def test_a_service_that_the_bus_fails_says_so_by_its_code(
     assert code == 140 and "CannotGoOn" in err and "TimeoutError" in err
 
 
-async def test_a_service_that_cannot_close_in_time_ends_as_it_would_have_ended(
+async def test_a_close_timeout_keeps_the_exit_code(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_DRAIN_S", "0.2")
@@ -148,9 +146,7 @@ async def test_a_service_that_cannot_close_in_time_ends_as_it_would_have_ended(
     assert code == 0 and "CloseTimedOut" in err and "CannotGoOn" not in err
 
 
-async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_sigterm_drains_and_exits_zero(bus: Bus, nats_url: str) -> None:
     async with Service(nats_url) as process:
         assert process.stdout and await process.stdout.readline() == b"started\n"
         process.send_signal(signal.SIGTERM)
@@ -159,7 +155,7 @@ async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(
     assert code == 0 and "goodbye" in out
 
 
-async def test_a_service_whose_work_is_not_done_when_it_is_stopped_says_so_by_its_code(
+async def test_sigterm_with_unfinished_work_has_its_own_exit_code(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOPPED", "143")
@@ -179,7 +175,7 @@ async def test_a_service_whose_work_is_not_done_when_it_is_stopped_says_so_by_it
         ("polite-but-broken", 1, "a moment\ngoodbye\n"),
     ],
 )
-async def test_a_farewell_is_waited_for_while_all_goes_on(
+async def test_a_graceful_shutdown_is_awaited_while_the_service_runs(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch, mood: str, code: int, words: str
 ) -> None:
     monkeypatch.setenv("STOPPED", "143")
@@ -189,7 +185,7 @@ async def test_a_farewell_is_waited_for_while_all_goes_on(
         assert (await ended(process))[:2] == (code, words)
 
 
-async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(
+async def test_a_finished_service_drains_and_exits_with_its_own_code(
     bus: Bus, nats_url: str
 ) -> None:
     async with Service(nats_url, mood="done") as process:
@@ -199,7 +195,7 @@ async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(
     assert "CannotGoOn" not in err
 
 
-async def test_wrong_settings_are_named_before_anything_is_touched() -> None:
+async def test_wrong_settings_are_named_before_anything_starts() -> None:
     async with Service("nats://127.0.0.1:1", moood="happy") as process:
         code, out, err = await ended(process)
 
@@ -207,9 +203,7 @@ async def test_wrong_settings_are_named_before_anything_is_touched() -> None:
     assert "Traceback" not in err
 
 
-async def test_a_service_whose_server_comes_later_waits_for_it(
-    nats_server: NatsServer, bus: Bus
-) -> None:
+async def test_a_service_waits_for_its_server(nats_server: NatsServer, bus: Bus) -> None:
     await nats_server.kill()
     async with Service(nats_server.url) as process:
         assert process.stderr and b"Starting" in await process.stderr.readline()
@@ -230,7 +224,7 @@ async def test_a_service_that_waits_for_its_server_can_be_stopped() -> None:
     assert code == 0 and "started" not in out
 
 
-async def test_a_service_without_streams_waits_for_them_and_makes_none(nats_url: str) -> None:
+async def test_a_service_waits_for_streams_and_creates_none(nats_url: str) -> None:
     async with Service(nats_url) as process:
         assert process.stderr
         while b"StreamsMissing" not in (

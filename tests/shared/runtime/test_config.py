@@ -29,7 +29,7 @@ def load(**environ: str) -> Settings:
     return config.load_settings(Settings, "baker", environ)
 
 
-def test_what_is_not_set_has_its_declared_value() -> None:
+def test_an_unset_setting_has_its_default() -> None:
     assert load(WEIR_BAKER_NODE="n1") == Settings(node="n1")
 
 
@@ -48,7 +48,7 @@ def test_a_list_is_written_with_commas() -> None:
         load(WEIR_BAKER_NODE="n1", WEIR_BAKER_DOORS="3,open")
 
 
-def test_what_all_services_share_is_set_once_for_all() -> None:
+def test_shared_settings_have_one_variable_for_all_services() -> None:
     assert (
         load(WEIR_BAKER_NODE="n1", WEIR_NATS_URL="nats://there", WEIR_LOG_JSON="true").nats_url
         == "nats://there"
@@ -74,7 +74,7 @@ def test_every_wrong_value_is_listed_at_once() -> None:
         assert name in str(caught.value)
 
 
-def test_another_services_settings_are_none_of_our_business() -> None:
+def test_settings_of_other_services_are_ignored() -> None:
     assert load(WEIR_BAKER_NODE="n1", WEIR_BUTCHER_KNIFE="sharp", HOME="/") == Settings(node="n1")
 
 
@@ -96,7 +96,7 @@ def test_a_mapping_is_written_as_json() -> None:
     assert chosen.ovens == {"left": Oven(220), "right": Oven()}
 
 
-def test_each_wrong_entry_of_a_mapping_is_told_at_once() -> None:
+def test_every_wrong_entry_of_a_mapping_is_listed() -> None:
     with pytest.raises(BadSettings) as caught:
         load(
             WEIR_BAKER_NODE="n1",
@@ -112,6 +112,6 @@ def test_each_wrong_entry_of_a_mapping_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "220", '{"left": 1}'])
-def test_what_is_no_mapping_is_told(text: str) -> None:
+def test_a_value_that_is_no_mapping_is_an_error(text: str) -> None:
     with pytest.raises(BadSettings, match="WEIR_BAKER_OVENS"):
         load(WEIR_BAKER_NODE="n1", WEIR_BAKER_OVENS=text)

@@ -8,11 +8,11 @@ from shared.runtime.metrics import Family, Measure
 HEAT = Family(name="weir_heat", kind="gauge", help="How hot the oven is.")
 
 
-def test_who_needs_nothing_lacks_nothing() -> None:
+def test_without_conditions_none_is_unmet() -> None:
     assert Health().unmet() == []
 
 
-def test_every_condition_is_asked_each_time_and_the_last_of_a_name_counts() -> None:
+def test_conditions_are_evaluated_each_time_and_the_last_of_a_name_counts() -> None:
     vitals, hot = Health(), list[str]()
     vitals.require("heat", lambda: bool(hot))
     vitals.require("dough", lambda: False)
@@ -24,7 +24,7 @@ def test_every_condition_is_asked_each_time_and_the_last_of_a_name_counts() -> N
     assert vitals.unmet() == []
 
 
-def test_every_source_is_asked_each_time() -> None:
+def test_every_metric_source_is_read_each_time() -> None:
     vitals, heat = Health(), [1.0]
     vitals.add_source("oven", lambda: [Measure(HEAT, {(): heat[0]})])
     heat[0] = 2.0

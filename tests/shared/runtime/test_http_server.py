@@ -61,7 +61,7 @@ async def forgotten(bus: Bus, stream: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-async def test_a_service_is_ready_while_it_hears_the_bus_and_alive_all_the_time(
+async def test_a_service_is_ready_while_the_bus_answers_and_always_alive(
     name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
 ) -> None:
     await nats_server.kill()
@@ -84,7 +84,7 @@ async def test_a_service_is_ready_while_it_hears_the_bus_and_alive_all_the_time(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
+async def test_a_hanging_bus_is_detected_although_the_connection_is_open(
     name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
 ) -> None:
     """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he
@@ -107,7 +107,7 @@ async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-async def test_a_stand_by_is_ready_at_once_and_says_that_it_does_not_lead(
+async def test_a_standby_is_ready_at_once_and_reports_that_it_does_not_lead(
     name: str, bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     """So a rolling update that waits for it goes on, and the one that leads is stopped."""
@@ -129,9 +129,7 @@ async def test_a_stand_by_is_ready_at_once_and_says_that_it_does_not_lead(
             assert any(key.startswith(f"weir_{WORK[name]}") for key, _ in await second.values())
 
 
-async def test_where_there_are_no_others_the_one_leads(
-    bus: Bus, nats_url: str, api: ApiServer
-) -> None:
+async def test_a_single_replica_leads(bus: Bus, nats_url: str, api: ApiServer) -> None:
     alone = service("allocator", nats_url, api)
     alone.environ["WEIR_LEASE_S"] = "0"
     async with alone:
@@ -140,7 +138,7 @@ async def test_where_there_are_no_others_the_one_leads(
 
 
 @pytest.mark.parametrize("name", ASKING)
-async def test_a_service_is_not_ready_before_it_has_seen_the_cluster(
+async def test_a_service_is_not_ready_before_its_first_list(
     name: str, bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     api.trouble = [(403, "Forbidden")] * 10_000
@@ -157,7 +155,7 @@ async def test_a_service_is_not_ready_before_it_has_seen_the_cluster(
         assert await asked.until("/readyz", 200) == "ready\n"
 
 
-async def test_a_service_that_hears_nothing_on_a_connection_is_not_ready(
+async def test_a_service_whose_consumer_was_deleted_is_not_ready(
     bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     """Its consumer was deleted behind its back, say: the connection is as good as ever."""
@@ -171,7 +169,9 @@ async def test_a_service_that_hears_nothing_on_a_connection_is_not_ready(
         assert await asked.until("/readyz", 200) == "ready\n"  # it has made another
 
 
-async def test_the_monitor_tells_the_cluster(bus: Bus, nats_url: str, api: ApiServer) -> None:
+async def test_the_monitor_exports_cluster_capacity(
+    bus: Bus, nats_url: str, api: ApiServer
+) -> None:
     async with service("monitor", nats_url, api) as asked:
         await asked.begun()
         async with asyncio.timeout(60):
@@ -194,7 +194,7 @@ async def test_the_monitor_tells_the_cluster(bus: Bus, nats_url: str, api: ApiSe
         ] == 1
 
 
-async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
+async def test_the_allocator_counts_decisions_and_dead_letters(
     bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     async with service("allocator", nats_url, api) as asked:
@@ -217,7 +217,7 @@ async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-async def test_what_is_told_passes_the_lint(
+async def test_the_exported_metrics_pass_promtool(
     name: str, bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     async with service(name, nats_url, api) as asked:
@@ -228,9 +228,7 @@ async def test_what_is_told_passes_the_lint(
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def test_where_no_port_is_set_nobody_is_answered(
-    bus: Bus, nats_url: str, api: ApiServer
-) -> None:
+async def test_without_a_port_no_server_is_started(bus: Bus, nats_url: str, api: ApiServer) -> None:
     asked = service("allocator", nats_url, api)
     asked.environ["WEIR_METRICS_PORT"] = "0"
     async with asked:

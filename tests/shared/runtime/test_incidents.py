@@ -43,7 +43,7 @@ class Desk:
         return said
 
 
-async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
+async def test_an_incident_is_published_at_its_start_and_end() -> None:
     desk = Desk()
     desk.troubles.begin("no room", "it is full", "weir-orders")
     desk.now_s += 34.0
@@ -62,7 +62,7 @@ async def test_a_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
     assert over.seconds == 34.0 and over.id() != begun.id()
 
 
-async def test_that_the_bus_was_away_is_told_when_it_is_back() -> None:
+async def test_a_bus_outage_is_published_when_the_bus_is_back() -> None:
     desk = Desk()
     desk.troubles.begin("bus away", "the connection broke")
     assert await desk.told() == []
@@ -72,7 +72,7 @@ async def test_that_the_bus_was_away_is_told_when_it_is_back() -> None:
     assert [fact.seconds for fact in await desk.told()] == [3.0]
 
 
-async def test_what_comes_and_goes_is_told_once_in_a_while() -> None:
+async def test_a_flapping_incident_is_published_at_intervals() -> None:
     desk = Desk()
     for _ in range(10):
         desk.troubles.begin("bus away", "the connection broke")
@@ -84,7 +84,7 @@ async def test_what_comes_and_goes_is_told_once_in_a_while() -> None:
     assert [fact.cause for fact in await desk.told()] == ["again"]
 
 
-async def test_a_moment_is_told_once_and_has_no_end() -> None:
+async def test_a_momentary_incident_is_published_once_without_an_end() -> None:
     desk = Desk()
     desk.troubles.record("bus slow", "too slow")
     desk.troubles.end("bus slow")
@@ -92,7 +92,7 @@ async def test_a_moment_is_told_once_and_has_no_end() -> None:
     assert [(fact.what, fact.seconds) for fact in await desk.told()] == [("bus slow", None)]
 
 
-async def test_where_nobody_tells_them_no_more_than_a_few_wait() -> None:
+async def test_the_queue_of_unpublished_incidents_is_bounded() -> None:
     desk = Desk()
     for number in range(2 * WAITING_MOST):
         desk.troubles.begin("no room", "it is full", f"stream-{number}")
@@ -125,7 +125,7 @@ async def until(facts: list[ServiceTroubled], count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_full_stream_of_orders_is_told_while_it_is_full_and_when_there_is_room(
+async def test_a_full_orders_stream_is_published_at_its_start_and_end(
     bus: Bus, facts: list[ServiceTroubled]
 ) -> None:
     config = (await bus.js.stream_info(subjects.ORDERS)).config
@@ -144,7 +144,7 @@ async def test_a_full_stream_of_orders_is_told_while_it_is_full_and_when_there_i
     assert "weir streams create --orders-gib" in begun.remedy
 
 
-async def test_a_server_that_was_away_is_told_when_it_is_back(
+async def test_a_server_outage_is_published_when_it_is_back(
     bus: Bus, nats_server: NatsServer, facts: list[ServiceTroubled]
 ) -> None:
     await nats_server.kill()
@@ -155,7 +155,7 @@ async def test_a_server_that_was_away_is_told_when_it_is_back(
     assert "nothing is lost" in facts[0].remedy
 
 
-async def test_a_service_that_is_too_slow_for_the_bus_says_so(
+async def test_a_slow_consumer_is_published_as_an_incident(
     bus: Bus, facts: list[ServiceTroubled]
 ) -> None:
     subscription = await bus.client.subscribe("weir.nothing")
@@ -167,7 +167,7 @@ async def test_a_service_that_is_too_slow_for_the_bus_says_so(
     assert facts[0].what == "bus slow" and "weir.nothing" in facts[0].cause
 
 
-async def test_a_service_that_was_begun_again_says_how_it_ended(
+async def test_a_restarted_service_publishes_the_cause_of_its_last_exit(
     bus: Bus, facts: list[ServiceTroubled]
 ) -> None:
     bus.incidents.record("began again", "it ended with code -9, and was begun again")

@@ -59,9 +59,7 @@ async def taken(contender: Lease) -> float:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_at_any_time_one_acts_whatever_befalls_them(
-    nats_url: str, bus: Bus, seed: int
-) -> None:
+async def test_at_most_one_replica_leads_at_any_time(nats_url: str, bus: Bus, seed: int) -> None:
     chance, acts = random.Random(seed), Acts()
     clocks = [Clock(chance.choice(RATES), chance.uniform(0, 1e6)) for _ in range(3)]
     contenders = [Contender(nats_url, f"c{n}", acts, clock) for n, clock in enumerate(clocks)]
@@ -82,7 +80,9 @@ async def test_at_any_time_one_acts_whatever_befalls_them(
     assert reigns[-1][1] >= over_s, "in the end somebody acts"
 
 
-async def test_one_takes_what_nobody_has_at_once_and_another_what_is_not_renewed(bus: Bus) -> None:
+async def test_a_free_lease_is_taken_at_once_and_an_expired_one_after_its_duration(
+    bus: Bus,
+) -> None:
     first, second = lease(bus, "first"), lease(bus, "second")
     await taken(first)
     waited_s = await taken(second)
@@ -95,11 +95,11 @@ async def test_one_takes_what_nobody_has_at_once_and_another_what_is_not_renewed
     second.must_lead()
 
 
-async def test_what_nobody_has_is_taken_without_waiting_for_a_lease(bus: Bus) -> None:
+async def test_a_free_lease_is_taken_without_waiting(bus: Bus) -> None:
     await taken(lease(bus, "first", lease_s=10 * WITHIN_S))
 
 
-async def test_what_is_given_back_is_taken_at_once(bus: Bus) -> None:
+async def test_a_released_lease_is_taken_at_once(bus: Bus) -> None:
     first, second = lease(bus, "first", lease_s=LONGEST_S), lease(bus, "second", lease_s=LONGEST_S)
     await taken(first)
     waiting = asyncio.ensure_future(taken(second))
@@ -113,7 +113,7 @@ async def test_what_is_given_back_is_taken_at_once(bus: Bus) -> None:
         first.must_lead()
 
 
-async def test_one_that_renews_keeps_it(bus: Bus) -> None:
+async def test_a_renewed_lease_is_kept(bus: Bus) -> None:
     clock = Awake()
     first, second = lease(bus, "first", clock, LONG_S), lease(bus, "second", clock, LONG_S)
     await taken(first)
@@ -130,7 +130,7 @@ async def test_one_that_renews_keeps_it(bus: Bus) -> None:
         task.cancel()
 
 
-async def test_one_that_cannot_reach_the_server_stops_before_another_may_begin(
+async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
     nats_server: NatsServer, bus: Bus
 ) -> None:
     clock = Awake()
@@ -146,7 +146,7 @@ async def test_one_that_cannot_reach_the_server_stops_before_another_may_begin(
     await nats_server.start()
 
 
-async def test_a_renewal_whose_answer_was_lost_deposes_nobody(bus: Bus) -> None:
+async def test_a_renewal_with_a_lost_answer_does_not_end_the_lease(bus: Bus) -> None:
     clock = Awake()
     held = lease(bus, "first", clock, LONG_S)
     await taken(held)
@@ -164,7 +164,7 @@ async def test_a_renewal_whose_answer_was_lost_deposes_nobody(bus: Bus) -> None:
         task.cancel()
 
 
-async def test_one_that_finds_another_in_its_place_stops_at_once(bus: Bus) -> None:
+async def test_a_leader_that_finds_another_holder_stops_at_once(bus: Bus) -> None:
     """When it would renew it, and not when its time is over."""
     held = lease(bus, "first", lease_s=LONG_S)
     await taken(held)
@@ -177,19 +177,19 @@ async def test_one_that_finds_another_in_its_place_stops_at_once(bus: Bus) -> No
     assert lines[-1]["why"] == "term 1: second has 2"
 
 
-def test_a_stand_by_waits_as_long_as_the_holder_thinks_it_has() -> None:
+def test_a_standby_waits_as_long_as_the_holders_lease() -> None:
     seen = SeenEntry(7, LeaseEntry("first", 1, 30.0), 100.0)
     assert not seen.open_to("second", 10.0, 129.9) and seen.open_to("second", 10.0, 130.0)
     assert not SeenEntry(7, LeaseEntry("first", 1, 1.0), 100.0).open_to("second", 10.0, 109.9)
     assert SeenEntry(0, LeaseEntry(), 100.0).open_to("second", 10.0, 100.0)
 
 
-async def test_an_entry_that_cannot_be_read_is_waited_for_like_a_holder(bus: Bus) -> None:
+async def test_an_unreadable_lease_entry_counts_as_a_holder(bus: Bus) -> None:
     await bus.replace_entry(SUBJECT, b"\xff not ours", 0)
     assert await taken(lease(bus, "first")) > HOLDS * LEASE_S
 
 
-async def test_who_no_longer_leads_says_nothing_and_keeps_nothing(bus: Bus) -> None:
+async def test_a_deposed_leader_publishes_and_stores_nothing(bus: Bus) -> None:
     bus.must_lead = lease(bus, "never").must_lead
     with pytest.raises(Deposed):
         await bus.publish(abandoned())
@@ -197,7 +197,7 @@ async def test_who_no_longer_leads_says_nothing_and_keeps_nothing(bus: Bus) -> N
         await bus.write_state(SERVICE, b"late")
 
 
-async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> None:
+async def test_a_deposed_leader_takes_no_message_from_the_new_one(bus: Bus) -> None:
     await bus.publish(abandoned())
     heard = Ears()
     bus.must_lead = lease(bus, "never").must_lead
@@ -206,7 +206,7 @@ async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> N
     assert not heard.heard
 
 
-async def test_what_is_kept_on_top_of_another_s_is_refused(bus: Bus) -> None:
+async def test_a_write_over_a_later_leaders_entry_is_refused(bus: Bus) -> None:
     """One that was frozen between its look and its write, while a later leader wrote."""
     revision = await bus.replace_entry(bucket_subject(STATE, SERVICE), b"first", 0)
     await bus.write_state(SERVICE, b"of the later leader")
@@ -214,7 +214,7 @@ async def test_what_is_kept_on_top_of_another_s_is_refused(bus: Bus) -> None:
         await bus.replace_entry(bucket_subject(STATE, SERVICE), b"late", revision)
 
 
-async def test_a_replica_begins_when_the_other_has_ended(nats_url: str, bus: Bus) -> None:
+async def test_a_replica_starts_after_the_other_has_ended(nats_url: str, bus: Bus) -> None:
     begun: list[str] = []
 
     async def start(connection: Bus, settings: object) -> None:

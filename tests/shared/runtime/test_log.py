@@ -35,7 +35,7 @@ def stderr_of(words: str) -> str:
 
 
 @pytest.mark.parametrize("as_json", [True, None])
-def test_a_message_of_asyncio_is_a_line_of_the_services_log(as_json: bool | None) -> None:
+def test_asyncio_messages_are_in_the_services_log(as_json: bool | None) -> None:
     (line,) = stderr_of(f'("monitor", "info", {as_json})').splitlines()
 
     told = json.loads(line)
@@ -45,7 +45,7 @@ def test_a_message_of_asyncio_is_a_line_of_the_services_log(as_json: bool | None
     )
 
 
-def test_a_command_at_a_terminal_shows_none_of_them() -> None:
+def test_a_command_on_a_terminal_shows_no_log_lines() -> None:
     assert stderr_of('("cli", "error", None, 50)') == ""
 
 

@@ -27,7 +27,7 @@ HEAT = Family(name="weir_heat_seconds", kind="gauge", help="How long the oven ha
 RISING = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=6, unique=True).map(sorted)
 
 
-def test_what_is_counted_is_told() -> None:
+def test_counters_and_gauges_are_formatted() -> None:
     loaves = Meter(LOAVES)
     for kind in ("rye", "rye", "spelt"):
         loaves.count(kind)
@@ -43,7 +43,7 @@ def test_what_is_counted_is_told() -> None:
     )
 
 
-def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
+def test_a_value_equal_to_a_bound_is_in_its_bucket() -> None:
     wait = Meter(WAIT)
     for value in (1, 1.1, 2.5, 7):
         wait.observe(value, "left")
@@ -58,7 +58,7 @@ def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
 
 
 @given(RISING, st.lists(st.floats(-1e9, 1e9), max_size=20), st.text())
-def test_prometheus_own_reader_reads_what_was_measured(
+def test_the_prometheus_parser_reads_the_metrics(
     bounds: list[float], values: list[float], oven: str
 ) -> None:
     wait = Meter(
@@ -82,7 +82,7 @@ def test_prometheus_own_reader_reads_what_was_measured(
         assert told[f"{bound}"] == sum(value <= bound for value in values)
 
 
-def test_nothing_is_wrong_with_what_was_never_seen() -> None:
+def test_metrics_without_observations_pass_the_lint() -> None:
     assert problems(format_metrics([Meter(LOAVES).measure(), Meter(WAIT).measure()])) == []
 
 
@@ -122,5 +122,5 @@ def one(
         ),
     ],
 )
-def test_the_lint_finds_what_is_wrong(text: str) -> None:
+def test_the_lint_finds_each_violation(text: str) -> None:
     assert problems(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from shared.runtime.process import FREE, free_port, is_port_free
 
 
-def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None:
+def test_free_ports_are_distinct_and_outside_the_ephemeral_range() -> None:
     found = [free_port() for _ in range(200)]
 
     assert len(set(found)) == 200 and set(found) <= set(FREE)
@@ -14,7 +14,7 @@ def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None
     assert not given.exists() or max(found) < int(given.read_text().split()[0])
 
 
-def test_a_port_that_is_bound_is_not_free_whether_or_not_anybody_listens() -> None:
+def test_a_bound_port_is_not_free() -> None:
     with socket.socket() as held:
         held.bind(("", number := free_port()))
         assert not is_port_free(number)

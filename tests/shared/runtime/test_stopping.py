@@ -67,7 +67,7 @@ def may_unshare() -> bool:
 
 
 @pytest.mark.parametrize("service", CODES)
-async def test_a_service_that_still_imports_ends_at_once_when_it_is_told_to(service: str) -> None:
+async def test_a_service_stops_at_once_during_its_imports(service: str) -> None:
     """The kernel gives process 1 no signal that it has not asked for."""
     first = AS_FIRST if may_unshare() else ()
     async with started(
@@ -82,7 +82,7 @@ async def test_a_service_that_still_imports_ends_at_once_when_it_is_told_to(serv
 
 
 @pytest.mark.parametrize("service", ["allocator", "page"])
-async def test_a_service_waits_for_its_streams_and_begins_when_they_are_made(
+async def test_a_service_waits_for_its_streams_and_starts_when_they_exist(
     nats_url: str, service: str
 ) -> None:
     page = {"WEIR_PAGE_PORT": str(free_port())} if service == "page" else {}

@@ -54,7 +54,7 @@ async def test_a_bad_pod_is_refused_with_a_status(kube, body, namespace, refusal
     assert await kube.refusal(kube.v1.create_namespaced_pod(namespace, body)) == refusal
 
 
-async def test_what_is_missing_or_there_twice_is_refused(kube):
+async def test_missing_and_duplicate_objects_are_refused(kube):
     await kube.create(idle("p"))
     assert await kube.refusal(kube.v1.read_namespaced_pod("nope", "default")) == (404, "NotFound")
     assert await kube.refusal(kube.v1.create_namespaced_pod("default", idle("p"))) == (
@@ -85,7 +85,7 @@ async def test_custom_resources_are_refused(kube):
     assert await kube.refusal(custom.list_namespaced_custom_object(*place)) == (404, "NotFound")
 
 
-async def test_a_node_that_is_made_is_listed_as_it_was_made(kube):
+async def test_a_created_node_is_listed_as_created(kube):
     await kube.v1.create_node({**node("sim"), "metadata": {"name": "sim", "labels": {"zone": "a"}}})
     found = {n.metadata.name: n.metadata.labels for n in (await kube.v1.list_node()).items}
     assert found["sim"] == {"zone": "a"} and set(found) == {"big", "sim", "small-1", "small-2"}
@@ -149,7 +149,7 @@ async def test_a_stale_write_is_refused_and_an_empty_one_takes_no_revision(kube)
     assert same["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]
 
 
-async def test_spec_and_status_are_written_apart(kube):
+async def test_spec_and_status_are_written_separately(kube):
     await kube.create(idle("p"))
     await kube.v1.patch_namespaced_pod_status(
         "p", "default", {"spec": {"activeDeadlineSeconds": 7}, "status": {"phase": "Running"}}
@@ -178,7 +178,7 @@ async def test_labels_are_changed_by_replacement_and_by_each_kind_of_patch(kube)
     assert (await kube.pod("p"))["metadata"]["labels"] == {"c": "3", "e": "5"}
 
 
-async def test_the_spec_of_a_pod_is_fixed_but_for_a_few_fields(kube):
+async def test_only_a_few_fields_of_a_pod_spec_are_mutable(kube):
     await kube.create(idle("p"))
     change = {"spec": {"containers": [{"name": "main", "command": ["false"]}]}}
     assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", change)) == (
@@ -212,7 +212,7 @@ async def test_a_binding_is_made_once(kube):
     assert await kube.bind("p", "big") == 409
 
 
-async def test_an_unbound_pod_goes_at_once_and_a_bound_one_waits_for_its_kubelet(kube):
+async def test_an_unbound_pod_is_deleted_at_once_and_a_bound_one_by_its_kubelet(kube):
     await kube.v1.create_node(node("sim"))
     await kube.create(idle("free"))
     await kube.create(idle("held", nodeName="sim"))
@@ -225,7 +225,7 @@ async def test_an_unbound_pod_goes_at_once_and_a_bound_one_waits_for_its_kubelet
     assert await names(kube) == []
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_taken_away(kube):
+async def test_a_finalizer_keeps_an_object_until_it_is_removed(kube):
     await kube.create(idle("p", meta={"finalizers": ["x.example/y"]}))
     await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
     assert (await kube.pod("p"))["metadata"]["deletionTimestamp"]
@@ -262,7 +262,7 @@ async def owned_service(kube):
         await kube.create(idle(name, meta={"ownerReferences": [owner]}))
 
 
-async def test_what_an_owner_owns_goes_with_it(kube):
+async def test_dependents_are_deleted_with_their_owner(kube):
     await owned_service(kube)
     await kube.v1.delete_namespaced_service("job", "default")
     await kube.until_gone("a")
@@ -300,7 +300,7 @@ async def test_what_an_owner_owns_goes_with_it(kube):
         ),
     ],
 )
-async def test_a_field_of_a_wrong_type_is_named_and_refused(kube, path, body, why):
+async def test_a_field_of_a_wrong_type_is_refused_by_name(kube, path, body, why):
     async with aiohttp.ClientSession(kube.cluster.url) as http:
         said = await (await http.post(f"/api/v1/{path}", json=body)).json()
     assert (said["kind"], said["code"], said["reason"]) == (
@@ -310,14 +310,14 @@ async def test_a_field_of_a_wrong_type_is_named_and_refused(kube, path, body, wh
     ) and why in said["message"]
 
 
-async def test_orphans_stay_and_forget_their_owner(kube):
+async def test_orphans_stay_and_lose_their_owner_reference(kube):
     await owned_service(kube)
     await kube.v1.delete_namespaced_service("job", "default", propagation_policy="Orphan")
     await kube.until("a", lambda body: "ownerReferences" not in body["metadata"])
     assert await names(kube) == ["a", "b"]
 
 
-async def test_a_foreground_deletion_takes_the_owner_last(kube):
+async def test_a_foreground_deletion_deletes_the_owner_last(kube):
     await owned_service(kube)
     await kube.v1.delete_namespaced_service("job", "default", propagation_policy="Foreground")
     assert (await kube.v1.read_namespaced_service("job", "default")).metadata.deletion_timestamp
@@ -327,7 +327,7 @@ async def test_a_foreground_deletion_takes_the_owner_last(kube):
             await asyncio.sleep(0.05)
 
 
-async def test_a_namespace_takes_its_contents_with_it_and_takes_nothing_new(kube):
+async def test_a_terminating_namespace_deletes_its_objects_and_accepts_none(kube):
     await kube.v1.create_namespace({"metadata": {"name": "team"}})
     await kube.v1.create_namespaced_pod("team", idle("p", meta={"finalizers": ["x.example/y"]}))
     await kube.v1.delete_namespace("team")
@@ -343,14 +343,14 @@ async def test_a_namespace_takes_its_contents_with_it_and_takes_nothing_new(kube
     assert await kube.refusal(kube.v1.read_namespace("team")) == (404, "NotFound")
 
 
-async def test_pods_of_a_node_that_is_gone_are_taken_away(kube):
+async def test_pods_of_a_deleted_node_are_deleted(kube):
     await kube.v1.create_node(node("sim"))
     await kube.create(idle("p", nodeName="sim"))
     await kube.v1.delete_node("sim")
     await kube.until_gone("p")
 
 
-async def test_a_lease_is_swapped_by_whoever_saw_it_last(kube):
+async def test_a_lease_is_replaced_only_with_its_current_version(kube):
     leases = client.CoordinationV1Api(kube.api)
     made = kube.plain(
         await leases.create_namespaced_lease(
@@ -386,7 +386,7 @@ async def test_an_event_is_the_same_in_both_its_forms(kube):
     assert (await events.read_namespaced_event("e", "default")).note == "hello"
 
 
-async def test_the_threaded_client_is_answered_too(cluster):
+async def test_the_synchronous_client_works(cluster):
     def ask():
         configuration = kubernetes.client.Configuration(host=cluster.url)
         with kubernetes.client.ApiClient(configuration) as api:
@@ -398,7 +398,7 @@ async def test_the_threaded_client_is_answered_too(cluster):
     assert await asyncio.to_thread(ask) == ("36", ["big", "small-1", "small-2"])
 
 
-async def test_discovery_and_tables_are_there_for_kubectl(cluster, kube):
+async def test_discovery_and_tables_are_served_for_kubectl(cluster, kube):
     await kube.create(idle("p"))
     table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
     async with aiohttp.ClientSession(cluster.url) as session:
@@ -410,7 +410,7 @@ async def test_discovery_and_tables_are_there_for_kubectl(cluster, kube):
         assert shown["kind"] == "Table" and shown["rows"][0]["cells"][:3] == ["p", "0/1", "Pending"]
 
 
-async def test_who_wants_metadata_alone_gets_no_more(cluster, kube):
+async def test_metadata_only_requests_get_metadata_only(cluster, kube):
     await kube.create(idle("p"))
     pods, version = "/api/v1/namespaces/default/pods", "v=v1;g=meta.k8s.io,application/json"
     of_one = {"Accept": f"application/json;as=PartialObjectMetadata;{version}"}
@@ -428,7 +428,7 @@ async def test_who_wants_metadata_alone_gets_no_more(cluster, kube):
     "headers",
     [{"Origin": "http://evil.example"}, {"Host": "evil.example"}],
 )
-async def test_a_web_page_is_not_answered(cluster, headers):
+async def test_requests_of_web_pages_are_refused(cluster, headers):
     async with (
         aiohttp.ClientSession(cluster.url) as session,
         session.get("/api/v1/pods", headers=headers) as answer,
@@ -436,7 +436,7 @@ async def test_a_web_page_is_not_answered(cluster, headers):
         assert answer.status == 403
 
 
-async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
+async def test_only_the_clusters_token_is_accepted(cluster, tmp_path):
     async with aiohttp.ClientSession() as session:
         wrong = {"Authorization": "Bearer nope"}
         said = await (await session.get(f"{cluster.url}/api/v1/nodes", headers=wrong)).json()
@@ -470,7 +470,7 @@ async def test_the_kubeconfig_of_weir_up_works_with_its_token_and_with_the_url_a
             assert answer.status == 200  # as kubectl does over http
 
 
-async def test_a_body_of_another_kind_is_refused(cluster):
+async def test_a_body_of_another_content_type_is_refused(cluster):
     async with aiohttp.ClientSession(cluster.url) as session:
         url = "/api/v1/namespaces/default/pods"
         for data, kind, code in (

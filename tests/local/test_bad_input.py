@@ -96,7 +96,7 @@ async def asker(cluster: Cluster, kube: Kube) -> AsyncIterator[Asker]:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=12))
-async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(
+async def test_every_request_is_answered_and_a_pod_still_runs_afterwards(
     asker: Asker, requests: list[Any]
 ) -> None:
     for request in requests:
@@ -117,7 +117,7 @@ async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(
 @pytest.mark.parametrize(
     "path", [PODS, f"{PODS}/held", f"{PODS}/held/status", f"{PODS}/held/eviction"]
 )
-async def test_what_is_no_object_is_refused(asker: Asker, path: str, body: bytes) -> None:
+async def test_a_body_that_is_no_object_is_refused(asker: Asker, path: str, body: bytes) -> None:
     for method in ("POST", "PUT", "PATCH"):
         await asker.ask(method, path, body)
     assert min(asker.codes) >= 400

@@ -22,7 +22,7 @@ from services.local.kubelet.cgroup_manager import (
 from tests.process_guard import run_mark
 
 
-def test_version_two_writes_what_the_kernel_reads(tmp_path):
+def test_cgroup_version_2_files_have_the_kernels_format(tmp_path):
     groups = CgroupsV2(tmp_path / "weir", 10_000)
     groups.open_node("n", 2000)
     groups.open_pod("n", "p", Limits(cpu=300, memory=1024, cpu_request=500))
@@ -36,7 +36,7 @@ def test_version_two_writes_what_the_kernel_reads(tmp_path):
     assert groups.pod_seconds("n", "p") == 1.5
 
 
-def test_where_nothing_is_permitted_it_is_said_once(tmp_path):
+def test_missing_permission_for_cgroups_is_logged_once(tmp_path):
     with structlog.testing.capture_logs() as said:
         groups = find_cgroup_manager("weir-local-test", 10_000, mount=tmp_path)
         groups.open_node("n", 1000)
@@ -44,7 +44,7 @@ def test_where_nothing_is_permitted_it_is_said_once(tmp_path):
     assert [line["event"] for line in said] == ["LimitsNotEnforced"] and not groups.enforced
 
 
-def test_without_groups_use_is_read_from_the_processes(tmp_path):
+def test_without_cgroups_usage_is_read_from_the_processes(tmp_path):
     groups = ProcOnly("test")
     groups.open_node("n", 1000)
     groups.open_pod("n", "some-uid", Limits())
@@ -67,7 +67,7 @@ def until(wanted):
         time.sleep(0.02)
 
 
-def test_own_group_is_found_by_its_controller():
+def test_the_own_cgroup_is_found_by_its_controller():
     text = "4:memory:/a/b\n2:cpu,cpuacct:/c\n0::/d\n"
     assert [own_group(c, text) for c in ("memory", "cpuacct", "", "pids")] == [
         "/a/b",
@@ -83,7 +83,7 @@ def marked_process(mark, program="import time; time.sleep(60)"):
     )
 
 
-def test_an_earlier_starts_processes_are_swept(tmp_path):
+def test_processes_of_an_earlier_start_are_killed(tmp_path):
     home = processes.cluster_id(tmp_path)
     ours, others = marked_process(f"{home}/uid/main"), marked_process("other/uid/main")
     try:

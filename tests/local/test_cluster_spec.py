@@ -13,12 +13,12 @@ from services.local.tenant import process_shares
 from shared.runtime import config
 
 
-def test_nodes_alike_are_numbered_and_a_single_one_keeps_its_name():
+def test_nodes_with_a_count_are_numbered_and_a_single_one_keeps_its_name():
     spec = parse_cluster("nodes: [{name: a, count: 2, cpu: 2}, {name: b, cpu: 0.5, gpu: 1}]")
     assert list(spec.nodes_by_name()) == ["a-1", "a-2", "b"]
 
 
-def test_every_reason_is_told_at_once():
+def test_every_error_of_a_cluster_file_is_listed():
     text = """
 nodes: [{name: A_b}, {nmae: x, cpu: 0, gpu: many}, 3, {name: c}, {name: c}]
 tenants: [{node: nowhere, cpu: 1, from_s: 5, to_s: 5}]
@@ -39,29 +39,29 @@ extra: 1
     ]
 
 
-def test_a_tenant_of_a_node_that_is_not_there_is_told():
+def test_a_tenant_of_an_unknown_node_is_an_error():
     with pytest.raises(InvalidClusterFile, match=r"tenants\[0\]\.node: there is no node 'nowhere'"):
         parse_cluster("nodes: [{name: a}]\ntenants: [{node: nowhere, cpu: 1}]")
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "[]", "nodes: {}", "nodes: 3", "nodes: []"])
-def test_what_is_no_cluster_is_refused(text):
+def test_an_invalid_cluster_file_is_refused(text):
     with pytest.raises(InvalidClusterFile):
         parse_cluster(text)
 
 
-def test_tenants_come_and_go():
+def test_tenants_are_due_within_their_times():
     tenants = parse_cluster(
         "nodes: [{name: a}]\ntenants: [{node: a, cpu: 1, from_s: 1, to_s: 3}, {node: a, cpu: 1, from_s: 2}]"
     ).tenants
     assert [tenants_due(tenants, t) for t in (0, 1, 2, 3)] == [set(), {0}, {0, 1}, {1}]
 
 
-def test_a_tenant_takes_a_process_a_core():
+def test_a_tenant_has_a_process_for_each_core():
     assert process_shares(2.5) == [1.0, 1.0, 0.5] and process_shares(0.3) == [0.3]
 
 
-def test_quotas_go_to_the_allocator_with_every_reason_against_them():
+def test_quotas_are_validated_with_every_reason():
     spec = parse_cluster("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
     assert spec.quotas == {"team-a": NamespaceQuota(cpu=2)}
     rules = config.load_settings(Rules, "allocator", limits(spec))

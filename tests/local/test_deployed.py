@@ -34,7 +34,7 @@ def there(cluster: StandIn, tmp_path: Path) -> Cluster:
     return Cluster(tmp_path, "weir:dev", "default", environ)
 
 
-async def test_a_namespace_that_terminates_is_waited_for_and_one_in_use_is_refused(
+async def test_a_terminating_namespace_is_awaited_and_one_in_use_is_refused(
     there: Cluster,
 ) -> None:
     def namespace_with_a_pod() -> None:
@@ -62,7 +62,7 @@ async def test_a_namespace_that_terminates_is_waited_for_and_one_in_use_is_refus
 
 
 @pytest.mark.parametrize("overlay", ["dev", "production"])
-def test_images_of_ones_own_are_named_where_the_overlay_names_its(
+def test_custom_images_replace_those_of_the_overlay(
     overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_IMAGE", "registry.example:5000/weir:mine")

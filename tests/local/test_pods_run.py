@@ -53,7 +53,7 @@ def conditions(body):
     return {c["type"]: c["status"] for c in body["status"]["conditions"]}
 
 
-async def test_a_pod_runs_says_something_and_succeeds(kube):
+async def test_a_pod_runs_writes_a_log_and_succeeds(kube):
     program = "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import services.local"
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -69,14 +69,14 @@ async def test_a_pod_runs_says_something_and_succeeds(kube):
     )
 
 
-async def test_a_pod_that_runs_is_ready(kube):
+async def test_a_running_pod_is_ready(kube):
     await kube.create(pod("p", python(FOREVER)))
     running = await kube.until_phase("p", "Running")
     assert conditions(running)["Ready"] == conditions(running)["PodScheduled"] == "True"
     assert running["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
 
 
-async def test_the_environment_is_bare(kube, monkeypatch):
+async def test_a_container_has_a_minimal_environment(kube, monkeypatch):
     await kube.create(pod("p", python("import os; print(sorted(os.environ))")))
     await kube.until_phase("p", "Succeeded")
     known = {
@@ -96,7 +96,7 @@ async def test_the_environment_is_bare(kube, monkeypatch):
     assert set(eval(await kube.logs("p"))) <= known
 
 
-async def test_what_a_pod_wrote_for_a_while_goes_with_it_even_where_it_was_killed(kube, tmp_path):
+async def test_temporary_files_are_deleted_with_their_pod(kube, tmp_path):
     program = "import os, tempfile; print(tempfile.mkdtemp(), flush=True); os.kill(os.getpid(), 9)"
     await kube.create(pod("p", python(program)))
     await kube.until_phase("p", "Failed")
@@ -105,19 +105,19 @@ async def test_what_a_pod_wrote_for_a_while_goes_with_it_even_where_it_was_kille
     await until(lambda: not made.exists())
 
 
-async def test_a_failure_keeps_its_code(kube):
+async def test_a_failed_pod_has_its_exit_code(kube):
     await kube.create(pod("p", python("raise SystemExit(7)")))
     failed = await kube.until_phase("p", "Failed")
     assert (terminated(failed)["exitCode"], terminated(failed)["reason"]) == (7, "Error")
 
 
-async def test_a_killed_process_is_told_by_its_signal(kube):
+async def test_a_killed_pod_has_its_signal(kube):
     await kube.create(pod("p", python("import os; os.kill(os.getpid(), 9)")))
     failed = await kube.until_phase("p", "Failed")
     assert (terminated(failed)["exitCode"], terminated(failed)["signal"]) == (137, 9)
 
 
-async def test_a_command_that_is_not_there_fails_to_start(kube):
+async def test_a_missing_command_is_a_start_error(kube):
     await kube.create(pod("p", container(["no-such-program"])))
     failed = await kube.until_phase("p", "Failed")
     assert (
@@ -126,7 +126,7 @@ async def test_a_command_that_is_not_there_fails_to_start(kube):
     )
 
 
-async def test_a_graceful_stop_lets_the_process_finish(kube):
+async def test_a_graceful_deletion_lets_the_process_finish(kube):
     program = """
 import signal, sys, time
 signal.signal(15, lambda *_: (print("bye", flush=True), sys.exit(0)))
@@ -142,7 +142,7 @@ time.sleep(60)
     assert file.read_text() == "up\nbye\n"
 
 
-async def test_what_ends_with_the_whole_cluster_says_so_to_who_watches(kube):
+async def test_watchers_see_the_reason_of_pods_that_end_with_the_cluster(kube):
     ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143))"
     program = f"{ends}; print(1, flush=True); time.sleep(600)"
     await kube.create(pod("p", python(program)))
@@ -160,7 +160,7 @@ async def test_what_ends_with_the_whole_cluster_says_so_to_who_watches(kube):
     assert terminated(ended)["exitCode"] == 143
 
 
-async def test_who_does_not_go_is_killed_after_the_grace(kube):
+async def test_a_process_is_killed_after_the_grace_period(kube):
     await kube.create(
         pod(
             "p",
@@ -184,7 +184,7 @@ async def test_a_forced_deletion_kills_at_once(kube):
     await until(lambda: not processes.processes_of_cluster(uid), GRACE_S / 3)
 
 
-async def test_a_whole_process_tree_goes_with_its_pod(kube):
+async def test_the_whole_process_tree_of_a_pod_is_killed(kube):
     """A child, a child in a session of its own, and one without our mark whose parent is dead."""
     tree = """
 import subprocess, sys, time
@@ -204,7 +204,7 @@ time.sleep(300)
     assert [pid for pid in processes.processes_of_cluster(uid) if processes.is_running(pid)] == []
 
 
-async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
+async def test_orphaned_processes_of_a_container_are_killed_at_its_end(kube):
     await kube.create(
         pod("p", python("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])"))
     )
@@ -212,7 +212,7 @@ async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
     assert [pid for pid in processes.processes_of_cluster(uid) if processes.is_running(pid)] == []
 
 
-async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
+async def test_init_containers_run_first_and_in_order(kube, tmp_path):
     file = tmp_path / "order"
     write = f"open({str(file)!r}, 'a').write"
     inits = [{**python(f"{write}('1')"), "name": "one"}, {**python(f"{write}('2')"), "name": "two"}]
@@ -225,7 +225,7 @@ async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
     assert conditions(await kube.until_phase("q", "Failed"))["Ready"] == "False"
 
 
-async def test_a_container_is_restarted_where_its_pod_says_so(kube, tmp_path):
+async def test_a_container_is_restarted_by_the_restart_policy(kube, tmp_path):
     file = tmp_path / "runs"
     count = f"f = open({str(file)!r}, 'a+'); f.write('x'); f.seek(0); raise SystemExit(len(f.read()) < 3)"
     await kube.create(pod("p", python(count), restartPolicy="OnFailure"))
@@ -240,7 +240,7 @@ async def test_a_deadline_ends_a_pod(kube):
     assert (await kube.until_phase("p", "Failed"))["status"]["reason"] == "DeadlineExceeded"
 
 
-async def test_a_pod_that_fits_nowhere_waits_and_goes_when_there_is_room(kube):
+async def test_an_unschedulable_pod_waits_and_runs_when_there_is_room(kube):
     await kube.create(pod("first", python(FOREVER, cpu="3"), terminationGracePeriodSeconds=1))
     await kube.until_phase("first", "Running")
     await kube.create(pod("second", python(FOREVER, cpu="2")))
@@ -258,12 +258,12 @@ def conditions_of(body):
     return {c["type"]: c["status"] for c in body["status"].get("conditions") or []}
 
 
-async def test_a_pod_that_was_bound_past_the_scheduler_is_refused_by_a_full_node(kube):
+async def test_a_full_node_refuses_a_pod_bound_without_the_scheduler(kube):
     await kube.create(pod("p", python(FOREVER, cpu="2"), nodeName="small-1"))
     assert (await kube.until_phase("p", "Failed"))["status"]["reason"] == "OutOfcpu"
 
 
-async def test_logs_can_be_cut_and_followed(kube):
+async def test_logs_can_be_limited_and_followed(kube):
     await kube.create(
         pod(
             "p",
@@ -289,7 +289,7 @@ async def test_an_eviction_is_a_graceful_deletion(kube):
     await kube.until_gone("p")
 
 
-async def test_an_evicted_pod_says_why_it_goes(kube):
+async def test_an_evicted_pod_has_a_disruption_condition(kube):
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
     await kube.create(pod("p", python(f"{deaf}; {FOREVER}"), terminationGracePeriodSeconds=600))
     await kube.until_phase("p", "Running")
@@ -307,7 +307,7 @@ async def test_an_evicted_pod_says_why_it_goes(kube):
     await kube.until_gone("p")
 
 
-async def test_a_config_map_that_comes_late_is_waited_for(kube):
+async def test_a_pod_waits_for_its_config_map(kube):
     env = [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
     await kube.create(pod("p", python("import os; print(os.environ['K'])", env=env)))
     await kube.until(
@@ -359,7 +359,7 @@ async def resize(kube, name, cpu):
     )
 
 
-async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
+async def test_a_cpu_limit_is_enforced_and_resized_at_once(kube):
     needs_groups(kube)
     await kube.create(pod("p", python(BURN, cpu="200m", limit="200m")))
     await kube.until_phase("p", "Running")
@@ -373,7 +373,7 @@ async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
     assert min([await cores(kube, "p") for _ in range(3)]) < 0.75
 
 
-async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_requests(kube):
+async def test_a_pod_without_a_cpu_limit_uses_idle_cpu(kube):
     needs_groups(kube)
     await kube.create(pod("p", python(BURN, cpu="100m"), affinity=pinned_pod("small-1")))
     await kube.until_phase("p", "Running")
@@ -388,7 +388,7 @@ async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_req
     await uses_more(kube, "p", 0.2)
 
 
-async def test_resizes_do_not_interrupt_what_runs(kube):
+async def test_resizes_do_not_interrupt_a_container(kube):
     await kube.create(pod("p", python(GAPS, cpu="200m", limit="200m")))
     await kube.until_phase("p", "Running")
     async with asyncio.timeout(60):
@@ -408,7 +408,7 @@ async def test_resizes_do_not_interrupt_what_runs(kube):
     )
 
 
-async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
+async def test_a_resize_that_does_not_fit_is_deferred(kube):
     await kube.create(
         pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned_pod("small-1"))
     )
@@ -443,7 +443,7 @@ async def test_a_resize_changes_cpu_and_memory_and_nothing_else(kube):
         assert await kube.refusal(call) == (422, "Invalid")
 
 
-async def test_too_much_memory_is_told_as_such(kube):
+async def test_a_pod_above_its_memory_limit_is_oom_killed(kube):
     needs_groups(kube)
     greedy = python("x = bytearray(200 * 2**20); x[::4096] = b'x' * len(x[::4096])")
     greedy["resources"] = {"limits": {"memory": "48Mi"}}
@@ -451,7 +451,7 @@ async def test_too_much_memory_is_told_as_such(kube):
     assert terminated(await kube.until_phase("p", "Failed"))["reason"] == "OOMKilled"
 
 
-async def test_so_is_a_pod_that_says_so_of_the_process_it_waited_for(kube):
+async def test_a_pod_whose_child_process_was_oom_killed_is_oom_killed(kube):
     needs_groups(kube)
     child = "x = bytearray(200 * 2**20); x[::4096] = b'x' * len(x[::4096])"
     parent = python(
@@ -469,7 +469,7 @@ async def used_on(session):
     return {n["metadata"]["name"]: int(n["usage"]["cpu"].removesuffix("n")) for n in nodes["items"]}
 
 
-async def test_use_is_measured_for_nodes_and_pods(kube):
+async def test_usage_is_measured_for_nodes_and_pods(kube):
     await kube.create(pod("p", python(BURN, limit="300m"), affinity=pinned_pod("small-1")))
     await kube.until_phase("p", "Running")
     async with asyncio.timeout(60), aiohttp.ClientSession(kube.cluster.url) as session:
@@ -486,7 +486,7 @@ async def test_use_is_measured_for_nodes_and_pods(kube):
     )
 
 
-async def test_what_a_pod_used_stays_counted_on_its_node(kube):
+async def test_the_usage_of_ended_pods_stays_counted_on_their_node(kube):
     await kube.create(
         pod(
             "p",
@@ -506,7 +506,7 @@ async def test_a_pod_killed_from_outside_fails(kube):
     assert terminated(await kube.until_phase("p", "Failed"))["exitCode"] == 137
 
 
-async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
+async def test_a_pod_without_processes_has_no_usage(cluster, kube):
     body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
     cluster.kubelet.workers["early"] = PodWorker(
         cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}}
@@ -516,7 +516,7 @@ async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
     del cluster.kubelet.workers["early"]
 
 
-async def test_a_cluster_that_ends_says_first_that_no_node_takes_anything_any_more(tmp_path):
+async def test_a_cluster_that_stops_first_marks_its_nodes_not_ready(tmp_path):
     async with local_cluster(NODES, tmp_path, settings=QUICK) as cluster:
         assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"True"}
     assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}

@@ -88,7 +88,7 @@ def test_a_signal_ends_all_pods_and_the_program(program):
     assert program.running() == []
 
 
-def test_even_a_killed_program_leaves_nobody_behind(program):
+def test_a_killed_cluster_leaves_no_processes(program):
     program.run_pod(
         "p",
         "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '300']); time.sleep(300)",
@@ -110,7 +110,7 @@ def test_a_cluster_that_is_started_again_is_a_new_one_with_later_revisions(progr
         assert again.process.wait(60) == 0
 
 
-def test_a_bad_cluster_file_is_told(tmp_path):
+def test_a_bad_cluster_file_is_an_error(tmp_path):
     (tmp_path / "c.yaml").write_text("nodes: []")
     command = [
         sys.executable,
@@ -125,7 +125,7 @@ def test_a_bad_cluster_file_is_told(tmp_path):
     assert done.returncode == 2 and "there must be at least one" in done.stderr
 
 
-def test_a_tenant_burns_what_it_was_told_and_leaves_cleanly():
+def test_a_tenant_uses_its_cpu_and_exits_cleanly():
     tenant = subprocess.Popen([sys.executable, "-m", "services.local.tenant", "--cpu", "0.3"])
     try:
         wait_for(lambda: processes.cpu_seconds(tenant.pid) > 0.1)
@@ -144,7 +144,7 @@ def cores(pid, seconds=1.0):
     return (processes.cpu_seconds(pid) - first) / (time.monotonic() - began)
 
 
-async def test_tenants_of_the_cluster_file_come_and_go(tmp_path):
+async def test_tenants_of_the_cluster_file_start_and_stop(tmp_path):
     tenants = [TenantSpec(node="n", cpu=0.2, from_s=0, to_s=8.0)]
     async with local_cluster(
         [NodeSpec(name="n", cpu=1)], tmp_path / "data", tenants=tenants, settings=QUICK

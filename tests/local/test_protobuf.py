@@ -35,7 +35,7 @@ def test_a_deletion_as_kubectl_sends_it() -> None:
     assert body_in(DELETE) == {"kind": "DeleteOptions", "gracePeriodSeconds": 2}
 
 
-def test_an_eviction_with_everything_that_is_looked_at() -> None:
+def test_an_eviction_with_every_supported_field() -> None:
     options = (
         field(1, 300)
         + field(2, field(1, "u") + field(2, "7"))
@@ -55,7 +55,7 @@ def test_an_eviction_with_everything_that_is_looked_at() -> None:
     }
 
 
-def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
+def test_negative_numbers_are_read_and_unknown_fields_are_skipped() -> None:
     strange = bytes([9 << 3 | 1]) + b"8 bytes!" + bytes([8 << 3 | 5]) + b"four"
     assert body_in(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
 
@@ -63,13 +63,13 @@ def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))]
 )
-def test_what_is_something_else_is_refused(raw: bytes) -> None:
+def test_other_kinds_are_refused(raw: bytes) -> None:
     with pytest.raises(ApiError, match="no protobuf of a kind that is read here"):
         body_in(raw)
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_break_it(raw: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(raw: bytes) -> None:
     for body in (MAGIC + raw, sent("Eviction", raw)):
         try:
             assert "kind" in body_in(body)

@@ -21,7 +21,7 @@ from tests.local.builders import container, pod
 from tests.local.conftest import Kube
 
 
-def test_a_pod_asks_for_its_containers_or_its_largest_init_container_and_overhead():
+def test_pod_requests_are_those_of_containers_or_the_largest_init_container_and_overhead():
     body = pod(
         "p",
         container(cpu="1", memory="1Gi"),
@@ -32,7 +32,7 @@ def test_a_pod_asks_for_its_containers_or_its_largest_init_container_and_overhea
     assert pod_requests(body) == {"cpu": 3100, "memory": 2**30, "pods": 1}
 
 
-def test_a_sidecar_counts_beside_what_comes_after_it():
+def test_a_sidecar_counts_beside_later_containers():
     sidecar = {**container(cpu="1"), "restartPolicy": "Always"}
     assert (
         pod_requests(pod("p", container(cpu="1"), initContainers=[sidecar, container(cpu="4")]))[
@@ -48,7 +48,7 @@ def test_a_sidecar_counts_beside_what_comes_after_it():
     )
 
 
-def test_a_pod_is_limited_only_if_each_container_is():
+def test_a_pod_has_a_limit_only_if_each_container_has_one():
     assert pod_limit(pod("p", container(limit="1"), container(limit="500m")), "cpu") == 1500
     assert pod_limit(pod("p", container(limit="1"), container()), "cpu") is None
 
@@ -84,7 +84,7 @@ async def until_used(kube: Kube, cpu: str, pods: str) -> dict[str, str]:
             await asyncio.sleep(0.02)
 
 
-async def test_what_pods_use_is_counted_and_one_too_many_is_refused(kube: Kube) -> None:
+async def test_a_resource_quota_counts_pods_and_refuses_one_too_many(kube: Kube) -> None:
     await kube.v1.create_namespaced_resource_quota("default", quota())
     await kube.create(sleeper("one"))
     await kube.create(sleeper("two", "1500m"))
@@ -104,14 +104,16 @@ async def test_what_pods_use_is_counted_and_one_too_many_is_refused(kube: Kube) 
     await kube.create(sleeper("three"))
 
 
-async def test_a_quota_with_a_scope_refuses_nothing(kube: Kube) -> None:
+async def test_a_quota_with_a_scope_is_not_enforced(kube: Kube) -> None:
     scoped = quota(pods="0")
     scoped["spec"]["scopes"] = ["BestEffort"]
     await kube.v1.create_namespaced_resource_quota("default", scoped)
     await kube.create(sleeper("one"))
 
 
-async def test_the_monitor_tells_what_is_used(nats_url: str, bus: Bus, kube: Kube) -> None:
+async def test_the_monitor_reports_the_usage_of_a_quota(
+    nats_url: str, bus: Bus, kube: Kube
+) -> None:
     own = await wire.connect(nats_url, "monitor")
     await start(own, Settings(kube_url=kube.cluster.url))
     await kube.v1.create_namespaced_resource_quota("default", quota())

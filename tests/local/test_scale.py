@@ -14,7 +14,7 @@ from tests.local.builders import container, node, pinned_pod, pod
 NODES, PODS = 200, 1000
 
 
-async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(cluster, kube):
+async def test_a_thousand_pods_are_scheduled_on_simulated_nodes_and_not_run(cluster, kube):
     store = cluster.store
     for number in range(NODES):
         body = node(f"sim-{number}")

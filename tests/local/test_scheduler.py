@@ -17,17 +17,17 @@ def asking(cpu="1", **spec):
     return pod("p", container(cpu=cpu), **spec)
 
 
-def test_the_emptiest_node_wins_and_a_tie_goes_by_name():
+def test_the_emptiest_node_is_chosen_and_ties_are_broken_by_name():
     assert where(asking(), node("b"), node("a")).node == "a"
     assert where(asking(), node("b"), node("a"), used={"a": {"cpu": 1000}}).node == "b"
 
 
-def test_what_other_pods_hold_is_not_free():
+def test_requests_of_other_pods_are_not_free():
     choice = where(asking("2"), node("a", cpu="2"), used={"a": {"cpu": 1, "pods": 1}})
     assert choice.why_not == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_every_resource_that_is_missing_is_named():
+def test_every_insufficient_resource_is_named():
     body = pod("p", {**container(), "resources": {"requests": {"cpu": "9", "nvidia.com/gpu": "1"}}})
     assert where(body, node("a")).why_not == (
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu."
@@ -37,7 +37,7 @@ def test_every_resource_that_is_missing_is_named():
     )
 
 
-def test_a_node_named_by_its_field_is_the_only_one():
+def test_a_pod_is_pinned_to_a_node_by_a_field_term():
     assert where(asking(affinity=pinned_pod("b")), node("a"), node("b")).node == "b"
     assert (
         where(asking(affinity=pinned_pod("a", operator="NotIn")), node("a"), node("b")).node == "b"
@@ -54,7 +54,7 @@ def test_a_cordoned_node_takes_no_pod():
     assert "1 node(s) were unschedulable" in where(asking(), node("a", unschedulable=True)).why_not
 
 
-def test_a_taint_keeps_away_who_does_not_tolerate_it():
+def test_an_untolerated_taint_excludes_a_node():
     tainted = node("a", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
     assert "untolerated taint(s) {gpu: yes}" in where(asking(), tainted).why_not
     for toleration in (
@@ -69,7 +69,7 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it():
     )
 
 
-def test_a_node_that_is_not_ready_counts_as_tainted():
+def test_a_not_ready_node_counts_as_tainted():
     assert "node.kubernetes.io/not-ready" in where(asking(), node("a", ready="False")).why_not
     assert "node.kubernetes.io/unreachable" in where(asking(), node("a", ready="Unknown")).why_not
 
@@ -90,11 +90,11 @@ def test_a_preference_outweighs_emptiness():
     )
 
 
-def test_without_nodes_there_is_no_place():
+def test_without_nodes_a_pod_is_unschedulable():
     assert where(asking()).why_not == "no nodes available to schedule pods"
 
 
-def test_pods_alike_have_the_same_likeness():
+def test_identical_pods_have_the_same_requirements_key():
     assert (
         pod_requirements(asking()).likeness()
         == pod_requirements(asking()).likeness()

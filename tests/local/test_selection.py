@@ -29,19 +29,19 @@ BARE = pod("bare")
         ("app=", False, False),
     ],
 )
-def test_a_label_selector_chooses(text, green, bare):
+def test_a_label_selector_matches(text, green, bare):
     match = label_selector(text)
     assert (match(GREEN), match(BARE)) == (green, bare)
 
 
 @pytest.mark.parametrize("text", ["app in web", "a b", "=x", "app in (x", "!"])
-def test_a_label_selector_that_cannot_be_read_is_refused(text):
+def test_an_invalid_label_selector_is_refused(text):
     with pytest.raises(ApiError) as caught:
         label_selector(text)
     assert caught.value.code == 400
 
 
-def test_a_field_selector_looks_where_it_points():
+def test_a_field_selector_matches_its_fields():
     bound = pod("p", nodeName="n1")
     assert field_selector("spec.nodeName=n1,metadata.name=p", ["spec.nodeName"])(bound)
     assert not field_selector("spec.nodeName!=n1", ["spec.nodeName"])(bound)
@@ -54,7 +54,7 @@ def test_a_field_that_is_missing_counts_as_empty():
     )
 
 
-def test_a_field_that_the_kind_does_not_offer_is_refused():
+def test_an_unsupported_field_selector_is_refused():
     with pytest.raises(ApiError, match=r"field label not supported: spec.colour"):
         field_selector("spec.colour=red", ["spec.nodeName"])
 

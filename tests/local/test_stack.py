@@ -37,7 +37,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield up
 
 
-async def test_each_service_that_is_killed_runs_again(stack: Stack) -> None:
+async def test_a_killed_service_is_restarted(stack: Stack) -> None:
     for name in ("monitor", "allocator", "launcher"):
         part = stack.parts[name]
         assert part.process is not None
@@ -49,7 +49,7 @@ async def test_each_service_that_is_killed_runs_again(stack: Stack) -> None:
         assert psutil.pid_exists(part.process.pid)
 
 
-async def test_of_each_service_there_is_one_which_waits_for_no_lease_of_its_own(
+async def test_each_service_has_one_replica_that_leads_without_waiting(
     stack: Stack,
 ) -> None:
     for name in ("monitor", "allocator", "launcher"):
@@ -58,7 +58,7 @@ async def test_of_each_service_there_is_one_which_waits_for_no_lease_of_its_own(
         assert psutil.Process(process.pid).environ()["WEIR_LEASE_S"] == "0"
 
 
-async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_credentials(
+async def test_the_bus_listens_on_loopback_and_requires_its_random_credentials(
     stack: Stack,
 ) -> None:
     process = stack.parts["nats"].process
@@ -75,7 +75,7 @@ async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_creden
     assert Path(stack.operator).stat().st_mode & 0o077 == 0
 
 
-async def test_its_bus_writes_what_it_acknowledged_to_disk_within_a_second(tmp_path: Path) -> None:
+async def test_the_bus_syncs_acknowledged_messages_within_a_second(tmp_path: Path) -> None:
     """As each server tells an administrator of its system account."""
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
@@ -125,7 +125,7 @@ async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
     raise AssertionError
 
 
-async def test_a_bus_of_three_servers_keeps_all_and_goes_on_without_the_leader_of_a_stream(
+async def test_a_bus_of_three_servers_works_without_a_stream_leader(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "cluster.yaml"
@@ -159,7 +159,7 @@ async def next_stored(bus: Bus) -> int | None:
         return None
 
 
-async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_to_take_nothing(
+async def test_nodes_of_a_killed_cluster_are_reported_full_before_the_first_decision(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "cluster.yaml"
@@ -174,7 +174,7 @@ async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_
         assert (await node_told(up, ready=True)).node_uid != had.node_uid
 
 
-async def test_nothing_of_it_runs_after_its_end(tmp_path: Path) -> None:
+async def test_no_process_remains_after_the_end(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file) as up:

@@ -47,7 +47,7 @@ async def revision(kube):
     return (await kube.v1.list_namespaced_pod("default")).metadata.resource_version
 
 
-async def test_only_what_comes_after_the_list(cluster, kube):
+async def test_a_watch_yields_only_changes_after_the_list(cluster, kube):
     await kube.create(idle("before"))
     async with watching(cluster, resourceVersion=await revision(kube)) as ear:
         await kube.create(idle("p"))
@@ -56,7 +56,7 @@ async def test_only_what_comes_after_the_list(cluster, kube):
         assert await ear.told(3) == [("ADDED", "p"), ("MODIFIED", "p"), ("DELETED", "p")]
 
 
-async def test_without_a_revision_everything_comes_first(cluster, kube):
+async def test_a_watch_without_a_revision_starts_with_every_object(cluster, kube):
     await kube.create(idle("a"))
     async with watching(cluster) as ear:
         assert await ear.told(1) == [("ADDED", "a")]
@@ -64,7 +64,7 @@ async def test_without_a_revision_everything_comes_first(cluster, kube):
         assert await ear.told(1) == [("ADDED", "b")]
 
 
-async def test_what_was_missed_is_told_again(cluster, kube):
+async def test_a_watch_from_an_old_revision_yields_missed_changes(cluster, kube):
     since = await revision(kube)
     await kube.create(idle("p"))
     await kube.v1.delete_namespaced_pod("p", "default")
@@ -72,7 +72,7 @@ async def test_what_was_missed_is_told_again(cluster, kube):
         assert await ear.told(2) == [("ADDED", "p"), ("DELETED", "p")]
 
 
-async def test_a_forced_deletion_is_a_change_and_then_an_end(cluster, kube):
+async def test_a_forced_deletion_is_modified_then_deleted(cluster, kube):
     await kube.v1.create_node(node("sim"))
     await kube.create(idle("p", nodeName="sim"))
     async with watching(cluster, resourceVersion=await revision(kube)) as ear:
@@ -80,7 +80,7 @@ async def test_a_forced_deletion_is_a_change_and_then_an_end(cluster, kube):
         assert await ear.told(2) == [("MODIFIED", "p"), ("DELETED", "p")]
 
 
-async def test_an_object_that_stops_matching_is_told_as_deleted_as_it_last_matched(cluster, kube):
+async def test_an_object_that_stops_matching_is_reported_as_deleted(cluster, kube):
     async with watching(
         cluster, resourceVersion=await revision(kube), labelSelector="app=x"
     ) as ear:
@@ -96,7 +96,7 @@ async def test_an_object_that_stops_matching_is_told_as_deleted_as_it_last_match
         await ear.silent()
 
 
-async def test_a_pod_appears_to_its_node_when_it_is_bound(cluster, kube):
+async def test_a_pod_appears_in_its_nodes_watch_when_it_is_bound(cluster, kube):
     await kube.v1.create_node(node("sim"))
     query = {"resourceVersion": await revision(kube), "fieldSelector": "spec.nodeName=sim"}
     async with watching(cluster, "/api/v1/pods", **query) as ear:
@@ -105,12 +105,12 @@ async def test_a_pod_appears_to_its_node_when_it_is_bound(cluster, kube):
         assert await ear.told(1) == [("ADDED", "p")]
 
 
-async def test_a_watch_ends_when_its_time_is_over(cluster):
+async def test_a_watch_ends_at_its_timeout(cluster):
     async with watching(cluster, timeoutSeconds=1) as ear:
         assert await asyncio.wait_for(ear.answer.content.read(), 60) == b""
 
 
-async def test_bookmarks_tell_the_revision_to_those_who_ask(cluster, kube):
+async def test_requested_bookmarks_have_the_revision(cluster, kube):
     async with watching(
         cluster, resourceVersion=await revision(kube), allowWatchBookmarks="true"
     ) as ear:
@@ -141,12 +141,12 @@ async def test_a_forgotten_revision_is_an_error_inside_the_stream(cluster):
     )
 
 
-async def test_a_revision_that_is_still_to_come_is_refused(cluster):
+async def test_a_future_revision_is_refused(cluster):
     async with watching(cluster, resourceVersion=str(10**18)) as ear:
         assert ear.answer.status == 504
 
 
-async def test_the_official_watcher_follows(cluster, kube):
+async def test_the_official_watch_client_works(cluster, kube):
     seen = []
     await kube.create(idle("before"))
     async with watch.Watch() as watcher:
@@ -181,7 +181,7 @@ def stored(name, revision, **labels):
     )
 
 
-async def test_a_journal_forgets_the_oldest_and_says_so():
+async def test_a_journal_drops_the_oldest_changes_and_reports_it():
     journal = WatchCache(0, length=2)
     for number in (1, 2, 3):
         journal.append(Change("ADDED", None, stored(f"p{number}", number)), 0.0)
@@ -190,7 +190,7 @@ async def test_a_journal_forgets_the_oldest_and_says_so():
         journal.after(0)
 
 
-async def test_it_forgets_the_old_ones_and_never_the_newest():
+async def test_a_journal_drops_old_changes_and_keeps_the_newest():
     journal = WatchCache(0, length=9)
     for number, at_s in ((1, 0.0), (2, 1.0), (3, 300.5), (4, 1000.0)):
         journal.append(Change("ADDED", None, stored(f"p{number}", number)), at_s)
@@ -198,7 +198,7 @@ async def test_it_forgets_the_old_ones_and_never_the_newest():
     assert journal.floor == 3
 
 
-def test_the_bytes_of_an_event_are_made_once():
+def test_an_event_is_encoded_once():
     change = Change("MODIFIED", stored("p", 1, a="b"), stored("p", 2, a="b"))
     assert change.event_type_for(label_selector("a=b")) == "MODIFIED"
     assert change.line("MODIFIED") is change.line("MODIFIED")

@@ -101,7 +101,7 @@ async def live(server: RudeServer, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_through_a_bad_day_nothing_is_missed_and_nothing_invented(
+async def test_random_api_faults_cause_no_missed_and_no_invented_fact(
     nats_url: str, person: Bus, seed: int
 ) -> None:
     ear = Ear()

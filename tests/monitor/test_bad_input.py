@@ -45,7 +45,7 @@ def fact_of(body: Any, read: Any) -> Any:
 
 @settings(max_examples=300)
 @given(raw_node=spoilt(NODE), raw_pods=st.lists(spoilt(POD), max_size=3))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
+def test_an_incomplete_object_is_malformed_or_gives_a_readable_fact(
     raw_node: Any, raw_pods: Any
 ) -> None:
     place = fact_of(raw_node, node_fact) or fact_of(node(), node_fact)
@@ -60,18 +60,18 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
 @pytest.mark.parametrize(
     "raw", [b"", b"null", b"[]", b"\xff", b'{"metadata":{"name":"n","name', DEEP]
 )
-def test_what_is_no_object_is_strange(raw: bytes) -> None:
+def test_a_value_that_is_no_object_is_malformed(raw: bytes) -> None:
     for read in (node_fact, pod_fact):
         with pytest.raises(MalformedObject):
             read(raw)
 
 
 @pytest.mark.parametrize("name", [None, "", "a b", "N1", "n1.", "*", ">", "n\n", "x" * 254])
-def test_a_node_whose_name_cannot_stand_in_a_subject_is_strange(name: Any) -> None:
+def test_a_node_whose_name_is_no_subject_token_is_malformed(name: Any) -> None:
     assert fact_of({**NODE, "metadata": {"name": name, "uid": "u"}}, node_fact) is None
 
 
-def test_less_than_nothing_is_strange_and_more_than_everything_is_as_much_as_there_can_be() -> None:
+def test_a_negative_amount_is_malformed_and_a_huge_one_is_clamped() -> None:
     assert fact_of(node(cpu="-1"), node_fact) is None
     assert fact_of(node(cpu="1e999"), node_fact).allocatable.milli == ((1 << 63) - 1) * 1000
 
@@ -99,7 +99,7 @@ ODD_PODS: list[Raw] = [
 ]
 
 
-async def test_strange_objects_in_a_list_hide_no_others(
+async def test_malformed_objects_in_a_list_hide_no_others(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     for kind, bodies in (("nodes", ODD), ("pods", ODD + ODD_PODS)):
@@ -110,7 +110,7 @@ async def test_strange_objects_in_a_list_hide_no_others(
         assert await count(person) == 2
 
 
-async def test_strange_objects_in_a_watch_hide_no_others(
+async def test_malformed_objects_in_a_watch_hide_no_others(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     async with monitor(nats_url, api):
@@ -123,7 +123,7 @@ async def test_strange_objects_in_a_watch_hide_no_others(
         assert api.lists["pods"] == 1
 
 
-async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(
+async def test_a_malformed_deletion_removes_the_pod(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     async with monitor(nats_url, api):
@@ -133,7 +133,7 @@ async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(
         await told(person, "n1", lambda c: c.free.cpu == 8)
 
 
-async def test_lines_that_are_no_events_are_waited_out(
+async def test_malformed_watch_lines_cause_a_retry(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     async with monitor(nats_url, api):
@@ -144,7 +144,7 @@ async def test_lines_that_are_no_events_are_waited_out(
         await told(person, "n1", lambda c: c.free.cpu == 6)
 
 
-async def test_what_was_said_before_and_cannot_be_read_holds_up_nobody(
+async def test_an_unreadable_earlier_fact_does_not_stop_the_start(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     for subject in (

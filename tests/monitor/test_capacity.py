@@ -33,7 +33,7 @@ def told(*nodes: CapacityChanged) -> dict[str, float]:
     }
 
 
-def test_what_nodes_have_is_added_up_in_base_units() -> None:
+def test_node_capacity_is_summed_in_base_units() -> None:
     found = told(node("n1", cpu=8, free=5, own=(OURS,)), node("n2", cpu=4, free=4))
 
     assert (found["cpu_cores allocatable"], found["cpu_cores free"], found["cpu_cores ours"]) == (
@@ -54,11 +54,11 @@ def test_a_node_is_in_one_state() -> None:
     assert found["cpu_cores allocatable"] == 24
 
 
-def test_an_empty_cluster_is_told_as_such() -> None:
+def test_an_empty_cluster_exports_zeros() -> None:
     assert set(told().values()) == {0}
 
 
-def test_a_thousand_nodes_make_no_more_series_than_one() -> None:
+def test_the_number_of_series_is_independent_of_the_number_of_nodes() -> None:
     many = format_metrics(capacity_measures([node(f"n{number}") for number in range(1000)]))
 
     assert problems(many) == []
@@ -69,7 +69,7 @@ def capacity_of(raw_node, *pods, revision="1"):
     return node_capacity(node_fact(raw_node), [pod_fact(p) for p in pods], revision, 0.0)
 
 
-def test_free_is_allocatable_less_every_pods_request():
+def test_free_capacity_is_allocatable_minus_pod_requests():
     told = capacity_of(
         node_object(),
         pod("a"),
@@ -93,11 +93,11 @@ def test_ended_pods_do_not_count_and_terminating_ones_do():
     assert told.free.cpu == 7 and told.own[0].terminating
 
 
-def test_free_is_never_below_nothing():
+def test_free_capacity_is_never_negative():
     assert capacity_of(node_object(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
 
 
-def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
+def test_a_node_above_the_message_bounds_is_clamped():
     assert capacity_of(node_object(cpu="1000001", memory="1Ei")).allocatable == Resources(
         cpu=1e6, memory_gib=1e6
     )
@@ -112,7 +112,7 @@ def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
     assert pod_fact(made).requests == Amount(7000)
 
 
-def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_same_resource():
+def test_pod_level_requests_replace_those_of_containers():
     bare = {"name": "main"}
     made = pod(
         "a",
@@ -133,19 +133,19 @@ def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_
     assert pod_fact(made).requests == Amount(1000, 1 << 30)
 
 
-def test_a_whole_pod_that_is_being_shrunk_still_holds_what_it_had():
+def test_a_pod_during_a_shrink_counts_its_old_requests():
     made = pod("a", "n1", container("1", "0"), resources={"requests": {"cpu": "2"}})
     made["status"]["allocatedResources"] = {"cpu": "4", "memory": "1Gi"}
     assert pod_fact(made).requests == Amount(4000)
 
 
-def test_a_container_that_is_being_shrunk_still_holds_what_it_had():
+def test_a_container_during_a_shrink_counts_its_old_requests():
     made = pod("a", "n1", container("1", "0"))
     made["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"cpu": "2"}}]
     assert pod_fact(made).requests == Amount(2000)
 
 
-def test_a_nodes_condition_cordon_and_taints_are_told():
+def test_a_fact_has_readiness_cordon_and_taints():
     tainted = node_object(
         ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}]
     )
@@ -153,7 +153,7 @@ def test_a_nodes_condition_cordon_and_taints_are_told():
     assert (told.ready, told.schedulable, told.taints[0].effect) == (False, False, "NoExecute")
 
 
-def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
+def test_a_repeated_earlier_capacity_is_a_fact_with_another_id():
     one, other = capacity_of(node_object(), revision="5"), capacity_of(node_object(), revision="9")
     assert is_unchanged(one, other) and one.id() != other.id()
     assert one.id() == capacity_of(node_object(), revision="5").id()
@@ -168,7 +168,7 @@ def looking(*said):
     return picture
 
 
-def test_one_pods_event_recounts_one_node_and_only_news_is_told():
+def test_a_pod_event_recomputes_one_node_and_publishes_only_changes():
     picture = looking()
     assert len(picture.take_changes(["n1", "n2"], 0.0)) == 2
     assert picture.update_pod(pod_fact(), "2") == {"n1"}
@@ -178,7 +178,7 @@ def test_one_pods_event_recounts_one_node_and_only_news_is_told():
     assert picture.take_changes(picture.remove_pod(pod_fact(), "4"), 0.0)[0].free.cpu == 8
 
 
-def test_a_pod_that_ends_frees_its_node_and_an_unbound_one_holds_none():
+def test_an_ended_pod_frees_its_node_and_an_unbound_pod_uses_none():
     picture = looking()
     assert picture.update_pod(pod_fact(pod(node="")), "2") == set()
     picture.update_pod(pod_fact(), "3")
@@ -186,7 +186,7 @@ def test_a_pod_that_ends_frees_its_node_and_an_unbound_one_holds_none():
     assert picture.update_pod(pod_fact(pod(phase="Succeeded")), "5") == set()
 
 
-def test_a_new_list_forgets_what_it_does_not_hold():
+def test_a_new_list_removes_missing_objects():
     picture = looking()
     picture.replace_pods([pod_fact(pod("a")), pod_fact(pod("b", "n2"))], "2")
     picture.take_changes(["n1", "n2"], 0.0)
@@ -196,7 +196,7 @@ def test_a_new_list_forgets_what_it_does_not_hold():
     assert gone.node == "n2" and gone.gone and not gone.ready
 
 
-def test_a_node_that_vanished_while_nobody_looked_is_told_once():
+def test_a_node_deleted_between_two_lists_is_published_once():
     before = looking()
     said = before.take_changes(["n1", "n2"], 0.0)
     picture = ClusterPicture(said)

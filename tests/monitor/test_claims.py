@@ -59,7 +59,7 @@ def seen(*bodies: Raw) -> ClaimPicture:
     return picture
 
 
-def test_a_volumes_terms_and_fields_are_told_as_they_are():
+def test_node_terms_and_fields_of_a_volume_are_published_unchanged():
     field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     raw = raw_volume(required={"nodeSelectorTerms": [{"matchFields": [field]}, {}]})
     here = NodeRequirement(key="metadata.name", operator="In", values=("n1",))
@@ -67,20 +67,20 @@ def test_a_volumes_terms_and_fields_are_told_as_they_are():
     assert terms_of(raw_volume()) == (IN_A,)
 
 
-def test_the_labels_of_an_older_volume_bind_it_too():
+def test_legacy_zone_labels_of_a_volume_restrict_it_too():
     either = NodeRequirement(key=ZONE, operator="In", values=("a", "b"))
     labels = {ZONE: "a__b", "app": "x"}
     assert terms_of(raw_volume(labels=labels, required=None)) == (NodeTerm(labels=(either,)),)
     assert terms_of(raw_volume(labels=labels)) == (NodeTerm(labels=(*IN_A.labels, either)),)
 
 
-def test_a_volume_that_every_node_can_reach_and_a_claim_that_is_not_bound_say_nothing():
+def test_an_unrestricted_volume_and_an_unbound_claim_have_no_terms():
     assert terms_of(raw_volume(required=None)) == ()
     assert read_claim(msgspec.json.encode(raw_claim(bound_to=None))) is None
     assert seen(raw_claim(), raw_volume(required=None)).take_changes(["team-a"], 1.0) == []
 
 
-def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_something_changed():
+def test_claims_with_the_same_terms_are_grouped_and_published_only_on_change():
     picture = seen(
         raw_claim(), raw_claim("models"), raw_claim("other", bound_to="pv-2"), raw_volume()
     )
@@ -95,9 +95,7 @@ def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_somethi
 
 @settings(max_examples=200)
 @given(raw=spoilt(raw_claim()), other=spoilt(raw_volume(labels={ZONE: "a"})))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
-    raw: Any, other: Any
-) -> None:
+def test_an_incomplete_object_is_malformed_or_gives_a_readable_fact(raw: Any, other: Any) -> None:
     picture = ClaimPicture()
     for read, there, body in (
         (read_claim, picture.claims, raw),
@@ -131,7 +129,7 @@ async def told(bus: Bus, *claims: str) -> ClaimsChanged:
                 return said
 
 
-async def test_claims_are_told_when_they_are_bound_and_when_they_are_gone(
+async def test_claims_are_published_when_bound_and_when_deleted(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     api.put("persistentvolumeclaims", raw_claim(bound_to=None))

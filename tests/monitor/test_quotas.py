@@ -56,7 +56,7 @@ def bounds(raw: Raw) -> list[tuple[str, float, float]]:
     return [(bound.resource, bound.hard, bound.used) for bound in read_quota(raw).value]
 
 
-def test_a_quota_is_told_with_its_use_in_the_units_of_a_message():
+def test_a_quota_and_its_usage_are_in_message_units():
     assert bounds(raw_quota()) == [
         ("limits.memory", 16, 0),
         ("pods", 10, 3),
@@ -76,7 +76,7 @@ def test_a_quota_is_told_with_its_use_in_the_units_of_a_message():
     ]
 
 
-def test_a_quota_counts_only_where_every_task_is_in_its_scopes():
+def test_a_quota_counts_only_if_its_scopes_cover_every_task():
     assert bounds(raw_quota(scopes=["NotTerminating", "NotBestEffort"]))
     for scope in ("Terminating", "BestEffort", "PriorityClass", "CrossNamespacePodAffinity"):
         assert bounds(raw_quota(scopes=[scope])) == []
@@ -88,14 +88,14 @@ def test_a_quota_counts_only_where_every_task_is_in_its_scopes():
         assert bool(bounds(raw_quota(scopeSelector={"matchExpressions": expressions}))) == counts
 
 
-def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pods():
+def test_a_limit_range_bounds_a_task_by_its_container_and_pod_limits():
     told = read_limit_range(msgspec.json.encode(raw_range())).value
     assert told == TaskBounds(
         limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2, memory_gib=8)
     )
 
 
-def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_when_all_is_gone():
+def test_a_namespace_is_published_on_relevant_changes_and_when_all_quotas_are_gone():
     picture = QuotaPicture()
     assert (
         picture.take_changes(
@@ -119,9 +119,7 @@ def test_a_namespace_is_told_again_only_where_something_counts_and_once_more_whe
 
 @settings(max_examples=200)
 @given(raw=spoilt(raw_quota(scopes=["NotTerminating"])), other=spoilt(raw_range()))
-def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(
-    raw: Any, other: Any
-) -> None:
+def test_an_incomplete_object_is_malformed_or_gives_a_readable_fact(raw: Any, other: Any) -> None:
     picture = QuotaPicture()
     for read, there, body in (
         (read_resource_quota, picture.quotas, raw),
@@ -153,7 +151,7 @@ async def told(bus: Bus, *hards: float) -> QuotaChanged:
                 return said
 
 
-async def test_quotas_are_told_at_start_when_they_change_and_when_they_are_gone(
+async def test_quotas_are_published_at_start_on_change_and_on_deletion(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     api.put("resourcequotas", raw_quota(hard={"requests.cpu": "8"}))
@@ -173,7 +171,7 @@ async def test_quotas_are_told_at_start_when_they_change_and_when_they_are_gone(
         assert await count(person) == before + 1
 
 
-async def test_capacity_is_told_where_quotas_may_not_be_read(
+async def test_capacity_is_published_without_permission_to_read_quotas(
     nats_url: str, person: Bus, api: ApiServer
 ) -> None:
     api.forbidden = {"resourcequotas", "limitranges"}

@@ -26,7 +26,7 @@ async def monitor(bus: Bus) -> Monitor:
     return Monitor(bus, await read_last_facts(bus, 10))
 
 
-async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:
+async def test_a_late_fact_of_an_old_leader_is_refused(bus: Bus) -> None:
     await bus.publish(fact("before"))
     late, leader = await monitor(bus), await monitor(bus)
     current = fact("now", free=1)
@@ -44,7 +44,7 @@ async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) 
     assert await newest(bus) == current
 
 
-async def test_a_leader_s_word_is_the_last_one_although_another_came_between(bus: Bus) -> None:
+async def test_the_leaders_fact_is_the_last_one_despite_an_intruder(bus: Bus) -> None:
     leader = await monitor(bus)
     await leader.publish_fact(fact("first"))
     await bus.publish(fact("by another", free=2))
@@ -56,7 +56,7 @@ async def test_a_leader_s_word_is_the_last_one_although_another_came_between(bus
     assert await newest(bus) == again
 
 
-async def test_a_fact_is_said_although_the_one_before_it_is_gone_with_age(bus: Bus) -> None:
+async def test_a_fact_is_published_although_the_one_before_has_expired(bus: Bus) -> None:
     leader = await monitor(bus)
     await leader.publish_fact(fact("first"))
     await bus.js.purge_stream("weir-facts")
@@ -65,7 +65,7 @@ async def test_a_fact_is_said_although_the_one_before_it_is_gone_with_age(bus: B
     assert await newest(bus) == current
 
 
-async def test_a_monitor_without_its_lease_says_nothing(bus: Bus) -> None:
+async def test_a_monitor_without_the_lease_publishes_nothing(bus: Bus) -> None:
     bus.must_lead = Lease(bus, "monitor", 1.0, "nobody").must_lead
     with pytest.raises(Deposed):
         await (await monitor(bus)).publish_fact(node("n1", cpu=3))

@@ -75,7 +75,7 @@ async def count(bus: Bus) -> int:
     return (await bus.js.stream_info(subjects.FACTS)).state.messages
 
 
-async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
+async def test_all_nodes_are_published_at_start_and_then_only_changes(
     nats_url: str, person: Bus, api: ApiServer
 ):
     async with monitor(nats_url, api, kube_page=1):
@@ -91,7 +91,9 @@ async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
         assert await count(person) == 4
 
 
-async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, api: ApiServer):
+async def test_the_capacity_of_a_deleted_pod_is_published_at_once(
+    nats_url: str, person: Bus, api: ApiServer
+):
     heard: list[tuple[float, float]] = []
 
     async def hear(fact: wire.StoredMessage) -> None:
@@ -115,7 +117,7 @@ async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, a
 
 
 @pytest.mark.parametrize("trouble", ["expire", "cut", "both"])
-async def test_what_was_missed_while_the_watch_was_broken_is_told(
+async def test_changes_during_a_broken_watch_are_published(
     nats_url: str, person: Bus, api: ApiServer, trouble: str
 ):
     async with monitor(nats_url, api):
@@ -130,7 +132,7 @@ async def test_what_was_missed_while_the_watch_was_broken_is_told(
         assert api.lists["pods"] == (1 if trouble == "cut" else 2)
 
 
-async def test_a_restart_tells_only_what_changed_while_nobody_looked(
+async def test_a_restart_publishes_only_changes_since_the_stop(
     nats_url: str, person: Bus, api: ApiServer
 ):
     async with monitor(nats_url, api):
@@ -142,7 +144,7 @@ async def test_a_restart_tells_only_what_changed_while_nobody_looked(
         assert await count(person) == 3
 
 
-async def test_what_the_bus_has_lost_is_told_again(
+async def test_facts_lost_by_the_bus_are_published_again(
     nats_server: NatsServer, person: Bus, api: ApiServer, tmp_path: Path
 ):
     """Although no node changes any more, and others have spoken since."""
@@ -159,7 +161,7 @@ async def test_what_the_bus_has_lost_is_told_again(
         assert await count(person) == 3
 
 
-async def test_an_api_that_is_away_is_waited_for(nats_url: str, person: Bus, api: ApiServer):
+async def test_the_monitor_waits_for_an_unavailable_api(nats_url: str, person: Bus, api: ApiServer):
     away = ApiServer()
     away.url = "http://localhost:9"
     async with monitor(nats_url, away) as connection:

@@ -29,7 +29,7 @@ HELD_BACK = replace(AT_ONCE, window_s=4.0, max_delay_s=30.0, cooldown_s=500.0)
 @pytest.mark.parametrize(
     "gaps", [(1.0, 1.0, 1.0), (3.0, 3.5, 3.9), (20.0, 9.0, 1.0), (60.0, 60.0, 3.0)]
 )
-def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> None:
+def test_pending_changes_and_their_start_times_are_rebuilt(gaps: tuple[float, ...]) -> None:
     story = running(Story(HELD_BACK))
     for cpu, gap in zip((2, 3, 3), gaps, strict=True):
         story.hear(node("n2", cpu=cpu), after_s=gap)
@@ -46,14 +46,14 @@ def test_what_was_wished_for_since_when_is_rebuilt(gaps: tuple[float, ...]) -> N
         )
 
 
-def test_the_state_is_the_logs_and_nothing_is_forgotten_on_the_way() -> None:
+def test_the_state_rebuilt_from_the_log_is_complete() -> None:
     story = running(Story(HELD_BACK))
     for n in range(9):
         story.hear(progress(1, done=n + 1, total=100, speed=10, step=n + 1), after_s=11.0)
     assert moment(story).state == story.facts
 
 
-def test_of_a_burst_not_each_message_is_decided_on() -> None:
+def test_a_burst_of_messages_gives_one_decision() -> None:
     story = running(Story(HELD_BACK))
     for n in range(2000):
         story.hear(progress(1, done=n + 1, total=10**6, speed=10, step=n + 1), after_s=0.001)
@@ -68,7 +68,7 @@ def test_a_replaced_task_is_the_cause_of_its_replacement() -> None:
     assert event and event.message == story.log[-2][0]
 
 
-def test_a_new_job_of_the_name_begins_anew() -> None:
+def test_a_new_job_with_the_same_name_starts_without_history() -> None:
     history = History(KEY, AT_ONCE)
     no = JobRejected(job="mnist", uid=1, reasons=("no",))
     history.hear(LogEntry(1.0, "weir", 1, no))
@@ -77,7 +77,7 @@ def test_a_new_job_of_the_name_begins_anew() -> None:
     assert history.moment(2.0).rejected is None
 
 
-def test_what_the_allocator_does_not_hear_is_no_cause() -> None:
+def test_a_message_that_the_allocator_does_not_receive_is_no_cause() -> None:
     story = Story().hear(node(), accepted())
     chief = TaskReady(
         job="mnist",
@@ -94,7 +94,7 @@ def test_what_the_allocator_does_not_hear_is_no_cause() -> None:
     assert moment(story).state.cause == accepted().id()
 
 
-def test_a_stored_state_stands_in_for_a_beginning_that_is_gone() -> None:
+def test_a_snapshot_replaces_a_purged_beginning() -> None:
     story = Story().hear(node(), accepted(request(priority=7)))
     history = History(KEY, AT_ONCE, story.state)
     late = node("n2")
@@ -103,7 +103,7 @@ def test_a_stored_state_stands_in_for_a_beginning_that_is_gone() -> None:
     assert there.jobs[KEY].request.priority == 7 and set(there.nodes) == {"n1", "n2"}
 
 
-def test_events_are_kept_within_bounds() -> None:
+def test_the_number_of_kept_events_is_bounded() -> None:
     history = History(KEY, AT_ONCE, State())
     report = progress(1, done=1, total=2, speed=1)
     for step in range(EVENTS_KEPT + 10):

@@ -20,7 +20,7 @@ def machines(*cpu: float) -> SimulatedCluster:
     return made
 
 
-def test_every_node_is_told_of_once_and_then_only_what_changed() -> None:
+def test_capacity_facts_are_published_once_and_then_on_change() -> None:
     made = SimulatedCluster({"n1": Resources(cpu=4), "n2": Resources(cpu=2)})
     assert [(fact.node, fact.free.cpu) for fact in made.capacity_facts(0.0)] == [
         ("n1", 4),
@@ -34,7 +34,7 @@ def test_every_node_is_told_of_once_and_then_only_what_changed() -> None:
     assert list(made.capacity_facts(3.0)) == []
 
 
-def test_two_looks_at_one_node_have_different_ids() -> None:
+def test_two_facts_of_one_node_have_different_ids() -> None:
     made = machines(4)
     made.put_pod("n1", pod())
     (first,) = made.capacity_facts(1.0)
@@ -43,7 +43,7 @@ def test_two_looks_at_one_node_have_different_ids() -> None:
     assert first.id() != second.id() and second.free.cpu == 4
 
 
-def test_who_gives_more_than_there_is_is_found_out() -> None:
+def test_overcommitment_is_an_error() -> None:
     made = machines(4)
     made.put_pod("n1", pod("a", 3))
     made.put_pod("n1", pod("b", 2))
@@ -51,7 +51,7 @@ def test_who_gives_more_than_there_is_is_found_out() -> None:
         list(made.capacity_facts(1.0))
 
 
-def test_pods_may_cross_while_one_grows_and_another_shrinks() -> None:
+def test_a_grow_may_be_applied_before_the_shrink_it_needs() -> None:
     made = machines(4)
     made.put_pod("n1", pod("a", 3))
     made.put_pod("n1", pod("b", 3))
@@ -60,7 +60,7 @@ def test_pods_may_cross_while_one_grows_and_another_shrinks() -> None:
     assert fact.free.cpu == 0
 
 
-def test_a_tenant_has_the_right_of_way_and_the_newest_pods_make_room() -> None:
+def test_a_tenant_displaces_the_newest_pods() -> None:
     made = machines(6)
     for name in ("a", "b", "c"):
         made.put_pod("n1", pod(name))
@@ -70,7 +70,7 @@ def test_a_tenant_has_the_right_of_way_and_the_newest_pods_make_room() -> None:
     assert made.change_tenant("n1", -3.0) == [] and made.free_resources("n1").cpu == 4.0
 
 
-def test_what_is_held_and_what_is_offered() -> None:
+def test_held_and_offered_amounts() -> None:
     made = machines(4, 2)
     made.put_pod(
         "n1", OwnPod(namespace="default", job="one", pod="a", resources=Resources(cpu=1, gpu=1))
@@ -79,7 +79,7 @@ def test_what_is_held_and_what_is_offered() -> None:
     assert made.held_amount() == Amount(1.0, 1) and made.offered_amount() == Amount(4.5, 2)
 
 
-def test_tenants_that_want_more_than_a_node_has_share_it() -> None:
+def test_tenants_above_a_nodes_capacity_share_it() -> None:
     made = machines(4)
     made.change_tenant("n1", 3.0)
     made.change_tenant("n1", 3.0)

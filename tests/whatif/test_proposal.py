@@ -10,7 +10,7 @@ from tests.allocator.builders import Story, accepted, node, own, request, resume
 RULES = Rules(policy="config-manager")
 
 
-def test_it_would_start_at_once_where_there_is_room() -> None:
+def test_a_proposed_job_would_start_at_once_if_there_is_room() -> None:
     found = outlook(Story().hear(node()).state, request(), 2000.0, RULES)
     assert [(task.role, task.node) for task in found.tasks] == [
         ("chief", "n1"),
@@ -24,7 +24,7 @@ def test_it_would_start_at_once_where_there_is_room() -> None:
     ) and found.why == "the first size"
 
 
-def test_it_would_wait_where_there_is_none_and_says_why() -> None:
+def test_a_proposed_job_would_wait_with_a_reason() -> None:
     found = outlook(Story().hear(node(cpu=2)).state, request(), 2000.0, RULES)
     assert (
         found.tasks == ()
@@ -32,7 +32,7 @@ def test_it_would_wait_where_there_is_none_and_says_why() -> None:
     )
 
 
-def test_every_reason_against_it_is_told() -> None:
+def test_every_error_in_a_proposal_is_listed() -> None:
     story = Story().hear(node(), accepted())
     found = outlook(story.state, request(policy="best"), 2000.0, RULES)
     assert [reason.partition(":")[0] for reason in found.reasons] == [
@@ -41,7 +41,7 @@ def test_every_reason_against_it_is_told() -> None:
     ] and found.tasks == ()
 
 
-def test_whom_it_would_keep_from_growing_is_told() -> None:
+def test_a_proposal_names_the_jobs_that_could_not_grow() -> None:
     story = Story().hear(node(cpu=3), accepted())
     first = story.decided()
     story.hear(node(cpu=3, free=0, own=own("mnist", *first.tasks)), resumed(1), node("n2", cpu=3))
@@ -51,14 +51,14 @@ def test_whom_it_would_keep_from_growing_is_told() -> None:
     assert effect.why == "no node has room for another ps"
 
 
-def test_nothing_is_changed_by_asking() -> None:
+def test_a_proposal_changes_no_state() -> None:
     story = Story().hear(node(), accepted())
     before = story.state
     outlook(story.state, request("second", workers=span(2)), 2000.0, RULES)
     assert story.state is before and set(before.jobs) == {"default.mnist"} and before.asked == {}
 
 
-def test_whose_policy_could_not_be_asked_is_told_and_who_was_asked_for_the_job() -> None:
+def test_a_policy_that_cannot_be_loaded_is_named() -> None:
     story = Story().hear(node(), accepted(request("other", policy="mine:fair")))
     named, unnamed = (
         outlook(story.state, request(policy=p), 2000.0, RULES) for p in ("static", None)

@@ -51,7 +51,7 @@ def test_the_answer_has_the_fields_of_the_format() -> None:
     }
 
 
-def test_a_job_without_room_waits_and_says_so() -> None:
+def test_a_job_without_room_waits_with_a_reason() -> None:
     one, two = ask(desk(), 0, [node()], job("one"), job("two"))
     assert shape(one) == (1, 1)
     assert (two.chief, two.ps, two.workers) == (None, (), ()) and two.reason.startswith(
@@ -59,7 +59,7 @@ def test_a_job_without_room_waits_and_says_so() -> None:
     )
 
 
-def test_it_grows_into_a_new_node_and_what_runs_stays_where_it_is() -> None:
+def test_a_job_grows_into_a_new_node_and_keeps_its_running_tasks() -> None:
     at = desk()
     (first,) = ask(at, 0, [node()], job())
     (grown,) = ask(at, 60, [node(), node("n2")], job(current=current(first)))
@@ -79,7 +79,7 @@ def test_the_same_line_twice_gets_the_same_answer() -> None:
     assert ask(at, 60, [node(), node("n2")], job())[0].ps == grown.ps
 
 
-def test_free_is_what_nobody_holds_our_own_tasks_among_the_holders() -> None:
+def test_free_capacity_excludes_the_jobs_own_tasks() -> None:
     at = desk()
     (first,) = ask(at, 0, [node(cpu=8, free={"cpu": 2})], job())
     assert shape(first) == (1, 1)
@@ -89,7 +89,7 @@ def test_free_is_what_nobody_holds_our_own_tasks_among_the_holders() -> None:
     assert shape(grown) == (2, 2)
 
 
-def test_a_job_that_is_said_no_more_leaves_its_room() -> None:
+def test_a_job_missing_from_the_document_frees_its_capacity() -> None:
     at = desk()
     first, _ = ask(at, 0, [node()], job("one"), job("two"))
     (_, still) = ask(at, 60, [node()], job("one", current=current(first)), job("two"))
@@ -98,7 +98,7 @@ def test_a_job_that_is_said_no_more_leaves_its_room() -> None:
     assert shape(freed) == (1, 1)
 
 
-def test_what_a_job_that_is_over_has_shown_its_program_keeps() -> None:
+def test_speeds_of_a_finished_job_are_kept_for_its_program() -> None:
     """The first one's speeds say that four workers are four times as fast: so the second one starts
     with them.
     """
@@ -118,14 +118,14 @@ def test_what_a_job_that_is_over_has_shown_its_program_keeps() -> None:
     assert shape(second)[1] == 4 > shape(stranger)[1]
 
 
-def test_the_more_urgent_and_then_the_earlier_job_goes_first() -> None:
+def test_jobs_are_ordered_by_priority_and_then_submission() -> None:
     urgent = job("urgent", REQUEST | {"priority": 9})
     late, early = job("late", submitted_s=20), job("early", submitted_s=10)
     told = {d.job: shape(d) for d in ask(desk(), 30, [node(), node("n2")], late, early, urgent)}
     assert told == {"urgent": (1, 1), "early": (1, 1), "late": (0, 0)}
 
 
-def test_devices_without_ps_and_without_a_word_of_cpu() -> None:
+def test_a_device_job_without_ps_and_cpu_is_placed() -> None:
     at, nodes = desk(), [{"name": name, "gpu": 2} for name in ("g1", "g2")]
     (first,) = ask(at, 0, nodes, job(request=DEVICES))
     assert (first.ps, len(first.workers)) == ((), 1)
@@ -133,7 +133,7 @@ def test_devices_without_ps_and_without_a_word_of_cpu() -> None:
     assert sorted(grown.workers) == ["g1", "g1", "g2", "g2"]
 
 
-def test_growth_must_pay_by_what_was_observed() -> None:
+def test_growth_must_pay_off_by_observed_speeds() -> None:
     at, nodes = desk(), [node(), node("n2")]
     (first,) = ask(at, 0, [node()], job())
     speeds = [{"ps": 1, "workers": 1, "batch": 64, "samples_per_second": 10.0}]
@@ -147,7 +147,7 @@ def test_growth_must_pay_by_what_was_observed() -> None:
     )
 
 
-def test_a_change_that_somebody_else_made_is_where_we_go_on_from() -> None:
+def test_an_external_change_is_the_new_starting_point() -> None:
     at, nodes = desk(), [node(cpu=4), node("n2", cpu=4)]
     ask(at, 0, nodes, job())
     moved = {"ps": ["n2"], "workers": ["n2", "n2"], "batch": 64}
@@ -155,7 +155,7 @@ def test_a_change_that_somebody_else_made_is_where_we_go_on_from() -> None:
     assert shape(grown) == (2, 4) and grown.ps[0] == "n2" and grown.workers[:2] == ("n2", "n2")
 
 
-def test_a_decision_that_is_not_carried_out_is_taken_anew() -> None:
+def test_a_decision_that_was_not_executed_is_made_again() -> None:
     at, nodes = desk(), [node(), node("n2")]
     (first,) = ask(at, 0, [node()], job())
     runs = job(current=current(first))
@@ -166,7 +166,7 @@ def test_a_decision_that_is_not_carried_out_is_taken_anew() -> None:
     assert shape(other) == (1, 1)
 
 
-def test_without_news_of_a_job_its_decision_stands_until_it_has_progressed() -> None:
+def test_a_decision_stays_in_flight_until_the_job_progresses() -> None:
     at, nodes = desk(), [node(), node("n2")]
     (first,) = ask(at, 0, [node()], job(progress={"samples": 0, "total_samples": 1e6}))
     (still,) = ask(at, 60, nodes, job(progress={"samples": 0, "total_samples": 1e6}))
@@ -183,21 +183,21 @@ def test_a_job_that_was_stopped_waits_again() -> None:
     assert shape(again) == (1, 1) and again.reason == "the first size"
 
 
-def test_without_nodes_what_runs_is_kept() -> None:
+def test_without_nodes_running_tasks_are_kept() -> None:
     at = desk()
     (first,) = ask(at, 0, [node()], job())
     (kept,) = ask(at, 60, [], job(current=current(first)))
     assert (kept.ps, kept.workers) == (first.ps, first.workers) and kept.reason
 
 
-def test_a_clock_that_jumps_back_does_not_stop_anything() -> None:
+def test_a_clock_that_jumps_back_is_tolerated() -> None:
     at = desk()
     (first,) = ask(at, 1000, [node()], job())
     (grown,) = ask(at, 10, [node(), node("n2")], job(current=current(first, since_s=5)))
     assert shape(grown) == (2, 2)
 
 
-def test_what_stayed_the_same_is_not_made_anew() -> None:
+def test_unchanged_jobs_keep_their_state_objects() -> None:
     at, nodes = desk("static"), [node(), node("n2")]
     first = ask(at, 0, nodes, job("one"), job("two"))
     jobs = [job(d.job, current=current(d)) for d in first]
@@ -267,18 +267,18 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         (b"\xff\xfe", "not JSON"),
     ],
 )
-def test_what_is_no_document(line: bytes, why: str) -> None:
+def test_a_line_that_is_no_document_is_refused(line: bytes, why: str) -> None:
     assert any(reason.startswith(why) for reason in refused(desk(), line))
 
 
-def test_a_refusal_says_which_line() -> None:
+def test_a_refusal_has_the_line_number() -> None:
     at = desk()
     ask(at, 0, [node()], job())
     told = json.loads(msgspec.json.encode(at.answer(b"{")))
     assert told["line"] == 2 and len(told["errors"]) == 1
 
 
-def test_numbers_that_json_does_not_know_and_fields_that_nobody_knows_do_not_stop_it() -> None:
+def test_nan_infinity_and_unknown_fields_are_accepted() -> None:
     speeds = [
         {"ps": 1, "workers": 1, "samples_per_second": float("nan")},
         {"workers": 1, "samples_per_second": -3},
@@ -300,7 +300,7 @@ STRANGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), -1.0, 0.0,
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STRANGE, min_size=16, max_size=16), st.booleans())
-def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(
+def test_extreme_numbers_give_a_decision_that_keeps_running_tasks(
     odd: list[Any], runs: bool
 ) -> None:
     """Only `now` is always a number."""
@@ -351,7 +351,7 @@ WORLD = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(WORLD, st.sampled_from(["static", "config-manager"]))
-def test_nothing_is_given_that_is_not_there(steps: list[Any], policy: str) -> None:
+def test_decisions_never_exceed_capacity_for_random_drivers(steps: list[Any], policy: str) -> None:
     """A driver that does as it is told, or not; nodes and jobs that come and go."""
     at, runs = desk(policy), dict[str, Any]()
     for number, (cpus, names, obeys) in enumerate(steps):
@@ -370,7 +370,7 @@ def test_nothing_is_given_that_is_not_there(steps: list[Any], policy: str) -> No
                 runs[told.job] = current(told)
 
 
-def test_a_quota_binds_and_is_as_the_document_says_it_now() -> None:
+def test_a_quota_of_the_document_limits_the_decisions() -> None:
     at = desk()
     quotas = {"default": {"cpu": 3}}
 
@@ -388,7 +388,7 @@ def test_a_quota_binds_and_is_as_the_document_says_it_now() -> None:
     assert shape(told(180, {}, job(current=current(again)))) == (2, 4)
 
 
-def test_every_reason_against_quotas_is_told() -> None:
+def test_every_error_in_quotas_is_listed() -> None:
     wrong = json.loads(document(0, [node()])) | {"quotas": {"default": {"cpu": "x"}, "A b": {}}}
     assert len(refused(desk(), json.dumps(wrong).encode())) == 2
 
@@ -406,7 +406,7 @@ PAIR = {**DEVICES, "policy": "weir", "batch": 64, "workers": {"start": 1, "min":
 LONG = {"samples": 0, "total_samples": 1e6}
 
 
-def test_devices_that_stand_apart_move_together_when_one_node_has_room_for_them() -> None:
+def test_spread_devices_move_to_one_node_when_it_has_room() -> None:
     at, nodes = desk(), [{"name": name, "gpu": 2} for name in ("g1", "g2")]
     apart = job(
         request=PAIR,
@@ -420,7 +420,7 @@ def test_devices_that_stand_apart_move_together_when_one_node_has_room_for_them(
     )
 
 
-def test_a_job_waits_for_a_device_beside_its_own_where_one_elsewhere_does_not_pay() -> None:
+def test_a_job_waits_for_a_device_on_its_node_if_another_node_does_not_pay() -> None:
     at, nodes = desk(), [{"name": name, "gpu": 1} for name in ("g1", "g2")]
     one = job(
         request=PAIR, current={"workers": ["g1"], "since_s": -9e3}, observed=APART, progress=LONG
@@ -431,9 +431,7 @@ def test_a_job_waits_for_a_device_beside_its_own_where_one_elsewhere_does_not_pa
     assert grown.workers == ("g3", "g3")
 
 
-def test_an_empty_pair_of_lists_suspends_a_job_for_one_of_higher_priority_and_it_goes_on_later() -> (
-    None
-):
+def test_empty_task_lists_suspend_a_job_for_one_of_higher_priority() -> None:
     at, nodes = desk(), [node(cpu=4)]
     (first,) = ask(at, 0, nodes, job("low"))
     low = job("low", current=current(first), progress={"samples": 1000, "total_samples": 10**9})

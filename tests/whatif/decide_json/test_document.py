@@ -10,20 +10,20 @@ from services.whatif.decide_json.document import read_request, reasons_against
 from shared.messages import Resources, Span
 
 
-def test_almost_everything_may_be_left_open() -> None:
+def test_almost_every_field_is_optional() -> None:
     asked = read_request("job_1", {"workers": 3})
     assert (asked.job, asked.epochs) == ("job_1", 1)
     assert asked.ps == Span(start=0, min=0, max=0) and asked.workers == Span(start=3, min=3, max=3)
     assert asked.resources is not None and asked.resources.chief == Resources()
 
 
-def test_a_chief_costs_what_is_said_of_it() -> None:
+def test_a_chief_has_the_requested_resources() -> None:
     asked = read_request("a", {"resources": {"chief": {"cpu": 1}, "worker": {"gpu": 1.0}}})
     assert asked.resources is not None
     assert (asked.resources.chief.cpu, asked.resources.worker) == (1.0, Resources(gpu=1))
 
 
-def test_whole_floats_are_whole_numbers() -> None:
+def test_integral_floats_are_integers() -> None:
     asked = read_request(
         "a", {"batch": {"start": 64.0, "min": 32.0, "max": 128.0}, "workers": 2.0, "ps": 1.0}
     )
@@ -34,7 +34,7 @@ def test_whole_floats_are_whole_numbers() -> None:
     )
 
 
-def test_jobs_of_an_unknown_program_are_not_taken_for_alike() -> None:
+def test_jobs_of_unknown_programs_are_different_programs() -> None:
     assert read_request("a", {}).program.digest != read_request("b", {}).program.digest
 
 
@@ -57,7 +57,7 @@ def test_jobs_of_an_unknown_program_are_not_taken_for_alike() -> None:
         ),
     ],
 )
-def test_every_reason_against_a_request(fields: dict[str, Any], why: list[str]) -> None:
+def test_every_error_in_a_request_is_listed(fields: dict[str, Any], why: list[str]) -> None:
     told = list(reasons_against("a", fields))
     assert len(told) == len(why) and all(
         one.startswith(expected) for one, expected in zip(told, why, strict=True)

@@ -27,7 +27,7 @@ def speeds(of: Job) -> dict[tuple[int, int, int], float]:
     return {(o.ps, o.workers, o.batch): o.samples_per_second for o in of.observed}
 
 
-def test_speeds_are_kept_by_size_and_the_newest_word_counts() -> None:
+def test_speeds_are_kept_by_size_and_the_newest_counts() -> None:
     one = {"ps": 1, "workers": 1, "batch": 64, "samples_per_second": 100.0, "nodes": 1}
     two = {"ps": 1, "workers": 2, "batch": 64, "samples_per_second": 150.0, "nodes": ["n1", "n2"]}
     faster = one | {"samples_per_second": 110.0}
@@ -37,7 +37,7 @@ def test_speeds_are_kept_by_size_and_the_newest_word_counts() -> None:
     }
 
 
-def test_a_size_that_is_said_twice_counts_with_its_mean_and_a_step_says_a_speed() -> None:
+def test_repeated_sizes_are_averaged_and_step_times_become_speeds() -> None:
     said = [
         {"ps": 1, "workers": 1, "step_s": 0.5},
         {"ps": 1, "workers": 1, "samples_per_second": 64.0},
@@ -46,11 +46,11 @@ def test_a_size_that_is_said_twice_counts_with_its_mean_and_a_step_says_a_speed(
 
 
 @pytest.mark.parametrize("speed", [0.0, -5.0, NAN, None])
-def test_a_speed_that_cannot_be_is_passed_over(speed: float | None) -> None:
+def test_an_impossible_speed_is_ignored(speed: float | None) -> None:
     assert told({"observed": [{"ps": 1, "workers": 1, "samples_per_second": speed}]}).observed == ()
 
 
-def test_progress_is_a_report_and_a_reading_each_time_it_moves() -> None:
+def test_each_progress_gives_a_report_and_an_observation() -> None:
     said = {"samples": 640, "total_samples": 6400, "loss": [[0, 2.0], [640, 1.5]]}
     speed = [{"ps": 1, "workers": 1, "samples_per_second": 10.0}]
     one = told(
@@ -82,11 +82,11 @@ def test_progress_is_a_report_and_a_reading_each_time_it_moves() -> None:
     "said",
     [{"samples": 5}, {"samples": NAN, "total_samples": 9}, {"samples": 5, "total_samples": -1}],
 )
-def test_where_the_work_is_not_known_there_is_no_report(said: dict[str, Any]) -> None:
+def test_without_known_work_there_is_no_report(said: dict[str, Any]) -> None:
     assert told({"progress": said}).progress is None
 
 
-def test_the_loss_curve_goes_on_from_word_to_word_and_stays_short() -> None:
+def test_the_loss_curve_is_extended_and_bounded() -> None:
     first = {"loss": [[0, 3.0], [100, 2.0], [200, NAN], [300, None]]}
     one = told({"progress": first}, {"progress": {"loss": [[100, 2.5], [400, 1.0]]}})
     assert [(point.samples, point.loss) for point in one.curve] == [

@@ -11,7 +11,7 @@ from tests.allocator.test_decide import running
 from tests.whatif.explain.asking import KEY
 
 
-def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
+def test_a_generation_in_flight_runs_in_the_counterfactual() -> None:
     story = running(Story())
     grown = story.hear(node("n2", cpu=3)).decided()
     there = with_generations_landed(story.state, story.now)
@@ -23,20 +23,20 @@ def test_what_is_in_flight_trains_and_its_pods_are_listed() -> None:
     assert [n.free for n in free_nodes(there)] == [n.free for n in there.nodes.values()]
 
 
-def test_what_has_ended_gives_its_room_back() -> None:
+def test_an_ended_job_frees_its_capacity_in_the_counterfactual() -> None:
     story = running(Story())
     worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     there = with_generations_landed(story.hear(exited(worker)).state, story.now)
     assert there.nodes["n1"].free.cpu == 1 and len(there.nodes["n1"].own) == 2
 
 
-def test_a_node_on_which_nothing_changes_stays_the_very_same() -> None:
+def test_unchanged_nodes_keep_their_objects() -> None:
     story = running(Story()).hear(node("n2"))
     there = with_generations_landed(story.state, story.now)
     assert all(there.nodes[name] is story.state.nodes[name] for name in ("n1", "n2"))
 
 
-def test_timers_do_not_count_and_the_state_itself_is_left_alone() -> None:
+def test_a_counterfactual_ignores_timers_and_leaves_the_state_unchanged() -> None:
     story = running(Story())
     story.hear(node("n2", cpu=2)).decided()
     story.hear(abandoned(2))
@@ -45,7 +45,7 @@ def test_timers_do_not_count_and_the_state_itself_is_left_alone() -> None:
     assert story.state is before and before.jobs[KEY].abandonments == 1
 
 
-def test_a_job_that_ends_meanwhile_is_given_nothing() -> None:
+def test_a_job_that_ends_meanwhile_gets_no_decision() -> None:
     story = running(Story(replace(AT_ONCE, max_failures=1)), cpu=12)
     worker = tasks(story.state.jobs[KEY].active_decision, "worker")[0]
     story.hear(exited(worker, 1, "Error"))

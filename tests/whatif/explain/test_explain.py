@@ -32,7 +32,7 @@ from tests.whatif.explain.asking import KEY, kinds, moment, why
 PATIENT = replace(AT_ONCE, window_s=2.0, max_delay_s=30.0, cooldown_s=10.0)
 
 
-def test_what_it_has_is_what_trains_and_where():
+def test_an_explanation_has_the_running_size_and_nodes():
     story = running(Story()).hear(progress(1, done=100, total=1000, speed=10))
     found = why(story)
     assert (found.phase, found.samples_per_second, found.samples, found.total_samples) == (
@@ -50,7 +50,7 @@ def test_what_it_has_is_what_trains_and_where():
     assert found.runs.nodes == {"n1": ("chief", "ps", "worker")} and found.comes is None
 
 
-def test_why_is_the_decision_its_gain_and_what_led_to_it():
+def test_an_explanation_has_the_decision_its_gain_and_its_cause():
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     story.hear(node("n2", cpu=2)).decided()
     found = why(story)
@@ -73,13 +73,13 @@ def test_why_is_the_decision_its_gain_and_what_led_to_it():
     assert ground.alternatives[0].why == "no node has room for another worker"
 
 
-def test_what_stands_in_the_way_is_the_allocators_own_word():
+def test_the_obstacle_is_the_allocators_reason():
     story = running(Story())
     story.decide()
     assert why(story).why == story.why() == "no node has room for another ps"
 
 
-def test_a_quota_of_the_cluster_is_named_where_it_stands_in_the_way():
+def test_a_resource_quota_is_named_as_the_obstacle():
     bound = QuotaBound(quota="compute", resource="requests.cpu", hard=3, used=3)
     story = running(Story()).hear(
         QuotaChanged(namespace="default", seen="1", bounds=(bound,)), node("n2", cpu=20)
@@ -94,7 +94,7 @@ def test_a_quota_of_the_cluster_is_named_where_it_stands_in_the_way():
     assert found.means == () and found.nothing.startswith(found.why), "more nodes do not help"
 
 
-def test_a_moment_of_the_past_is_told_as_it_was_then():
+def test_a_past_moment_is_explained_from_its_state():
     story = running(Story())
     before_s = story.now
     story.hear(node("n2", cpu=2)).decided(after_s=5.0)
@@ -107,12 +107,12 @@ def test_a_moment_of_the_past_is_told_as_it_was_then():
     assert kinds(then) == [["adds"]] and now.phase == "Scaling" and now.comes
 
 
-def test_before_it_was_accepted_there_is_no_such_job():
+def test_a_job_has_no_explanation_before_its_acceptance():
     story = Story().hear(node()).hear(accepted())
     assert explain_job(moment(story, story.now - 0.5), KEY, story.rules) is None
 
 
-def test_what_is_held_back_says_until_when():
+def test_a_delayed_change_has_its_due_time():
     story = running(Story(PATIENT))
     resumed_s = story.now
     story.hear(node("n2", cpu=2)).decide()
@@ -124,7 +124,7 @@ def test_what_is_held_back_says_until_when():
     )
 
 
-def test_growth_that_does_not_pay_may_pay_with_more_room():
+def test_growth_that_does_not_pay_off_may_pay_off_with_more_capacity():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10), node("n2", cpu=2))
     found = why(story)
     assert (
@@ -138,7 +138,7 @@ def test_growth_that_does_not_pay_may_pay_with_more_room():
     )
 
 
-def test_where_nothing_would_help_the_reason_is_told_with_all_that_could_be_wished_for():
+def test_without_a_remedy_the_reason_names_everything_that_was_tried():
     story = running(Story()).hear(progress(1, done=999, total=1000, speed=10))
     found = why(story)
     assert found.means == () and found.nothing.startswith(
@@ -147,12 +147,12 @@ def test_where_nothing_would_help_the_reason_is_told_with_all_that_could_be_wish
     assert "is not worth the pause: saves 0." in found.nothing
 
 
-def test_what_a_policy_never_changes_nothing_would_change():
+def test_a_policy_that_never_resizes_has_no_remedy():
     story = running(Story(replace(AT_ONCE, policy="static")), cpu=8)
     assert (why(story).means, why(story).nothing) == ((), "the policy leaves it as it is")
 
 
-def test_after_an_abandoned_generation_the_ground_is_that_of_what_it_has():
+def test_after_an_abandonment_the_reason_is_that_of_the_running_generation():
     story = running(Story(replace(AT_ONCE, backoff_s=4.0)))
     story.hear(node("n2", cpu=2)).decided()
     found = why(story.hear(abandoned(2)))
@@ -162,7 +162,7 @@ def test_after_an_abandoned_generation_the_ground_is_that_of_what_it_has():
     )
 
 
-def test_a_job_that_is_over_has_nothing_and_says_how_it_ended():
+def test_a_finished_job_has_its_outcome_and_no_tasks():
     story = running(Story())
     story.hear(
         JobFinished(
@@ -179,12 +179,12 @@ def test_a_job_that_is_over_has_nothing_and_says_how_it_ended():
     assert found.runs and found.since_s == story.now - 1.0
 
 
-def test_a_job_that_is_about_to_end_gets_no_more():
+def test_a_job_about_to_end_has_no_remedy():
     story = running(Story(), cpu=12).hear(CancelRequested(job="mnist"))
     assert (why(story).means, why(story).nothing) == ((), "cancelled on request")
 
 
-def test_whether_more_would_be_faster_is_told_once_its_speed_is_known():
+def test_the_speed_prospect_needs_a_known_speed():
     story = running(Story())
     assert why(story).prospect is None
     assert why(story.hear(progress(1, done=1, total=9, speed=10))).prospect is not None
@@ -195,7 +195,7 @@ def test_a_job_that_names_no_policy_has_the_clusters():
     assert (why(story).policy, why(story).priority, why(story).phase) == ("dike", 3, "Pending")
 
 
-def test_what_is_known_of_others_is_not_taken_for_its_own():
+def test_facts_of_other_jobs_are_not_used():
     story = running(Story()).hear(accepted(request("second"), uid=2), node("n2", cpu=3))
     first = story.decided()
     story.hear(node("n2", cpu=3, free=0, own=own("second", *first.tasks)))

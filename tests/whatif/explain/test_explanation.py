@@ -32,7 +32,7 @@ def grown(first: float, second: float) -> Story:
     return story.hear(progress(2, done=200, total=10**7, speed=second, step=2))
 
 
-def test_a_job_that_scales_would_gain_by_more() -> None:
+def test_a_scalable_job_would_be_faster_with_more_tasks() -> None:
     story = grown(100.0, 299.0)
     found = speed_prospect(story.state, KEY, story.rules)
     assert (
@@ -42,7 +42,7 @@ def test_a_job_that_scales_would_gain_by_more() -> None:
 
 
 @pytest.mark.parametrize(("most", "beyond"), [(8, False), (1, True)])
-def test_of_a_larger_size_is_told_whether_it_may_have_it(most, beyond) -> None:
+def test_a_prospect_knows_if_the_larger_size_is_allowed(most, beyond) -> None:
     story = Story(AT_ONCE).hear(
         node(cpu=3), accepted(request(ps=span(1, 1, most), workers=span(1, 1, most)))
     )
@@ -53,7 +53,7 @@ def test_of_a_larger_size_is_told_whether_it_may_have_it(most, beyond) -> None:
     assert (", more than was asked for at most: " in lines(why(story))[-1]) == beyond
 
 
-def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
+def test_an_unscalable_job_would_not_be_faster() -> None:
     story = grown(100.0, 100.0)
     flat = tuple(Observed(ps, workers, 32, 100.0) for ps in (1, 2, 3) for workers in (1, 2, 3, 4))
     job = replace(story.state.jobs[KEY], observed=flat)
@@ -65,11 +65,11 @@ def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
     )
 
 
-def test_of_a_job_whose_speed_nobody_saw_nothing_is_said() -> None:
+def test_a_job_without_a_measured_speed_has_no_prospect() -> None:
     assert speed_prospect(running(Story()).state, KEY, Story().rules) is None
 
 
-def test_what_it_has_is_told_as_it_was_measured_whatever_the_model_expects_there() -> None:
+def test_the_current_speed_is_the_measured_one_and_not_the_models() -> None:
     """Two jobs of one program teach one model; the other one is three times as fast."""
     story = running(Story()).hear(progress(1, done=100, total=10**7, speed=110.0))
     job = story.state.jobs[KEY]

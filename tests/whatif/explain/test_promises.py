@@ -51,7 +51,7 @@ is due.
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(st.booleans(), SHAPE, STORY))
 @example((False, *ROOM_TAKEN_FIRST))
-def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) -> None:
+def test_every_remedy_works_when_applied(policy: str, drawn: tuple[bool, bytes, bytes]) -> None:
     at_once, shape, story = drawn
     world = World(msgspec.structs.replace(AT_ONCE if at_once else Rules(), policy=policy), shape)
     for what, whom in zip(story[::2], story[1::2], strict=True):

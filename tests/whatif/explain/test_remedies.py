@@ -32,7 +32,7 @@ def crowded(free: float = 2.0, least: float = 1.0) -> CapacityChanged:
     return replace(seen, free=replace(seen.free, memory_gib=32.0))
 
 
-def test_room_on_a_node_is_the_least_with_which_it_starts():
+def test_the_remedy_names_the_least_free_capacity_for_a_start():
     story = Story().hear(crowded(free=1.75), accepted())
     assert story.decide() == ()
     means = only(why(story), "frees")
@@ -47,7 +47,7 @@ def test_room_on_a_node_is_the_least_with_which_it_starts():
     assert size(story.hear(crowded(free=3.0)).decided()) == (1, 1)
 
 
-def test_memory_and_devices_are_room_too():
+def test_remedies_cover_memory_and_devices():
     worker = Resources(cpu=1, memory_gib=40, gpu=1)
     seen = replace(crowded(free=8), allocatable=Resources(cpu=8, memory_gib=64, gpu=2))
     asked = request(resources=RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=worker))
@@ -56,7 +56,7 @@ def test_memory_and_devices_are_room_too():
     assert change == Frees(node="n1", more=Resources(cpu=0.0, memory_gib=10.0, gpu=1))
 
 
-def test_a_job_that_runs_is_told_how_much_more_it_needs_and_where():
+def test_a_running_job_gets_the_missing_capacity_and_its_node():
     first = running(Story())
     story = first.hear(replace(node("n2", cpu=4, free=0.5), free=Resources(cpu=0.5, memory_gib=8)))
     (change,) = only(why(story), "frees").changes
@@ -65,7 +65,7 @@ def test_a_job_that_runs_is_told_how_much_more_it_needs_and_where():
     assert size(story.hear(node("n2", cpu=4, free=2)).decided()) == (2, 2)
 
 
-def test_what_no_node_has_room_for_needs_more_nodes_of_the_kind_there_is():
+def test_without_room_on_any_node_the_remedy_adds_nodes_of_an_existing_shape():
     story = Story().hear(node(cpu=1), accepted(request(workers=span(4, 4))))
     (change,) = only(why(story), "adds").changes
     assert change == Adds(nodes=5, shape=Resources(cpu=1, memory_gib=64), like="n1")
@@ -73,7 +73,7 @@ def test_what_no_node_has_room_for_needs_more_nodes_of_the_kind_there_is():
     assert story.hear(*more[:4]).decide() == () and size(story.hear(more[4]).decided()) == (1, 4)
 
 
-def test_where_no_node_is_large_enough_a_larger_one_is_named():
+def test_if_no_node_is_large_enough_the_remedy_is_a_larger_node():
     big = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=4, memory_gib=1))
     story = Story().hear(node(cpu=2), accepted(request(resources=big)))
     story.decide()
@@ -85,13 +85,13 @@ def test_where_no_node_is_large_enough_a_larger_one_is_named():
     ) == (1, 1)
 
 
-def test_a_node_that_is_closed_may_be_all_that_is_missing():
+def test_uncordoning_a_node_can_be_the_remedy():
     story = Story().hear(node(schedulable=False), accepted())
     assert only(why(story), "opens").changes == (Opens(node="n1"),)
     assert size(story.hear(node()).decided()) == (1, 1)
 
 
-def test_a_higher_priority_takes_the_room_for_which_two_compete_and_names_who_has_less():
+def test_a_higher_priority_can_be_the_remedy_and_names_the_job_that_loses():
     """Both would grow, and there is room for one: the older one grows first, unless the other comes
     before it.
     """
@@ -115,7 +115,7 @@ def _two_jobs(priority: int = 0) -> Story:
     return story.hear(node("n2", cpu=1))
 
 
-def test_a_job_at_its_bounds_is_told_which_bound():
+def test_a_job_at_its_bounds_gets_the_bound_as_a_remedy():
     story = running(Story(), cpu=12)
     story.decided()
     story.hear(resumed(2))
@@ -133,7 +133,7 @@ def test_a_job_that_waits_could_start_smaller():
     assert size(given(done(story, [change]))) == (1, 2)
 
 
-def test_where_one_thing_is_not_enough_two_together_are_told():
+def test_two_changes_are_combined_if_one_is_not_enough():
     story = running(Story()).hear(node("n2", cpu=4))
     story.decided()
     story.hear(resumed(2))
@@ -144,7 +144,7 @@ def test_where_one_thing_is_not_enough_two_together_are_told():
     assert all(done(story, [alone]) == () for alone in means.changes)
 
 
-def test_what_is_told_holds_under_a_policy_that_prices_room():
+def test_remedies_hold_under_a_policy_that_prices_capacity():
     story = running(Story(replace(AT_ONCE, policy="weir")))
     story.hear(progress(1, done=100, total=10**7, speed=10))
     story.decide()

@@ -36,7 +36,7 @@ def until_s(story: Story) -> float:
     return change.until_s
 
 
-def test_stabilisation_and_cooldown_end_when_they_are_said_to():
+def test_stabilisation_and_cooldown_end_at_the_stated_time():
     story = running(Story(PATIENT)).hear(node("n2", cpu=2))
     story.decide()
     due_s = until_s(story)
@@ -46,7 +46,7 @@ def test_stabilisation_and_cooldown_end_when_they_are_said_to():
     assert size(grown) == (given.ps, given.workers) == (2, 2)
 
 
-def test_a_wish_that_was_held_for_a_while_is_held_for_the_rest_only():
+def test_a_pending_change_waits_only_for_the_rest_of_its_window():
     story = running(Story(replace(PATIENT, cooldown_s=0.0, window_s=5.0))).hear(node("n2", cpu=2))
     story.decide()
     heard_s = story.now
@@ -54,7 +54,7 @@ def test_a_wish_that_was_held_for_a_while_is_held_for_the_rest_only():
     assert until_s(story) == heard_s + 5.0
 
 
-def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
+def test_capacity_taken_by_another_job_before_the_due_time_is_not_promised():
     """A chief that ended well is replaced, as its job is not over after all, before the wish has
     been held for long.
     """
@@ -82,19 +82,19 @@ def _second_of_four(story: Story) -> AllocationDecided:
     return first
 
 
-def test_after_an_abandoned_generation_it_is_the_pause_that_is_waited_for():
+def test_after_an_abandonment_the_job_waits_for_the_pause():
     story = running(Story(replace(AT_ONCE, backoff_s=4.0)))
     story.hear(node("n2", cpu=2)).decided()
     story.hear(abandoned(2)).decide()
     assert until_s(story) == story.now + 4.0
 
 
-def test_what_will_be_decided_at_this_moment_is_said_so():
+def test_a_change_that_is_due_now_is_reported_as_due_now():
     story = running(Story()).hear(node("n2", cpu=2))
     assert until_s(story) == story.now and size(story.decided()) == (2, 2)
 
 
-def test_what_was_granted_but_a_part_comes_with_the_generation_in_flight():
+def test_a_partial_grant_is_completed_by_the_generation_in_flight():
     story = running(Story())
     story.hear(node("n2", cpu=2)).decided()
     story.hear(node("n3", cpu=1))
@@ -106,7 +106,7 @@ def test_what_was_granted_but_a_part_comes_with_the_generation_in_flight():
     assert size(story.decided()) == (2, 3)
 
 
-def test_a_report_that_is_missing_is_what_it_waits_for():
+def test_a_job_waits_for_a_missing_report():
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     grown = story.hear(node("n2", cpu=2)).decided()
     new = own("mnist", *(task for task in grown.tasks if task.node == "n2"))
@@ -124,7 +124,7 @@ def test_a_report_that_is_missing_is_what_it_waits_for():
     )
 
 
-def test_a_policys_own_time_is_found_to_the_second():
+def test_the_policys_own_waiting_time_is_exact_to_the_second():
     """`weir` lets a job grow once its last pause is less than half of what it has gained by
     then.
     """
@@ -139,7 +139,7 @@ def test_a_policys_own_time_is_found_to_the_second():
     assert story.decide(after_s=grows_s - story.now - 2.0) == () and story.decide(after_s=3.0) != ()
 
 
-def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
+def test_a_second_waiting_job_gets_the_capacity_left_by_the_first():
     """The first takes its room in the same pass: nothing in flight is counted as free."""
     asked = request("second", workers=span(1, most=1), ps=span(1, most=1))
     story = Story().hear(node(cpu=3), accepted(), accepted(asked, uid=2))
@@ -150,7 +150,7 @@ def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
     )
 
 
-def test_what_is_wanted_of_others_comes_first():
+def test_changes_of_other_jobs_come_first():
     """A long job that runs makes room for a shorter one, which starts once that has shrunk."""
     story = _two_of_weir()
     none = "too little cpu: no node has any cpu free"

@@ -34,7 +34,7 @@ def refused(text: str) -> list[str]:
     return str(bad.value).splitlines()
 
 
-def test_speeds_with_ps_and_speeds_of_devices() -> None:
+def test_speed_files_have_ps_or_device_columns() -> None:
     assert MEASURED["net"].speed(2, 4, 64) == pytest.approx(300.0)
     assert MEASURED["ring"].speed(0, 8, 64) == pytest.approx(300.0)
     mixed = read_surfaces(
@@ -43,7 +43,7 @@ def test_speeds_with_ps_and_speeds_of_devices() -> None:
     assert (mixed.speed(1, 2, 64), mixed.speed(0, 2, 64)) == pytest.approx((10.0, 20.0))
 
 
-def test_two_modes_of_one_model_are_two_surfaces_and_refused() -> None:
+def test_two_modes_of_one_model_are_refused() -> None:
     with pytest.raises(
         InvalidFile, match=r"line 4, column 2 \(mode\): net is there as 'sync' already"
     ):
@@ -59,7 +59,7 @@ def test_loss_curves_by_model() -> None:
     assert read_losses("model,samples,loss\nnet,0,2\nnet,100,1\n")["net"].at(50) == 1.5
 
 
-def test_a_job_as_it_is_written() -> None:
+def test_every_column_of_a_job_is_read() -> None:
     (job,) = read_jobs(HEADER + "a,5,net,1000,64,2,3,1,4,2,8,32,256,128,0.5,2,1,7\n", MEASURED)
     assert (job.job, job.submitted_s, job.samples, job.priority, job.device_batch_max) == (
         "a",
@@ -78,7 +78,7 @@ def test_a_job_as_it_is_written() -> None:
     )
 
 
-def test_what_is_left_open_follows_from_the_measurements() -> None:
+def test_missing_bounds_come_from_the_measurements() -> None:
     net, ring = read_jobs(
         "job,submitted_s,model,samples,global_batch\na,0,net,10,64\nb,1,ring,10,64\n", MEASURED
     )
@@ -89,7 +89,7 @@ def test_what_is_left_open_follows_from_the_measurements() -> None:
     assert net.batch == Span(start=64, min=64, max=64)
 
 
-def test_jobs_are_in_the_order_of_submission_and_those_of_a_model_share_a_program() -> None:
+def test_jobs_are_ordered_by_submission_and_share_their_models_program() -> None:
     rows = "job,submitted_s,model,samples,global_batch\nlate,9,net,10,64\nearly,1,net,10,64\nother,5,ring,10,64\n"
     read = read_jobs(rows, MEASURED)
     assert [job.job for job in read] == ["early", "other", "late"]
@@ -97,7 +97,7 @@ def test_jobs_are_in_the_order_of_submission_and_those_of_a_model_share_a_progra
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_every_reason_against_the_jobs_is_told_at_once() -> None:
+def test_every_error_in_a_job_file_is_listed() -> None:
     wrong = (
         "a,0,net,10,64,3,1,,2,,,,,,,,,\n"
         "b,0,nat,10,64,,,,,,,,,,,,,\n"
@@ -153,7 +153,7 @@ def test_cells_are_typed_and_empty_ones_take_their_default() -> None:
     assert [row.line for row in read.rows] == [3, 4, 5]
 
 
-def test_every_reason_is_told_with_line_and_column() -> None:
+def test_every_error_is_listed_with_line_and_column() -> None:
     read = read_table("name,cores,share\na,x,-1\n,1.5,nan\nb,0,1,7\n", COLUMNS)
     assert said(read) == [
         "line 2, column 2 (cores): 'x' is not a number",
@@ -166,7 +166,7 @@ def test_every_reason_is_told_with_line_and_column() -> None:
     ]
 
 
-def test_a_header_that_lacks_a_column_says_so_once() -> None:
+def test_a_missing_column_is_one_error() -> None:
     read = read_table("naem,cores,note,cores\na,1,x,2\nb,y,x,2\n", COLUMNS)
     assert said(read)[:3] == [
         "line 1, column 1 (naem): no such column; did you mean 'name'?",

@@ -49,7 +49,7 @@ def done(
     )
 
 
-def test_completion_times_count_from_submission_and_only_of_what_was_completed() -> None:
+def test_completion_times_are_of_completed_jobs_and_start_at_submission() -> None:
     told = run_figures(
         done(
             ended(work("a", submitted_s=10.0), 30.0, resizes=2, paused_s=5.0),
@@ -86,16 +86,16 @@ def test_the_longest_wait_is_the_longest_time_without_tasks() -> None:
     assert run_figures(done())["wait_max_s"] == 0.0
 
 
-def test_every_figure_that_the_format_names_is_there() -> None:
+def test_every_figure_of_the_format_is_present() -> None:
     assert set(NAMED) <= set(run_figures(done(ended(work(), 10.0))))
 
 
-def test_where_nothing_was_completed_there_is_nothing_to_tell() -> None:
+def test_without_completed_jobs_figures_are_null() -> None:
     told = run_figures(done(ended(work(), None, None)))
     assert told["jct_mean_s"] is None and told["makespan_s"] is None and told["completed"] == 0
 
 
-def test_utilisation_is_what_our_pods_hold_of_what_tenants_leave_until_the_last_job_ends() -> None:
+def test_utilisation_is_held_over_offered_capacity_until_the_last_job_ends() -> None:
     held = (
         (0.0, Amount(0, 0), Amount(8, 0)),
         (10.0, Amount(4, 0), Amount(8, 0)),
@@ -106,7 +106,7 @@ def test_utilisation_is_what_our_pods_hold_of_what_tenants_leave_until_the_last_
     assert told["utilisation"] == pytest.approx((4 * 20 + 2 * 20) / (8 * 30 + 4 * 20))
 
 
-def test_where_devices_are_wanted_they_are_what_is_counted() -> None:
+def test_utilisation_counts_devices_if_jobs_request_them() -> None:
     held = ((0.0, Amount(8, 1), Amount(8, 4)),)
     run = done(ended(work(worker_gpu=1), 100.0), held=held)
     assert held_and_offered(run) == [(0.0, 100.0, 1, 4)] and run_figures(run)["utilisation"] == 0.25

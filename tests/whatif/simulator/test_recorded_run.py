@@ -59,7 +59,7 @@ def log_of(world: Scenario, policy: str, monkeypatch: pytest.MonkeyPatch) -> lis
     return heard
 
 
-def test_replayed_under_the_same_policy_a_log_ends_as_it_did(
+def test_a_replay_under_the_same_policy_completes_the_same_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs = [
@@ -89,7 +89,7 @@ def test_another_policy_gives_another_run(monkeypatch: pytest.MonkeyPatch) -> No
     assert (run_figures(still)["makespan_s"] or 0) > (run_figures(found.run)["makespan_s"] or 0)
 
 
-def test_what_never_ran_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_never_ran_are_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     found = read_recorded_run(log_of(scenario(growing(samples=50_000)), "static", monkeypatch))
     (surface,) = found.scenario.surfaces.values()
     assert surface.speed(1, 1, 64) == surface.speed(2, 4, 64) == pytest.approx(100.0)
@@ -104,7 +104,7 @@ def story(*messages: Message) -> RecordedRun:
     )
 
 
-def test_machines_and_what_others_took_of_them() -> None:
+def test_a_recorded_cluster_has_its_nodes_and_tenants() -> None:
     tasks = own("mnist")
     found = story(
         node("a", cpu=8, free=5.0),
@@ -130,7 +130,7 @@ def test_a_job_that_never_reported_is_left_out_and_named() -> None:
     assert found.left_out == ("mnist", "second") and found.scenario.jobs == ()
 
 
-def test_a_job_is_asked_for_as_it_was_but_without_its_policy() -> None:
+def test_a_recorded_job_keeps_its_request_without_the_policy() -> None:
     asked = request(policy="static", priority=3)
     decided = _decided(asked)
     found = story(
@@ -141,7 +141,7 @@ def test_a_job_is_asked_for_as_it_was_but_without_its_policy() -> None:
     assert job.resources() == asked.resources and job.submitted_s == 10.0
 
 
-def test_what_a_change_costs_is_read_off_hand_overs_and_not_off_cold_starts() -> None:
+def test_the_restart_time_is_that_of_hand_overs_and_not_of_cold_starts() -> None:
     asked = request()
     decided = _decided(asked)
     later = [msgspec.structs.replace(decided, generation=n, revision=n) for n in (2, 3)]
@@ -175,7 +175,7 @@ def _decided(asked: Any) -> AllocationDecided:
 # ---------------------------------------------------------------- the file
 
 
-def test_a_log_is_read_as_it_is_printed() -> None:
+def test_a_printed_log_is_read_back() -> None:
     lines = [line(accepted(), BEGAN_S + 1.5, 7), b"", line(node(), BEGAN_S, 3)]
     read = read_log(b"\n".join(lines).decode())
     assert [(one.at_s, one.sequence, one.message) for one in read] == [
@@ -184,7 +184,7 @@ def test_a_log_is_read_as_it_is_printed() -> None:
     ]
 
 
-def test_dead_letters_are_passed_over_and_all_that_is_wrong_is_told() -> None:
+def test_dead_letters_are_skipped_and_every_error_is_listed() -> None:
     dead = line(node(), BEGAN_S, 1).replace(b'"weir.capacity', b'"weir-dead.weir.capacity')
     with pytest.raises(InvalidFile) as bad:
         read_log(

@@ -74,7 +74,7 @@ def record(done: Run, job: str) -> JobRecord:
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
-def test_under_every_policy_a_large_job_starts_while_small_ones_keep_arriving(policy: str) -> None:
+def test_a_large_job_starts_under_every_policy_while_small_ones_keep_arriving(policy: str) -> None:
     done = played(stream(large(14.0)), policy)
     assert waited_s(done) <= BOUND_S
     assert all(each.is_completed for each in done.records)
@@ -91,7 +91,7 @@ def test_a_large_job_starts_whatever_its_size_and_priority(
 
 
 @pytest.mark.parametrize("policy", ["weir", "config-manager", "static"])
-def test_without_the_rule_it_waits_until_no_more_arrive(policy: str) -> None:
+def test_without_reservations_a_large_job_waits_for_the_last_arrival(policy: str) -> None:
     done = played(stream(large(14.0)), policy, after_s=0.0)
     assert waited_s(done) > (ARRIVALS - 10) * EVERY_S - 100.0
     assert run_figures(done)["wait_max_s"] == pytest.approx(waited_s(done))
@@ -134,7 +134,7 @@ def test_devices_are_reserved() -> None:
     assert waited_s(played(world, after_s=0.0)) > BOUND_S + 100.0
 
 
-def test_what_is_left_of_a_quota_is_reserved_and_no_node_for_it() -> None:
+def test_for_a_job_blocked_by_its_quota_only_the_quota_is_reserved() -> None:
     """Other namespaces start meanwhile as if nobody waited."""
     own = [small(number, namespace="own") for number in range(ARRIVALS)]
     others = [
@@ -184,7 +184,7 @@ def test_two_large_jobs_start_one_after_the_other_in_the_order_of_submission() -
 TRAINS_S = 101.0
 
 
-def test_of_two_large_jobs_the_one_of_higher_priority_starts_first() -> None:
+def test_the_large_job_of_higher_priority_starts_first() -> None:
     first, second = large(14.0, "first"), large(14.0, "second", submitted_s=101.0, priority=3)
     done = played(stream(first, second))
     started = {name: record(done, name).started_s or 0.0 for name in ("first", "second")}
@@ -205,7 +205,7 @@ def test_jobs_of_a_lower_priority_wait_for_one_of_a_higher_at_once() -> None:
 # ---------------------------------------------------------------- who gives way
 
 
-def test_a_job_of_higher_priority_suspends_an_elastic_one_that_goes_on_later_where_it_was() -> None:
+def test_a_preempted_elastic_job_continues_later_from_its_progress() -> None:
     low = growing("low", samples=200_000)
     high = work(
         "high", workers=span(4, least=4), ps_cpu=2.0, worker_cpu=1.0, priority=10, submitted_s=200.0
@@ -224,7 +224,7 @@ def test_a_job_of_higher_priority_suspends_an_elastic_one_that_goes_on_later_whe
     assert trained_s < 200_000 / 360.0 - 100.0, "what it had done before was kept"
 
 
-def test_it_shrinks_a_job_where_that_is_enough_and_by_no_more_than_is_needed() -> None:
+def test_preemption_shrinks_a_job_only_as_far_as_needed() -> None:
     low = growing("low", samples=200_000)
     high = work("high", priority=10, submitted_s=200.0)
     world = scenario(

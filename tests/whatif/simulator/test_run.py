@@ -46,7 +46,7 @@ def test_a_job_starts_trains_and_ends() -> None:
     assert one.completion_s == pytest.approx(110.0)
 
 
-def test_a_job_that_does_not_fit_waits_for_the_one_before() -> None:
+def test_a_job_that_does_not_fit_waits_for_the_previous_one() -> None:
     full = {"workers": span(4, least=4), "ps": span(1)}
     done = run(scenario(work("one", **full), work("two", **full), cluster=cluster(cpu=6)))
     one, two = record(done, "one"), record(done, "two")
@@ -70,7 +70,7 @@ def test_the_elastic_policy_grows_when_a_tenant_leaves_and_pays_a_pause_for_it()
     assert (record(done).finished_s or 0) < (record(still).finished_s or 0)
 
 
-def test_progress_counts_over_a_resize_and_stands_still_in_it() -> None:
+def test_progress_survives_a_resize_and_pauses_during_it() -> None:
     world = scenario(growing(samples=100_000), cluster=cluster(cpu=16), restart_s=50.0)
     one = record(run(world, "config-manager"))
     (grown_s,) = [at for at, ps, workers, _ in one.sizes if (ps, workers) == (2, 4)]
@@ -78,7 +78,7 @@ def test_progress_counts_over_a_resize_and_stands_still_in_it() -> None:
     assert one.finished_s == pytest.approx(grown_s + 50.0 + (100_000 - before) / 360.0)
 
 
-def test_a_tenant_that_comes_takes_tasks_away_and_they_are_replaced() -> None:
+def test_tasks_displaced_by_a_tenant_are_replaced() -> None:
     tenant = Tenant(node="node-1", cpu=8.0, from_s=50.0, to_s=60.0)
     done = run(scenario(work(), cluster=cluster(2, tenants=(tenant,))))
     one = record(done)
@@ -87,19 +87,19 @@ def test_a_tenant_that_comes_takes_tasks_away_and_they_are_replaced() -> None:
     assert 10.0 <= one.paused_s <= 12.0
 
 
-def test_a_job_whose_lost_task_fits_nowhere_waits_until_the_tenant_has_left() -> None:
+def test_a_job_with_a_displaced_task_waits_until_the_tenant_leaves() -> None:
     tenant = Tenant(node="node", cpu=8.0, from_s=50.0, to_s=500.0)
     one = record(run(scenario(work(), cluster=cluster(1, tenants=(tenant,)))))
     assert one.is_completed and one.paused_s == pytest.approx(460.0)
 
 
-def test_a_task_lost_while_a_generation_is_in_flight_is_overtaken() -> None:
+def test_a_task_lost_during_a_hand_over_is_replaced_by_a_later_generation() -> None:
     tenant = Tenant(node="node-1", cpu=8.0, from_s=5.0, to_s=6.0)
     one = record(run(scenario(work(), cluster=cluster(2, tenants=(tenant,)))))
     assert one.is_completed and one.started_s is not None and 15.0 <= one.started_s <= 17.0
 
 
-def test_the_more_urgent_job_goes_first() -> None:
+def test_the_job_of_higher_priority_goes_first() -> None:
     jobs = [
         work(name, priority=priority, workers=span(4, least=4))
         for name, priority in (("low", 0), ("high", 5))
@@ -116,7 +116,7 @@ def test_devices_without_ps() -> None:
     assert sizes(run(world, "config-manager"))[-2:] == [(0, 4), (0, 0)]
 
 
-def test_cores_move_to_the_job_that_learns_without_any_pause() -> None:
+def test_cores_move_to_the_learning_job_without_a_pause() -> None:
     shape = {"ps": span(0, least=0), "model": "ring", "worker_cpu": 8.0}
     jobs = [
         work("flat", samples=50_000, **shape),
@@ -131,7 +131,7 @@ def test_cores_move_to_the_job_that_learns_without_any_pause() -> None:
     assert [(r.resizes, r.paused_s, r.is_completed) for r in one.records] == [(0, 0.0, True)] * 2
 
 
-def test_nobody_reports_a_loss_without_a_curve_and_nothing_else_is_seen() -> None:
+def test_policies_see_only_sizes_that_ran_and_losses_that_exist() -> None:
     seen: list[Any] = []
 
     def watching(nodes: Any, jobs: Any, now: float) -> list[Target]:
@@ -160,7 +160,7 @@ def busy(seed: int, noise: float) -> tuple[Run, Run]:
     return run(world, "config-manager", 0), run(world, "config-manager", seed)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_one_another() -> None:
+def test_a_run_is_a_function_of_the_seed() -> None:
     first, again = busy(0, noise=0.05)
     assert (
         facts(first) == facts(again)
@@ -210,7 +210,7 @@ TENANTS = st.lists(
     st.sampled_from(["static", "config-manager", "flowcon"]),
     st.sampled_from([0.0, 1.0, 30.0]),
 )
-def test_every_job_that_fits_is_completed_and_no_node_ever_holds_more_than_it_has(
+def test_every_job_that_fits_completes_and_no_node_is_overcommitted(
     works: list[dict[str, Any]], tenants: list[Tenant], policy: str, restart_s: float
 ) -> None:
     """`Machines` raises where a node is given too much."""
@@ -254,12 +254,12 @@ def test_a_policy_that_resizes_for_ever_does_not_run_for_ever(restless: str) -> 
 
 
 @pytest.mark.parametrize("report_s", [0.1, 0.7, 1.0 / 3.0])
-def test_reports_whose_times_are_no_round_numbers_do_not_stop_the_clock(report_s: float) -> None:
+def test_report_intervals_that_are_not_round_do_not_stop_the_clock(report_s: float) -> None:
     done = run(scenario(work(samples=1_000), report_s=report_s))
     assert record(done).finished_s == pytest.approx(20.0)
 
 
-def test_whoever_watches_is_told_how_many_jobs_are_over() -> None:
+def test_progress_callbacks_get_the_number_of_finished_jobs() -> None:
     told: list[tuple[int, float]] = []
     simulate(
         scenario(work(), work("two")),
@@ -276,12 +276,12 @@ def test_every_decision_is_timed() -> None:
     assert len(done.decision_ms) > 2 and set(map(round, done.decision_ms)) == {1}
 
 
-def test_no_jobs_is_no_run() -> None:
+def test_a_scenario_without_jobs_has_an_empty_run() -> None:
     empty: Scenario = scenario()
     assert run(empty).records == ()
 
 
-def test_a_quota_holds_throughout_and_who_waits_for_it_comes_to_his_turn() -> None:
+def test_a_quota_holds_and_every_job_waiting_for_it_completes() -> None:
     jobs = [growing("one"), growing("two", submitted_s=5.0), growing("free", namespace="other")]
     limits = {"default": Quota(cpu=3.0)}
     for policy in ("config-manager", "weir"):

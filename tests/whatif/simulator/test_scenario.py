@@ -28,29 +28,29 @@ def test_a_measured_point_has_its_speed(size: tuple[int, int]) -> None:
     assert NET.speed(*size, 64) == pytest.approx(SPEEDS[size])
 
 
-def test_between_two_points_the_speed_is_a_straight_line_in_logarithms() -> None:
+def test_speed_is_interpolated_in_logarithms() -> None:
     surface = Surface([Measured(1, 1, 64, 100.0), Measured(1, 4, 64, 400.0)])
     assert surface.speed(1, 2, 64) == pytest.approx(200.0)
     curved = Surface([Measured(1, 2, 64, 100.0), Measured(1, 8, 64, 225.0)])
     assert curved.speed(1, 4, 64) == pytest.approx(sqrt(100.0 * 225.0))
 
 
-def test_between_two_numbers_of_ps_too() -> None:
+def test_speed_is_interpolated_between_numbers_of_ps() -> None:
     surface = Surface([Measured(p, w, 64, float(p * w)) for p in (1, 4) for w in (1, 4)])
     assert surface.speed(2, 2, 64) == pytest.approx(4.0)
 
 
-def test_what_rose_until_the_last_point_stays_flat_beyond_it() -> None:
+def test_a_rising_surface_is_flat_beyond_its_last_point() -> None:
     assert NET.speed(1, 64, 64) == pytest.approx(300.0)
     assert NET.speed(9, 4, 64) == pytest.approx(360.0)
     assert NET.speed(1, 4, 6400) == pytest.approx(300.0)
 
 
-def test_what_fell_before_the_last_point_falls_on() -> None:
+def test_a_falling_surface_continues_to_fall() -> None:
     assert FALLING.speed(1, 8, 64) == pytest.approx(30.0)
 
 
-def test_below_the_first_point_speed_is_in_proportion() -> None:
+def test_below_the_first_point_speed_is_proportional() -> None:
     surface = Surface([Measured(2, 4, 64, 100.0)])
     assert surface.speed(2, 2, 64) == pytest.approx(50.0)
     assert surface.speed(1, 4, 64) == pytest.approx(50.0)
@@ -58,14 +58,12 @@ def test_below_the_first_point_speed_is_in_proportion() -> None:
 
 
 @given(SIZES, SIZES, st.integers(1, 4096))
-def test_nothing_is_ever_faster_than_the_fastest_that_was_measured(
-    ps: int, workers: int, batch: int
-) -> None:
+def test_no_speed_exceeds_the_fastest_measured_one(ps: int, workers: int, batch: int) -> None:
     assert 0 < NET.speed(ps, workers, batch) <= max(SPEEDS.values()) * (1 + 1e-9)
     assert 0 < FALLING.speed(ps, workers, batch) <= 120.0 * (1 + 1e-9)
 
 
-def test_devices_without_ps_are_another_surface() -> None:
+def test_devices_without_ps_have_their_own_surface() -> None:
     assert [RING.speed(0, k, 64) for k in DEVICES] == pytest.approx(list(DEVICES.values()))
     assert RING.speed(0, 2, 64 * sqrt(2)) == pytest.approx(95.0 * sqrt(1.5))
     assert RING.speed(1, 2, 64) == 0.0 and NET.speed(0, 2, 64) == 0.0
@@ -75,7 +73,7 @@ def test_without_workers_there_is_no_speed() -> None:
     assert NET.speed(1, 0, 64) == 0.0 and Surface([]).speed(1, 1, 1) == 0.0
 
 
-def test_a_point_that_was_measured_twice_counts_with_its_mean() -> None:
+def test_repeated_measurements_are_averaged() -> None:
     assert Surface([Measured(1, 1, 64, 90.0), Measured(1, 1, 64, 160.0)]).speed(
         1, 1, 64
     ) == pytest.approx(120.0)
@@ -142,7 +140,7 @@ def test_nodes_need_no_names() -> None:
     ]
 
 
-def test_every_reason_is_told_with_line_and_column() -> None:
+def test_every_error_is_listed_with_line_and_column() -> None:
     assert refused(BAD) == [
         "line 2, column 13: nodes[0].count: Expected `int` >= 1, got 0",
         "line 2, column 21: nodes[0].cpu: Expected `float`, got 'many'",
@@ -153,7 +151,7 @@ def test_every_reason_is_told_with_line_and_column() -> None:
     ]
 
 
-def test_names_and_tenants_are_checked_against_each_other() -> None:
+def test_node_names_and_tenants_are_checked() -> None:
     wrong = GOOD.replace("name: big", "name: small-1").replace(
         "cpu: 1.5, from_s: 30", "cpu: 5, from_s: 100"
     )
@@ -178,11 +176,11 @@ def test_names_and_tenants_are_checked_against_each_other() -> None:
         ("nodes: [{cpu: 1}]\ntenants: x", "line 2, column 10: tenants: is not a list"),
     ],
 )
-def test_what_is_no_cluster_file_at_all(text: str, why: str) -> None:
+def test_a_text_that_is_no_cluster_file_is_refused(text: str, why: str) -> None:
     assert refused(text)[0].startswith(why)
 
 
-def test_quotas_are_read_and_every_reason_against_them_is_told() -> None:
+def test_quotas_are_read_and_every_error_is_listed() -> None:
     read = read_cluster(GOOD + "quotas: {team-a: {cpu: 4, gpu: 1}, team-b: {}}\n")
     assert read.quotas == {"team-a": Quota(cpu=4, gpu=1), "team-b": Quota()}
     wrong = "quotas:\n  Team: {cpu: 1}\n  team-a: {cpu: many, memery_gib: 3}\n"

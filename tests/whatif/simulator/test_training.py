@@ -49,7 +49,7 @@ def decided(
     )
 
 
-def test_it_goes_on_at_the_surface_s_speed() -> None:
+def test_training_progresses_at_the_surfaces_speed() -> None:
     one = training()
     one.start_training(decided(1, 2), 10.0)
     one.advance(20.0)
@@ -57,7 +57,7 @@ def test_it_goes_on_at_the_surface_s_speed() -> None:
     assert one.ends_s() == pytest.approx(10.0 + 10_000 / 180.0)
 
 
-def test_it_stands_still_once_it_is_stopped() -> None:
+def test_a_stopped_job_makes_no_progress() -> None:
     one = training()
     one.start_training(decided(), 0.0)
     one.stop_training(10.0)
@@ -67,7 +67,7 @@ def test_it_stands_still_once_it_is_stopped() -> None:
     assert (one.stopped_s, one.ends_s()) == (10.0, float("inf"))
 
 
-def test_a_pause_is_told_where_generation_follows_generation() -> None:
+def test_a_pause_is_reported_only_between_generations() -> None:
     one = training()
     assert one.resume_generation(decided(), 10.0).pause_s is None
     one.stop_training(20.0)
@@ -78,9 +78,7 @@ def test_a_pause_is_told_where_generation_follows_generation() -> None:
     assert one.resume_generation(decided(generation=3), 90.0).pause_s is None
 
 
-def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_gains_nothing() -> (
-    None
-):
+def test_half_the_cpu_halves_the_speed_and_more_than_the_request_gains_nothing() -> None:
     one = training()
     one.start_training(decided(cpu=0.5), 0.0)
     assert one.speed == pytest.approx(50.0)
@@ -89,7 +87,7 @@ def test_a_task_with_half_its_cpu_halves_the_speed_and_more_than_it_asked_for_ga
     assert [usage.cpu for usage in one.usage] == [0.0, 1.0, 1.0]
 
 
-def test_a_batch_that_the_devices_do_not_hold_gains_nothing() -> None:
+def test_a_batch_above_the_devices_limit_gains_nothing() -> None:
     ring = work(
         model="ring",
         ps=span(0, least=0),
@@ -104,7 +102,7 @@ def test_a_batch_that_the_devices_do_not_hold_gains_nothing() -> None:
     assert one.speed == pytest.approx(1.5 * 95.0)
 
 
-def test_a_report_tells_the_mean_speed_since_the_last_one() -> None:
+def test_a_report_has_the_mean_speed_since_the_last_one() -> None:
     one = training(curve=Curve([(0, 2.0), (10_000, 1.0)]))
     one.start_training(decided(), 0.0)
     first = one.report(decided(), 10.0)
@@ -114,7 +112,7 @@ def test_a_report_tells_the_mean_speed_since_the_last_one() -> None:
     assert one.report(decided(), 10.001).step == first.step + 1
 
 
-def test_noise_is_a_real_wavering_with_the_true_speed_as_its_mean() -> None:
+def test_noise_has_the_true_speed_as_its_mean() -> None:
     one = training(work(samples=10**9), noise=0.1)
     one.start_training(decided(), 0.0)
     told = [one.report(decided(), float(second)).samples_per_second for second in range(1, 2_001)]
@@ -123,7 +121,7 @@ def test_noise_is_a_real_wavering_with_the_true_speed_as_its_mean() -> None:
     assert 5.0 < fmean(abs(speed - 100.0) for speed in told) < 11.0
 
 
-def test_the_noise_of_a_job_is_its_own_and_the_seed_s() -> None:
+def test_noise_is_a_function_of_job_and_seed() -> None:
     def told(**fields: Any) -> list[float]:
         one = training(noise=0.1, **fields)
         one.start_training(decided(), 0.0)

@@ -57,7 +57,7 @@ async def crowd(nats_url: str, person: Bus) -> AsyncIterator[Crowd]:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(said=st.lists(poison(), min_size=5, max_size=30))
-async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(
+async def test_the_launcher_dead_letters_unreadable_messages_and_continues(
     crowd: Crowd, said: list[Poison]
 ) -> None:
     before = await crowd.letters()

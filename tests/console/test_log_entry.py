@@ -15,9 +15,7 @@ from tests.shared.sample_messages import abandoned, one_of_each
 
 
 @pytest.mark.parametrize(("stream", "name"), [(ORDERS, "o7"), (FACTS, "f7"), (DEAD, "d7")])
-def test_a_name_is_the_streams_letter_and_the_number_and_leads_back_to_both(
-    stream: str, name: str
-) -> None:
+def test_an_event_name_is_stream_letter_and_sequence(stream: str, name: str) -> None:
     assert event_name(Entry(abandoned(), "s", stream, 7, 0.0)) == name
     assert parse_event_name(name) == (stream, 7)
 
@@ -25,7 +23,7 @@ def test_a_name_is_the_streams_letter_and_the_number_and_leads_back_to_both(
 @pytest.mark.parametrize(
     "text", ["", "o", "7", "x7", "o7x", "o-7", "o0", "7.training.resumed.2.-.11", "o" + "9" * 30]
 )
-def test_anything_else_is_no_name(text: str) -> None:
+def test_other_texts_are_no_event_names(text: str) -> None:
     assert parse_event_name(text) is None
 
 
@@ -47,7 +45,7 @@ def seen(subject: str, job: str | None = None, namespace: str | None = None, *ki
     )
 
 
-def test_the_areas_are_those_of_the_streams() -> None:
+def test_areas_are_those_of_the_streams() -> None:
     held = {
         str(config.name): {s.split(".")[1] for s in config.subjects or ()}
         for config in stream_configs()
@@ -58,12 +56,12 @@ def test_the_areas_are_those_of_the_streams() -> None:
     }
 
 
-def test_without_a_wish_every_message_is_seen_once() -> None:
+def test_without_a_filter_every_message_matches_once() -> None:
     assert all(seen(subject_of(said)) == 1 for said in one_of_each())
 
 
 @pytest.mark.parametrize("namespace", [None, "default"])
-def test_of_a_job_all_is_seen_but_no_node_and_no_other_job(namespace: str | None) -> None:
+def test_a_job_filter_matches_the_job_and_no_node_or_other_job(namespace: str | None) -> None:
     for said in one_of_each():
         about = getattr(said, "job", None) == "digits"
         assert seen(subject_of(said), "digits", namespace) == about
@@ -71,7 +69,7 @@ def test_of_a_job_all_is_seen_but_no_node_and_no_other_job(namespace: str | None
 
 
 @pytest.mark.parametrize("kind", BY_TAG)
-def test_of_one_kind_all_is_seen_and_nothing_else(kind: str) -> None:
+def test_a_kind_filter_matches_only_its_kind(kind: str) -> None:
     for said in one_of_each():
         wanted = tag_of(type(said)) == kind
         assert seen(subject_of(said), None, None, kind) == wanted
@@ -80,7 +78,7 @@ def test_of_one_kind_all_is_seen_and_nothing_else(kind: str) -> None:
         )
 
 
-def test_a_stream_that_holds_nothing_of_a_kind_has_no_filters() -> None:
+def test_a_stream_without_the_kind_has_no_filters() -> None:
     assert (
         filters(FACTS, kinds=["job.finished"])
         == filters(FACTS, "digits", kinds=["capacity.changed"])
@@ -88,14 +86,14 @@ def test_a_stream_that_holds_nothing_of_a_kind_has_no_filters() -> None:
     )
 
 
-def test_a_request_without_a_namespace_is_of_the_default_one() -> None:
+def test_a_request_without_a_namespace_is_in_the_default_one() -> None:
     short = f"weir.{JobRequested.__struct_config__.tag}.digits"
 
     assert seen(short, "digits") == seen(short, None, "default") == 1
     assert seen(short, "digits", "red") == 0
 
 
-def test_dead_letters_are_found_by_the_job_they_were_about() -> None:
+def test_dead_letters_are_found_by_their_job() -> None:
     dead = "weir-dead.weir.job.requested.default.digits"
     assert matches(filters(DEAD, kinds=["job.requested"])[0], dead)
     assert not matches(filters(DEAD, "digits", None, ["job.cancel"])[0], dead)

@@ -66,7 +66,7 @@ def made(server: RudeServer) -> list[str]:
     return sorted(change["object"]["metadata"]["name"] for change in events)
 
 
-async def test_through_a_bad_day_all_is_made_once_and_told_once_and_nothing_is_left(
+async def test_random_api_faults_cause_no_duplicate_and_no_leftover(
     stage: Stage,
 ) -> None:
     server = stage.server

@@ -100,9 +100,7 @@ def a_node() -> Body:
 
 
 @given(spoilt(a_pod()), spoilt(a_service()), spoilt(a_node()))
-def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(
-    pod: Any, service: Any, node: Any
-) -> None:
+def test_an_incomplete_object_is_a_fact_or_malformed(pod: Any, service: Any, node: Any) -> None:
     for read, kind, body in (
         (pod_fact, PodFact, pod),
         (service_fact, ServiceFact, service),
@@ -114,7 +112,7 @@ def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(
             assert str(error)
 
 
-def test_what_anybody_may_write_into_a_pod_does_not_hide_it() -> None:
+def test_labels_and_annotations_written_by_users_do_not_hide_a_pod() -> None:
     body = a_pod()
     body["metadata"]["annotations"] = {
         "weir.dev/resources": "{",
@@ -126,20 +124,20 @@ def test_what_anybody_may_write_into_a_pod_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize("amount", ["many", "1e4000", "-", {}, [1]])
-def test_a_quantity_that_is_none_makes_a_pod_strange(amount: Any) -> None:
+def test_an_invalid_quantity_makes_a_pod_malformed(amount: Any) -> None:
     body = a_pod()
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = amount
     with pytest.raises(MalformedObject):
         pod_fact(sent(body))
 
 
-def test_a_quantity_beyond_all_measure_is_the_largest_that_kubernetes_knows() -> None:
+def test_a_huge_quantity_is_clamped() -> None:
     assert resources({"cpu": "1e999", "memory": "9" * 400}) == Resources(
         cpu=2.0**63, memory_gib=2.0**33
     )
 
 
-def test_the_last_words_of_a_container_fit_into_a_message() -> None:
+def test_a_termination_message_is_cut_to_the_message_bounds() -> None:
     body = a_pod()
     body["status"] = {"phase": "Failed", "message": "x" * 2_000_000}
     fact = pod_fact(sent(body))
@@ -173,7 +171,7 @@ ABOUT_JOBS = odd_messages().filter(lambda m: isinstance(m, HEARD + SAID))
     bodies=st.lists(spoilt(a_pod()), max_size=3),
     now=st.floats(0, 1e10),
 )
-def test_whatever_can_be_read_can_be_dealt_with_and_what_is_said_can_be_read(
+def test_any_readable_message_gives_readable_actions(
     said: list[JobMessage], bodies: list[Body], now: float
 ) -> None:
     known = seen(said, bodies)
@@ -205,7 +203,7 @@ def buries(subject: str) -> bool:
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(said=st.lists(poison(), min_size=5, max_size=30))
-async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(
+async def test_the_launcher_dead_letters_unreadable_messages_and_continues(
     stage: Stage, said: list[Poison]
 ) -> None:
     if stage.launcher is None:
@@ -224,7 +222,7 @@ async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(
     ] == []
 
 
-async def test_the_decision_behind_bad_input_is_carried_out(stage: Stage) -> None:
+async def test_a_decision_after_bad_input_is_executed(stage: Stage) -> None:
     await stage.begin()
     for kind in HEARD + SAID:
         await stage.bus.js.publish(f"weir.{subjects.tag_of(kind)}.default.net", b"\xff")
@@ -248,7 +246,7 @@ STRANGE: list[Body] = [
 
 
 @pytest.mark.parametrize("kind", ["nodes", "services", "pods"])
-async def test_strange_objects_in_a_list_are_left_out(stage: Stage, kind: str) -> None:
+async def test_malformed_objects_in_a_list_are_left_out(stage: Stage, kind: str) -> None:
     for body in json.loads(json.dumps(STRANGE)):
         stage.server.put(kind, body)
     await stage.begin()
@@ -257,7 +255,7 @@ async def test_strange_objects_in_a_list_are_left_out(stage: Stage, kind: str) -
 
 
 @pytest.mark.parametrize("verb", ["ADDED", "MODIFIED", "DELETED"])
-async def test_strange_objects_in_a_watch_are_left_out(stage: Stage, verb: str) -> None:
+async def test_malformed_objects_in_a_watch_are_left_out(stage: Stage, verb: str) -> None:
     await stage.begin()
     for kind in ("nodes", "services", "pods"):
         for body in json.loads(json.dumps(STRANGE)):
@@ -266,7 +264,7 @@ async def test_strange_objects_in_a_watch_are_left_out(stage: Stage, verb: str) 
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
 
 
-async def test_answers_that_are_no_answers_are_waited_out(stage: Stage) -> None:
+async def test_malformed_api_answers_are_retried(stage: Stage) -> None:
     await stage.begin()
     for line in (
         {},

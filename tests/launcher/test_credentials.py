@@ -57,7 +57,7 @@ def todo(view: View, rules: Settings = GUARDED) -> list[type]:
 # ------------------------------------------------------------ when
 
 
-def test_first_comes_the_service_then_the_credentials_then_the_pods() -> None:
+def test_the_service_is_created_before_the_credentials_and_those_before_the_pods() -> None:
     view = views.fold_message(View(), DECIDED, 0.0)
     assert todo(view) == [CreateService]
     view = views.service_seen(view, service(), gone=False)
@@ -65,7 +65,7 @@ def test_first_comes_the_service_then_the_credentials_then_the_pods() -> None:
     assert todo(views.with_credentials(view, SECRET.owner_uid)) == [CreatePod, CreatePod]
 
 
-def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten() -> None:
+def test_a_recreated_service_gets_its_own_credentials() -> None:
     view = views.with_credentials(
         views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False),
         service().uid,
@@ -78,7 +78,7 @@ def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten(
     assert views.with_credentials(view, "another").provided == {"another"}
 
 
-def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
+def test_a_bus_without_credentials_needs_no_secret() -> None:
     view = views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False)
 
     assert todo(view, OPEN) == [CreatePod, CreatePod]
@@ -88,7 +88,7 @@ def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
 # ------------------------------------------------------------ where
 
 
-def test_a_pod_is_given_what_is_kept_and_the_owner_takes_it_along() -> None:
+def test_a_pod_refers_to_the_secret_and_the_service_owns_it() -> None:
     kept, env = pods.secret(SECRET), pods.pod(POD, GUARDED)["spec"]["containers"][0]["env"]
     given = next(
         each["valueFrom"]["secretKeyRef"] for each in env if each["name"] == "WEIR_NATS_CREDS_TEXT"
@@ -99,7 +99,7 @@ def test_a_pod_is_given_what_is_kept_and_the_owner_takes_it_along() -> None:
     assert kept["metadata"]["ownerReferences"][0]["uid"] == SECRET.owner_uid
 
 
-async def test_they_are_made_once_and_never_read() -> None:
+async def test_credentials_are_created_once_and_never_read() -> None:
     async with api_server() as server:
         api = await connect_api(Settings(kube_url=server.url), "test", random.Random(1).random)
         for _ in range(2):
@@ -122,7 +122,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
         yield running
 
 
-async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> None:
+async def test_a_job_can_read_only_its_own_program(server: NatsServer) -> None:
     body = os.urandom(300_000)
     digest = programs.digest_of(body)
     program = replace(DECIDED.request.program, digest=digest)
@@ -148,7 +148,7 @@ async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> N
 
 
 @pytest.mark.parametrize("nuid", [">", "*", "a.b", ""])
-async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
+async def test_a_wildcard_in_a_program_location_grants_nothing(
     server: NatsServer, nuid: str
 ) -> None:
     """A submitter writes where its parts are; a pattern there must not become a right, and is not
@@ -170,7 +170,7 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
         assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{other}")
 
 
-async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None:
+async def test_credentials_expire_as_configured(server: NatsServer) -> None:
     async def ends(lasts_s: float) -> bool:
         filled = Minter(authority.job_signer(KEYS), lasts_s).fill_secret(SECRET)
         with suppress(TimeoutError):
@@ -193,7 +193,7 @@ async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None
     assert Settings().credentials_s > 300 * DAY_S
 
 
-def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_signing_key_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text("{}")
     assert minter("", DAY_S) is None
     for file in ("jobs.json", "missing.json"):
@@ -201,5 +201,5 @@ def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
             minter(str(tmp_path / file), DAY_S)
 
 
-def test_a_decision_of_another_generation_changes_nothing() -> None:
+def test_credentials_do_not_depend_on_the_generation() -> None:
     assert replace(SECRET, decision=decided(2, "c0")).key() == SECRET.key()

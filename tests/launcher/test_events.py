@@ -40,7 +40,7 @@ def said(message: JobMessage, *before: JobMessage) -> tuple[str, str, str]:
     return note.kind, note.reason, note.text
 
 
-def test_each_change_of_a_job_has_a_reason_and_a_text() -> None:
+def test_each_kubernetes_event_has_a_reason_and_a_text() -> None:
     first = msgspec.structs.replace(decided(1, "c0 p1 w2"), reason="the first size")
     grown = msgspec.structs.replace(decided(2, "c0 p1 w2 w3"), reason="there is room")
 
@@ -68,7 +68,7 @@ def test_each_change_of_a_job_has_a_reason_and_a_text() -> None:
     )
 
 
-def test_the_end_of_a_job_has_its_cause() -> None:
+def test_the_event_of_a_jobs_end_has_its_cause() -> None:
     cause = "Traceback (most recent call last):\n  ...\nValueError: no \x1b[31mexamples"
     failed = JobFinished(**OF_JOB, outcome="failed", cause=cause, samples=1200)
 
@@ -80,7 +80,7 @@ def test_the_end_of_a_job_has_its_cause() -> None:
     assert note_of(failed, View()) is None, "of a job that is not known"
 
 
-def test_a_long_cause_is_shortened_and_what_trains_already_is_not_told_again() -> None:
+def test_a_long_cause_is_shortened_and_repeated_resumptions_have_no_event() -> None:
     failed = JobFinished(**OF_JOB, outcome="failed", cause="x" * 30_000)
 
     assert len(said(failed, decided(1, "c0 p1 w2"))[2]) == LONGEST_TEXT
@@ -99,7 +99,7 @@ def note(number: int, **fields: Any) -> Note:
     return Note(uid=UID, id=f"id-{number}", reason="Decided", text="why", **fields)
 
 
-def test_a_job_with_too_much_to_tell_is_told_of_now_and_then_and_its_end_always() -> None:
+def test_events_of_a_job_are_rate_limited_except_its_end() -> None:
     clock = Clock()
     writer = EventWriter(None, Settings(event_burst=3, event_refill_s=10.0), clock)  # type: ignore[arg-type]
     for number in range(20):
@@ -113,7 +113,7 @@ def test_a_job_with_too_much_to_tell_is_told_of_now_and_then_and_its_end_always(
     assert writer.queue.qsize() == 3 + 2 + 1
 
 
-def test_what_is_told_before_the_service_is_there_waits_for_it() -> None:
+def test_events_wait_for_the_jobs_service() -> None:
     writer = EventWriter(None, Settings(), Clock())  # type: ignore[arg-type]
     for number in range(12):
         writer.add(note(number), {})
@@ -124,7 +124,7 @@ def test_what_is_told_before_the_service_is_there_waits_for_it() -> None:
     assert writer.queue.qsize() == 8
 
 
-def test_where_none_are_wanted_none_are_kept() -> None:
+def test_disabled_events_are_not_queued() -> None:
     writer = EventWriter(None, Settings(event_rate=0), Clock())  # type: ignore[arg-type]
     writer.add(note(1), {UID: SERVICE})
     writer.add(note(2), {})
@@ -133,7 +133,7 @@ def test_where_none_are_wanted_none_are_kept() -> None:
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["takes them", "refuses some"])
-async def test_the_launcher_writes_them_on_the_jobs_service(
+async def test_events_are_written_on_the_jobs_service(
     nats_url: str, bus: Bus, refuses: bool
 ) -> None:
     """A refused event keeps nobody from anything."""

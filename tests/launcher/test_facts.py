@@ -54,19 +54,19 @@ def ended(reason: str, code: int) -> dict[str, Any]:
         ({"phase": "Failed"}, {}, (None, "Error")),
     ],
 )
-def test_why_a_pod_ended(
+def test_the_exit_reason_of_a_pod(
     status: dict[str, Any], meta: dict[str, Any], says: tuple[int | None, str]
 ) -> None:
     fact = pod(status, **meta)
     assert (fact.exit_code, fact.reason) == says
 
 
-def test_when_a_pod_ended() -> None:
+def test_the_exit_time_of_a_pod() -> None:
     over = {"state": {"terminated": {"exitCode": 137, "finishedAt": "1970-01-01T00:01:00Z"}}}
     assert pod({"phase": "Failed", "containerStatuses": [over]}).ended_s == 60.0
 
 
-def test_since_when_a_pod_finds_no_place() -> None:
+def test_the_time_since_a_pod_is_unschedulable() -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -82,7 +82,7 @@ def test_since_when_a_pod_finds_no_place() -> None:
     assert (fact.stuck, fact.stuck_s) == ("no room", 60.0)
 
 
-def test_by_when_a_leaving_pod_is_killed_and_who_wants_it() -> None:
+def test_the_deadline_and_the_cause_of_a_leaving_pod() -> None:
     moved = {"type": "DisruptionTarget", "status": "True", "message": "Eviction API: evicting"}
     fact = pod(
         {"phase": "Running", "conditions": [moved]}, deletionTimestamp="1970-01-01T00:01:00Z"
@@ -97,14 +97,14 @@ def test_by_when_a_leaving_pod_is_killed_and_who_wants_it() -> None:
     assert (pod({"phase": "Running"}).leaves_s, pod({"phase": "Running"}).reason) == (0.0, "")
 
 
-def test_why_a_container_waits() -> None:
+def test_the_waiting_reason_of_a_container() -> None:
     assert (
         pod({"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}).waiting
         == "ImagePullBackOff"
     )
 
 
-def test_what_the_node_really_gives() -> None:
+def test_the_actual_resources_of_a_pod() -> None:
     given_now = {"containerStatuses": [{"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}]}
     assert pod(given_now).actual == Resources(cpu=2, memory_gib=1)
 
@@ -112,11 +112,11 @@ def test_what_the_node_really_gives() -> None:
 @pytest.mark.parametrize(
     "tags", [{}, {**TAGS, "weir.dev/uid": "x"}, {**TAGS, "weir.dev/role": "evaluator"}]
 )
-def test_what_is_not_labelled_as_ours_is_not_ours(tags: dict[str, str]) -> None:
+def test_a_pod_without_our_labels_is_ignored(tags: dict[str, str]) -> None:
     assert pod({}, labels=tags) is None
 
 
-def test_services_and_nodes() -> None:
+def test_services_and_nodes_are_read() -> None:
     found = service_fact(
         sent({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}})
     )
@@ -130,12 +130,12 @@ def test_services_and_nodes() -> None:
     assert (node.ready, node.since_s) == (False, 60.0)
 
 
-def test_no_stamp_is_the_beginning_of_time() -> None:
+def test_a_missing_timestamp_is_zero() -> None:
     assert seconds(None) == 0.0
 
 
 @given(st.floats(0.001, 512), st.floats(0.001, 4096), st.integers(0, 16))
-def test_quantities_there_and_back(cpu: float, memory: float, gpu: int) -> None:
+def test_quantities_round_trip(cpu: float, memory: float, gpu: int) -> None:
     asked = Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
     assert same(resources(quantities(asked)), asked)
 
@@ -149,7 +149,9 @@ def test_quantities_there_and_back(cpu: float, memory: float, gpu: int) -> None:
         ("maintenance", "NoExecute", 0.0),
     ],
 )
-def test_who_takes_a_node_away_says_so_by_a_taint(key: str, effect: str, notice_s: float) -> None:
+def test_an_evicting_taint_is_a_reason_to_leave_a_node(
+    key: str, effect: str, notice_s: float
+) -> None:
     assert doom(False, [Taint(key=key, effect=effect)]) == Doom(
         TAINTED, f"{key}:{effect}", notice_s
     )
@@ -168,11 +170,11 @@ def test_who_takes_a_node_away_says_so_by_a_taint(key: str, effect: str, notice_
         ("dedicated", "NoSchedule"),
     ],
 )
-def test_other_taints_send_nobody_away(key: str, effect: str) -> None:
+def test_other_taints_are_no_reason_to_leave(key: str, effect: str) -> None:
     assert doom(False, [Taint(key=key, effect=effect)]) is None
 
 
-def test_a_cordon_sends_away_and_a_taint_with_the_shortest_notice_comes_before_it() -> None:
+def test_an_evicting_taint_precedes_a_cordon() -> None:
     assert doom(True, []) == Doom(CORDONED)
     keys = ("karpenter.sh/disrupted", "aws-node-termination-handler/spot-itn")
     assert doom(True, [Taint(key=key) for key in keys]) == Doom(

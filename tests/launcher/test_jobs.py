@@ -44,7 +44,7 @@ def abandoned(generation: int) -> GenerationAbandoned:
     return GenerationAbandoned(job=JOB, uid=UID, generation=generation, reason="no")
 
 
-def test_every_message_of_a_whole_life_may_come_twice() -> None:
+def test_every_message_of_a_job_may_be_delivered_twice() -> None:
     world = World()
     world.train(decided(1, "c0 p1 w2"))
     world.hand_over(decided(2, "c0 p1"))
@@ -67,15 +67,15 @@ def test_a_new_revision_of_a_generation_keeps_its_time() -> None:
     assert (generation.decision.revision, generation.decided_s) == (2, 0.0)
 
 
-def test_generations_before_the_running_one_are_forgotten() -> None:
+def test_generations_before_the_running_one_are_removed() -> None:
     assert list(job(decided(1, "c0"), decided(2, "c0 p1"), resumed(2)).generations) == [2]
 
 
-def test_a_checkpoint_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
+def test_a_checkpoint_proves_that_a_generation_runs_without_its_resumption() -> None:
     assert job(decided(1, "c0"), saved(1, final=False)).running == 1
 
 
-def test_a_report_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
+def test_a_report_proves_that_a_generation_runs_without_its_resumption() -> None:
     assert job(decided(1, "c0"), progress(1)).running == 1
     assert (
         job(decided(1, "c0"), resumed(1), decided(2, "c0"), progress(2), progress(1)).running == 2
@@ -83,7 +83,7 @@ def test_a_report_shows_that_a_generation_runs_even_if_the_resumption_was_never_
     assert job(decided(1, "c0"), progress(2)).running is None
 
 
-def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view(
+def test_a_report_of_the_running_generation_leaves_the_view_unchanged(
     world: World,
 ) -> None:
     world.train(decided(1, "c0"))
@@ -91,12 +91,12 @@ def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view
     assert fold_message(world.view, progress(1), world.now + 1) is world.view
 
 
-def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:
+def test_a_generation_with_a_final_checkpoint_is_no_previous_generation() -> None:
     assert previous(job(decided(1, "c0"), resumed(1))) == 1
     assert previous(job(decided(1, "c0"), resumed(1), saved(1))) is None
 
 
-def test_only_the_latest_abandoned_generations_are_remembered() -> None:
+def test_only_the_latest_abandoned_generations_are_kept() -> None:
     newest = ABANDONED_KEPT + 5
     lived = job(
         *(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g)))
@@ -105,14 +105,14 @@ def test_only_the_latest_abandoned_generations_are_remembered() -> None:
     assert in_flight(lived) is None and wanted_tasks(lived) == {}
 
 
-def test_a_pause_wants_nothing_and_the_next_decision_ends_it() -> None:
+def test_a_paused_job_has_no_tasks_until_the_next_decision() -> None:
     lived = job(decided(1, "c0"), resumed(1), decided(2, ""))
     assert is_paused(lived) and wanted_tasks(lived) == {}
     after = fold(lived, decided(3, "c1"), 9.0)
     assert (after.running, in_flight(after), list(wanted_tasks(after))) == (None, 3, names("c1"))
 
 
-def test_facts_about_unknown_and_finished_jobs_are_not_kept() -> None:
+def test_facts_of_unknown_and_finished_jobs_are_ignored() -> None:
     fact = TaskReady(
         job=JOB,
         uid=UID,

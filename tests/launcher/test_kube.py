@@ -55,23 +55,21 @@ async def perform(action: Action, api: Api) -> None:
     await kube.perform(action, api, Settings())
 
 
-async def test_making_twice_is_making_once(server: ApiServer, api: Api) -> None:
+async def test_creating_an_object_is_idempotent(server: ApiServer, api: Api) -> None:
     for action in (SERVICE, POLICY, POD, POD, POLICY, SERVICE):
         await perform(action, api)
     made = [server.names(kind) for kind in ("pods", "services", "networkpolicies")]
     assert made == [["net-worker-3"], ["net"], ["net"]]
 
 
-async def test_a_name_that_an_earlier_job_still_has_is_waited_for(
-    server: ApiServer, api: Api
-) -> None:
+async def test_a_name_used_by_an_earlier_job_is_retried(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     server.pod("net-worker-3")["metadata"]["labels"]["weir.dev/uid"] = "1"
     with pytest.raises(kube.TryLater):
         await perform(POD, api)
 
 
-async def test_a_name_that_somebody_else_has_is_refused(server: ApiServer, api: Api) -> None:
+async def test_a_name_used_by_another_owner_is_refused(server: ApiServer, api: Api) -> None:
     server.put("pods", {"metadata": {"name": "net-worker-3", "namespace": "default", "uid": "x"}})
     server.put("networkpolicies", {"metadata": {"name": "net", "namespace": "default", "uid": "y"}})
     for action in (POD, POLICY):
@@ -79,12 +77,12 @@ async def test_a_name_that_somebody_else_has_is_refused(server: ApiServer, api: 
             await perform(action, api)
 
 
-async def test_removing_what_is_gone_is_fine(server: ApiServer, api: Api) -> None:
+async def test_deleting_a_missing_object_succeeds(server: ApiServer, api: Api) -> None:
     await perform(DeletePod(namespace="default", name="net-worker-3", uid="x"), api)
     await perform(DeleteService(namespace="default", name="net", uid="x"), api)
 
 
-async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None:
+async def test_a_pod_is_deleted_only_with_its_uid(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     with pytest.raises(kube.TryLater, match="Conflict"):
         await perform(
@@ -96,7 +94,7 @@ async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None
     assert server.names("pods") == [] and server.calls[-1][2]["gracePeriodSeconds"] == 3
 
 
-async def test_a_resize_goes_to_the_subresource(server: ApiServer, api: Api) -> None:
+async def test_a_resize_uses_the_resize_subresource(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     task = plan("w3", Resources(cpu=2, memory_gib=4))
     await perform(
@@ -111,7 +109,7 @@ async def test_a_resize_goes_to_the_subresource(server: ApiServer, api: Api) -> 
 @pytest.mark.parametrize(
     ("code", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid")]
 )
-async def test_what_will_never_work_is_refused(
+async def test_permanent_api_errors_are_refusals(
     server: ApiServer, api: Api, code: int, reason: str
 ) -> None:
     server.trouble = [(code, reason)]
@@ -120,13 +118,13 @@ async def test_what_will_never_work_is_refused(
 
 
 @pytest.mark.parametrize("code", [401, 429, 500, 503])
-async def test_what_may_work_soon_is_tried_later(server: ApiServer, api: Api, code: int) -> None:
+async def test_transient_api_errors_are_retried(server: ApiServer, api: Api, code: int) -> None:
     server.trouble = [(code, "Busy")]
     with pytest.raises(kube.TryLater):
         await perform(POD, api)
 
 
-async def test_a_server_that_is_away_is_tried_later() -> None:
+async def test_an_unreachable_server_is_retried() -> None:
     api = await connect_api(
         Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random
     )
@@ -135,11 +133,11 @@ async def test_a_server_that_is_away_is_tried_later() -> None:
     await api.close()
 
 
-def test_the_manifest_is_the_same_each_time() -> None:
+def test_a_manifest_is_deterministic() -> None:
     assert pods.pod(POD, Settings()) == pods.pod(POD, Settings())
 
 
-def test_without_namespaces_all_is_looked_at_once() -> None:
+def test_without_namespaces_all_namespaces_are_watched_together() -> None:
     assert watched_kinds(Settings()) == [
         ("nodes", ""),
         ("services", ""),
@@ -148,7 +146,7 @@ def test_without_namespaces_all_is_looked_at_once() -> None:
     ]
 
 
-def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
+def test_with_namespaces_only_nodes_are_watched_cluster_wide() -> None:
     found = config.load_settings(Settings, "launcher", {"WEIR_JOB_NAMESPACES": "a,b"})
     kinds = ("services", "networkpolicies", "pods")
     assert watched_kinds(found) == [
@@ -157,11 +155,11 @@ def test_with_namespaces_only_nodes_are_looked_at_everywhere() -> None:
     ]
 
 
-def test_who_makes_no_policies_looks_at_none() -> None:
+def test_disabled_network_policies_are_not_watched() -> None:
     assert "networkpolicies" not in dict(watched_kinds(Settings(network_policies=False)))
 
 
-def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
+def test_a_list_of_one_namespace_keeps_the_others() -> None:
     world = World()
     world.train(decided(1, "c0 p1"))
     pods = [pod for own in world.view.pods.values() for pod in own.values()]
@@ -177,7 +175,7 @@ def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
     )
 
 
-def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None:
+def test_an_object_deleted_before_its_watch_event_is_created_again() -> None:
     """A cluster that lost everything removes a pod whose owner it does not know, while nobody
     watches.
     """
@@ -194,7 +192,7 @@ def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None
     assert pod.key() in {action.key() for action in again}
 
 
-def test_services_of_two_namespaces_are_known_side_by_side() -> None:
+def test_services_of_two_namespaces_are_separate() -> None:
     one = ServiceFact(namespace="a", name="net", uid="s1", job_uid=1)
     two = replace(one, namespace="b", uid="s2", job_uid=2)
     both = services_listed(services_listed(View(), [one], "a"), [two], "b")

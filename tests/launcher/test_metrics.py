@@ -73,14 +73,14 @@ def pod(number: int, **fields: Any) -> PodFact:
         ({"phase": "Failed"}, "ended"),
     ],
 )
-def test_a_pod_is_in_one_state(fields: dict[str, Any], state: str) -> None:
+def test_a_pod_counts_in_one_state(fields: dict[str, Any], state: str) -> None:
     found = standing(pod_seen(View(), pod(1, **fields))).series
 
     assert {labels: number for labels, number in found.items() if number} == {(state,): 1}
     assert len(found) == 5  # a state that none is in is told, too
 
 
-def test_a_pod_that_is_not_there_any_more_is_in_none() -> None:
+def test_a_deleted_pod_counts_in_no_state() -> None:
     seen = pod_seen(View(), pod(1, phase="Running"))
     assert (
         sum(standing(pod_seen(seen, replace(pod(1, phase="Running"), gone=True))).series.values())
@@ -88,7 +88,7 @@ def test_a_pod_that_is_not_there_any_more_is_in_none() -> None:
     )  # type: ignore[arg-type]
 
 
-def test_what_trainers_say_is_counted() -> None:
+def test_trainer_events_are_counted() -> None:
     meters = Meters()
     failed = CheckpointFailed(**ABOUT, step=5, path="/c", cause="it is full", remedy="make room")
     heard: list[Message] = [SAVED, failed, prepared("chief", 2.0), prepared("ps", 0.0)]
@@ -101,7 +101,7 @@ def test_what_trainers_say_is_counted() -> None:
     assert (sum(found[PREPARING.name][()].counts), found[PREPARING.name][()].sum) == (1, 2.0)
 
 
-def test_how_tasks_end_is_counted_by_reasons_that_there_are_few_of() -> None:
+def test_exits_are_counted_by_a_few_reasons() -> None:
     meters = Meters()
     for reason in ("OOMKilled", "OOMKilled", "Evicted", "whatever a node says", ""):
         meters.count_published(exited(reason))
@@ -112,7 +112,7 @@ def test_how_tasks_end_is_counted_by_reasons_that_there_are_few_of() -> None:
     assert told(meters)[ABANDONED.name] == {(): 1}
 
 
-def test_what_may_be_worth_an_alarm_is_told_before_it_happens() -> None:
+def test_alarm_counters_are_exported_with_zero() -> None:
     """Or nobody could tell that it rises when it happens for the first time."""
     found = told(Meters())
 
@@ -121,7 +121,7 @@ def test_what_may_be_worth_an_alarm_is_told_before_it_happens() -> None:
     assert not any(isinstance(number, Histogram) for number in found[EXITED.name].values())
 
 
-def test_all_of_it_is_well_formed() -> None:
+def test_launcher_metrics_pass_the_lint() -> None:
     meters = Meters()
     meters.count_fact(SAVED)
     meters.count_fact(prepared("chief", 2.0))

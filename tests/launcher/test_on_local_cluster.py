@@ -85,7 +85,7 @@ def on_node(decision: AllocationDecided) -> AllocationDecided:
     return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
 
 
-async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
+async def test_pods_run_resize_fail_and_are_deleted(stage: Stage) -> None:
     await stage.bus.publish(on_node(decided(1, "p1 w2", revision=1)))
     await stage.until(lambda: len(stage.all(TaskStarted)) == 2)
     more = replace(SMALL, cpu=0.75)
@@ -102,7 +102,7 @@ async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
     assert stage.all(TaskExited) == []
 
 
-async def test_soft_limits_move_what_a_pod_is_weighed_by_and_never_stop_it(stage: Stage) -> None:
+async def test_soft_limits_change_the_cpu_weight_of_a_pod_only(stage: Stage) -> None:
     soft = request(cpu_limits="soft")
     await stage.bus.publish(on_node(replace(decided(1, "w2", revision=1), request=soft)))
     await stage.until(lambda: len(stage.all(TaskStarted)) == 1)
@@ -127,7 +127,7 @@ def add_namespace(cluster: Cluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("stage", [("team-a", "team-b")], indirect=True)
-async def test_jobs_run_in_their_namespaces_and_nowhere_else(stage: Stage) -> None:
+async def test_jobs_run_only_in_their_namespaces(stage: Stage) -> None:
     for name in ("team-a", "team-b"):
         add_namespace(stage.cluster, name)
     for uid, name in enumerate(("team-a", "team-b", "default"), start=1):

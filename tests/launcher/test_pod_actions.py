@@ -30,7 +30,7 @@ def chooses(selector: dict[str, Any], pod: Any) -> bool:
     return selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_it_closes_the_jobs_pods_to_all_but_themselves() -> None:
+def test_the_network_policy_admits_only_the_jobs_pods() -> None:
     spec = manifest()["spec"]
     [rule] = spec["ingress"]
     assert spec["policyTypes"] == ["Ingress"] and "egress" not in spec
@@ -43,12 +43,12 @@ def test_it_closes_the_jobs_pods_to_all_but_themselves() -> None:
         )
 
 
-def test_an_earlier_job_of_that_name_is_another_job() -> None:
+def test_the_network_policy_does_not_select_an_earlier_job() -> None:
     assert not chooses(manifest(uid=8)["spec"]["podSelector"], made())
     assert not chooses(manifest(uid=8)["spec"]["ingress"][0]["from"][0]["podSelector"], made())
 
 
-def test_it_goes_with_the_jobs_service() -> None:
+def test_the_network_policy_is_owned_by_the_jobs_service() -> None:
     service, meta = pods.service(decided(1, "c0"))["metadata"], manifest()["metadata"]
     assert (meta["name"], meta["namespace"], meta["labels"]) == (
         service["name"],
@@ -60,7 +60,7 @@ def test_it_goes_with_the_jobs_service() -> None:
     ]
 
 
-def test_no_pod_is_made_before_the_policy_is_seen(world: World) -> None:
+def test_no_pod_is_created_before_the_network_policy_exists(world: World) -> None:
     world.hear(decided(1, "c0 p1"))
     [service] = reconcile(world.view, world.now, world.rules)
     world.perform(service)
@@ -69,14 +69,14 @@ def test_no_pod_is_made_before_the_policy_is_seen(world: World) -> None:
     assert world.standing() == names("c0 p1")
 
 
-def test_one_that_is_lost_is_made_again_while_the_job_trains(world: World) -> None:
+def test_a_deleted_network_policy_is_created_again(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.lose_policy()
     world.settle()
     assert UID in world.policies and sum(isinstance(a, CreatePolicy) for a in world.done) == 2
 
 
-def test_without_it_a_generation_is_given_up_with_the_clusters_reason(world: World) -> None:
+def test_a_refused_network_policy_abandons_the_generation_with_the_reason(world: World) -> None:
     world.hear(decided(1, "c0 p1"))
     world.perform(reconcile(world.view, world.now, world.rules)[0])
     world.view = with_refusal(world.view, UID, 1, "403 Forbidden: networkpolicies")
@@ -84,7 +84,7 @@ def test_without_it_a_generation_is_given_up_with_the_clusters_reason(world: Wor
     assert world.abandoned() == {1: "403 Forbidden: networkpolicies"} and world.standing() == []
 
 
-def test_where_it_is_refused_to_a_job_that_trains_it_is_not_asked_for_in_a_loop() -> None:
+def test_a_refused_network_policy_of_a_running_job_is_not_retried_in_a_loop() -> None:
     world = World()
     world.train(decided(1, "c0 p1"))
     world.lose_policy()
@@ -95,7 +95,7 @@ def test_where_it_is_refused_to_a_job_that_trains_it_is_not_asked_for_in_a_loop(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_cluster_may_do_without(wanted: bool) -> None:
+def test_network_policies_can_be_disabled(wanted: bool) -> None:
     world = World(network_policies=wanted)
     world.hear(decided(1, "c0 p1"))
     world.perform(reconcile(world.view, world.now, world.rules)[0])
@@ -109,7 +109,7 @@ def test_a_cluster_may_do_without(wanted: bool) -> None:
 MORE, LESS = Resources(cpu=1.5, memory_gib=2.0), Resources(cpu=0.25, memory_gib=1.0)
 
 
-def test_a_new_revision_changes_pods_in_place_without_a_hand_over(world: World) -> None:
+def test_a_new_revision_resizes_pods_in_place(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.decide(decided(1, "c0 p1", revision=11, resources=MORE))
     assert {m.pod: (m.resources, m.revision) for m in world.all(TaskUpdated)} == {
@@ -119,14 +119,14 @@ def test_a_new_revision_changes_pods_in_place_without_a_hand_over(world: World) 
     assert len(world.all(HandOverOrdered)) == 1
 
 
-def test_a_change_there_and_back_is_said_twice(world: World) -> None:
+def test_a_resize_and_its_reversal_are_both_published(world: World) -> None:
     world.train(decided(1, "c0"))
     world.decide(decided(1, "c0", revision=11, resources=MORE))
     world.decide(decided(1, "c0", revision=12, resources=SMALL))
     assert [m.resources for m in world.all(TaskUpdated)] == [MORE, SMALL]
 
 
-def test_a_change_is_said_once_the_node_has_made_it(world: World) -> None:
+def test_a_resize_is_published_after_the_node_has_applied_it(world: World) -> None:
     world.train(decided(1, "c0"))
     world.change("net-chief-0", actual=SMALL)
     world.decide(decided(1, "c0", revision=11, resources=MORE))
@@ -145,7 +145,7 @@ def test_a_pod_that_still_trains_shrinks_only_once_the_next_generation_runs(worl
     assert sorted(m.pod for m in world.all(TaskUpdated)) == ["net-chief-0", "net-ps-1"]
 
 
-def test_rounding_is_no_change(world: World) -> None:
+def test_rounding_is_no_resize(world: World) -> None:
     world.train(decided(1, "c0", resources=Resources(cpu=1 / 3, memory_gib=1.1)))
     world.change("net-chief-0", resources=Resources(cpu=0.333, memory_gib=1126 / 1024))
     world.settle()

@@ -50,7 +50,7 @@ def env(pod: Any) -> dict[str, str]:
     }
 
 
-def test_labels_are_ours_the_common_ones_and_a_tfjobs() -> None:
+def test_a_pod_has_weirs_the_common_and_the_tfjob_labels() -> None:
     tags = made()["metadata"]["labels"]
     assert (
         tags["weir.dev/uid"] == "7"
@@ -77,7 +77,7 @@ def test_the_service_owns_the_pod() -> None:
     assert service["spec"]["selector"].items() <= made()["metadata"]["labels"].items()
 
 
-def test_requests_are_limits() -> None:
+def test_requests_equal_limits() -> None:
     found = container(made(resources=Resources(cpu=0.5, memory_gib=1.5, gpu=2)))["resources"]
     assert (
         found["requests"]
@@ -86,12 +86,12 @@ def test_requests_are_limits() -> None:
     )
 
 
-def test_a_resize_leaves_devices_alone() -> None:
+def test_a_resize_does_not_change_devices() -> None:
     patched = pods.resize(Resources(cpu=1, memory_gib=1, gpu=2), "hard")["spec"]["containers"][0]
     assert patched["resources"]["requests"] == {"cpu": "1000m", "memory": "1024Mi"}
 
 
-def test_soft_limits_leave_cpu_without_one_before_and_after_a_resize() -> None:
+def test_soft_limits_set_no_cpu_limit() -> None:
     first = container(made(wanted=request(cpu_limits="soft")))["resources"]
     then = pods.resize(Resources(cpu=1, memory_gib=1), "soft")["spec"]["containers"][0]["resources"]
     for resources in (first, then):
@@ -99,7 +99,7 @@ def test_soft_limits_leave_cpu_without_one_before_and_after_a_resize() -> None:
         assert resources["limits"]["memory"] == resources["requests"]["memory"]
 
 
-def test_the_pod_goes_to_its_node_and_never_restarts() -> None:
+def test_a_pod_is_pinned_to_its_node_and_never_restarts() -> None:
     spec = made()["spec"]
     rules = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     fields = rules["nodeSelectorTerms"][0]["matchFields"]
@@ -107,7 +107,7 @@ def test_the_pod_goes_to_its_node_and_never_restarts() -> None:
     assert spec["restartPolicy"] == "Never" and spec["terminationGracePeriodSeconds"] == 30
 
 
-def test_the_trainer_is_told_who_it_is() -> None:
+def test_the_trainer_gets_its_identity_and_the_bus() -> None:
     found = env(made(trainer_nats_url="nats://bus:4222"))
     assert found["WEIR_NATS_URL"] == "nats://bus:4222"
     who = [
@@ -124,7 +124,7 @@ def test_the_trainer_is_told_who_it_is() -> None:
 @pytest.mark.parametrize(
     ("asked_s", "given_s", "found_s"), [(30.0, 90.0, "90"), (300.0, 90.0, "300")]
 )
-def test_a_pod_is_given_what_its_job_needs_to_end_and_no_less_than_was_asked_for(
+def test_the_grace_period_is_what_the_job_needs_and_at_least_the_request(
     asked_s: float, given_s: float, found_s: str
 ) -> None:
     pod = made(wanted=request(grace_s=asked_s), grace_s=given_s)
@@ -140,7 +140,7 @@ def test_a_pod_is_given_what_its_job_needs_to_end_and_no_less_than_was_asked_for
 @pytest.mark.parametrize(
     ("note", "grace_s"), [("45", 45), ("-1", None), ("a while", None), ("9" * 12, None)]
 )
-def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(
+def test_the_requested_grace_period_is_read_back_from_the_pod(
     note: str, grace_s: int | None
 ) -> None:
     pod = made(wanted=request(grace_s=45.0))
@@ -150,7 +150,7 @@ def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(
     assert fact is not None and fact.grace_s == grace_s
 
 
-def test_the_trainer_is_told_how_much_may_be_repeated_and_understands_it() -> None:
+def test_the_trainer_gets_the_checkpoint_settings() -> None:
     own = {name: text for name, text in env(made(redo_s=90)).items() if "REDO" in name}
     who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
     assert (
@@ -159,7 +159,7 @@ def test_the_trainer_is_told_how_much_may_be_repeated_and_understands_it() -> No
     )
 
 
-def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> None:
+def test_the_trainer_gets_the_stall_settings() -> None:
     patient = env(made(stuck_s=3600, stuck_early_s=0.5, stuck_patience=2))
     own = {name: text for name, text in patient.items() if "STUCK" in name}
     who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
@@ -173,23 +173,23 @@ def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> No
     )
 
 
-def test_without_a_bus_of_its_own_a_trainer_uses_the_launchers() -> None:
+def test_a_trainer_uses_the_launchers_bus_by_default() -> None:
     assert env(made(nats_url="nats://here:4222"))["WEIR_NATS_URL"] == "nats://here:4222"
 
 
-def test_the_container_is_a_tfjobs() -> None:
+def test_the_container_has_the_name_and_command_of_a_tfjob() -> None:
     found = container(made())
     assert (found["name"], found["command"]) == ("tensorflow", ["python", "-m", "services.trainer"])
     assert found["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
     assert "ports" not in container(made(task_ports="0,0"))
 
 
-def test_the_image_is_the_requests_or_the_settings() -> None:
+def test_the_image_is_that_of_the_request_or_the_settings() -> None:
     assert container(made(image="ours:1"))["image"] == "ours:1"
     assert container(made(wanted=request(image="theirs:2")))["image"] == "theirs:2"
 
 
-def test_checkpoints_go_to_the_folder_that_the_job_was_accepted_with() -> None:
+def test_checkpoints_are_in_the_folder_of_the_acceptance() -> None:
     def where(path: str | None, folder: str = "", root: str = "/ckpt") -> str:
         wanted = request(checkpoint=CheckpointRule(path=path))
         return env(made(wanted=wanted, folder=folder, checkpoint_dir=root))[
@@ -204,7 +204,7 @@ def test_checkpoints_go_to_the_folder_that_the_job_was_accepted_with() -> None:
     )
 
 
-def test_a_pod_mounts_the_folder_of_its_job_and_nothing_else_of_the_claim() -> None:
+def test_a_pod_mounts_only_its_jobs_folder_of_the_claim() -> None:
     pod = made(folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt")
     mounts = [m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"]
     assert mounts == [
@@ -216,7 +216,7 @@ def test_a_pod_mounts_the_folder_of_its_job_and_nothing_else_of_the_claim() -> N
     ]
 
 
-def test_the_folder_that_a_job_continues_from_is_mounted_read_only() -> None:
+def test_the_folder_of_an_earlier_job_is_mounted_read_only() -> None:
     wanted = request(checkpoint=CheckpointRule(continue_from="default/old-3-y"))
     pod = made(
         wanted=wanted, folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt"
@@ -255,7 +255,7 @@ def test_volumes_are_mounted() -> None:
     ]
 
 
-def test_a_pod_is_read_back_as_it_was_made() -> None:
+def test_a_pod_is_read_back_as_created() -> None:
     body = made()
     body["metadata"]["uid"] = "u"
     fact = pod_fact(sent(body))
@@ -270,7 +270,9 @@ CLAIM = Volume(name="data", mount_path="/data", claim="examples")
 @pytest.mark.parametrize(
     "settings", [{}, {"run_as_user": 1000, "checkpoint_claim": "shared", "home": ""}], ids=str
 )
-def test_a_pod_of_every_role_is_restricted(word: str, settings: dict[str, Any]) -> None:
+def test_pods_of_every_role_meet_the_restricted_standard(
+    word: str, settings: dict[str, Any]
+) -> None:
     wanted = request(volumes=(CLAIM,), image="theirs:2")
     assert (
         violations(made(word, wanted, Resources(cpu=1, memory_gib=1, gpu=1), **settings)["spec"])
@@ -278,12 +280,12 @@ def test_a_pod_of_every_role_is_restricted(word: str, settings: dict[str, Any]) 
     )
 
 
-def test_a_folder_of_the_node_is_not() -> None:
+def test_a_host_path_violates_the_restricted_standard() -> None:
     wanted = request(volumes=(Volume(name="data", mount_path="/data", host_path="/srv"),))
     assert violations(made(wanted=wanted)["spec"]) == ["volume data: hostPath"]
 
 
-def test_its_root_can_only_be_read_and_tmp_is_its_own_and_limited() -> None:
+def test_the_root_file_system_is_read_only_and_tmp_is_limited() -> None:
     pod = made(tmp_gib=0.5)
     assert container(pod)["securityContext"]["readOnlyRootFilesystem"] is True
     assert {"name": "weir-tmp", "mountPath": "/tmp"} in container(pod)["volumeMounts"]
@@ -291,11 +293,11 @@ def test_its_root_can_only_be_read_and_tmp_is_its_own_and_limited() -> None:
     assert env(pod)["HOME"] == "/tmp" and "HOME" not in env(made(home=""))
 
 
-def test_it_has_no_token_of_the_api() -> None:
+def test_a_pod_has_no_api_token() -> None:
     assert made()["spec"]["automountServiceAccountToken"] is False
 
 
-def test_its_group_is_not_that_of_root_and_its_priority_is_as_the_settings_say() -> None:
+def test_a_pod_has_a_non_root_group_and_the_configured_priority() -> None:
     assert made()["spec"]["securityContext"]["runAsGroup"] == 65532
     assert (
         made(run_as_user=1000, run_as_group=1000)["spec"]["securityContext"]["runAsGroup"] == 1000
@@ -306,7 +308,7 @@ def test_its_group_is_not_that_of_root_and_its_priority_is_as_the_settings_say()
     assert made(priority_class="weir-jobs")["spec"]["priorityClassName"] == "weir-jobs"
 
 
-def test_who_it_runs_as_is_the_images_affair_or_the_settings_but_never_root() -> None:
+def test_the_user_is_that_of_the_image_or_the_settings_and_never_root() -> None:
     def loaded(user: str) -> Settings:
         return config.load_settings(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})
 

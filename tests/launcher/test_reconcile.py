@@ -23,7 +23,7 @@ from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
 
 
-def test_a_first_start_makes_the_service_then_the_pods_then_the_spec_then_the_order(
+def test_a_first_start_creates_service_pods_spec_and_order(
     world: World,
 ) -> None:
     world.decide(decided(1, "c0 p1 w2"))
@@ -50,7 +50,7 @@ def test_a_started_pod_is_reported_once(world: World) -> None:
     assert sorted(m.pod for m in world.all(TaskStarted)) == sorted(names("c0 p1 w2"))
 
 
-def test_no_spec_before_the_last_task_is_ready(world: World) -> None:
+def test_no_spec_is_published_before_the_last_task_is_ready(world: World) -> None:
     world.decide(decided(1, "c0 p1"))
     world.change("net-chief-0", phase="Running")
     world.change("net-ps-1", phase="Running")
@@ -60,7 +60,7 @@ def test_no_spec_before_the_last_task_is_ready(world: World) -> None:
     assert world.all(ClusterSpecPublished) == []
 
 
-def test_a_task_that_another_pod_of_that_name_called_ready_is_not_ready(world: World) -> None:
+def test_a_ready_message_of_another_pod_with_the_name_does_not_count(world: World) -> None:
     world.decide(decided(1, "c0"))
     world.change("net-chief-0", phase="Running")
     stale = {**world.about(world.pod("net-chief-0")), "pod_uid": "another"}
@@ -69,9 +69,7 @@ def test_a_task_that_another_pod_of_that_name_called_ready_is_not_ready(world: W
     assert world.all(ClusterSpecPublished) == []
 
 
-def test_a_pod_that_speaks_before_kubernetes_shows_it_is_not_gone_unless_all_was_listed_since() -> (
-    None
-):
+def test_a_pod_that_reports_before_its_watch_event_is_not_lost() -> None:
     world = World()
     world.decide(decided(1, "c0"))
     pod = world.pod("net-chief-0")
@@ -84,7 +82,7 @@ def test_a_pod_that_speaks_before_kubernetes_shows_it_is_not_gone_unless_all_was
     assert world.view.awaited == frozenset()
 
 
-def test_growing_keeps_every_pod(world: World) -> None:
+def test_a_growth_keeps_every_pod(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.train(decided(2, "c0 p1 w2 w3"))
     assert world.ordered() == [(1, None), (2, 1)]
@@ -131,7 +129,9 @@ def test_after_an_abandoned_generation_the_port_is_still_not_the_running_ones(wo
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_an_unschedulable_pod_ends_its_generation_after_a_while(world: World, before: int) -> None:
+def test_an_unschedulable_pod_abandons_its_generation_after_a_timeout(
+    world: World, before: int
+) -> None:
     if before:
         world.train(decided(1, "c0 p1"))
     world.decide(decided(2, "c0 p1 w2"))
@@ -145,7 +145,9 @@ def test_an_unschedulable_pod_ends_its_generation_after_a_while(world: World, be
     assert not world.last(GenerationAbandoned).stood, "the cluster is at fault"
 
 
-def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(world: World) -> None:
+def test_a_preparation_error_abandons_the_generation_and_deletes_only_its_new_pods(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.stand(decided(2, "c0 p1 w2 w3"))
     world.prepare(2, error="bind failed")
@@ -156,7 +158,7 @@ def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(worl
     assert world.last(GenerationAbandoned).stood, "all had what they needed"
 
 
-def test_a_long_reason_keeps_who_it_was_and_how_its_traceback_ends(world: World) -> None:
+def test_a_long_reason_keeps_the_pod_and_the_end_of_the_traceback(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.stand(decided(2, "c0 p1 w2 w3"))
     world.prepare(2, error="Traceback" + "\n  File" * 2000 + "\nMemoryError: the last words")
@@ -176,7 +178,7 @@ def test_a_long_reason_keeps_who_it_was_and_how_its_traceback_ends(world: World)
         ("hand_over", "resume", "not resumed"),
     ],
 )
-def test_each_step_has_its_time_limit(world: World, step: str, limit: str, says: str) -> None:
+def test_each_step_has_a_timeout(world: World, step: str, limit: str, says: str) -> None:
     world.train(decided(1, "c0 p1"))
     getattr(world, step)(decided(2, "c0 p1 w2"))
     begun = world.now
@@ -186,7 +188,7 @@ def test_each_step_has_its_time_limit(world: World, step: str, limit: str, says:
     assert world.standing() == names("c0 p1")
 
 
-def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_want(
+def test_a_newer_decision_supersedes_one_in_flight_and_keeps_common_pods(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -197,7 +199,7 @@ def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_w
     assert world.standing() == names("c0 p1 w3 w4")
 
 
-def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_handed_over_to(
+def test_after_the_final_checkpoint_a_newer_decision_waits(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -211,7 +213,7 @@ def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_ha
     assert world.ordered() == [(1, None), (2, 1), (3, 2)]
 
 
-def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_hand_over(
+def test_before_the_final_checkpoint_a_newer_decision_supersedes_an_ordered_hand_over(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -220,7 +222,7 @@ def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_
     assert world.abandoned() == {2: "superseded by generation 3"}
 
 
-def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_handed_over_again(
+def test_after_a_failed_hand_over_the_previous_generation_continues(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -233,7 +235,7 @@ def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_hand
     assert world.ordered()[-1] == (3, 1)
 
 
-def test_a_generation_for_which_the_one_before_could_not_save_is_given_up_at_once_and_nothing_has_drained(
+def test_a_generation_without_a_final_checkpoint_is_abandoned_at_once(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -245,7 +247,7 @@ def test_a_generation_for_which_the_one_before_could_not_save_is_given_up_at_onc
     assert world.ordered()[-1] == (3, 1)
 
 
-def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world: World) -> None:
+def test_a_failed_save_between_hand_overs_abandons_nothing(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
     world.cannot_save(1, successor=None)
@@ -253,7 +255,7 @@ def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world:
     assert world.abandoned() == {}
 
 
-def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_since(
+def test_the_spec_has_the_time_with_the_cluster_off(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1 w2"))
@@ -268,7 +270,7 @@ def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_s
 @pytest.mark.parametrize(
     ("lost", "next_ones"), [("net-chief-0", "c4 p1 p2 w3"), ("net-ps-2", "c0 p1 p4 w3")]
 )
-def test_a_generation_whose_chief_or_ps_is_gone_cannot_be_drained_so_the_next_has_none_before_it(
+def test_a_generation_without_its_chief_or_ps_is_no_previous_generation(
     world: World, lost: str, next_ones: str
 ) -> None:
     world.train(decided(1, "c0 p1 p2 w3"))
@@ -279,7 +281,7 @@ def test_a_generation_whose_chief_or_ps_is_gone_cannot_be_drained_so_the_next_ha
 
 
 @pytest.mark.parametrize("next_one", ["net-ps-1", "net-worker-3"])
-def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps_or_the_last_worker(
+def test_after_the_final_checkpoint_a_lost_worker_is_tolerated_but_not_a_ps_or_the_last_worker(
     world: World, next_one: str
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -295,7 +297,7 @@ def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps_or_
 
 @pytest.mark.parametrize("far", ["prepared", "ordered", "drained"])
 @pytest.mark.parametrize("name", ["net-chief-0", "net-ps-1", "net-worker-2"])
-def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(
+def test_a_lost_prepared_child_abandons_the_generation_at_once(
     world: World, far: str, name: str
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -317,9 +319,7 @@ def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_a_chief_that_dies_after_the_order_ends_the_wait_at_once(
-    world: World, drained: bool
-) -> None:
+def test_a_chief_that_dies_after_the_order_ends_the_wait(world: World, drained: bool) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     if drained:
@@ -333,7 +333,9 @@ def test_a_chief_that_dies_after_the_order_ends_the_wait_at_once(
     assert list(world.abandoned()) == [2] and world.standing() == names("c3 p1 w2")
 
 
-def test_a_lost_task_that_nobody_replaces_ends_the_generation_after_a_while(world: World) -> None:
+def test_a_lost_task_that_is_not_replaced_abandons_the_generation_after_a_timeout(
+    world: World,
+) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
     world.change("net-worker-2", phase="Failed", exit_code=1, ended_s=world.now)
@@ -346,7 +348,7 @@ def test_a_lost_task_that_nobody_replaces_ends_the_generation_after_a_while(worl
     )
 
 
-def test_of_a_task_that_ended_the_log_is_told_below_what_can_be_read_alone(world: World) -> None:
+def test_the_reason_of_an_ended_task_has_a_headline_and_the_log_below(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
     world.change(
@@ -362,7 +364,7 @@ def test_of_a_task_that_ended_the_log_is_told_below_what_can_be_read_alone(world
     assert world.abandoned()[2] == "net-worker-2 ended: Error (exit code 1)\none\ntwo"
 
 
-def test_a_final_checkpoint_for_what_was_abandoned_meanwhile_stops_nobody(world: World) -> None:
+def test_a_final_checkpoint_for_an_abandoned_generation_stops_nothing(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.fail(2, "net-worker-2")
@@ -372,7 +374,7 @@ def test_a_final_checkpoint_for_what_was_abandoned_meanwhile_stops_nobody(world:
     assert world.ordered()[-1] == (3, 1), "it went on, so it must be drained"
 
 
-def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(
+def test_an_abandoned_generation_that_resumes_is_the_running_one(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -385,7 +387,7 @@ def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(
     assert world.ordered()[-1] == (3, 2)
 
 
-def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_abandoned(
+def test_a_generation_prepared_to_follow_another_one_is_abandoned(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -403,7 +405,7 @@ def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_ab
     assert world.ordered()[-1] == (4, 2)
 
 
-def test_a_decision_that_is_overtaken_takes_no_final_checkpoint_from_another_generation(
+def test_a_superseded_decision_takes_no_final_checkpoint_of_another_generation(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -420,7 +422,7 @@ def test_a_decision_that_is_overtaken_takes_no_final_checkpoint_from_another_gen
     assert world.ordered()[-1] == (4, 2)
 
 
-def test_a_generation_that_saves_again_after_its_final_checkpoint_went_on(world: World) -> None:
+def test_a_generation_that_saves_after_its_final_checkpoint_continued(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.drain(1)
     world.save(1, step=9)
@@ -429,7 +431,7 @@ def test_a_generation_that_saves_again_after_its_final_checkpoint_went_on(world:
     assert previous(world.view.told.jobs[UID]) == 1
 
 
-def test_a_lost_worker_is_reported_and_not_made_again(world: World) -> None:
+def test_a_lost_worker_is_reported_and_not_recreated(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.change(
         "net-worker-2", phase="Failed", exit_code=137, reason="OOMKilled", message="too big"
@@ -449,7 +451,7 @@ def test_a_lost_worker_is_reported_and_not_made_again(world: World) -> None:
     assert world.standing() == names("c0 p1 w3")
 
 
-def test_a_pod_that_vanishes_is_reported_even_if_nobody_looked(world: World) -> None:
+def test_a_pod_deleted_between_two_lists_is_reported(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     del world.pods[world.pod("net-worker-2").uid]
     world.restart()
@@ -460,7 +462,7 @@ def test_a_pod_that_vanishes_is_reported_even_if_nobody_looked(world: World) -> 
     )
 
 
-def test_a_lost_pod_of_the_generation_in_flight_ends_it(world: World) -> None:
+def test_a_lost_pod_abandons_the_generation_in_flight(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.stand(decided(2, "c0 p1 w2 w3"))
     world.vanish(world.pod("net-worker-3"))
@@ -484,7 +486,7 @@ def test_a_pod_on_a_lost_node_is_lost_although_its_phase_says_running(world: Wor
     assert len(world.all(TaskExited)) == 1
 
 
-def test_a_node_that_is_back_in_time_costs_nothing(world: World) -> None:
+def test_a_node_that_is_back_before_the_timeout_costs_nothing(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.node("node-2", ready=False)
     world.now += world.rules.node_lost_s / 2
@@ -502,7 +504,7 @@ def test_a_terminating_pod_on_a_node_that_is_not_ready_is_lost_at_once(world: Wo
     assert world.last(TaskExited).reason == "NodeLost"
 
 
-def test_a_pause_removes_all_pods_and_what_comes_next_has_no_previous_generation(
+def test_a_pause_removes_all_pods_and_the_next_generation_has_no_previous_one(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1"))
@@ -516,12 +518,12 @@ def test_a_pause_removes_all_pods_and_what_comes_next_has_no_previous_generation
     assert world.standing() == names("c2 p3")
 
 
-def test_waiting_makes_nothing(world: World) -> None:
+def test_a_waiting_job_creates_nothing(world: World) -> None:
     world.decide(decided(1, ""))
     assert world.done == []
 
 
-def test_a_finished_job_leaves_nothing_and_a_late_decision_brings_nothing_back(
+def test_a_finished_job_leaves_nothing_even_after_a_late_decision(
     world: World,
 ) -> None:
     world.train(decided(1, "c0 p1 w2"))
@@ -546,7 +548,7 @@ def test_a_new_job_of_the_same_name_waits_until_the_names_are_free(world: World)
     assert {p.job_uid for p in world.pods.values()} == {9}
 
 
-def test_what_belongs_to_no_known_job_goes_after_a_while(world: World) -> None:
+def test_objects_of_unknown_jobs_are_deleted_after_a_timeout(world: World) -> None:
     world.show(
         PodFact(
             namespace="default", job="old", job_uid=3, role="ps", serial=0, name="old-ps-0", uid="x"
@@ -561,7 +563,7 @@ def test_what_belongs_to_no_known_job_goes_after_a_while(world: World) -> None:
     assert world.standing() == [] and world.services == {}
 
 
-def test_a_pod_that_cannot_be_made_ends_its_generation(world: World) -> None:
+def test_a_refused_pod_abandons_its_generation(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.hear(decided(2, "c0 p1 w2"))
     world.view = with_refusal(world.view, UID, 2, "403 Forbidden: exceeded quota")
@@ -569,7 +571,7 @@ def test_a_pod_that_cannot_be_made_ends_its_generation(world: World) -> None:
     assert world.abandoned() == {2: "403 Forbidden: exceeded quota"}
 
 
-def test_a_pending_pod_that_somebody_deleted_is_made_again(world: World) -> None:
+def test_a_deleted_pending_pod_is_created_again(world: World) -> None:
     world.decide(decided(1, "c0 p1"))
     world.vanish(world.pod("net-ps-1"))
     world.settle()
@@ -585,7 +587,7 @@ def test_the_restart_of_the_launcher_does_not_count_against_a_generation() -> No
     assert world.abandoned() == {}
 
 
-def test_what_is_under_way_is_not_ordered_again() -> None:
+def test_actions_under_way_are_not_repeated() -> None:
     world = World()
     world.hear(decided(1, "c0 p1"))
     first = reconcile(world.view, world.now, world.rules)
@@ -594,7 +596,7 @@ def test_what_is_under_way_is_not_ordered_again() -> None:
     assert first and reconcile(world.view, world.now, world.rules) == []
 
 
-def test_a_deletion_is_ordered_for_that_very_pod() -> None:
+def test_a_deletion_has_the_uid_of_the_pod() -> None:
     world = World()
     world.train(decided(1, "c0 p1 w2"))
     victim = world.pod("net-worker-2").uid
@@ -603,7 +605,7 @@ def test_a_deletion_is_ordered_for_that_very_pod() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_pod_is_given_as_long_to_end_as_the_last_changes_of_its_job_took(restarts: bool) -> None:
+def test_the_grace_period_covers_the_jobs_last_changes(restarts: bool) -> None:
     world = World(restarts=restarts, grace_most_s=200.0)
     for generation, (words, change_s) in enumerate(
         [("c0 p1", 60.0), ("c0 p1 w2", 5.0), ("c0 p1 w3", 900.0)], 1
@@ -621,21 +623,21 @@ def test_a_pod_is_given_as_long_to_end_as_the_last_changes_of_its_job_took(resta
     }
 
 
-def test_what_is_sent_away_is_given_what_was_asked_for() -> None:
+def test_a_deletion_has_the_requested_grace_period() -> None:
     pod = PodFact(
         namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", grace_s=45
     )
     assert deletion(pod).grace_s == 45
 
 
-def test_a_spec_says_when_its_generation_was_decided() -> None:
+def test_a_spec_has_the_time_of_its_decision() -> None:
     world = World()
     world.train(decided(1, "c0 p1"))
     (spec,) = [message for message in world.said if isinstance(message, ClusterSpecPublished)]
     assert spec.decided_s == world.view.told.jobs[UID].generations[1].decided_s > 0
 
 
-def test_the_view_of_an_empty_world_wants_nothing() -> None:
+def test_an_empty_view_has_no_actions() -> None:
     assert reconcile(View(), 0.0, World().rules) == []
     orphan = PodFact(
         namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", gone=True

@@ -71,7 +71,7 @@ def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
     bus.publisher.store_message = late  # type: ignore[method-assign]
 
 
-async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(
+async def test_an_order_is_refused_if_a_later_leader_has_ordered_for_the_job(
     bus: Bus, api: Api
 ) -> None:
     late, leader = launcher(bus, api), launcher(bus, api)
@@ -84,14 +84,14 @@ async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_j
     )
 
 
-async def test_orders_of_one_launcher_follow_on_each_other(bus: Bus, api: Api) -> None:
+async def test_orders_of_one_launcher_are_accepted_in_order(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api)
     for generation in (1, 2, 3):
         await leader.say(abandoned(generation))
     assert await orders(bus) == [1, 2, 3]
 
 
-async def test_another_s_order_is_heard_before_one_is_given(bus: Bus, api: Api) -> None:
+async def test_orders_of_others_are_read_before_ordering(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api)
     await bus.publish(abandoned(1))
     saying = asyncio.ensure_future(leader.say(abandoned(2)))
@@ -106,7 +106,7 @@ async def test_another_s_order_is_heard_before_one_is_given(bus: Bus, api: Api) 
     assert await orders(bus) == [1, 2]
 
 
-async def test_one_that_cannot_be_read_is_waited_for_once(bus: Bus, api: Api) -> None:
+async def test_an_unreadable_order_is_awaited_once(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api, echo_s=0.1)
     await bus.js.publish(subjects.pattern(ClusterSpecPublished, abandoned(1).key()), b"{not json")
     await leader.say(abandoned(1))
@@ -114,7 +114,7 @@ async def test_one_that_cannot_be_read_is_waited_for_once(bus: Bus, api: Api) ->
     assert await bus.last_message(GenerationAbandoned, abandoned(1).key())
 
 
-async def test_one_without_its_lease_changes_nothing_in_the_cluster_and_keeps_nothing(
+async def test_a_launcher_without_the_lease_changes_nothing(
     bus: Bus, api: Api, server: ApiServer
 ) -> None:
     bus.must_lead = api.may_change = Lease(bus, "launcher", 1.0, "nobody").must_lead

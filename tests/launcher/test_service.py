@@ -146,7 +146,7 @@ async def stage(nats_url: str, bus: Bus) -> AsyncIterator[Stage]:
             await made.kill()
 
 
-async def test_a_life_from_the_decision_to_nothing(stage: Stage) -> None:
+async def test_a_job_from_its_decision_to_its_end(stage: Stage) -> None:
     await stage.begin()
     await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
     await stage.train(decided(2, "c0 p1"), "c0 p1", 2)
@@ -158,7 +158,7 @@ async def test_a_life_from_the_decision_to_nothing(stage: Stage) -> None:
     assert stage.all(TaskExited) == stage.all(GenerationAbandoned) == []
 
 
-async def test_from_the_last_prepared_to_the_order_nobody_waits_for_a_while_to_pass(
+async def test_the_order_follows_the_last_preparation_without_delay(
     stage: Stage,
 ) -> None:
     await stage.begin()
@@ -189,7 +189,7 @@ async def hand_over_s(stage: Stage, generation: int) -> float:
     )
 
 
-async def test_killed_between_any_two_steps_it_goes_on_where_it_was(stage: Stage) -> None:
+async def test_a_launcher_killed_between_any_two_steps_continues(stage: Stage) -> None:
     async def again() -> None:
         await stage.kill()
         await stage.begin()
@@ -213,7 +213,7 @@ async def test_killed_between_any_two_steps_it_goes_on_where_it_was(stage: Stage
     assert len(said) == len(set(said)) and stage.all(GenerationAbandoned) == []
 
 
-async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage) -> None:
+async def test_a_lost_pod_and_a_finished_job_are_handled_after_a_restart(stage: Stage) -> None:
     await stage.begin()
     await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
     await stage.heard(TaskStarted, 3)
@@ -227,7 +227,7 @@ async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage)
     await stage.until(lambda: not stage.server.names("pods") and not stage.server.names("services"))
 
 
-async def test_an_end_that_is_announced_before_the_job_was_requested_keeps_it_from_nothing(
+async def test_an_end_announced_before_the_request_does_not_affect_the_job(
     stage: Stage,
 ) -> None:
     """Its uid is the sequence of its request, which an earlier job of its name can guess."""
@@ -236,7 +236,7 @@ async def test_an_end_that_is_announced_before_the_job_was_requested_keeps_it_fr
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
 
 
-async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(
+async def test_a_restart_continues_from_the_snapshot_although_old_facts_are_purged(
     stage: Stage,
 ) -> None:
     await stage.begin(snapshot_s=0.0)
@@ -254,7 +254,7 @@ async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone
     assert (await stage.heard(ClusterSpecPublished, 2)).previous == 1
 
 
-async def test_a_lost_pod_is_heard_of(stage: Stage) -> None:
+async def test_a_lost_pod_is_published(stage: Stage) -> None:
     await stage.begin()
     await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
@@ -268,7 +268,7 @@ async def test_a_lost_pod_is_heard_of(stage: Stage) -> None:
     )
 
 
-async def test_a_server_in_trouble_only_delays(stage: Stage) -> None:
+async def test_api_errors_only_delay(stage: Stage) -> None:
     await stage.begin()
     stage.server.trouble = [
         (503, "ServiceUnavailable"),
@@ -280,14 +280,14 @@ async def test_a_server_in_trouble_only_delays(stage: Stage) -> None:
     assert stage.all(GenerationAbandoned) == []
 
 
-async def test_what_the_cluster_refuses_is_abandoned_with_its_words(stage: Stage) -> None:
+async def test_a_refusal_of_the_cluster_is_the_reason_of_the_abandonment(stage: Stage) -> None:
     await stage.begin()
     stage.server.trouble = [(403, "exceeded quota")]
     await stage.bus.publish(decided(1, "c0 p1"))
     assert "exceeded quota" in (await stage.heard(GenerationAbandoned)).reason
 
 
-async def test_time_limits_need_no_event(stage: Stage) -> None:
+async def test_timeouts_need_no_event(stage: Stage) -> None:
     stage.server.node_runs = False
     await stage.begin(start_timeout_s=0.3)
     await stage.bus.publish(decided(1, "c0"))
@@ -295,7 +295,7 @@ async def test_time_limits_need_no_event(stage: Stage) -> None:
     await stage.until(lambda: not stage.server.names("pods"))
 
 
-async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_after_a_pause(
+async def test_a_lagging_replica_delays_the_orders_of_one_job_only(
     stage: Stage,
 ) -> None:
     """Whatever else is heard of the job meanwhile, and whatever is to be done for another one."""
@@ -326,7 +326,7 @@ async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_
     await stage.heard(ClusterSpecPublished)
 
 
-async def test_a_copy_that_has_not_our_last_order_yet_does_not_delay_the_next(stage: Stage) -> None:
+async def test_a_lagging_replica_does_not_delay_the_next_order(stage: Stage) -> None:
     await stage.begin()
     assert stage.launcher
 
@@ -339,7 +339,7 @@ async def test_a_copy_that_has_not_our_last_order_yet_does_not_delay_the_next(st
     assert "OrderedOnAnOldView" not in [line["event"] for line in lines]
 
 
-async def test_orders_go_on_after_their_subjects_were_purged(stage: Stage) -> None:
+async def test_orders_continue_after_their_subjects_were_purged(stage: Stage) -> None:
     await stage.begin()
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     await stage.bus.js.purge_stream(

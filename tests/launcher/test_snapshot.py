@@ -26,7 +26,7 @@ async def streams_with_two_messages(bus: Bus) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, behind: int) -> None:
+async def test_a_snapshot_within_its_streams_is_loaded(bus: Bus, behind: int) -> None:
     last = await streams_with_two_messages(bus)
     kept = Snapshot(
         after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT
@@ -37,9 +37,7 @@ async def test_a_snapshot_that_the_streams_have_reached_is_believed(bus: Bus, be
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
-async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
-    bus: Bus, ahead: str
-) -> None:
+async def test_a_snapshot_ahead_of_a_stream_counts_as_absent(bus: Bus, ahead: str) -> None:
     last = await streams_with_two_messages(bus)
     await snapshot.save(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
 
@@ -47,7 +45,7 @@ async def test_a_snapshot_that_is_ahead_of_one_of_its_streams_counts_as_absent(
 
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
-async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: bytes) -> None:
+async def test_an_unreadable_snapshot_counts_as_absent(bus: Bus, body: bytes) -> None:
     await bus.write_state(snapshot.KEY, body)
 
     assert await snapshot.load(bus) == Snapshot()

@@ -36,7 +36,7 @@ def condemn(world: World, name: str, **fields: Any) -> None:
     world.settle()
 
 
-def test_an_eviction_is_told_once_with_its_deadline_and_is_no_exit(world: World) -> None:
+def test_an_eviction_is_published_once_with_its_deadline(world: World) -> None:
     world.train(decided(1, FIRST))
     evict(world, "net-ps-1")
     world.settle()
@@ -44,13 +44,13 @@ def test_an_eviction_is_told_once_with_its_deadline_and_is_no_exit(world: World)
     assert world.last(TaskLeaving).message == "drained"
 
 
-def test_our_own_victims_are_no_news(world: World) -> None:
+def test_our_own_deletions_are_not_published(world: World) -> None:
     world.train(decided(1, FIRST))
     world.train(decided(2, MOVED))
     assert "net-ps-1" not in world.standing() and told(world) == []
 
 
-def test_a_cordon_is_told_of_every_task_on_the_node_and_a_taint_with_its_notice(
+def test_a_cordon_is_published_for_every_task_and_a_taint_with_its_deadline(
     world: World,
 ) -> None:
     world.train(decided(1, FIRST))
@@ -63,7 +63,7 @@ def test_a_cordon_is_told_of_every_task_on_the_node_and_a_taint_with_its_notice(
     assert told(world)[1:] == [("net-ps-1", "NodeTainted", world.now - 5 + 120.0)]
 
 
-def test_a_reason_is_said_again_where_it_has_a_time_at_last_or_a_sooner_one(world: World) -> None:
+def test_a_reason_is_published_again_with_an_earlier_deadline(world: World) -> None:
     world.train(decided(1, FIRST))
     condemn(world, "node-1", doom="NodeTainted", doomed_by="rebalance")
     world.now += 60
@@ -76,7 +76,7 @@ def test_a_reason_is_said_again_where_it_has_a_time_at_last_or_a_sooner_one(worl
     assert told(world)[2:] == [("net-ps-1", "NodeTainted", by_s - 90.0)]
 
 
-def test_an_eviction_that_is_only_announced_is_told_again_when_the_pod_is_deleted_for_it(
+def test_an_announced_eviction_is_published_again_at_the_deletion(
     world: World,
 ) -> None:
     world.train(decided(1, FIRST))
@@ -86,7 +86,7 @@ def test_an_eviction_that_is_only_announced_is_told_again_when_the_pod_is_delete
     assert told(world) == [("net-ps-1", "Evicted", 0.0), ("net-ps-1", "Evicted", DEADLINE_S)]
 
 
-def test_a_pod_that_does_not_run_yet_has_nothing_to_leave(world: World) -> None:
+def test_a_pending_pod_has_no_leaving_report(world: World) -> None:
     condemn(world, "node-1", doom="NodeCordoned")
     world.decide(decided(1, FIRST))
     assert told(world) == []
@@ -99,7 +99,7 @@ def test_a_leaving_chief_drains_for_its_successor(world: World) -> None:
     assert world.ordered()[-1] == (2, 1)
 
 
-def test_a_generation_whose_pod_leaves_may_be_overtaken_before_it_is_given_up(world: World) -> None:
+def test_a_generation_with_a_leaving_pod_may_be_superseded(world: World) -> None:
     world.train(decided(1, FIRST))
     world.stand(decided(2, "c0 p1 w2 w4"))
     evict(world, "net-ps-1")
@@ -108,7 +108,7 @@ def test_a_generation_whose_pod_leaves_may_be_overtaken_before_it_is_given_up(wo
     assert world.abandoned() == {2: "superseded by generation 3"}
 
 
-def test_a_generation_whose_pod_leaves_is_given_up_if_nothing_overtakes_it(world: World) -> None:
+def test_a_generation_with_a_leaving_pod_is_abandoned_if_not_superseded(world: World) -> None:
     world.train(decided(1, FIRST))
     world.stand(decided(2, "c0 p1 w2 w4"))
     evict(world, "net-ps-1")
@@ -116,7 +116,7 @@ def test_a_generation_whose_pod_leaves_is_given_up_if_nothing_overtakes_it(world
     assert world.abandoned() == {2: "net-ps-1 is being deleted"}
 
 
-def test_a_cordon_long_ago_takes_nobody_the_time_to_overtake(world: World) -> None:
+def test_an_old_cordon_leaves_the_time_to_supersede(world: World) -> None:
     world.train(decided(1, FIRST))
     condemn(world, "node-1", doom="NodeCordoned")
     world.now += 600
@@ -127,7 +127,7 @@ def test_a_cordon_long_ago_takes_nobody_the_time_to_overtake(world: World) -> No
     assert world.abandoned() == {2: "net-ps-1 is being deleted"}
 
 
-def test_a_generation_for_which_another_has_drained_goes_on_with_a_leaving_pod(
+def test_a_drained_hand_over_continues_with_a_leaving_pod(
     world: World,
 ) -> None:
     world.train(decided(1, FIRST))
@@ -139,7 +139,7 @@ def test_a_generation_for_which_another_has_drained_goes_on_with_a_leaving_pod(
     assert world.all(GenerationAbandoned) == [] and world.view.told.jobs[UID].running == 2
 
 
-def test_a_chief_that_was_to_drain_and_ended_first_ends_its_successor_s_wait(world: World) -> None:
+def test_a_chief_that_ends_before_draining_ends_the_wait(world: World) -> None:
     world.train(decided(1, FIRST))
     evict(world, "net-chief-0")
     world.hand_over(decided(2, "c3 p1 w2"))
@@ -152,7 +152,7 @@ def test_a_chief_that_was_to_drain_and_ended_first_ends_its_successor_s_wait(wor
     assert world.ordered()[-1] == (3, None)
 
 
-def test_a_chief_that_drained_before_it_ended_is_waited_for_no_more(world: World) -> None:
+def test_a_chief_that_ends_after_draining_is_not_awaited(world: World) -> None:
     world.train(decided(1, FIRST))
     evict(world, "net-chief-0")
     world.hand_over(decided(2, "c3 p1 w2"))
@@ -166,7 +166,7 @@ def test_a_chief_that_drained_before_it_ended_is_waited_for_no_more(world: World
     assert world.standing() == sorted(names("c3 p1 w2"))
 
 
-def test_what_the_task_itself_said_is_not_said_for_it_and_the_deadline_is_told_beside(
+def test_the_tasks_own_report_is_not_repeated_except_for_the_deadline(
     world: World,
 ) -> None:
     world.train(decided(1, FIRST))
@@ -187,20 +187,20 @@ def ends(world: World, name: str, **fields: Any) -> None:
     world.wait()
 
 
-def test_who_gives_a_generation_up_says_which_one_goes_on(world: World) -> None:
+def test_an_abandonment_names_the_continuing_generation(world: World) -> None:
     world.train(decided(1, FIRST))
     world.stand(decided(2, "c0 p1 w2 w4"))
     ends(world, "net-worker-4", exit_code=1, reason="Error")
     assert world.last(GenerationAbandoned).goes_on == 1
 
 
-def test_where_nothing_trained_before_nothing_goes_on(world: World) -> None:
+def test_without_a_running_generation_none_continues(world: World) -> None:
     world.stand(decided(1, FIRST))
     ends(world, "net-worker-2", exit_code=1, reason="Error")
     assert [(m.generation, m.goes_on) for m in world.all(GenerationAbandoned)] == [(1, None)]
 
 
-def test_where_the_whole_cluster_stops_nothing_goes_on(world: World) -> None:
+def test_when_the_whole_cluster_stops_none_continues(world: World) -> None:
     world.train(decided(1, FIRST))
     world.stand(decided(2, "c0 p1 w2 w4"))
     for name in world.standing():

@@ -50,7 +50,7 @@ def training(world: World) -> World:
 
 
 @EACH
-def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job(
+def test_a_fact_with_another_jobs_uid_does_not_change_that_job(
     world: World, forged: JobMessage
 ) -> None:
     training(world)
@@ -63,7 +63,7 @@ def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job(
 
 
 @EACH
-def test_a_fact_with_a_uid_yet_to_come_changes_nothing_of_the_job_that_gets_it(
+def test_a_fact_with_a_future_uid_does_not_change_the_later_job(
     world: World, forged: JobMessage
 ) -> None:
     world.hear(forged)
@@ -77,7 +77,7 @@ def test_a_fact_with_a_uid_yet_to_come_changes_nothing_of_the_job_that_gets_it(
     assert world.view.told.jobs == alone.view.told.jobs
 
 
-def test_the_pods_of_a_job_whose_end_another_one_announced_stay(world: World) -> None:
+def test_an_end_announced_by_another_job_deletes_no_pods(world: World) -> None:
     """The launcher may have read no decision of the job: orders that are too old are discarded."""
     training(world)
     heard = fold_message(
@@ -87,7 +87,7 @@ def test_the_pods_of_a_job_whose_end_another_one_announced_stay(world: World) ->
     assert reconcile(awake(heard, world.now), world.now, world.rules) == []
 
 
-def test_many_ends_that_one_job_announces_make_nobody_forget_the_end_of_another() -> None:
+def test_many_announced_ends_do_not_displace_the_end_of_another_job() -> None:
     view = fold_message(View(), JobFinished(job=JOB, uid=UID, outcome="succeeded"), 0.0)
     for uid in range(UID + 1, UID + 3 * FINISHED_OF_NAME):
         view = fold_message(view, JobFinished(uid=uid, **STRANGER, outcome="failed"), 1.0)
@@ -96,7 +96,7 @@ def test_many_ends_that_one_job_announces_make_nobody_forget_the_end_of_another(
     assert fold_message(view, decided(1, "c0"), 2.0).told.jobs == {}
 
 
-def test_a_snapshot_of_an_earlier_version_still_says_which_jobs_are_over() -> None:
+def test_a_snapshot_of_an_earlier_version_keeps_finished_jobs() -> None:
     old = msgspec.json.decode(b'{"finished": {"7": 1.0}}', type=Told)
     view = View(told=old)
 
@@ -104,7 +104,7 @@ def test_a_snapshot_of_an_earlier_version_still_says_which_jobs_are_over() -> No
     assert list(fold_message(view, decided(1, "c0", uid=8), 2.0).told.jobs) == [8]
 
 
-def test_a_pod_is_awaited_by_the_job_that_named_it_and_no_other(world: World) -> None:
+def test_a_pod_is_awaited_only_by_its_own_job(world: World) -> None:
     """A watch may show a pod late. Another job that names it keeps nobody waiting once the pod is
     gone.
     """
@@ -125,7 +125,7 @@ def test_a_pod_is_awaited_by_the_job_that_named_it_and_no_other(world: World) ->
     assert world.view.awaited == {(UID + 1, uid)}
 
 
-def test_many_early_facts_of_one_job_push_out_none_of_another() -> None:
+def test_many_early_facts_of_one_job_do_not_displace_those_of_another() -> None:
     quiet = TrainingResumed(job=JOB, uid=UID, generation=1, step=1, samples=1)
     flood = [TrainingResumed(**ABOUT, step=step, samples=1) for step in range(2_000)]
     view = View()
@@ -136,7 +136,7 @@ def test_many_early_facts_of_one_job_push_out_none_of_another() -> None:
     assert fold_message(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
 
 
-def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_has(
+def test_invented_pods_of_a_job_are_kept_in_small_numbers(
     world: World,
 ) -> None:
     training(world)
@@ -168,7 +168,7 @@ def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_
     assert others and others.items() <= job.ready.items()
 
 
-def test_a_pod_that_is_ready_before_its_decision_is_read_is_ready_after_it() -> None:
+def test_a_pod_ready_before_its_decision_is_ready_after_it() -> None:
     view = fold_message(View(), decided(1, "c0 p1"), 0.0)
     pod = {
         "job": JOB,

@@ -116,7 +116,7 @@ def test_a_request_said_twice_under_one_request_id_is_one_request():
     assert list(story.state.asked) == [1, 3]
 
 
-def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job():
+def test_a_fact_with_another_jobs_uid_does_not_change_that_job():
     story = eventful()
     before = story.state.jobs
     stranger = {"job": "x", "namespace": "team-b"}

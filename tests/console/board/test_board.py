@@ -32,7 +32,7 @@ def running() -> Log:
     return log
 
 
-def test_a_node_shows_its_load_by_job_and_what_others_hold() -> None:
+def test_a_node_shows_its_load_by_job_and_that_of_others() -> None:
     board = Log().say(holding("n1", pods=2, others=3), holding("n2", pods=1, job="other"))
 
     n1 = board.nodes["n1"]
@@ -42,7 +42,7 @@ def test_a_node_shows_its_load_by_job_and_what_others_hold() -> None:
     assert board.nodes["n2"].load.keys() == {"default.other"}
 
 
-def test_the_totals_are_the_sums_of_the_nodes_last_facts_however_often_they_change() -> None:
+def test_totals_are_the_sums_of_the_last_node_facts() -> None:
     log = Log()
     for pods in (0, 3, 1, 2):
         log.say(holding("n1", pods=pods), holding("n2", pods=1, others=0.1), holding("n3", cpu=0.3))
@@ -64,7 +64,7 @@ def test_the_totals_are_the_sums_of_the_nodes_last_facts_however_often_they_chan
     assert board.cluster[-1] == board.totals and len(board.cluster) == len(log.told)
 
 
-def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
+def test_memory_is_shown_like_cores_as_held_and_used() -> None:
     board = running().board
     n1, story, totals = board.nodes["n1"], board.jobs[JOB], board.totals
 
@@ -79,7 +79,7 @@ def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
     )
 
 
-def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
+def test_memory_not_held_by_our_jobs_is_others_or_free() -> None:
     fact = holding(pods=3)
     n1 = Log().say(msgspec.structs.replace(fact, free=Resources(cpu=5, memory_gib=50))).nodes["n1"]
 
@@ -87,7 +87,7 @@ def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
     assert n1.allocatable.memory_gib == 64.0
 
 
-def test_a_task_that_gets_more_memory_alone_holds_more() -> None:
+def test_a_memory_only_resize_increases_the_held_memory() -> None:
     log = running()
     fatter = tuple(
         msgspec.structs.replace(p, resources=Resources(cpu=1, memory_gib=2))
@@ -98,14 +98,14 @@ def test_a_task_that_gets_more_memory_alone_holds_more() -> None:
     assert (board.jobs[JOB].holding.cpu, board.jobs[JOB].holding.memory_gib) == (3.0, 6.0)
 
 
-def test_a_job_s_view_is_the_one_that_weir_jobs_shows() -> None:
+def test_a_jobs_view_is_the_one_of_weir_jobs() -> None:
     board = running().board
 
     assert board.jobs[JOB].view == job_view(board.state.jobs[JOB])
     assert (board.jobs[JOB].view.phase, board.jobs[JOB].view.samples) == ("Running", 200)
 
 
-def test_the_allocator_s_word_stands_beside_the_job_and_stays_there() -> None:
+def test_the_allocators_reason_is_shown_with_the_job() -> None:
     log = running()
     log.board = why(log.board, JOB, "no core is free")
     board = log.say(progress(300))
@@ -113,7 +113,7 @@ def test_the_allocator_s_word_stands_beside_the_job_and_stays_there() -> None:
     assert board.jobs[JOB].view.why == "no core is free"
 
 
-def test_every_report_is_a_point_as_it_was_said() -> None:
+def test_every_report_is_a_point_of_the_curve() -> None:
     log = running()
 
     said = [
@@ -125,7 +125,7 @@ def test_every_report_is_a_point_as_it_was_said() -> None:
     assert log.board.jobs[JOB].reports[-1].cpu == 1.5 and log.board.totals.used == 1.5
 
 
-def test_what_is_heard_twice_counts_once() -> None:
+def test_a_repeated_message_counts_once() -> None:
     log = running()
 
     assert apply(log.board, log.told[-1]) is log.board
@@ -133,7 +133,7 @@ def test_what_is_heard_twice_counts_once() -> None:
     assert twice == log.board
 
 
-def test_a_decision_shows_its_reason_the_losers_and_the_fact_that_led_to_it() -> None:
+def test_a_decision_has_its_reason_the_rejected_sizes_and_its_cause() -> None:
     log = running()
     free = holding("n2")
     lost = Alternative(ps=2, workers=2, batch=32, why="slower")
@@ -152,7 +152,7 @@ def test_a_decision_shows_its_reason_the_losers_and_the_fact_that_led_to_it() ->
     assert decision.event is not None and decision.event.message == free
 
 
-def test_a_generation_that_will_not_be_is_marked_so_everywhere() -> None:
+def test_an_abandoned_generation_is_marked_everywhere() -> None:
     log = running()
     board = log.say(decided(2, workers=2), abandoned(2))
 
@@ -165,7 +165,7 @@ def test_a_generation_that_will_not_be_is_marked_so_everywhere() -> None:
     ]
 
 
-def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
+def test_a_finished_job_keeps_its_history_and_uses_nothing() -> None:
     board = running().say(finished(samples=1000, step=100), holding())
 
     story = board.jobs[JOB]
@@ -178,7 +178,7 @@ def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
     assert board.totals.used == 0.0 and board.totals.ours == 0.0 and story.held[-1].cpu == 0.0
 
 
-def test_a_job_whose_pods_are_gone_uses_nothing_and_neither_does_the_cluster() -> None:
+def test_a_job_without_pods_uses_nothing() -> None:
     log = running()
     assert log.board.totals.used == 1.5
     log.say(*(exited(task, 0, "Terminated") for task in tasks()))
@@ -188,7 +188,7 @@ def test_a_job_whose_pods_are_gone_uses_nothing_and_neither_does_the_cluster() -
     assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
 
 
-def test_a_later_job_of_the_same_name_begins_anew() -> None:
+def test_a_later_job_with_the_same_name_starts_without_history() -> None:
     log = running()
     later = msgspec.structs.replace(accepted(), uid=7)
     board = log.say(finished(), holding(), later)
@@ -201,7 +201,7 @@ def test_a_later_job_of_the_same_name_begins_anew() -> None:
     assert log.say(progress(900)).jobs[JOB].reports == (), "of the job before"
 
 
-def test_where_the_log_s_beginning_is_gone_the_stored_state_stands_in() -> None:
+def test_a_snapshot_replaces_a_purged_beginning_of_the_log() -> None:
     log = running()
     board = begun(log.board.state, since_s=100.0)
 
@@ -212,17 +212,17 @@ def test_where_the_log_s_beginning_is_gone_the_stored_state_stands_in() -> None:
     assert later.say(progress(400)).jobs[JOB].reports[-1].samples == 400
 
 
-def test_what_is_said_of_a_job_that_nobody_knows_is_passed_over() -> None:
+def test_messages_of_unknown_jobs_are_ignored() -> None:
     assert Log().say(progress(5)).jobs == {} and begun(State()).jobs == {}
 
 
-def test_a_person_reads_one_by_one_what_is_not_seen_as_a_curve_or_as_load() -> None:
+def test_events_shown_one_by_one_are_those_not_drawn_as_a_curve_or_load() -> None:
     kinds = {type(told.message).__name__ for told in running().board.events}
 
     assert kinds == {"JobRequested", "JobAccepted", "AllocationDecided", "TrainingResumed"}
 
 
-def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> None:
+def test_facts_read_before_their_orders_are_kept() -> None:
     """The two come in separate streams."""
     log = Log()
     board = log.say(resumed(1), progress(100), accepted(), decided(), progress(200))
@@ -233,7 +233,7 @@ def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> No
     assert story.stretches[0].gives == story.decisions[0].gives
 
 
-def test_what_another_job_said_under_the_uid_of_a_job_yet_to_come_is_no_part_of_its_story() -> None:
+def test_messages_with_a_guessed_future_uid_are_not_part_of_that_jobs_history() -> None:
     board = Log().say(progress(900, job="other"), accepted(), decided(), resumed(1), progress(200))
 
     assert [report.samples for report in board.jobs[JOB].reports] == [200]

@@ -24,7 +24,9 @@ def grown(times: list[float]) -> tuple[tuple[Held, ...], list[Held]]:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200))
-def test_it_is_bounded_begins_and_ends_as_it_did_and_invents_nothing(times: list[float]) -> None:
+def test_a_thinned_series_is_bounded_and_keeps_both_ends_and_only_real_points(
+    times: list[float],
+) -> None:
     points, said = grown(times)
 
     assert len(points) <= MOST
@@ -33,14 +35,14 @@ def test_it_is_bounded_begins_and_ends_as_it_did_and_invents_nothing(times: list
     assert order == sorted(order)
 
 
-def test_even_reports_leave_an_even_series() -> None:
+def test_evenly_spaced_reports_give_an_even_series() -> None:
     points, _ = grown([float(second) for second in range(1000)])
 
     gaps = [later.at_s - earlier.at_s for earlier, later in pairwise(points[:-1])]
     assert max(gaps) <= 4 * 1000 / MOST
 
 
-def test_what_came_is_the_tail_unless_it_was_thinned_meanwhile() -> None:
+def test_new_points_are_the_tail_unless_the_series_was_thinned() -> None:
     before = tuple(Held(float(second), 0.0) for second in range(3))
     later = (*before, Held(3.0, 1.0))
 
@@ -49,11 +51,11 @@ def test_what_came_is_the_tail_unless_it_was_thinned_meanwhile() -> None:
     assert come(before, tuple(Held(p.at_s, p.cpu) for p in later)) is None, "another series"
 
 
-def test_a_series_of_steps_is_at_any_time_what_it_was_last() -> None:
+def test_a_step_series_has_its_last_value_at_any_time() -> None:
     points = (Held(1.0, 2.0), Held(5.0, 3.0))
 
     assert at(points, 0.5) is None and at(points, 4.9) == points[0] and at(points, 5.0) == points[1]
 
 
-def test_of_a_list_of_news_the_newest_stay() -> None:
+def test_the_newest_entries_of_a_list_are_kept() -> None:
     assert newest((1, 2, 3), 4, 3) == (2, 3, 4) and newest((), 1, 3) == (1,)

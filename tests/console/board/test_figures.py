@@ -27,11 +27,11 @@ def view(**more: float) -> JobView:
     return JobView(job="mnist", namespace="default", uid=1, phase="Running", **(usual | more))  # type: ignore[arg-type]
 
 
-def test_what_is_left_takes_as_long_as_it_does_at_the_present_speed() -> None:
+def test_the_remaining_time_is_at_the_current_speed() -> None:
     assert figures.share(view()) == 0.25 and figures.left_s(view()) == 15.0
 
 
-def test_nobody_knows_when_a_job_ends_that_does_not_say_how_fast_it_is() -> None:
+def test_without_a_speed_the_remaining_time_is_unknown() -> None:
     assert figures.left_s(view(samples_per_second=0.0)) is None
     assert (
         figures.left_s(view(total_samples=0)) is None
@@ -39,21 +39,21 @@ def test_nobody_knows_when_a_job_ends_that_does_not_say_how_fast_it_is() -> None
     )
 
 
-def test_utilisation_is_the_share_of_the_cores_that_there_are() -> None:
+def test_utilisation_is_the_share_of_all_cores() -> None:
     totals = Totals(allocatable=8.0, ours=6.0, used=3.0)
 
     assert (figures.utilisation(totals), figures.use(totals)) == (0.75, 0.375)
     assert figures.utilisation(Totals()) is figures.use(Totals()) is None
 
 
-def test_cpu_hours_go_on_while_its_pods_hold_cores() -> None:
+def test_cpu_hours_increase_while_pods_hold_cores() -> None:
     story = handed_over().board.jobs[JOB]
 
     assert figures.core_seconds(story, now_s=20.0) == 3.0 * 5.0 + 5.0 * 10.0
     assert figures.cpu_hours(story, now_s=20.0) == pytest.approx(65.0 / 3600)
 
 
-def test_a_decision_is_held_against_what_came_of_it() -> None:
+def test_a_decision_is_compared_with_its_outcome() -> None:
     log = handed_over()
     first, second = figures.outcomes(log.board.jobs[JOB])
 
@@ -66,7 +66,7 @@ def test_a_decision_is_held_against_what_came_of_it() -> None:
     )
 
 
-def test_of_what_has_not_come_nothing_is_told() -> None:
+def test_a_pending_outcome_has_no_figures() -> None:
     log = handed_over()
     log.say(decided(3, workers=4))
     *_, last = figures.outcomes(log.board.jobs[JOB])
@@ -74,14 +74,14 @@ def test_of_what_has_not_come_nothing_is_told() -> None:
     assert (last.resumed_s, last.reaction_s, last.after) == (None, None, None)
 
 
-def test_the_small_curve_is_the_last_losses() -> None:
+def test_the_small_curve_has_the_last_losses() -> None:
     story = handed_over().board.jobs[JOB]
 
     assert figures.losses(story, 2) == [0.5, 0.5] and len(figures.losses(story)) == 4
     assert figures.curve(story.reports)[0] == (story.reports[0].at_s, 0.5)
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_returned() -> None:
     log = running()
     before = log.say(holding("n2"), holding("n3"))
     after = log.say(progress(300), holding("n2", others=1))
@@ -93,7 +93,7 @@ def test_only_what_changed_is_told() -> None:
     assert told.cluster == after.cluster[len(before.cluster) :] and told.decisions == ()
 
 
-def test_what_is_gone_is_named_and_a_decision_told_once() -> None:
+def test_deleted_nodes_are_named_and_decisions_returned_once() -> None:
     log = running()
     before = log.say(holding("n2"))
     after = log.say(holding("n2", gone=True), decided(2))
@@ -102,14 +102,14 @@ def test_what_is_gone_is_named_and_a_decision_told_once() -> None:
     assert told.gone_nodes == ("n2",) and [d.revision for d in told.decisions] == [2]
 
 
-def test_nothing_new_is_nothing() -> None:
+def test_an_unchanged_board_has_no_changes() -> None:
     board = running().board
 
     assert changes(board, board) is NONE
     assert changes(begun(), board) != NONE
 
 
-def test_a_series_that_was_thinned_is_to_be_taken_whole() -> None:
+def test_a_thinned_series_is_sent_completely() -> None:
     log = Log()
     for _ in range(MOST):
         log.say(holding())
@@ -118,7 +118,7 @@ def test_a_series_that_was_thinned_is_to_be_taken_whole() -> None:
     assert changes(before, log.say(holding())).cluster is None
 
 
-def test_at_any_time_what_is_held_and_free_is_what_is_allocatable() -> None:
+def test_held_and_free_sum_to_allocatable_at_any_time() -> None:
     log = running()
     board = log.say(holding(pods=5, others=1), holding("n2", pods=2, job="unknown"))
     read = stack(board, 0.0, log.now_s)
@@ -133,7 +133,7 @@ def test_at_any_time_what_is_held_and_free_is_what_is_allocatable() -> None:
         assert abs(held + read.free[column] - read.allocatable[column]) < 1e-9
 
 
-def test_between_two_facts_it_is_as_the_earlier_says() -> None:
+def test_between_two_facts_the_earlier_one_holds() -> None:
     points = (Held(1.0, 2.0), Held(3.0, 4.0))
 
     assert [p and p.cpu for p in sample_at(points, [0.0, 1.0, 2.9, 3.0, 9.0])] == [
@@ -145,7 +145,7 @@ def test_between_two_facts_it_is_as_the_earlier_says() -> None:
     ]
 
 
-def test_the_jobs_that_held_most_are_named_and_the_others_are_summed() -> None:
+def test_the_largest_jobs_are_named_and_the_others_summed() -> None:
     log = Log()
     for number in range(NAMED + 2):
         name = f"job{number}"
@@ -161,5 +161,5 @@ def test_the_jobs_that_held_most_are_named_and_the_others_are_summed() -> None:
     assert sum(band.cores[-1] for band in read.jobs) + read.rest[-1] == whole
 
 
-def test_where_no_node_was_heard_of_there_is_nothing_to_read() -> None:
+def test_without_nodes_the_stack_is_empty() -> None:
     assert stack(begun(), 0.0, 10.0) == Stack()

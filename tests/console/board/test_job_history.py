@@ -52,7 +52,7 @@ def stretches(log: Log) -> tuple[Stretch, ...]:
     return log.board.jobs[JOB].stretches
 
 
-def test_each_generation_that_trained_has_its_time_its_size_and_its_reports() -> None:
+def test_each_generation_has_its_times_size_and_reports() -> None:
     first, second = stretches(handed_over())
 
     assert (
@@ -65,7 +65,7 @@ def test_each_generation_that_trained_has_its_time_its_size_and_its_reports() ->
     assert first.first and first.last and (first.first.samples, first.last.samples) == (100, 240)
 
 
-def test_a_pause_is_told_in_its_phases_and_summed() -> None:
+def test_a_pause_is_split_into_phases_and_summed() -> None:
     log = handed_over()
 
     assert (
@@ -75,7 +75,7 @@ def test_a_pause_is_told_in_its_phases_and_summed() -> None:
     assert log.board.jobs[JOB].paused_s == 0.5
 
 
-def test_examples_that_were_applied_and_not_saved_are_lost() -> None:
+def test_applied_but_unsaved_examples_are_lost() -> None:
     log = handed_over()
 
     assert stretches(log)[1].lost == log.board.jobs[JOB].lost == 40
@@ -101,7 +101,7 @@ def test_a_checkpoint_beyond_the_last_report_counts_as_applied() -> None:
     assert (story.lost, story.saves, story.save_cost_s) == (30, 1, 0.2)
 
 
-def test_cores_held_are_steps_by_the_nodes_facts_and_sum_to_core_seconds() -> None:
+def test_held_cores_are_steps_of_the_node_facts_and_sum_to_core_seconds() -> None:
     log = handed_over()
     log.say(finished())
     story = log.say(holding(), after_s=10.0).jobs[JOB]
@@ -110,14 +110,14 @@ def test_cores_held_are_steps_by_the_nodes_facts_and_sum_to_core_seconds() -> No
     assert story.core_s == 3.0 * (10.0 - 5.0) + 5.0 * (24.0 - 10.0)
 
 
-def test_core_seconds_used_are_the_reported_cores_times_the_time_of_which_they_are() -> None:
+def test_used_core_seconds_are_reported_cores_times_their_interval() -> None:
     story = handed_over().board.jobs[JOB]
 
     reports = 4  # each one second after what was before it: the resumption, or another report
     assert story.used_core_s == pytest.approx(reports * 1.5 * 1.0)
 
 
-def test_a_generation_that_was_overtaken_says_nothing_any_more() -> None:
+def test_reports_of_a_superseded_generation_are_ignored() -> None:
     log = handed_over()
     board = log.say(progress(900, generation=1), resumed(1, samples=0))
 
@@ -178,7 +178,7 @@ def after(*said: Message) -> Beginning:
     return known
 
 
-def test_each_step_is_told_until_it_is_done() -> None:
+def test_each_step_of_a_start_is_shown_until_it_is_done() -> None:
     log = Log()
     log.say(request(), accepted(), decided())
     for told, said in STEPS:
@@ -188,7 +188,7 @@ def test_each_step_is_told_until_it_is_done() -> None:
     assert (running.phase, running.why) == ("Running", "")
 
 
-def test_a_word_of_the_allocator_on_a_job_that_starts_hides_nothing() -> None:
+def test_the_allocators_reason_does_not_hide_the_steps_of_a_start() -> None:
     log = Log()
     board = why(
         log.say(request(), accepted(), decided(), runs(CHIEF)),
@@ -199,12 +199,12 @@ def test_a_word_of_the_allocator_on_a_job_that_starts_hides_nothing() -> None:
     assert board.jobs[JOB].view.why == "waits for 3 pods: 1 of 3 run, 0 ready"
 
 
-def test_orders_and_facts_may_overtake_each_other() -> None:
+def test_orders_and_facts_may_arrive_in_any_order() -> None:
     for said in permutations([decided(), runs(CHIEF), stands(PS)]):
         assert awaited_step(after(*said)) == "waits for 3 pods: 2 of 3 run, 1 ready"
 
 
-def test_a_pod_that_ended_runs_no_more() -> None:
+def test_an_ended_pod_does_not_count_as_running() -> None:
     gone = TaskExited(**of(WORKER, node="n1"))
 
     assert awaited_step(after(decided(), runs(CHIEF), stands(WORKER), gone)).endswith(
@@ -215,7 +215,7 @@ def test_a_pod_that_ended_runs_no_more() -> None:
 @pytest.mark.parametrize(
     "stale", [prepared(CHIEF, error="no"), GenerationPrepared(**of(CHIEF), generation=0)]
 )
-def test_who_could_not_prepare_or_did_for_another_generation_is_not_prepared(
+def test_a_failed_or_other_generations_preparation_does_not_count(
     stale: Message,
 ) -> None:
     known = after(decided(), *map(stands, (CHIEF, PS, WORKER)), SPEC, stale)
@@ -223,7 +223,7 @@ def test_who_could_not_prepare_or_did_for_another_generation_is_not_prepared(
     assert awaited_step(known).endswith("traces a step")
 
 
-def test_of_a_job_whose_first_messages_are_gone_nothing_is_made_up() -> None:
+def test_a_job_without_its_first_messages_has_no_invented_step() -> None:
     log = Log()
     state = log.say(request(), accepted(), decided()).state
     view = begun(state).jobs[JOB].view

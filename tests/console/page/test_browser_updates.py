@@ -21,7 +21,7 @@ from tests.console.page.conftest import Still
 NOW_S = 1_700_000_000.0
 
 
-def test_a_node_s_row_is_its_last_fact() -> None:
+def test_a_nodes_row_is_its_last_fact() -> None:
     last: dict[str, CapacityChanged] = {}
     for told in scene.told(NOW_S):
         if isinstance(told.message, CapacityChanged):
@@ -38,7 +38,7 @@ def test_a_node_s_row_is_its_last_fact() -> None:
         assert abs(row.others - max(fact.allocatable.cpu - fact.free.cpu - ours, 0.0)) < 1e-9
 
 
-def test_a_job_s_row_is_its_last_report_and_its_last_decision() -> None:
+def test_a_jobs_row_is_its_last_report_and_decision() -> None:
     reports: dict[str, ProgressReported] = {}
     decisions: dict[str, AllocationDecided] = {}
     for told in scene.told(NOW_S):
@@ -62,7 +62,7 @@ def test_a_job_s_row_is_its_last_report_and_its_last_decision() -> None:
         assert row.share == figures.share(board.jobs[row.key].view)
 
 
-def test_points_on_the_time_axis_are_reports_at_the_time_of_their_storing() -> None:
+def test_points_of_the_time_axis_are_reports_at_their_storage_time() -> None:
     said = {
         (told.at_s, told.message.samples_per_second, told.message.loss)
         for told in scene.told(NOW_S)
@@ -74,7 +74,7 @@ def test_points_on_the_time_axis_are_reports_at_the_time_of_their_storing() -> N
     assert len(points) > 200 and {point[:3] for point in points} <= said
 
 
-def test_a_browser_that_puts_the_news_together_has_the_board() -> None:
+def test_a_browser_that_applies_all_updates_has_the_board() -> None:
     log, browser = Log(), Browser(job=JOB, span_s=60.0)
     jobs: dict[str, browser_updates.JobRow] = {}
     nodes: dict[str, browser_updates.NodeRow] = {}
@@ -96,7 +96,7 @@ def test_a_browser_that_puts_the_news_together_has_the_board() -> None:
     assert len(points) == len(log.board.jobs[JOB].reports) == 4
 
 
-def test_nothing_new_is_short() -> None:
+def test_an_update_without_changes_is_short() -> None:
     browser, still = Browser(job=JOB, span_s=60.0), Still(running().board)
     whole, beat = browser.news(still, 10.0), browser.news(still, 10.5)  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_nothing_new_is_short() -> None:
     assert len(msgspec.json.encode(beat)) < 100
 
 
-def test_only_what_changed_is_sent_again() -> None:
+def test_an_update_has_only_changes() -> None:
     log, browser = running(), Browser(job="", span_s=60.0)
     log.say(holding("n2"))
     browser.news(Still(log.board), 10.0)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_only_what_changed_is_sent_again() -> None:
     assert [row.key for row in news.jobs] == [JOB] and news.nodes == [] and news.decisions == []
 
 
-def test_a_decision_s_row_says_what_led_to_it_as_a_sentence() -> None:
+def test_a_decisions_row_has_its_cause_as_a_sentence() -> None:
     log = running()
     free = holding("n2")
     log.say(free, decided(2, cause=free.id()))
@@ -121,7 +121,7 @@ def test_a_decision_s_row_says_what_led_to_it_as_a_sentence() -> None:
     assert browser_updates.decision_row(log.board.decisions[-1]).event.startswith("n2 has 8 cpu")
 
 
-def test_the_page_is_told_that_the_bus_is_away_and_that_it_is_still_read() -> None:
+def test_an_update_shows_a_bus_outage_and_reading_in_progress() -> None:
     still = Still(begun())
     still.cut_s, still.caught_up = 5.0, False  # type: ignore[assignment]
     news = Browser(job="", span_s=60.0).news(still, 6.0)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def test_the_page_is_told_that_the_bus_is_away_and_that_it_is_still_read() -> No
     assert news.cut_s == 5.0 and news.reading
 
 
-def test_while_the_bus_is_away_nothing_is_drawn_beyond_what_was_heard() -> None:
+def test_during_a_bus_outage_charts_end_at_the_last_message() -> None:
     still = Still(running().board)
     still.cut_s = 9.0  # type: ignore[assignment]
     news = Browser(job="", span_s=60.0).news(still, 50.0)  # type: ignore[arg-type]

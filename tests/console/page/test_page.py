@@ -86,7 +86,7 @@ TIMES = [
 ]
 
 
-async def test_it_tells_how_long_something_took_as_every_command_does(look: Look) -> None:
+async def test_the_page_formats_durations_as_the_commands_do(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url)
         told = "async (times) => { const words = await import('./words.js'); return times.map(words.%s); }"
@@ -103,7 +103,7 @@ async def test_it_tells_how_long_something_took_as_every_command_does(look: Look
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("phone", PHONE)])
-async def test_it_is_legible_wide_and_on_a_phone_in_both_themes(
+async def test_the_page_is_legible_wide_and_on_a_phone_in_both_themes(
     look: Look, pictures: Path, name: str, size: dict[str, int], theme: str
 ) -> None:
     async with served(still()) as page:
@@ -120,7 +120,7 @@ async def test_it_is_legible_wide_and_on_a_phone_in_both_themes(
         assert ground == {"light": "rgb(244, 245, 247)", "dark": "rgb(16, 19, 23)"}[theme]
 
 
-async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Look) -> None:
+async def test_the_page_shows_the_board_and_every_axis_has_a_unit(look: Look) -> None:
     watch = still()
     async with served(watch) as page:
         tab = await opened(look, page.url, fragment="#job=default.digits")
@@ -158,7 +158,7 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         )
 
 
-async def test_the_table_and_the_timeline_say_the_same_of_a_job_in_every_frame(look: Look) -> None:
+async def test_table_and_timeline_agree_in_every_frame(look: Look) -> None:
     watch = still()
     async with served(watch) as page:
         tab = await opened(look, page.url, fragment="#job=default.digits")
@@ -185,7 +185,7 @@ async def test_the_table_and_the_timeline_say_the_same_of_a_job_in_every_frame(l
         assert lasted == "0.70 s" and pauses == f"3: 2.50 s in all, the last {lasted}"
 
 
-async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> None:
+async def test_nothing_is_shown_as_absent_before_the_log_is_read(look: Look) -> None:
     watch = Still(begun())
     watch.caught_up = False
     async with served(watch) as page:
@@ -210,7 +210,7 @@ async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> Non
         assert "Drawn as soon as a node next tells of its cores." in shown
 
 
-async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None:
+async def test_a_cluster_without_jobs_is_shown_as_such(look: Look) -> None:
     async with served(
         Still(apply(begun(), LogEntry(time.time() - 5, "weir-facts", 1, holding(pods=0))))
     ) as page:
@@ -221,7 +221,7 @@ async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None
 
 
 @pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("phone", PHONE)])
-async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_is_not_known(
+async def test_a_job_before_its_training_shows_no_unknown_number(
     look: Look, pictures: Path, name: str, size: dict[str, int]
 ) -> None:
     log = Log()
@@ -255,7 +255,7 @@ async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_i
         assert "no speed yet" not in await tab.locator("#job-plot").inner_text()
 
 
-async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures: Path) -> None:
+async def test_lines_of_a_finished_job_are_labelled(look: Look, pictures: Path) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")
         named = [
@@ -269,7 +269,7 @@ async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures
         await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
 
 
-async def test_cpu_time_held_and_used_are_in_one_unit(look: Look) -> None:
+async def test_held_and_used_cpu_time_have_one_unit(look: Look) -> None:
     watch = still()
     story = replace(watch.board.jobs["default.reviews"], core_s=540.0, used_core_s=299.0)
     watch.board = replace(watch.board, jobs=watch.board.jobs | {story.key: story})
@@ -279,7 +279,7 @@ async def test_cpu_time_held_and_used_are_in_one_unit(look: Look) -> None:
         assert said == "0.15 CPU-hours held, 0.08 CPU-hours used"
 
 
-async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Look) -> None:
+async def test_evaluation_results_are_shown_and_labelled(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")
         why = await tab.locator('tr[data-key="default.reviews"] td.why-cell').inner_text()
@@ -291,7 +291,7 @@ async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Loo
         ), "it has none yet"
 
 
-async def test_nothing_of_a_job_that_is_over_is_drawn_beyond_its_end(look: Look) -> None:
+async def test_charts_of_a_finished_job_end_at_its_end(look: Look) -> None:
     watch = still()
     story = watch.board.jobs["default.reviews"]
     assert story.finished and story.held[-1].at_s > story.finished.finished_s + 30, (
@@ -303,7 +303,7 @@ async def test_nothing_of_a_job_that_is_over_is_drawn_beyond_its_end(look: Look)
         assert drawn <= axis + 0.5
 
 
-async def test_a_decision_opens_into_its_reason_and_what_lost(look: Look) -> None:
+async def test_a_decision_opens_to_its_reason_and_rejected_sizes(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.digits")
         await tab.locator("#job-marks button").nth(1).click()
@@ -313,7 +313,7 @@ async def test_a_decision_opens_into_its_reason_and_what_lost(look: Look) -> Non
         assert "a pause of 0.80 s" in said, "what came of it"
 
 
-async def test_everything_can_be_done_by_keyboard(look: Look) -> None:
+async def test_everything_is_usable_by_keyboard(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.digits")
         await tab.locator("#cluster-plot svg").focus()
@@ -336,7 +336,7 @@ async def test_everything_can_be_done_by_keyboard(look: Look) -> None:
         )
 
 
-async def test_a_proposed_job_is_answered_as_a_dry_run_answers(look: Look, pictures: Path) -> None:
+async def test_a_proposed_job_gets_the_answer_of_a_dry_run(look: Look, pictures: Path) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url)
         await until(tab, "document.getElementById('proposal').value !== ''")
@@ -369,7 +369,7 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
+async def test_a_bus_outage_is_shown_and_ends_without_a_reload(
     nats_server: NatsServer, look: Look, pictures: Path
 ) -> None:
     speaker, own = (
@@ -399,7 +399,7 @@ async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
     await speaker.close()
 
 
-async def test_a_page_service_that_begins_again_is_found_again(look: Look) -> None:
+async def test_the_browser_reconnects_to_a_restarted_page_service(look: Look) -> None:
     async with served(still()) as page:
         port = int(page.url.rsplit(":", 1)[1].rstrip("/"))
         tab = await opened(look, page.url)

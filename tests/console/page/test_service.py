@@ -29,7 +29,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_it_answers_on_this_machine_only_and_to_its_names_only(
+async def test_the_page_answers_only_on_loopback_and_only_to_its_host_names(
     page: Page, http: aiohttp.ClientSession
 ) -> None:
     assert page.url.startswith("http://127.0.0.1:")
@@ -42,14 +42,16 @@ async def test_it_answers_on_this_machine_only_and_to_its_names_only(
 EXAMPLE = example(running().board.state)
 
 
-async def test_another_site_s_page_gets_no_answer(page: Page, http: aiohttp.ClientSession) -> None:
+async def test_requests_of_other_origins_are_refused(
+    page: Page, http: aiohttp.ClientSession
+) -> None:
     async with http.post(
         f"{page.url}api/what-if", data=EXAMPLE, headers={"Origin": "http://example.org"}
     ) as answer:
         assert answer.status == 403
 
 
-async def test_a_browser_is_told_to_load_nothing_from_elsewhere(
+async def test_the_content_security_policy_forbids_external_resources(
     page: Page, http: aiohttp.ClientSession
 ) -> None:
     for path in ("", "page.js", "page.css", "api/example"):
@@ -60,27 +62,27 @@ async def test_a_browser_is_told_to_load_nothing_from_elsewhere(
             )
 
 
-def test_no_file_names_another_machine() -> None:
+def test_no_static_file_has_an_external_url() -> None:
     for path in http_api.STATIC.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "//" not in "".join(line for line in text.splitlines() if "://" in line), path.name
 
 
-async def test_what_if_is_answered(page: Page, http: aiohttp.ClientSession) -> None:
+async def test_the_what_if_endpoint_answers(page: Page, http: aiohttp.ClientSession) -> None:
     async with http.post(f"{page.url}api/what-if", data=EXAMPLE) as answer:
         found = msgspec.json.decode(await answer.read())
 
     assert answer.status == 200 and found["says"][0].startswith("job default/proposal would ")
 
 
-async def test_a_proposal_is_no_larger_than_a_proposal_is(
+async def test_a_proposal_above_the_size_limit_is_refused(
     page: Page, http: aiohttp.ClientSession
 ) -> None:
     async with http.post(f"{page.url}api/what-if", data="#" * 100_000) as answer:
         assert answer.status == 413
 
 
-async def test_who_comes_when_too_many_look_is_asked_to_come_again() -> None:
+async def test_a_viewer_above_the_limit_is_told_to_retry() -> None:
     still = Still(begun())
     small = Page(still, Settings(port=0, browsers=1))  # type: ignore[arg-type]
     runner = await small.open()

@@ -47,7 +47,7 @@ async def say(bus: Bus, *messages: object) -> None:
         await bus.publish(message)  # type: ignore[arg-type]
 
 
-async def test_what_is_stored_is_read_and_what_comes_is_followed(bus: Bus, watch: Watch) -> None:
+async def test_stored_messages_are_read_and_new_ones_followed(bus: Bus, watch: Watch) -> None:
     await say(bus, holding(), request(), accepted(), decided(), holding("n2"), resumed(1))
     await watch.caught()
     await say(bus, progress(100))
@@ -60,7 +60,7 @@ async def test_what_is_stored_is_read_and_what_comes_is_followed(bus: Bus, watch
     assert watch.cut_s is None
 
 
-async def test_a_node_that_no_fact_tells_of_any_more_is_there(bus: Bus) -> None:
+async def test_a_node_whose_facts_were_purged_is_shown(bus: Bus) -> None:
     await lost_history(bus, await bus.publish(holding()))
     watch = Watch(bus)
     following = asyncio.ensure_future(watch.run())
@@ -72,7 +72,7 @@ async def test_a_node_that_no_fact_tells_of_any_more_is_there(bus: Bus) -> None:
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_server_that_went_away_is_told_and_nothing_is_lost(
+async def test_a_server_outage_is_shown_and_nothing_is_lost(
     nats_server: NatsServer, bus: Bus, watch: Watch
 ) -> None:
     await say(bus, holding(), request(), accepted(), decided(), resumed(1), progress(100))
@@ -86,9 +86,7 @@ async def test_a_server_that_went_away_is_told_and_nothing_is_lost(
     await until(watch, lambda: watch.cut_s is None and len(watch.board.jobs[JOB].reports) == 2)
 
 
-async def test_streams_that_were_made_anew_are_read_from_their_beginning(
-    bus: Bus, watch: Watch
-) -> None:
+async def test_recreated_streams_are_read_from_their_beginning(bus: Bus, watch: Watch) -> None:
     await say(bus, holding(), request(), accepted(), decided())
     await until(watch, lambda: JOB in watch.board.jobs)
     for stream in ("weir-orders", "weir-facts"):
@@ -102,7 +100,7 @@ async def test_streams_that_were_made_anew_are_read_from_their_beginning(
 
 @pytest.mark.usefixtures("brief_heartbeat")
 @pytest.mark.parametrize("lost", [request(), progress(200)], ids=["order", "fact"])
-async def test_a_stream_that_was_set_back_is_read_from_its_beginning(
+async def test_a_restored_stream_is_read_from_its_beginning(
     nats_server: NatsServer, bus: Bus, watch: Watch, tmp_path: Path, lost: object
 ) -> None:
     """What it lost is shown no more; whichever of the two streams it is."""
@@ -118,7 +116,7 @@ async def test_a_stream_that_was_set_back_is_read_from_its_beginning(
     await until(watch, lambda: watch.board.sequences == before and JOB in watch.board.jobs)
 
 
-async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch: Watch) -> None:
+async def test_the_allocators_reason_comes_from_the_jobs_bucket(bus: Bus, watch: Watch) -> None:
     await say(bus, request(), accepted())
     await until(watch, lambda: JOB in watch.board.jobs)
     bucket = await bus.bucket("weir-jobs")
@@ -130,7 +128,7 @@ async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch
     await until(watch, lambda: watch.board.jobs[JOB].view.why == "no node has 3 cpu")
 
 
-async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path: Path) -> None:
+async def test_the_pages_credentials_permit_everything_that_it_reads(tmp_path: Path) -> None:
     log = running()
     async with secured_server.guarded(tmp_path) as server:
         allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))

@@ -16,7 +16,7 @@ NOW_S = 100.0
 EXAMPLE = example(running().board.state)
 
 
-def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> None:
+def test_a_job_that_would_start_has_size_reason_and_placement() -> None:
     log = running()
     log.say(holding("n2", cpu=8), holding("n1", pods=3))
 
@@ -29,7 +29,7 @@ def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> 
     )
 
 
-def test_who_names_no_policy_is_told_what_to_add_and_of_no_setting_of_another_machine() -> None:
+def test_a_proposal_without_a_policy_gets_a_hint_without_settings_of_the_server() -> None:
     state = running().board.state
 
     (said,) = [
@@ -46,7 +46,7 @@ def test_who_names_no_policy_is_told_what_to_add_and_of_no_setting_of_another_ma
     assert said == "policy: static"
 
 
-def test_a_job_that_finds_no_room_would_wait() -> None:
+def test_a_job_without_room_would_wait() -> None:
     log = running()
     log.say(holding("n1", pods=3, others=5))
 
@@ -58,7 +58,7 @@ def test_a_job_that_finds_no_room_would_wait() -> None:
     ]
 
 
-def test_where_no_node_takes_tasks_the_answer_says_so() -> None:
+def test_without_schedulable_nodes_the_answer_names_it() -> None:
     log = running()
     log.say(replace(holding("n1", pods=3), schedulable=False))
 
@@ -70,7 +70,7 @@ def test_where_no_node_takes_tasks_the_answer_says_so() -> None:
     ("others", "worker"),
     [((0.0, 0.0, 0.0, 0.0), 0.5), ((0.5, 0.3, 0.1, 0.0), 0.2), ((0.5, 0.5, 0.2, 0.5), 0.1)],
 )
-def test_the_example_is_as_large_as_there_is_room_for(
+def test_the_example_is_as_large_as_the_free_capacity(
     others: tuple[float, ...], worker: float
 ) -> None:
     """On nodes of half a core, beside what somebody else has of them."""
@@ -94,7 +94,7 @@ def test_the_example_is_as_large_as_there_is_room_for(
         (EXAMPLE.replace("job: proposal", "job: mnist"), "mnist"),
     ],
 )
-def test_what_would_be_refused_is_told_with_every_reason(text: str, reason: str) -> None:
+def test_a_refused_proposal_has_every_reason(text: str, reason: str) -> None:
     found = answer(running().board.state, text, NOW_S, AT_ONCE)
 
     assert found.says == [] and any(reason in line for line in found.refused)

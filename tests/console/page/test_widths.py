@@ -61,7 +61,7 @@ def waiting() -> Board:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(
+async def test_every_job_column_is_complete_and_no_row_is_tall(
     look: Look, pictures: Path, width: int
 ) -> None:
     board = waiting()
@@ -86,9 +86,7 @@ async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(
         assert len(set(await tab.evaluate(TILES))) == 1, "as many tiles on each line"
 
 
-async def test_each_phase_has_a_mark_of_its_own_by_its_shape_and_not_by_its_colour(
-    look: Look, pictures: Path
-) -> None:
+async def test_each_phase_has_its_own_shape(look: Look, pictures: Path) -> None:
     board = waiting()
     story = board.jobs["default.big"]
     for uid, phase in enumerate(PHASES, start=70):

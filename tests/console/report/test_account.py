@@ -33,9 +33,7 @@ from tests.console.report.story import (
 )
 
 
-def test_the_completion_time_is_from_submission_to_the_end_and_splits_into_waiting_pauses_and_training() -> (
-    None
-):
+def test_completion_time_is_waiting_plus_pauses_plus_training() -> None:
     log = whole()
     found = account(log.board, of_digits(log.board))
 
@@ -45,7 +43,7 @@ def test_the_completion_time_is_from_submission_to_the_end_and_splits_into_waiti
     assert found.trained_s == pytest.approx(106 - 10 - 8.31)
 
 
-def test_while_the_whole_cluster_was_off_nothing_was_trained_and_nothing_paused() -> None:
+def test_time_with_the_cluster_off_is_neither_training_nor_pause() -> None:
     log = (
         begun_at_ten()
         .say(30, report(1, 900, 34.0, 0.5))
@@ -58,7 +56,7 @@ def test_while_the_whole_cluster_was_off_nothing_was_trained_and_nothing_paused(
     assert of_digits(log.board).stretches[0].ended_s == 700 - 608
 
 
-def test_the_parts_of_what_was_held_are_all_of_it() -> None:
+def test_the_parts_of_held_time_sum_to_the_total() -> None:
     log = whole()
     story = of_digits(log.board)
 
@@ -70,7 +68,7 @@ def test_the_parts_of_what_was_held_are_all_of_it() -> None:
     )
 
 
-def test_each_part_is_what_its_time_and_cores_say() -> None:
+def test_each_part_is_time_multiplied_by_cores() -> None:
     log = whole()
     found = account(log.board, of_digits(log.board)).parts
 
@@ -87,7 +85,7 @@ def test_each_part_is_what_its_time_and_cores_say() -> None:
     )
 
 
-def test_what_was_used_is_the_sum_of_what_reports_measured() -> None:
+def test_used_time_is_the_sum_of_the_reports() -> None:
     log = begun_at_ten().say(22, report(1, 100, 34.0, 0.5)).say(25, report(1, 200, 33.0, 1.0))
     found = account(log.board, of_digits(log.board))
 
@@ -95,7 +93,7 @@ def test_what_was_used_is_the_sum_of_what_reports_measured() -> None:
     assert found.utilisation == pytest.approx(4.0 / (1.5 * (25 - 12)))
 
 
-def test_work_done_again_is_what_was_lost_at_the_speed_of_before_by_the_cores_of_before() -> None:
+def test_redone_work_is_lost_examples_at_the_earlier_speed_and_cores() -> None:
     log = whole()
     story = of_digits(log.board)
     found = account(log.board, story)
@@ -106,21 +104,21 @@ def test_work_done_again_is_what_was_lost_at_the_speed_of_before_by_the_cores_of
     assert found.done_again_core_s == pytest.approx(500 / speed * 3.5)
 
 
-def test_examples_a_second_are_those_that_count_over_all_the_time_since_the_first() -> None:
+def test_throughput_is_counted_examples_over_all_time_since_the_first() -> None:
     log = whole()
     assert account(log.board, of_digits(log.board)).examples_per_second == pytest.approx(
         EXAMPLES / (116 - 20)
     )
 
 
-def test_a_job_that_trains_is_told_up_to_the_newest_word() -> None:
+def test_a_running_job_is_reported_up_to_its_last_message() -> None:
     log = begun_at_ten().say(30, report(1, 500, 60.0, 1.0))
     found = account(log.board, of_digits(log.board))
 
     assert (found.over, found.to_s, found.completion_s) == (False, 30, 20)
 
 
-def test_a_job_that_waits_has_trained_nothing() -> None:
+def test_a_waiting_job_has_no_training() -> None:
     asked = request("digits", epochs=EPOCHS)
     log = (
         Log()
@@ -138,7 +136,7 @@ def test_a_job_that_waits_has_trained_nothing() -> None:
     )
 
 
-def test_the_cluster_s_shares_are_integrals_over_the_job_s_time() -> None:
+def test_cluster_shares_are_integrals_over_the_jobs_time() -> None:
     log = Log().say(0, pods(0)).say(50, pods(4, others=1.0)).say(75, pods(0, others=2.0))
 
     assert cluster_shares(log.board.cluster, 0, 100) == pytest.approx(
@@ -148,7 +146,7 @@ def test_the_cluster_s_shares_are_integrals_over_the_job_s_time() -> None:
     assert cluster_shares((), 0, 100) is None
 
 
-def test_cores_that_a_generation_is_given_in_place_train_too() -> None:
+def test_cores_added_in_place_count_as_training() -> None:
     more = Resources(cpu=1.0)
     grown = decided(1, 1, 1, 25.0, revision=5)
     own = tuple(replace(pod, resources=more) for pod in pods(3).own)
@@ -162,7 +160,7 @@ def test_cores_that_a_generation_is_given_in_place_train_too() -> None:
     )
 
 
-def test_an_epoch_ends_where_its_last_example_lies_between_two_reports() -> None:
+def test_the_end_of_an_epoch_is_interpolated_between_two_reports() -> None:
     log = (
         begun_at_ten()
         .say(30, report(1, 1_900, 60))
@@ -173,13 +171,13 @@ def test_an_epoch_ends_where_its_last_example_lies_between_two_reports() -> None
     assert log.passes.seconds == [11, 9]  # from 20, the first update, to 31; to 40
 
 
-def test_several_between_two_reports_are_as_long_as_each_other() -> None:
+def test_epochs_between_two_reports_have_equal_durations() -> None:
     log = begun_at_ten().say(20, report(1, 100, 60)).say(40, report(1, 8_100, 60))
 
     assert log.passes.seconds == pytest.approx([4.75, 5, 5, 5])
 
 
-def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_no_end() -> None:
+def test_a_pause_belongs_to_its_epoch() -> None:
     log = (
         begun_at_ten()
         .say(30, report(1, 1_900, 60))
@@ -190,29 +188,27 @@ def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_
     assert log.passes.seconds == [71]
 
 
-def test_one_that_ended_behind_the_last_report_ended_before_the_pause() -> None:
+def test_an_epoch_that_ended_after_the_last_report_ended_before_the_pause() -> None:
     log = begun_at_ten().say(30, report(1, 1_900, 60)).say(50, resumed(2, 2_100, pause_s=18.0))
 
     assert log.passes.seconds == [11]  # at 31: half of the way from 30 to 32, when the pause began
 
 
-def test_one_that_was_rolled_back_ends_when_it_is_complete_again() -> None:
+def test_a_rolled_back_epoch_ends_when_it_is_complete_again() -> None:
     log = begun_at_ten().say(30, report(1, 2_100, 60)).say(35, resumed(2, 1_800))
     assert log.passes.seconds == []
 
     assert log.say(37, report(2, 2_200, 60)).passes.seconds == [16]
 
 
-def test_all_epochs_of_a_life_lie_between_its_first_update_and_its_last_report() -> None:
+def test_all_epochs_are_between_the_first_update_and_the_last_report() -> None:
     seconds = whole().passes.seconds
 
     assert len(seconds) == EPOCHS and min(seconds) > 0
     assert 20 + sum(seconds) <= 115
 
 
-def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_heard_any_more() -> (
-    None
-):
+def test_epochs_of_a_later_job_start_anew_and_those_of_an_earlier_one_are_ignored() -> None:
     log = (
         begun_at_ten()
         .say(30, report(1, 2_100, 60))
@@ -224,11 +220,11 @@ def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_hear
     assert log.say(60, replace(resumed(1, 32), uid=9)).passes.began_s == 60
 
 
-def test_before_the_job_is_known_nothing_is_counted() -> None:
+def test_no_epoch_is_counted_before_the_job_is_known() -> None:
     assert fold_epochs(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes()
 
 
-def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:
+def test_a_growth_is_compared_with_measured_speeds() -> None:
     story = of_digits(whole().board)
     came = list(foresights(story))[1]
     first, second = story.stretches[:2]
@@ -247,7 +243,7 @@ def test_a_growth_is_held_against_the_speeds_that_were_measured() -> None:
     assert came.foreseen_speed == pytest.approx(remaining / (remaining / before - 95.0))
 
 
-def test_what_slows_while_the_next_is_prepared_is_a_cost_and_not_the_speed_before() -> None:
+def test_a_slowdown_during_preparation_is_a_cost_and_not_the_earlier_speed() -> None:
     """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s: of 12,000 too few
     are left.
     """
@@ -268,21 +264,21 @@ def test_what_slows_while_the_next_is_prepared_is_a_cost_and_not_the_speed_befor
     )
 
 
-def test_of_a_start_nothing_was_foreseen() -> None:
+def test_a_start_has_no_predicted_speed() -> None:
     first = next(iter(foresights(of_digits(whole().board))))
 
     assert (first.number, first.foreseen_speed, first.saved_s) == (1, None, None)
     assert first.outcome.resumed_s == 20
 
 
-def test_what_did_not_come_to_be_has_saved_nothing() -> None:
+def test_an_abandoned_generation_saved_nothing() -> None:
     last = list(foresights(of_digits(whole().board)))[-1]
 
     assert last.outcome.decision.abandoned == "digits-worker-7 is unschedulable"
     assert last.saved_s is None and last.outcome.pause_s is None
 
 
-def test_before_the_first_report_nothing_is_known_of_what_is_left() -> None:
+def test_before_the_first_report_the_remaining_work_is_unknown() -> None:
     log = begun_at_ten()
     assert [one.remaining for one in foresights(of_digits(log.board))] == [None]
     log.say(30, report(1, 500, 60.0))

@@ -33,7 +33,7 @@ def zero(drawn: str) -> float:
     return float(rule[1])
 
 
-def test_a_pause_whose_phases_began_before_it_is_drawn_as_long_as_its_number_says() -> None:
+def test_a_pause_is_drawn_as_long_as_its_duration() -> None:
     drawn = charts.pauses(
         [paused(1.3, Phases(drain_s=0.63, save_s=0.3, restore_s=0.4, first_step_s=0.3))]
     )
@@ -47,7 +47,7 @@ def test_a_pause_whose_phases_began_before_it_is_drawn_as_long_as_its_number_say
     assert ">1.30 s<" in drawn and "seconds since the last update" in drawn
 
 
-def test_a_pause_longer_than_its_phases_begins_at_the_last_update_with_the_rest() -> None:
+def test_a_pause_longer_than_its_phases_starts_with_the_remainder() -> None:
     drawn = charts.pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
     rest, restore = boxes(drawn)["waiting"], boxes(drawn)["restore"]
 

@@ -27,25 +27,25 @@ def test_ticks_are_round_and_lie_within(high: float, found: list[float]) -> None
 
 
 @given(st.floats(1e-3, 1e9), st.integers(2, 9))
-def test_there_are_never_too_many_ticks_nor_none(high: float, about: int) -> None:
+def test_the_number_of_ticks_is_bounded(high: float, about: int) -> None:
     found = drawing.ticks(high, about)
 
     assert 2 <= len(found) <= about + 2 and found == sorted(found)
     assert found[0] == 0 and found[-1] <= high * (1 + 1e-9)
 
 
-def test_a_value_lies_where_its_scale_has_it() -> None:
+def test_a_value_is_drawn_at_its_scaled_position() -> None:
     assert drawing.line(PANEL, [(0, 0), (5, 5), (10, 2.5)], "blue") == (
         '<polyline points="100.0,50.0 150.0,0.0 200.0,25.0" class="line blue"/>'
     )
 
 
-def test_a_value_of_steps_lasts_to_the_next_and_the_last_to_the_end() -> None:
+def test_a_step_lasts_until_the_next_and_the_last_to_the_end() -> None:
     assert drawing.step_points([(0, 1), (4, 3)], 10) == [(0, 1), (4, 1), (4, 3), (10, 3)]
     assert drawing.step_points([], 10) == []
 
 
-def test_a_point_alone_is_a_dot() -> None:
+def test_a_single_point_is_a_dot() -> None:
     assert (
         drawing.line(PANEL, [(5, 5)], "blue")
         == '<circle cx="150.0" cy="0.0" r="2.5" class="dot blue"/>'
@@ -53,11 +53,11 @@ def test_a_point_alone_is_a_dot() -> None:
     assert drawing.line(PANEL, [], "blue") == ""
 
 
-def test_a_short_pause_is_wide_enough_to_be_seen() -> None:
+def test_a_short_pause_has_a_minimum_width() -> None:
     assert 'width="1.5"' in drawing.band(PANEL, 4, 4.001, "pause")
 
 
-def test_foreign_text_stays_text() -> None:
+def test_external_text_is_escaped() -> None:
     assert "<b>" not in drawing.words(0, 0, "<b>") and "&lt;b&gt;" in drawing.rectangle(
         0, 0, 1, 1, "x", "<b>"
     )
@@ -66,5 +66,5 @@ def test_foreign_text_stays_text() -> None:
 @pytest.mark.parametrize(
     ("seconds", "name"), [(106, "seconds"), (3_000, "minutes"), (40_000, "hours")]
 )
-def test_time_is_told_in_a_unit_that_fits(seconds: float, name: str) -> None:
+def test_time_has_a_fitting_unit(seconds: float, name: str) -> None:
     assert drawing.unit_of(seconds).name == name

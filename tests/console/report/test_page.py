@@ -77,7 +77,7 @@ def written() -> str:
     return page(told(whole()))
 
 
-def test_it_is_well_formed_and_asks_nobody_for_anything(written: str) -> None:
+def test_the_report_is_well_formed_and_loads_nothing(written: str) -> None:
     read = Reader(written)
 
     assert not {"script", "link", "img", "iframe", "object"} & set(read.tags)
@@ -86,7 +86,7 @@ def test_it_is_well_formed_and_asks_nobody_for_anything(written: str) -> None:
     assert not [name for name, _ in read.attributes if name.startswith("on")]
 
 
-def test_every_reference_leads_to_one_place(written: str) -> None:
+def test_every_reference_has_one_target(written: str) -> None:
     read = Reader(written)
 
     assert len(set(read.ids)) == len(read.ids)
@@ -94,7 +94,7 @@ def test_every_reference_leads_to_one_place(written: str) -> None:
     assert {f"decision-{number}" for number in range(1, 5)} <= set(read.ids)
 
 
-def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: str) -> None:
+def test_the_three_main_metrics_come_first(written: str) -> None:
     log, text = whole(), Reader(written).text
     found = account(log.board, of_digits(log.board))
 
@@ -117,7 +117,7 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     )
 
 
-def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
+def test_a_decision_is_shown_beside_its_outcome(written: str) -> None:
     text = Reader(written).text
 
     assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
@@ -135,12 +135,12 @@ def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
     assert "nothing: it was a start, or had to be" in text
 
 
-def test_what_strangers_wrote_stays_text(written: str) -> None:
+def test_text_of_users_is_escaped(written: str) -> None:
     assert "<b>slower</b>" not in written and "&lt;b&gt;slower&lt;/b&gt; by a third" in written
     assert "at line &lt;3&gt;" in written
 
 
-def test_what_went_wrong_is_told(written: str) -> None:
+def test_failures_are_shown(written: str) -> None:
     text = Reader(written).text
 
     assert "ps-1 ended on n1: OOMKilled: too much" in text
@@ -148,7 +148,7 @@ def test_what_went_wrong_is_told(written: str) -> None:
     assert "generation 4 was given up: digits-worker-7 is unschedulable" in text
 
 
-def test_units_stand_on_every_panel(written: str) -> None:
+def test_every_panel_has_units(written: str) -> None:
     text = Reader(written).text
 
     for said in (
@@ -162,7 +162,7 @@ def test_units_stand_on_every_panel(written: str) -> None:
     assert "CPU-hours core-seconds share of what was held" in text
 
 
-def test_a_job_that_trains_is_told_as_it_stands() -> None:
+def test_a_running_job_has_a_report() -> None:
     text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
 
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
@@ -170,7 +170,7 @@ def test_a_job_that_trains_is_told_as_it_stands() -> None:
     assert "None: a pause is of a hand-over, or after a crash." in text and "Loss" in text
 
 
-def test_saves_hold_training_up_beside_pauses() -> None:
+def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
     save = CheckpointSaved(
         job="digits",
         uid=UID,
@@ -187,7 +187,7 @@ def test_saves_hold_training_up_beside_pauses() -> None:
     assert "To save holds training, too, and is no pause: it cost 0.17 s in all." in text
 
 
-def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> None:
+def test_the_time_with_the_cluster_off_is_shown_beside_the_pauses() -> None:
     log = (
         begun_at_ten()
         .say(30, report(1, 900, 34.0, 0.5))
@@ -200,7 +200,7 @@ def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> N
     assert "The 10 min for which the whole cluster was off are in none of them." in read.text
 
 
-def test_a_job_that_waits_has_a_page_too() -> None:
+def test_a_waiting_job_has_a_report() -> None:
     asked = request("digits", epochs=EPOCHS)
     log = (
         Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
@@ -214,7 +214,7 @@ def test_a_job_that_waits_has_a_page_too() -> None:
     )
 
 
-def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
+def test_a_failed_job_has_its_cause_with_the_lines_of_the_traceback() -> None:
     log = begun_at_ten().say(
         30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={})
     )
@@ -224,14 +224,14 @@ def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
     assert "Failed at 1970-01-01 00:00:30 UTC" in Reader(written).text
 
 
-def test_what_the_log_does_not_tell_any_more_is_said() -> None:
+def test_a_purged_beginning_of_the_log_is_noted() -> None:
     assert (
         "weir-facts begins with message 7"
         in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
     )
 
 
-def test_no_number_is_made_of_nothing() -> None:
+def test_missing_figures_are_dashes() -> None:
     """Without facts there are dashes, and no zeros that nobody measured."""
     log = begun_at_ten()
     story: Story = of_digits(log.board)

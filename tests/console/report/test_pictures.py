@@ -111,7 +111,9 @@ def looked_at(browser: Any, text: str, theme: str, size: str, to: Path) -> Seen:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", PAGES)
-def test_it_can_be_read(browser: Any, pictures: Path, name: str, theme: str, size: str) -> None:
+def test_the_pictures_are_legible(
+    browser: Any, pictures: Path, name: str, theme: str, size: str
+) -> None:
     seen = looked_at(browser, PAGES[name], theme, size, pictures / f"{name}-{theme}-{size}.png")
     labels = [box for box in seen.boxes if box["text"]]
 
@@ -158,7 +160,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_text_and_lines_stand_out_from_what_they_are_on(theme: str) -> None:
+def test_text_and_lines_have_enough_contrast(theme: str) -> None:
     """4.5 for text and 3 for lines, but for the light ones, which a pattern or a label goes
     with.
     """

@@ -29,7 +29,7 @@ def done() -> Run:
 
 @pytest.mark.parametrize("width", [80, 100, 110, 120, 200])
 @pytest.mark.parametrize("name", ["static", "mine:fewest_first", LONG])
-def test_a_long_name_is_folded_and_no_heading_is_cut(done: Run, width: int, name: str) -> None:
+def test_a_long_name_is_wrapped_and_no_heading_is_cut(done: Run, width: int, name: str) -> None:
     done = replace(done, policy=name)
     heading, _, *rows = shown(table([done], width), width)
     column = heading.index("MEAN s")
@@ -50,7 +50,7 @@ def without(run: Run, *jobs: str) -> Run:
     return replace(run, policy="recorded", records=tuple(records))
 
 
-def test_where_rows_completed_other_jobs_the_mean_of_those_that_all_did_is_told(done: Run) -> None:
+def test_if_rows_completed_different_jobs_the_mean_of_the_common_ones_is_shown(done: Run) -> None:
     assert (
         differing([]) == differing([done]) == differing([done, replace(done, policy="weir")]) == ""
     )

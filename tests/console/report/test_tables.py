@@ -43,7 +43,7 @@ def stop(at_s: float, serial: int = 0) -> list[tuple[float, Message]]:
     return [*left, *((at_s + 3.0, shut(role, serial)) for role in ROLES)]
 
 
-def test_a_stop_is_one_row_that_names_its_tasks_and_has_each_of_them_behind_it() -> None:
+def test_a_stop_is_one_row_with_its_tasks() -> None:
     page = marks(told((5.0, exited()), *stop(60.0)), 10.0)
 
     assert page.count("<tr>") == 3, "the heading, what broke, and the stop"
@@ -54,13 +54,13 @@ def test_a_stop_is_one_row_that_names_its_tasks_and_has_each_of_them_behind_it()
     assert page.count("<li>") == 6 and "worker-0 ended on n1: Terminated" in page
 
 
-def test_each_stop_is_one_and_what_is_of_none_stands_where_it_was() -> None:
+def test_each_stop_is_grouped_and_other_rows_stay_in_place() -> None:
     said = told(*stop(60.0), (61.0, exited()), *stop(900.0, serial=3))
 
     assert [len(group) for group in group_stops(said)] == [6, 1, 6]
 
 
-def test_a_task_that_was_told_to_end_alone_is_of_no_stop() -> None:
+def test_a_single_stopped_task_is_not_grouped() -> None:
     said = told(
         (60.0, leaving("worker")), (61.0, shut("worker", reason="Deleted")), *stop(62.0, serial=3)
     )
@@ -68,7 +68,7 @@ def test_a_task_that_was_told_to_end_alone_is_of_no_stop() -> None:
     assert [len(group) for group in group_stops(said)] == [1, 1, 6]
 
 
-def test_marks_between_those_of_a_stop_do_not_part_it() -> None:
+def test_other_events_do_not_split_a_stop() -> None:
     first, *rest = stop(60.0)
 
     assert [len(group) for group in group_stops(told(first, (60.0, exited()), *rest))] == [6, 1]

@@ -36,7 +36,7 @@ def test_every_kind_is_one_line_with_its_sentence_at_the_end(said: Message) -> N
 
 
 @EACH
-def test_at_a_terminal_every_kind_keeps_within_it(said: Message) -> None:
+def test_every_kind_fits_the_width_of_the_terminal(said: Message) -> None:
     drawn = brief(entry(said), UTC, 80).plain
 
     assert drawn.startswith("22:13:20 o7     ")
@@ -45,7 +45,7 @@ def test_at_a_terminal_every_kind_keeps_within_it(said: Message) -> None:
 
 
 @EACH
-def test_every_kind_is_a_document_that_holds_the_message_whole(said: Message) -> None:
+def test_every_kind_as_json_has_the_complete_message(said: Message) -> None:
     told = json.loads(document(entry(said)))
 
     assert told["message"]["fact"] == told["fact"]
@@ -54,7 +54,7 @@ def test_every_kind_is_a_document_that_holds_the_message_whole(said: Message) ->
     assert told["time"] == "2023-11-14T22:13:20.250000+00:00"
 
 
-def test_the_columns_stand_below_each_other() -> None:
+def test_columns_are_aligned() -> None:
     drawn = {
         line(entry(said), UTC).plain.index(sentence(said))
         for said in one_of_each()
@@ -64,17 +64,17 @@ def test_the_columns_stand_below_each_other() -> None:
     assert drawn == {sum(WIDTHS) + len(WIDTHS)}
 
 
-def test_a_request_shows_the_uid_that_its_job_will_have() -> None:
+def test_a_request_shows_the_uid_of_its_job() -> None:
     assert numbers(entry(one_of_each()[0])) == "uid=7"
     assert numbers(entry(JobFinished(**JOB, outcome="failed", step=3))) == "uid=7 gen=2 step=3"
 
 
-def test_another_namespace_than_the_default_is_told() -> None:
+def test_a_namespace_other_than_the_default_is_shown() -> None:
     assert whose(CancelRequested(job="digits")) == "digits"
     assert whose(CancelRequested(job="digits", namespace="red")) == "red/digits"
 
 
-def test_what_somebody_should_look_at_is_red() -> None:
+def test_events_that_need_attention_are_red() -> None:
     failed = JobFinished(**JOB, outcome="failed", cause="x")
     dead = DeadLetter(stream="s", sequence=1, subject="weir.x", error="bad", body="", said_by="-")
 
@@ -90,11 +90,11 @@ FRONT = "12:00:00 o12    "
 LONG = Text("one two three four five six seven eight nine ten")
 
 
-def test_without_a_width_a_line_stays_a_line() -> None:
+def test_without_a_width_a_line_is_not_wrapped() -> None:
     assert beside(CELLS, LONG, None).plain == FRONT + LONG.plain
 
 
-def test_at_a_terminal_it_goes_on_below_its_own_beginning() -> None:
+def test_a_wrapped_line_is_indented() -> None:
     folded = beside(CELLS, LONG, len(FRONT) + 24).plain.splitlines()
 
     assert folded == [
@@ -103,7 +103,7 @@ def test_at_a_terminal_it_goes_on_below_its_own_beginning() -> None:
     ]
 
 
-def test_where_there_is_hardly_room_beside_it_stands_below() -> None:
+def test_without_room_beside_the_text_starts_on_the_next_line() -> None:
     folded = beside(CELLS, LONG, len(FRONT) + 20).plain.splitlines()
 
     assert folded == [
@@ -114,7 +114,7 @@ def test_where_there_is_hardly_room_beside_it_stands_below() -> None:
 
 
 @pytest.mark.parametrize("foreign", ["a\nb", "\x1b[31m", "日本語の名前"])
-def test_foreign_text_moves_nothing_out_of_its_column(foreign: str) -> None:
+def test_external_text_does_not_break_columns(foreign: str) -> None:
     drawn = beside([(foreign, 14, ""), *CELLS], Text("sentence"), 200)
 
     assert drawn.plain.isprintable()

@@ -31,7 +31,7 @@ SAID = {
 }
 
 
-def test_what_weir_says_is_time_level_task_message_and_fields_the_generation_first() -> None:
+def test_a_log_line_is_time_level_task_event_and_fields() -> None:
     (line,) = shown(SAID)
 
     assert line == (
@@ -39,16 +39,14 @@ def test_what_weir_says_is_time_level_task_message_and_fields_the_generation_fir
     )
 
 
-def test_what_else_is_printed_stays_as_it_is_but_obeys_nothing() -> None:
+def test_other_output_is_unchanged_without_control_characters() -> None:
     assert shown(b"epoch 3:  loss 0.25\n") == ["epoch 3:  loss 0.25"]
     assert shown(b"\x1b[2J cleared\r\n") == [" [2J cleared"]
     assert shown(b'{"loss": 0.25}\n') == ['{"loss": 0.25}'], "JSON of the program's own"
     assert shown(b"\xff\xfe") == ["\ufffd\ufffd"] and shown(b"[1, 2]") == ["[1, 2]"]
 
 
-def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothing_of_the_program() -> (
-    None
-):
+def test_routine_lines_are_weirs_and_tensorflows_and_never_the_programs() -> None:
     assert routine(json.dumps(SAID).encode())
     assert not routine(json.dumps({**SAID, "level": "warning"}).encode())
     assert routine(
@@ -70,13 +68,13 @@ def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothin
         assert not routine(own)
 
 
-def test_settings_are_left_to_json() -> None:
+def test_settings_are_shown_only_in_json() -> None:
     (line,) = shown({**SAID, "event": "Starting", "settings": {"a": 1}, "text": "x"})
 
     assert "settings" not in line and line.endswith("text=x")
 
 
-def test_of_a_long_value_the_beginning_and_the_end_are_shown() -> None:
+def test_a_long_value_is_cut_in_the_middle() -> None:
     frames = "\n".join(f'  File "net.py", line {at}, in loss' for at in range(100))
     cause = f"net.py:99: ValueError: no such row\nTraceback (most recent call last):\n{frames}\nValueError: no such row"
 
@@ -91,7 +89,7 @@ def test_of_a_long_value_the_beginning_and_the_end_are_shown() -> None:
     )
 
 
-def test_an_exception_is_told_below_with_where_it_came_from() -> None:
+def test_an_exception_is_shown_below_with_its_traceback() -> None:
     frames = [{"filename": "train.py", "lineno": 7, "name": "loss"}]
     error = {"exc_type": "ValueError", "exc_value": "shapes differ\nby one", "frames": frames}
 
@@ -101,7 +99,7 @@ def test_an_exception_is_told_below_with_where_it_came_from() -> None:
     assert below == ["    train.py:7 in loss", "    ValueError: shapes differ by one"]
 
 
-def test_an_odd_line_costs_nothing_but_its_columns() -> None:
+def test_an_odd_line_is_shown_without_columns() -> None:
     (line,) = shown(
         {"event": 7, "timestamp": "yesterday", "level": None, "exception": [3, {"frames": "x"}]}
     )[:1]
@@ -136,14 +134,14 @@ def filtered_lines(log: str) -> list[str]:
     ]
 
 
-def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:
+def test_a_repeated_failure_is_shown_once() -> None:
     log = f"epoch 3\n{CLOSURE}{CLOSURE}{ENDED}"
 
     assert filtered_lines(log) == ["epoch 3", *CAUSE.splitlines(), ENDED.strip()]
     assert filtered_lines(f"{TRUNCATED}{TRUNCATED}") == CAUSE.splitlines()
 
 
-def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
+def test_each_failure_and_the_output_after_it_are_shown() -> None:
     other = CLOSURE.replace("seven", "eight")
 
     assert filtered_lines(f"{CLOSURE}mine\n{other}") == [
@@ -153,7 +151,7 @@ def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
     ]
 
 
-def test_what_else_had_waited_for_what_failed_is_an_echo_as_well() -> None:
+def test_failures_of_dependent_operations_are_echoes() -> None:
     """As TensorFlow 2.21 writes it where a worker's failure is heard by way of a ps, too."""
     heard = ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven", grpc_status:2}\n'
     waited = f"\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target /job:ps:\n{heard}"

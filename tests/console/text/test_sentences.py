@@ -44,12 +44,12 @@ DEAD = DeadLetter(
 EACH = pytest.mark.parametrize("said", [*one_of_each(), DEAD], ids=lambda m: type(m).__name__)
 
 
-def test_there_is_a_sentence_for_every_kind_of_message_and_for_nothing_else() -> None:
+def test_exactly_the_message_kinds_have_a_sentence() -> None:
     assert set(SENTENCES) == {*MESSAGES, DeadLetter}
 
 
 @EACH
-def test_a_sentence_is_one_line_that_says_something(said: Message | DeadLetter) -> None:
+def test_a_sentence_is_one_line(said: Message | DeadLetter) -> None:
     told = sentence(said)
 
     assert len(told) > 10
@@ -57,7 +57,7 @@ def test_a_sentence_is_one_line_that_says_something(said: Message | DeadLetter) 
     assert "None" not in told and "<" not in told
 
 
-def test_a_decision_tells_its_size_and_its_reason() -> None:
+def test_a_decision_has_its_size_and_reason() -> None:
     decided = next(m for m in one_of_each() if type(m).__name__ == "AllocationDecided")
 
     assert sentence(decided) == "is to have 1 ps on 1 node, batch 32: grow"
@@ -76,9 +76,7 @@ def test_a_decision_tells_its_size_and_its_reason() -> None:
         ),
     ],
 )
-def test_a_decision_that_changes_the_learning_rate_says_by_which_rule(
-    workers: int, batch: int, told: str
-) -> None:
+def test_a_learning_rate_change_names_its_rule(workers: int, batch: int, told: str) -> None:
     one = Span(start=1, min=1, max=8)
     asked = request(workers=one, batch=Span(start=32, min=32, max=64), learning_rate="sqrt")
     tasks = tuple(
@@ -94,13 +92,13 @@ def test_a_decision_that_changes_the_learning_rate_says_by_which_rule(
     assert "learning rate" not in sentence(msgspec.structs.replace(decided, request=kept))
 
 
-def test_a_refusal_tells_every_reason() -> None:
+def test_a_rejection_has_every_reason() -> None:
     refused = next(m for m in one_of_each() if type(m).__name__ == "JobRejected")
 
     assert sentence(refused) == "is refused: no name; no program"
 
 
-def test_a_save_that_failed_tells_its_cause_what_helps_and_what_was_given_up_for_it() -> None:
+def test_a_failed_save_has_its_cause_remedy_and_abandoned_generation() -> None:
     failed = next(m for m in one_of_each() if isinstance(m, CheckpointFailed))
 
     assert sentence(failed) == "generation 2 could not save step 10: it is full; make room"
@@ -111,7 +109,7 @@ def test_a_save_that_failed_tells_its_cause_what_helps_and_what_was_given_up_for
     )
 
 
-def test_a_service_in_trouble_tells_what_it_is_its_cause_what_helps_and_how_long_it_was() -> None:
+def test_an_incident_has_its_kind_cause_remedy_and_duration() -> None:
     over = next(m for m in one_of_each() if isinstance(m, ServiceTroubled))
 
     assert (
@@ -125,7 +123,7 @@ def test_a_service_in_trouble_tells_what_it_is_its_cause_what_helps_and_how_long
     assert set(TROUBLES) == set(get_args(Trouble)) == set(REMEDIES)
 
 
-def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place() -> None:
+def test_a_skipped_checkpoint_has_its_cause_and_replacement() -> None:
     skipped = next(m for m in one_of_each() if isinstance(m, CheckpointSkipped))
 
     told = "generation 2 does not go on from /c/gen-2/ckpt-10: it is torn; /c/gen-1/ckpt-5 is taken"
@@ -135,7 +133,7 @@ def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place()
     )
 
 
-def test_a_save_that_holds_training_up_tells_why_and_is_no_pause() -> None:
+def test_a_save_that_delays_training_has_its_reason_and_is_no_pause() -> None:
     saved = CheckpointSaved(**JOB, step=10, samples=320, path="/c", seconds=0.5, stood="no room")
 
     assert (
@@ -148,7 +146,7 @@ def test_a_save_that_holds_training_up_tells_why_and_is_no_pause() -> None:
     )
 
 
-def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
+def test_a_pause_has_its_phases_and_a_first_start_has_none() -> None:
     resumed = TrainingResumed(**JOB, step=11, samples=352, previous=1, pause_s=0.5)
 
     assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
@@ -166,20 +164,20 @@ def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
     assert told == "generation 2 trains, from step 11, learning rate 0.2828"
 
 
-def test_only_a_chief_has_something_to_prepare_that_takes_time() -> None:
+def test_only_a_chief_shows_its_preparation_time() -> None:
     chief = GenerationPrepared(**{**TASK, "role": "chief", "serial": 0}, seconds=2.5)
 
     assert sentence(chief) == "chief-0 is prepared for generation 2 after 2.5 s"
     assert sentence(GenerationPrepared(**TASK)) == "ps-3 is prepared for generation 2"
 
 
-def test_progress_counts_complete_epochs_as_its_message_does() -> None:
+def test_progress_counts_complete_epochs() -> None:
     said = next(m for m in one_of_each() if isinstance(m, ProgressReported))
 
     assert f", {said.epoch} epoch" in sentence(said) and " complete, " in sentence(said)
 
 
-def test_of_a_traceback_the_last_line_is_told() -> None:
+def test_a_traceback_is_shortened_to_its_last_line() -> None:
     failed = JobFinished(
         **JOB, outcome="failed", cause="Traceback:\n  File x\nValueError: no data\n\n"
     )
@@ -187,13 +185,13 @@ def test_of_a_traceback_the_last_line_is_told() -> None:
     assert sentence(failed) == "failed after 0 examples: ValueError: no data"
 
 
-def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+def test_external_control_characters_are_removed() -> None:
     exited = TaskExited(**TASK, node="n1", exit_code=1, reason="Error", message="\x1b[2Jgone\x07")
 
     assert sentence(exited) == "ps-3 ended on n1 with code 1, Error, [2Jgone"
 
 
-def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_about_it() -> None:
+def test_a_leaving_task_has_the_cause_the_deadline_and_the_action() -> None:
     evicted = TaskLeaving(
         **TASK, node="n1", why="Evicted", leaves_s=3_661.0, message="Eviction API: evicting"
     )
@@ -207,16 +205,14 @@ def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_abo
     )
 
 
-def test_who_is_told_to_end_may_be_told_so_with_its_whole_job_and_then_nobody_takes_its_place() -> (
-    None
-):
+def test_a_task_stopped_with_its_whole_job_is_not_replaced() -> None:
     assert sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM")) == (
         "ps-3 has to leave n1: it was told to end; it works on until another node has its place or, "
         "where all of its job is told so, until the chief has saved"
     )
 
 
-def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
+def test_a_node_has_the_reason_why_it_takes_no_task() -> None:
     free = Resources(cpu=1.5, memory_gib=4)
     node = CapacityChanged(
         node="n",
@@ -232,9 +228,7 @@ def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
     assert sentence(msgspec.structs.replace(node, gone=True)) == "is gone"
 
 
-def test_of_a_generation_that_will_not_be_it_is_told_what_trains_meanwhile_and_nothing_where_nothing_does() -> (
-    None
-):
+def test_an_abandoned_generation_names_the_one_that_continues() -> None:
     stopped = abandoned(
         reason="digits-ps-3 ended: Terminated (exit code 143) the cluster was stopped"
     )
@@ -251,27 +245,27 @@ def views(*jobs: str, **fields: Any) -> dict[str, JobView]:
     return {f"default.{job}": JobView(job=job, **common) for job in jobs}
 
 
-def test_an_unknown_job_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_job_lists_the_known_ones() -> None:
     told = absent("default.digit", views("digits", "clicks"))
 
     assert told == "there is no job default/digit; there are default/clicks, default/digits"
     assert "there are none; `weir submit FILE`" in absent("default.digit", {})
 
 
-def test_of_many_jobs_some_are_named() -> None:
+def test_a_long_list_of_jobs_is_cut() -> None:
     told = absent("red.x", views(*(f"job-{n:02}" for n in range(LISTED + 5))))
 
     assert "default/job-09 and 5 more (`weir jobs`)" in told and "job-10" not in told
 
 
-def test_the_logs_of_a_job_that_is_over_went_with_its_pods() -> None:
+def test_the_logs_of_a_finished_job_are_gone() -> None:
     told = absent("default.digits", views("digits", phase="Failed"))
 
     assert "is over (failed), and its logs went with its pods" in told
     assert "`weir events -n default --job digits`" in told
 
 
-def test_a_job_that_waits_says_for_what() -> None:
+def test_a_waiting_job_has_its_reason() -> None:
     assert absent("default.digits", views("digits", why="waits for room")).endswith(
         "has no pods yet: waits for room"
     )

@@ -24,7 +24,7 @@ JOBS = st.lists(st.sampled_from([f"default.job-{n}" for n in range(40)]), unique
 
 
 @given(st.lists(JOBS, min_size=1, max_size=6))
-def test_who_is_still_there_keeps_his_letter_and_no_two_have_one(rounds: list[list[str]]) -> None:
+def test_jobs_keep_their_unique_letters(rounds: list[list[str]]) -> None:
     known: dict[str, str] = {}
     for there in rounds:
         now = letters(known, there)
@@ -44,13 +44,13 @@ def luminance(colour: str) -> float:
     )
 
 
-def test_every_letter_stands_out_from_its_ground() -> None:
+def test_every_letter_has_enough_contrast() -> None:
     for ink, ground in OKABE_ITO:
         dark, light = sorted((luminance(ink), luminance(ground)))
         assert (light + 0.05) / (dark + 0.05) > 4.5, (ink, ground)
 
 
-def test_neighbours_have_other_colours() -> None:
+def test_neighbouring_letters_have_different_colours() -> None:
     assert style("A") != style("B") and badge("A").plain == " A "
 
 
@@ -60,9 +60,7 @@ AMOUNTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(
 
 
 @given(AMOUNTS, st.integers(1, 120))
-def test_a_bar_is_as_wide_as_it_is_told_and_each_part_as_its_share(
-    amounts: list[float], width: int
-) -> None:
+def test_a_bar_has_the_given_width_and_proportional_parts(amounts: list[float], width: int) -> None:
     drawn = bar([Part(amount, chr(65 + at)) for at, amount in enumerate(amounts)], width).plain
 
     assert len(drawn) == width
@@ -70,16 +68,16 @@ def test_a_bar_is_as_wide_as_it_is_told_and_each_part_as_its_share(
         assert abs(drawn.count(chr(65 + at)) - amount / sum(amounts) * width) <= 1 + 1e-9
 
 
-def test_of_nothing_there_is_no_bar() -> None:
+def test_an_empty_bar_is_empty() -> None:
     assert bar([], 10).plain == bar([Part(0.0, "A")], 10).plain == ""
 
 
-def test_a_curve_goes_from_the_least_to_the_most_of_what_it_shows() -> None:
+def test_a_curve_spans_its_minimum_and_maximum() -> None:
     assert curve([9.0, 3.0, 2.0, 1.0], 3) == "█▅▁" or curve([9.0, 3.0, 2.0, 1.0], 3) == "█▄▁"
     assert curve([1.0, 1.0], 8) == "▁▁" and curve([], 8) == ""
 
 
-def test_progress_is_a_share_of_its_width() -> None:
+def test_a_progress_bar_is_proportional() -> None:
     assert (
         progress(0.5, 10) == "█████─────" and progress(1.2, 4) == "████" and progress(None, 4) == ""
     )

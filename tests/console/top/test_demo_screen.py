@@ -17,7 +17,7 @@ def told(
     return {now_s: line for now_s, line in lines.items() if line}
 
 
-def test_while_nothing_is_new_it_says_so_often_what_is_waited_for_and_how_long() -> None:
+def test_without_news_the_demo_repeats_the_awaited_step_and_its_duration() -> None:
     lines = told(Turns(still_s=15.0), TRACES, None, 80)
 
     later = {15: "15 s", 30: "30 s", 45: "45 s", 60: "1 min", 75: "1 min 15 s"}
@@ -26,7 +26,7 @@ def test_while_nothing_is_new_it_says_so_often_what_is_waited_for_and_how_long()
     }
 
 
-def test_what_was_just_said_is_not_followed_by_a_sign_of_life() -> None:
+def test_a_new_line_is_not_followed_by_a_repetition_at_once() -> None:
     turns = Turns(report_s=5.0, still_s=15.0)
     reports = [progress(samples) for samples in range(100, 900, 100)]
 
@@ -40,7 +40,7 @@ def test_what_was_just_said_is_not_followed_by_a_sign_of_life() -> None:
     )
 
 
-def test_a_turn_begins_to_count_anew() -> None:
+def test_a_new_step_restarts_the_count() -> None:
     turns = Turns(still_s=15.0)
     told(turns, TRACES, None, 20)
 
@@ -50,11 +50,11 @@ def test_a_turn_begins_to_count_anew() -> None:
     }
 
 
-def test_before_the_first_turn_there_is_nothing_to_say() -> None:
+def test_before_the_first_step_nothing_is_printed() -> None:
     assert told(Turns(), "", None, 40) == {}
 
 
-def test_where_a_picture_stays_its_heading_counts() -> None:
+def test_an_unchanged_picture_counts_in_its_heading() -> None:
     turns = Turns()
 
     assert [turns.heading(TRACES, now_s) for now_s in (5.0, 6.0, 70.0)] == [

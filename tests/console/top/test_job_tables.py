@@ -20,7 +20,7 @@ from tests.console.top.drawn import shown
 from tests.console.top.scenery import Scenery, large, scenery
 
 
-def test_nodes_are_in_the_order_in_which_people_count() -> None:
+def test_nodes_are_in_natural_order() -> None:
     nodes = large(12, 1).nodes.values()
 
     assert [node.name for node in shown_first(nodes, 99)] == [
@@ -28,7 +28,7 @@ def test_nodes_are_in_the_order_in_which_people_count() -> None:
     ]
 
 
-def test_of_too_many_nodes_those_are_shown_on_which_our_jobs_hold_most() -> None:
+def test_of_many_nodes_the_most_used_are_shown() -> None:
     s = Scenery()
     job = s.asks("digits")
     for number, pods in enumerate((0, 3, 1, 2)):
@@ -37,13 +37,13 @@ def test_of_too_many_nodes_those_are_shown_on_which_our_jobs_hold_most() -> None
     assert [node.name for node in shown_first(s.board.nodes.values(), 2)] == ["node-1", "node-3"]
 
 
-def test_jobs_that_go_on_come_before_those_that_are_over() -> None:
+def test_running_jobs_come_before_finished_ones() -> None:
     names = [job.key.partition(".")[2] for job in in_order(scenery().board.jobs.values())]
 
     assert names == ["digits", "clicks", "sentiment", "click-rate-of-the-second-season", "warm-up"]
 
 
-def test_more_room_shows_more() -> None:
+def test_a_wider_terminal_shows_more_columns_in_a_job_table() -> None:
     assert list(columns(80)) == [
         "PHASE",
         "PS",
@@ -62,9 +62,7 @@ def test_more_room_shows_more() -> None:
 @pytest.mark.parametrize("width", [60, 80, 104, 120, 140])
 @pytest.mark.parametrize("value", [0.55, 0.003999, 0.0001234, -0.0001234])
 @pytest.mark.parametrize("wanted_ps", [1, 2, 12])
-def test_the_longest_numbers_leave_the_right_edge_whole(
-    width: int, value: float, wanted_ps: int
-) -> None:
+def test_the_longest_numbers_fit(width: int, value: float, wanted_ps: int) -> None:
     job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
     told = {"loss": value, "ps": 1, "wanted_ps": wanted_ps, "mean_samples_per_second": 270.0}
     heading, line = shown(
@@ -79,7 +77,7 @@ def test_the_longest_numbers_leave_the_right_edge_whole(
     assert f" {value:.4g} " in line or width < 80
 
 
-def test_the_curve_is_shorter_where_the_loss_is_long_and_gone_where_that_is_not_enough() -> None:
+def test_the_curve_is_shortened_or_dropped_for_a_long_loss() -> None:
     job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
 
     def heading(**told: object) -> str:
@@ -115,11 +113,11 @@ def test_the_curve_is_shorter_where_the_loss_is_long_and_gone_where_that_is_not_
         (size(2, 4), "2→4"),
     ],
 )
-def test_numbers_are_short_and_what_is_not_known_is_a_dash(written: str, expected: str) -> None:
+def test_numbers_are_short_and_unknown_ones_are_dashes(written: str, expected: str) -> None:
     assert written == expected
 
 
-def test_beside_short_names_the_reason_has_the_room() -> None:
+def test_short_names_leave_room_for_the_reason() -> None:
     job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
     why = "all 12 cores of the cluster are held"
 
@@ -138,13 +136,13 @@ def cells(seen: JobView, epochs: int = 0) -> dict[str, str]:
     return dict(zip(HEADINGS, [text.plain for text in row(seen, epochs)], strict=True))
 
 
-def test_a_job_that_changes_its_size_shows_both() -> None:
+def test_a_resizing_job_shows_both_sizes() -> None:
     shown = cells(view(phase="Scaling", ps=1, wanted_ps=2, workers=3, wanted_workers=3))
 
     assert (shown["PS"], shown["WORKERS"]) == ("1 -> 2", "3")
 
 
-def test_how_far_a_job_is_counts_what_is_complete_as_its_messages_do() -> None:
+def test_progress_shows_complete_epochs() -> None:
     shown = cells(
         view(epoch=0, samples=50, total_samples=400, samples_per_second=1234.5, loss=0.25), epochs=4
     )
@@ -158,7 +156,7 @@ def test_how_far_a_job_is_counts_what_is_complete_as_its_messages_do() -> None:
     assert cells(view(epoch=3, samples=350, total_samples=400))["EPOCHS"] == "3"
 
 
-def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> None:
+def test_a_finished_job_shows_its_outcome() -> None:
     over = view(
         phase="Succeeded",
         epoch=4,
@@ -179,13 +177,13 @@ def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> No
     assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 examples: ValueError: no"
 
 
-def test_what_is_not_known_yet_is_a_dash() -> None:
+def test_unknown_values_are_dashes() -> None:
     unknown = ("GEN", "EPOCHS", "DONE", "LOSS", "PAUSE")
 
     assert {name: cells(view())[name] for name in unknown} == dict.fromkeys(unknown, "-")
 
 
-def test_the_last_pause_and_why_it_does_not_grow() -> None:
+def test_a_job_shows_its_last_pause_and_why_it_does_not_grow() -> None:
     shown = cells(view(pauses=(0.5, 0.75), reason="grow", why="no node is free"))
 
     assert (shown["PAUSE"], shown["WHY"]) == ("0.75 s", "no node is free")
@@ -194,11 +192,11 @@ def test_the_last_pause_and_why_it_does_not_grow() -> None:
     )
 
 
-def test_a_job_that_may_hang_is_silent_whatever_its_phase() -> None:
+def test_a_job_without_reports_is_shown_as_silent() -> None:
     assert cells(view(silent=True, why="no report since step 7"))["PHASE"] == "Silent"
 
 
-def test_a_table_has_a_row_a_job_oldest_first() -> None:
+def test_a_table_has_a_row_for_each_job_oldest_first() -> None:
     drawn = table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {}, 200)
 
     assert [str(cell) for cell in drawn.columns[1].cells] == ["b", "a"]
@@ -249,7 +247,7 @@ def test_on_a_narrow_terminal_no_heading_and_no_name_is_cut(width: int) -> None:
     assert all(len(line) <= width for line in drawn)
 
 
-def test_more_room_shows_more_columns_and_those_that_say_most_come_first() -> None:
+def test_a_wider_terminal_shows_more_columns_most_important_first() -> None:
     at = {width: lines(MANY, width)[0].split() for width in (80, 120, 200)}
 
     assert at[80] == ["JOB", "PHASE", "PS", "WORKERS", "DONE", "EXAMPLES/S"]
@@ -257,13 +255,13 @@ def test_more_room_shows_more_columns_and_those_that_say_most_come_first() -> No
     assert at[200] == list(HEADINGS)
 
 
-def test_a_namespace_that_is_not_the_default_is_always_told() -> None:
+def test_a_namespace_other_than_the_default_is_always_shown() -> None:
     assert lines([view(), view(namespace="team-a", why="no node is free")], 80)[0].startswith(
         "NAMESPACE  JOB"
     )
 
 
-def test_a_name_that_is_wider_than_the_terminal_is_folded() -> None:
+def test_a_name_wider_than_the_terminal_is_wrapped() -> None:
     drawn = lines([view(job="j" * 63)], 40)
 
     assert sum(line.count("j") for line in drawn) == 63 and all(len(line) <= 40 for line in drawn)

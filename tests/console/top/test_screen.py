@@ -31,7 +31,7 @@ def screen(
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_it_fits_the_terminal_and_shows_every_node_and_job(
+def test_the_screen_fits_the_terminal_and_shows_every_node_and_job(
     there: Scenery, width: int, height: int
 ) -> None:
     lines = screen(there.board, width, height)
@@ -47,9 +47,7 @@ def test_it_fits_the_terminal_and_shows_every_node_and_job(
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_a_job_that_may_hang_is_shown_as_silent_with_its_cause_at_any_width(
-    there: Scenery, width: int
-) -> None:
+def test_a_silent_job_has_its_cause_at_any_width(there: Scenery, width: int) -> None:
     board = why(
         there.board, "default.digits", "no report since step 7: its program may hang", silent=True
     )
@@ -64,7 +62,7 @@ def test_a_job_that_may_hang_is_shown_as_silent_with_its_cause_at_any_width(
     )
 
 
-def test_each_job_is_shown_with_what_its_last_facts_say(there: Scenery) -> None:
+def test_each_job_is_shown_with_its_last_facts(there: Scenery) -> None:
     line = next(x for x in screen(there.board, 160, None) if " digits " in x and " Running " in x)
     view = there.board.jobs["default.digits"].view
 
@@ -85,7 +83,7 @@ def test_each_job_is_shown_with_what_its_last_facts_say(there: Scenery) -> None:
         assert cell in line, (cell, line)
 
 
-def test_each_node_is_shown_with_what_it_was_last_said_to_have(there: Scenery) -> None:
+def test_each_node_is_shown_with_its_last_fact(there: Scenery) -> None:
     lines = screen(there.board, 120, 40)
 
     of_3, of_5 = (next(x for x in lines if x.startswith(f"node-{n} ")) for n in (3, 5))
@@ -100,7 +98,7 @@ def test_each_node_is_shown_with_what_it_was_last_said_to_have(there: Scenery) -
 
 
 @pytest.mark.parametrize("width", [80, 100, 104, 119, 120, 139, 140, 170, 200])
-def test_columns_stand_below_their_headings_at_every_width(there: Scenery, width: int) -> None:
+def test_columns_are_aligned_with_their_headings_at_every_width(there: Scenery, width: int) -> None:
     lines = screen(there.board, width, None)
     at = next(n for n, line in enumerate(lines) if line.split()[:1] == ["JOB"])
     heading, digits = lines[at], next(line for line in lines[at:] if " digits " in line)
@@ -113,21 +111,21 @@ def test_columns_stand_below_their_headings_at_every_width(there: Scenery, width
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_where_a_job_waits_it_is_said_what_lacks(there: Scenery, width: int) -> None:
+def test_a_waiting_job_shows_the_missing_resource(there: Scenery, width: int) -> None:
     text = "\n".join(screen(there.board, width, None))
 
     assert "waits for room (too little memory) for a chief, 1 ps and 1 worker" in text
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_where_a_job_starts_it_is_said_what_is_awaited(width: int) -> None:
+def test_a_starting_job_shows_the_awaited_step(width: int) -> None:
     s = Scenery()
     s.decides(s.asks("digits"), 1, 1, ["node-1"], "it is new, and there is room")
 
     assert "waits for 3 pods: 0 of 3 run, 0 ready" in "\n".join(screen(s.board, width, None))
 
 
-def test_the_sums_are_those_of_the_board(there: Scenery) -> None:
+def test_the_totals_are_those_of_the_board(there: Scenery) -> None:
     totals, text = there.board.totals, " ".join(screen(there.board, 160, None))
 
     assert (totals.ours, totals.others, totals.free, totals.allocatable) == (
@@ -149,7 +147,7 @@ def test_the_sums_are_those_of_the_board(there: Scenery) -> None:
     assert "ours 44, others 148, free 192 of 384 GiB; used 3" in text
 
 
-def test_the_last_decisions_are_told_newest_first_with_what_they_foresaw(there: Scenery) -> None:
+def test_the_last_decisions_are_shown_newest_first_with_their_prediction(there: Scenery) -> None:
     lines = screen(there.board, 160, None)
     below = lines[lines.index("last decisions") + 2 :]
 
@@ -164,7 +162,7 @@ def test_the_last_decisions_are_told_newest_first_with_what_they_foresaw(there: 
     assert "37 % faster with 2 more workers (saves 1 min 14 s for 1.10 s)" in below[1]
 
 
-def test_when_the_bus_is_away_it_is_said_for_how_long(there: Scenery) -> None:
+def test_a_bus_outage_is_shown_with_its_duration(there: Scenery) -> None:
     now_s = there.board.at_s + 75
 
     assert " live " in screen(there.board, 120, 40)[0]
@@ -173,7 +171,7 @@ def test_when_the_bus_is_away_it_is_said_for_how_long(there: Scenery) -> None:
     )
 
 
-def test_while_the_log_is_read_the_picture_does_not_pretend_to_be_whole(there: Scenery) -> None:
+def test_the_screen_shows_that_the_log_is_being_read(there: Scenery) -> None:
     look = Look(there.board.at_s, WHERE, None, UTC, reading=True)
 
     first = shown(whole(there.board, look, {}, 120, 40), 120)[0]
@@ -181,7 +179,7 @@ def test_while_the_log_is_read_the_picture_does_not_pretend_to_be_whole(there: S
     assert "reads what is stored" in first and "live" not in first
 
 
-def test_before_all_is_read_nothing_is_said_to_be_absent() -> None:
+def test_nothing_is_absent_before_the_log_is_read() -> None:
     look = Look(1.0, WHERE, None, UTC, reading=True)
 
     lines = shown(whole(begun(), look, {}, 100, 24), 100)
@@ -193,7 +191,7 @@ def test_before_all_is_read_nothing_is_said_to_be_absent() -> None:
     assert not any(claim in text for claim in ("monitor running", "none", "0 nodes", "of 0 cores"))
 
 
-def test_of_nothing_it_is_said_that_there_is_nothing_and_what_to_do() -> None:
+def test_an_empty_cluster_has_hints() -> None:
     text = "\n".join(screen(begun(), 100, 24))
 
     assert (
@@ -204,9 +202,7 @@ def test_of_nothing_it_is_said_that_there_is_nothing_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_of_a_thousand_nodes_and_two_hundred_jobs_what_is_left_out_is_counted(
-    width: int, height: int
-) -> None:
+def test_rows_that_do_not_fit_are_counted(width: int, height: int) -> None:
     lines = screen(large(1_000, 200), width, height)
 
     assert len(lines) < height and max(map(len, lines)) <= width
@@ -219,7 +215,7 @@ def test_of_a_thousand_nodes_and_two_hundred_jobs_what_is_left_out_is_counted(
 
 
 @pytest.mark.parametrize("height", [1, 10, 24, 60])
-def test_room_is_never_more_than_there_is_and_never_nothing(height: int) -> None:
+def test_row_counts_are_within_bounds(height: int) -> None:
     for nodes, jobs, decisions in (
         (0, 0, 0),
         (3, 1, 0),
@@ -237,7 +233,7 @@ def test_room_is_never_more_than_there_is_and_never_nothing(height: int) -> None
 @pytest.mark.parametrize(
     ("width", "title"), [(120, "weir-top"), (80, "weir-top-narrow"), (170, "weir-top-wide")]
 )
-def test_a_picture_of_it_can_be_looked_at(
+def test_the_screen_can_be_saved_as_svg(
     there: Scenery, tmp_path: Path, width: int, title: str
 ) -> None:
     look = Look(there.board.at_s + 2, WHERE, None, UTC)

@@ -30,7 +30,7 @@ def entries(steps: object) -> list[Entry]:
     return [step.entry for step in steps]  # type: ignore[attr-defined]
 
 
-def test_training_on_leads_back_to_the_freed_node_and_no_further(grown: Growth) -> None:
+def test_the_causes_of_a_growth_end_at_the_freed_node(grown: Growth) -> None:
     found = chain(grown.trains2, grown.log.known())
 
     assert entries(found.before) == [
@@ -40,14 +40,14 @@ def test_training_on_leads_back_to_the_freed_node_and_no_further(grown: Growth) 
     assert entries(found.after) == [*grown.reports2, grown.end]
 
 
-def test_the_freed_node_leads_on_to_all_that_came_of_it(grown: Growth) -> None:
+def test_a_freed_node_has_all_its_effects(grown: Growth) -> None:
     found = chain(grown.freed, grown.log.known())
 
     assert found.before == ()
     assert entries(found.after) == [e for e in grown.log.entries if e.order > grown.freed.order]
 
 
-def test_a_request_leads_on_to_its_first_generation_and_names_no_later_decision(
+def test_a_request_has_its_first_generation_as_an_effect_and_no_later_decision(
     grown: Growth,
 ) -> None:
     after = entries(chain(grown.job.requested, grown.log.known()).after)
@@ -67,14 +67,14 @@ def test_a_second_decision_is_named_and_not_followed() -> None:
     assert spec3 in entries(chain(third, grown.log.known()).after)
 
 
-def test_every_cause_was_stored_before_what_it_led_to(grown: Growth) -> None:
+def test_every_cause_was_stored_before_its_effect(grown: Growth) -> None:
     for event in grown.log.entries:
         found = chain(event, grown.log.known())
         assert all(e.order < event.order for e in entries(found.before))
         assert all(e.order > event.order for e in entries(found.after))
 
 
-def test_back_and_forth_agree(grown: Growth) -> None:
+def test_causes_and_effects_agree(grown: Growth) -> None:
     known = grown.log.known()
     whole = {(e.stream, e.sequence): chain(e, known) for e in grown.log.entries}
 
@@ -85,7 +85,7 @@ def test_back_and_forth_agree(grown: Growth) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(odd_messages(), min_size=1, max_size=8))
-def test_whatever_was_said_a_chain_ends(said: list[object]) -> None:
+def test_every_chain_ends(said: list[object]) -> None:
     told = [
         Entry(m, subject_of(m), stream_holding(subject_of(m)), n, float(n))
         for n, m in enumerate(said, 1)
@@ -95,14 +95,14 @@ def test_whatever_was_said_a_chain_ends(said: list[object]) -> None:
     assert all(isinstance(chain(each, known), Chain) for each in told)
 
 
-def test_of_a_job_its_facts_and_of_a_node_what_was_before() -> None:
+def test_a_job_needs_its_facts_and_a_node_its_earlier_fact() -> None:
     grown = Growth()
 
     assert lacks([grown.spec1], grown.log.known()) == {Lack("job", "default.digits")}
     assert lacks([grown.freed], grown.log.known()) == {Lack("node", "n1", grown.freed.stored_s)}
 
 
-def test_a_cause_that_is_known_lacks_nothing_more() -> None:
+def test_a_known_cause_needs_nothing_more() -> None:
     grown = Growth()
     orders = Known([e for e in grown.log.entries if e is not grown.freed])
 
@@ -113,7 +113,7 @@ def test_a_cause_that_is_known_lacks_nothing_more() -> None:
     }
 
 
-def test_a_cause_of_another_job_is_looked_for_among_its_facts() -> None:
+def test_a_cause_in_another_job_is_searched_in_its_facts() -> None:
     grown = Growth()
     other = Job(grown.log, "clicks")
     decided = other.decided(1, SMALL, "1.training.progress.2.-.80")
@@ -128,7 +128,7 @@ def drawn(
     return [line.plain for line in table(chain(event, grown.log.known()), UTC, width, most)]
 
 
-def test_it_reads_from_the_root_to_the_end() -> None:
+def test_a_chain_is_printed_from_root_to_end() -> None:
     grown = Growth()
     lines = drawn(grown.trains2, grown)
 
@@ -143,7 +143,7 @@ def test_it_reads_from_the_root_to_the_end() -> None:
     assert lines[10].split()[:4] == ["0", "f25", "o8", "f24"]
 
 
-def test_each_cause_that_is_named_stands_above_what_it_led_to() -> None:
+def test_each_cause_is_above_its_effects() -> None:
     grown = Growth()
     seen: set[str] = set()
     for line in drawn(grown.end, grown)[1:]:
@@ -154,7 +154,7 @@ def test_each_cause_that_is_named_stands_above_what_it_led_to() -> None:
         seen.add(name)
 
 
-def test_what_comes_often_is_told_once_and_counted() -> None:
+def test_frequent_events_are_shown_once_with_their_count() -> None:
     grown = Growth()
     lines = drawn(grown.trains1, grown)
 
@@ -163,7 +163,7 @@ def test_what_comes_often_is_told_once_and_counted() -> None:
     assert reports[1].strip() == "and 4 more of training.progress, the last f16 at +0.50 s"
 
 
-def test_of_a_long_chain_the_rows_nearest_to_the_event_are_shown() -> None:
+def test_a_long_chain_shows_the_rows_nearest_to_the_event() -> None:
     grown = Growth()
     lines = drawn(grown.trains2, grown, most=2)
 
@@ -172,7 +172,7 @@ def test_of_a_long_chain_the_rows_nearest_to_the_event_are_shown() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_at_a_terminal_it_keeps_within_it(width: int) -> None:
+def test_a_chain_fits_the_terminal(width: int) -> None:
     grown = Growth()
 
     for event in grown.log.entries:

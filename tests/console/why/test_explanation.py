@@ -25,7 +25,7 @@ def lines(explanation: Explanation) -> list[str]:
     return format_explanation(explanation, UTC)
 
 
-def test_all_of_a_job_that_runs() -> None:
+def test_everything_about_a_running_job() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     story.hear(node("n2", cpu=4, free=0.5))
     more = "it would have 2 ps, {} workers, batch 32, with the chief {} cpu, {} GiB in all"
@@ -43,13 +43,13 @@ def test_all_of_a_job_that_runs() -> None:
     assert lines(why(story))[-1].startswith("  faster?    more would be faster: 10 -> ")
 
 
-def test_of_a_job_that_has_fallen_silent_it_is_said_for_how_long() -> None:
+def test_a_silent_job_has_the_time_since_its_last_report() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     story.hear(node("n2", cpu=4, free=0.5), after_s=130.0)
     assert "last reported 10 examples/s 2 min 10 s ago, 0.5 % done" in lines(why(story))[1]
 
 
-def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
+def test_measured_and_predicted_speeds_are_labelled() -> None:
     """The model is the other of the two only where that is said."""
     base = {
         "ps": 2,
@@ -74,7 +74,7 @@ def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
     )
 
 
-def test_what_is_in_flight_and_what_lost() -> None:
+def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     story.hear(node("n2", cpu=2)).decided()
     said = lines(why(story))
@@ -92,7 +92,7 @@ def test_what_is_in_flight_and_what_lost() -> None:
     )
 
 
-def test_time_is_told_as_time() -> None:
+def test_due_times_are_shown_as_times() -> None:
     story = running(Story(replace(AT_ONCE, cooldown_s=10.0))).hear(node("n2", cpu=2))
     story.decide()
     said = lines(why(story))
@@ -108,7 +108,7 @@ def test_time_is_told_as_time() -> None:
     assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
 
 
-def test_who_would_have_less_is_named() -> None:
+def test_jobs_that_would_lose_tasks_are_named() -> None:
     said = lines(why(_two_jobs(), key="default.second"))
     assert any(
         "priority 1 in place of 0: it would have 1 ps, 2 workers" in line
@@ -117,13 +117,13 @@ def test_who_would_have_less_is_named() -> None:
     )
 
 
-def test_bounds_are_told_beside_those_there_are() -> None:
+def test_proposed_bounds_are_shown_beside_the_current_ones() -> None:
     story = running(Story(), cpu=12)
     story.decided()
     assert any("asked for with workers 1 to 5 (1 to 4 now): " in line for line in lines(why(story)))
 
 
-def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
+def test_a_waiting_and_a_finished_job_have_no_tasks() -> None:
     story = Story().hear(node(cpu=2), accepted())
     assert lines(why(story))[1] == "  has        nothing: it waits, asked for at 00:16:42, 0 s ago"
     story.hear(
@@ -136,7 +136,7 @@ def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
     assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
 
 
-def test_a_job_whose_tasks_are_gone_has_nothing_that_trains() -> None:
+def test_a_job_whose_tasks_are_gone_has_no_running_task() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
@@ -147,7 +147,7 @@ def test_a_job_whose_tasks_are_gone_has_nothing_that_trains() -> None:
     assert lines(why(story))[1].endswith("1 ps, 1 worker ended; it resumes from its checkpoint")
 
 
-def test_of_a_job_that_ended_well_there_is_no_empty_line() -> None:
+def test_a_successful_job_has_no_empty_line() -> None:
     story = Story().hear(node(), accepted())
     story.hear(JobFinished(job="mnist", uid=UID, outcome="succeeded", finished_s=story.now + 1))
     said = lines(why(story))
@@ -160,7 +160,7 @@ def test_notes_come_last() -> None:
     assert lines(replace(found, notes=("a", "b")))[-2:] == ["  note       a", "             b"]
 
 
-def test_what_only_an_unknown_policy_could_say_is_left_out_and_said_to_be() -> None:
+def test_parts_that_need_an_unknown_policy_are_left_out_with_a_note() -> None:
     story = Story().hear(node(cpu=3), accepted(request(policy="mine:fair")))
     known = [line[:12].strip() for line in lines(why(story))[1:]]
     story.hear(accepted(request("other"), uid=UID + 1))
@@ -180,7 +180,7 @@ def there(state: State, at_s: float = 1000.0) -> Moment:
     return Moment(state, at_s, {}, {}, None)
 
 
-def test_a_job_that_nobody_answered_waits_for_the_allocator() -> None:
+def test_an_unanswered_job_waits_for_the_allocator() -> None:
     asked = apply(State(), request(), "weir", 1, 960.0)
     told = no_job_to_explain(there(asked), KEY, None, UTC)
     assert (
@@ -189,20 +189,20 @@ def test_a_job_that_nobody_answered_waits_for_the_allocator() -> None:
     )
 
 
-def test_a_refused_job_is_told_why_in_one_clean_line() -> None:
+def test_a_rejected_job_has_its_reasons_in_one_line() -> None:
     no = JobRejected(job="mnist", uid=1, reasons=("policy: \x1b[31mno", "ps: no"))
     told = no_job_to_explain(replace(there(State()), rejected=no), KEY, None, UTC)
     assert told == "job default/mnist was refused: policy: [31mno; ps: no"
 
 
-def test_of_a_later_job_is_told_when_it_came() -> None:
+def test_a_job_accepted_later_has_its_acceptance_time() -> None:
     told = no_job_to_explain(there(State()), KEY, replace(accepted(), accepted_s=1060.0), UTC)
     assert told == (
         "there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01 00:17:40"
     )
 
 
-def test_of_an_unknown_one_is_told_who_there_is() -> None:
+def test_an_unknown_job_names_the_known_jobs() -> None:
     jobs = [accepted(request(f"job-{n}"), uid=n + 1) for n in range(12)]
     told = no_job_to_explain(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
     assert told.startswith(

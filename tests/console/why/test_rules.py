@@ -45,12 +45,12 @@ def led_to(entry: Entry, log: Log) -> list[Entry]:
     return list(because(entry, log.known()))
 
 
-def test_a_job_is_accepted_because_it_was_asked_for(grown: Growth) -> None:
+def test_an_acceptance_is_caused_by_its_request(grown: Growth) -> None:
     assert led_to(grown.job.accepted, grown.log) == [grown.job.requested]
     assert led_to(grown.job.requested, grown.log) == []
 
 
-def test_a_job_is_refused_because_it_was_asked_for() -> None:
+def test_a_rejection_is_caused_by_its_request() -> None:
     log = Log(orders=40)
     asked = log.say(request(job="x"))
 
@@ -59,56 +59,56 @@ def test_a_job_is_refused_because_it_was_asked_for() -> None:
     ]
 
 
-def test_a_decision_names_its_cause_and_the_first_one_its_job_too(grown: Growth) -> None:
+def test_a_decision_is_caused_by_its_event_and_the_first_by_the_acceptance(grown: Growth) -> None:
     assert led_to(grown.first, grown.log) == [grown.job.accepted]
     assert led_to(grown.second, grown.log) == [grown.freed]
 
 
-def test_a_task_is_there_because_a_decision_first_wanted_it(grown: Growth) -> None:
+def test_a_task_is_caused_by_the_first_decision_that_has_it(grown: Growth) -> None:
     assert [led_to(entry, grown.log) for entry in grown.stood] == [[grown.first]] * 6
     assert [led_to(entry, grown.log) for entry in grown.newcomer] == [[grown.second]] * 2
 
 
-def test_a_generation_is_published_once_the_last_of_its_tasks_stands(grown: Growth) -> None:
+def test_a_cluster_spec_is_caused_by_the_last_ready_task(grown: Growth) -> None:
     assert led_to(grown.spec1, grown.log) == [grown.first, grown.stood[-1]]
     assert led_to(grown.spec2, grown.log) == [grown.second, grown.newcomer[1]]
 
 
-def test_a_hand_over_is_ordered_once_the_last_task_is_prepared(grown: Growth) -> None:
+def test_a_hand_over_is_caused_by_the_last_prepared_task(grown: Growth) -> None:
     assert [led_to(entry, grown.log) for entry in grown.prepared2] == [[grown.spec2]] * len(LARGE)
     assert led_to(grown.ordered, grown.log) == [grown.prepared2[-1]]
 
 
-def test_training_goes_on_because_of_the_order_and_the_drained_checkpoint(grown: Growth) -> None:
+def test_a_resumption_is_caused_by_the_order_and_the_drained_checkpoint(grown: Growth) -> None:
     assert led_to(grown.drained, grown.log) == [grown.ordered]
     assert led_to(grown.trains2, grown.log) == [grown.ordered, grown.drained]
     assert led_to(grown.trains1, grown.log) == [grown.began]
 
 
-def test_a_report_and_a_periodic_checkpoint_are_because_the_generation_trains(
+def test_reports_and_periodic_checkpoints_are_caused_by_the_resumption(
     grown: Growth,
 ) -> None:
     assert led_to(grown.reports1[3], grown.log) == [grown.trains1]
     assert led_to(grown.job.saved(2, 90), grown.log) == [grown.trains2]
 
 
-def test_a_job_succeeds_with_its_last_report(grown: Growth) -> None:
+def test_a_success_is_caused_by_the_last_report(grown: Growth) -> None:
     assert led_to(grown.end, grown.log) == [grown.reports2[-1]]
 
 
-def test_a_job_is_cancelled_because_somebody_asked(grown: Growth) -> None:
+def test_a_cancellation_is_caused_by_its_request(grown: Growth) -> None:
     wish = grown.log.say(CancelRequested(job="digits", request_id="a"))
 
     assert led_to(grown.job.finished(2, "cancelled"), grown.log) == [wish]
 
 
-def test_a_job_fails_because_of_the_task_that_ended_since_it_trained(grown: Growth) -> None:
+def test_a_failure_is_caused_by_the_task_that_ended(grown: Growth) -> None:
     ended = grown.job.task(TaskExited, 2, "worker", 3, node="n1", exit_code=1)
 
     assert led_to(grown.job.finished(2, "failed"), grown.log) == [grown.trains2, ended]
 
 
-def test_a_task_that_was_told_to_leave_ends_because_of_that(grown: Growth) -> None:
+def test_an_exit_is_caused_by_the_notice_before_it(grown: Growth) -> None:
     notice = grown.job.task(TaskLeaving, 2, "ps", 1, node="n1", why="Evicted")
     other = grown.job.task(TaskExited, 2, "worker", 3, node="n1", exit_code=1)
 
@@ -116,23 +116,23 @@ def test_a_task_that_was_told_to_leave_ends_because_of_that(grown: Growth) -> No
     assert led_to(other, grown.log) == led_to(notice, grown.log) == []
 
 
-def test_a_repair_names_the_pod_and_what_was_told_of_it_is_its_cause(grown: Growth) -> None:
+def test_a_repair_is_caused_by_the_exit_of_its_pod(grown: Growth) -> None:
     ended = grown.job.task(TaskExited, 2, "worker", 3, node="n1", exit_code=1)
 
     assert led_to(grown.job.decided(3, SMALL, "digits-worker-3"), grown.log) == [ended]
 
 
 @pytest.mark.parametrize("cause", ["memory", "digits-ps-1"])
-def test_what_is_decided_by_use_is_because_of_the_last_report(grown: Growth, cause: str) -> None:
+def test_a_decision_by_usage_is_caused_by_the_last_report(grown: Growth, cause: str) -> None:
     assert led_to(grown.job.decided(3, LARGE, cause), grown.log) == [grown.reports2[-1]]
 
 
 @pytest.mark.parametrize("cause", ["-", "n9-uid.unread", "document 3"])
-def test_a_cause_that_was_not_read_is_not_guessed(grown: Growth, cause: str) -> None:
+def test_an_unread_cause_is_not_guessed(grown: Growth, cause: str) -> None:
     assert led_to(grown.job.decided(3, LARGE, cause), grown.log) == []
 
 
-def test_a_generation_is_abandoned_because_of_what_came_between(grown: Growth) -> None:
+def test_an_abandonment_is_caused_by_the_event_before_it(grown: Growth) -> None:
     third = grown.job.decided(3, SMALL, "-")
     alone = grown.log.say(GenerationAbandoned(**grown.job.about(3), reason="unschedulable"))
     failed = grown.job.prepared(3, "chief", 0, error="NotEnoughMemory")
@@ -142,14 +142,14 @@ def test_a_generation_is_abandoned_because_of_what_came_between(grown: Growth) -
     assert led_to(after, grown.log) == [third, failed]
 
 
-def test_a_change_in_place_is_because_of_its_revision(grown: Growth) -> None:
+def test_a_resize_in_place_is_caused_by_its_revision(grown: Growth) -> None:
     third = grown.job.decided(2, LARGE, "-")
     changed = grown.job.task(TaskUpdated, 2, "ps", 1, resources=Resources(cpu=2.0), revision=3)
 
     assert led_to(changed, grown.log) == [third]
 
 
-def test_no_checkpoint_for_a_hand_over_is_because_of_that(grown: Growth) -> None:
+def test_a_failed_final_checkpoint_is_caused_by_the_hand_over(grown: Growth) -> None:
     lost: dict[str, Any] = {"step": 90, "path": "/c", "cause": "full", "remedy": "room"}
     failed = grown.log.say(CheckpointFailed(**grown.job.about(1), **lost, successor=2))
     periodic = grown.log.say(CheckpointFailed(**grown.job.about(2), **lost))
@@ -158,7 +158,7 @@ def test_no_checkpoint_for_a_hand_over_is_because_of_that(grown: Growth) -> None
     assert led_to(periodic, grown.log) == [grown.trains2]
 
 
-def test_a_stand_still_is_because_of_the_notice_before_it(grown: Growth) -> None:
+def test_a_blocking_save_is_caused_by_the_notice_before_it(grown: Growth) -> None:
     notice = grown.job.task(TaskLeaving, 2, "ps", 1, node="n1", why="Evicted")
 
     assert led_to(grown.job.saved(2, 90, stood="a task leaves"), grown.log) == [
@@ -167,13 +167,13 @@ def test_a_stand_still_is_because_of_the_notice_before_it(grown: Growth) -> None
     ]
 
 
-def test_a_torn_checkpoint_is_found_in_a_hand_over(grown: Growth) -> None:
+def test_a_skipped_checkpoint_is_caused_by_the_hand_over(grown: Growth) -> None:
     skipped = grown.log.say(CheckpointSkipped(**grown.job.about(2), path="/c", cause="it is torn"))
 
     assert led_to(skipped, grown.log) == [grown.ordered]
 
 
-def test_a_node_changes_because_of_the_decision_that_put_a_pod_there_or_did_without_it(
+def test_a_node_fact_is_caused_by_the_decision_that_added_or_removed_a_pod(
     grown: Growth,
 ) -> None:
     came = grown.log.say(node("one", "digits-worker-3"))
@@ -184,7 +184,7 @@ def test_a_node_changes_because_of_the_decision_that_put_a_pod_there_or_did_with
     assert led_to(went, grown.log) == [third]
 
 
-def test_a_node_changes_because_its_job_is_over() -> None:
+def test_a_node_fact_is_caused_by_the_end_of_a_job() -> None:
     grown = Growth()
     grown.log.say(node("two", "digits-ps-1", "digits-worker-3"))
     over = grown.job.finished(2, "failed")
@@ -192,13 +192,13 @@ def test_a_node_changes_because_its_job_is_over() -> None:
     assert led_to(grown.log.say(node("empty")), grown.log) == [over]
 
 
-def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
+def test_a_node_fact_caused_by_other_pods_is_a_root(grown: Growth) -> None:
     assert led_to(grown.freed, grown.log) == led_to(grown.full, grown.log) == []
     stranger = grown.log.say(node("strange", "other-ps-1", job="other"))
     assert led_to(stranger, grown.log) == []
 
 
-def test_every_kind_has_a_rule_or_is_a_root() -> None:
+def test_every_message_kind_has_a_rule_or_is_a_root() -> None:
     facts_of_the_world = {QuotaChanged, ClaimsChanged, TaskLeaving, ServiceTroubled}
     assert set(MESSAGES) - set(RULES) == {
         *BY_PERSONS,
@@ -209,13 +209,13 @@ def test_every_kind_has_a_rule_or_is_a_root() -> None:
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES
 
 
-def test_what_is_read_twice_is_there_once_and_in_order() -> None:
+def test_known_messages_are_unique_and_ordered() -> None:
     told = Growth().log.entries
 
     assert Known([*reversed(told), *told]).entries == told
 
 
-def test_the_newest_is_the_last_before_and_not_the_event_itself() -> None:
+def test_the_newest_message_is_the_last_before_the_event() -> None:
     grown = Growth()
     known, uid = grown.log.known(), grown.job.requested.sequence
     third = grown.reports1[2]

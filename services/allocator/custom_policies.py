@@ -54,12 +54,12 @@ def _imported_policy(name: str) -> Policy:
     except Exception as error:  # whatever a stranger's module raises
         raise _Unusable(f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
-        raise _Unusable(f"it is {found!r}, and not a function of (cluster, jobs, now)")
+        raise _Unusable(f"it is {found!r}, not a function of (cluster, jobs, now)")
     return found
 
 
 def _look_in_current_folder() -> None:
     """Let modules be found in the current folder, too."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)

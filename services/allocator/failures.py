@@ -76,7 +76,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """The job's reason in this pass."""
-        return f"set aside: {self.where} failed with it: {self.error}"
+        return f"set aside: {self.where} failed for this job: {self.error}"
 
 
 def computation(policy: str) -> str:
@@ -89,8 +89,8 @@ def computation(policy: str) -> str:
 def untried_reason(policy: str) -> str:
     """Return the reason of a job that was not tried in this pass."""
     return (
-        f"set aside for now: {computation(policy)} fails with other jobs, "
-        "and was not tried with this one yet"
+        f"set aside for now: {computation(policy)} fails for other jobs, "
+        "and was not tried for this one yet"
     )
 
 

@@ -106,15 +106,15 @@ def speed_of(job: Job) -> float:
 
 
 def mean_speed_of(job: Job) -> float:
-    """Return the mean speed (examples/s) at the size and batch that runs (`state/observations.py`): it holds
-    longer than one report.
+    """Return the mean speed (examples/s) at the size and batch that runs (`state/observations.py`):
+    it holds longer than one report.
     """
     now = speed_of(job)
-    runs = job.active_decision
-    if not now or runs is None:
+    decision = job.active_decision
+    if not now or decision is None:
         return now
-    size = size_of(runs)
-    running = (size.ps, size.workers, runs.batch)
+    size = size_of(decision)
+    running = (size.ps, size.workers, decision.batch)
     for observed in reversed(job.observed):
         if (observed.ps, observed.workers, observed.batch) == running:
             mean = observed.samples_per_second
@@ -149,15 +149,15 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
     return view
 
 
-def _with_running_size(view: JobView, runs: AllocationDecided) -> JobView:
+def _with_running_size(view: JobView, running: AllocationDecided) -> JobView:
     """Return the view with the size, batch and generation that run."""
-    size = size_of(runs)
+    size = size_of(running)
     return replace(
         view,
         ps=size.ps,
         workers=size.workers,
-        batch=runs.batch,
-        generation=runs.generation,
+        batch=running.batch,
+        generation=running.generation,
     )
 
 

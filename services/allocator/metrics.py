@@ -35,15 +35,15 @@ PAUSES = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 40, 80, 160, 320)
 DECIDING = Family(
     name="weir_allocator_decision_seconds",
     kind="histogram",
-    help="How long one look at all jobs took, whether anything came of it or not.",
+    help="Duration of one pass over all jobs, with or without a decision.",
     bounds=TIMES,
 )
 REACTION = Family(
     name="weir_allocator_reaction_seconds",
     kind="histogram",
     help=(
-        "From when a fact was stored to when the decision that it led to at once was; "
-        "what waits for a timer is not."
+        "From the time at which a fact was stored to that of its decision; "
+        "decisions that wait for a timer are left out."
     ),
     bounds=(*TIMES, 30),
 )
@@ -200,7 +200,7 @@ EXAMPLES = Family(
     name="weir_training_examples_total",
     kind="counter",
     help=(
-        "Examples that were applied; one whose update was lost counts again when it is done again."
+        "Examples that were applied; one whose update was lost counts again when it is repeated."
     ),
 )
 UNDONE = Family(
@@ -215,8 +215,7 @@ CHANGE = Family(
     name="weir_training_change_seconds",
     kind="histogram",
     help=(
-        "From a decision to the first update of the generation that it wanted; "
-        "the one before trains on meanwhile."
+        "From a decision to the first update of its generation; the one before trains on meanwhile."
     ),
     bounds=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
 )
@@ -232,10 +231,7 @@ CORES = Family(
 WAIT = Family(
     name="weir_allocator_longest_wait_seconds",
     kind="gauge",
-    help=(
-        "How long the job that has waited longest for its first tasks has waited so far; "
-        "0 where none waits."
-    ),
+    help=("The longest time that a job has waited for its first tasks so far; 0 if no job waits."),
 )
 
 
@@ -298,15 +294,15 @@ class TrainingWork:
 
 def _cores(state: State) -> dict[Labels, float]:
     """Return the cores that all tasks have and use."""
-    had: float = 0
+    requested: float = 0
     used: float = 0
     for job in state.jobs.values():
         if job.active_decision is None:
             continue
         for task in job.active_decision.tasks:
-            had += task.resources.cpu
+            requested += task.resources.cpu
         used += used_cores(job)
-    return {("had",): had, ("used",): used}
+    return {("had",): requested, ("used",): used}
 
 
 def used_cores(job: Job) -> float:
@@ -329,6 +325,6 @@ def longest_wait_s(state: State, now: float) -> float:
     for job in state.jobs.values():
         if job.running is None and job.pending_generation is None:
             first_s = min(first_s, job.asked_s)
-    for asked in state.asked.values():
-        first_s = min(first_s, asked.asked_s)
+    for request in state.asked.values():
+        first_s = min(first_s, request.asked_s)
     return now - first_s

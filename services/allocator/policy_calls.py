@@ -34,20 +34,20 @@ def desired_sizes(
 
     The search knows the jobs that a policy fails with.
     """
-    wants: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     untried: dict[str, str] = {}
     for name, jobs in by_policy.items():
         try:
-            wants |= call_policy(name, cluster, jobs, now)
+            targets |= call_policy(name, cluster, jobs, now)
         except Exception as error:
             if raise_all:
                 raise
             found = _without_faulty(name, cluster, jobs, now, error, search)
-            wants |= found.result or {}
+            targets |= found.result or {}
             untried |= dict.fromkeys(found.untried, name)
         else:
             search.clear([job.key for job in jobs], name)
-    return wants, untried
+    return targets, untried
 
 
 def call_policy(
@@ -57,18 +57,18 @@ def call_policy(
 
     Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want.
     """
-    asked = {job.key: job for job in jobs}
+    jobs_by_key = {job.key: job for job in jobs}
     found: dict[str, Target] = {}
-    for want in POLICIES[name](cluster, jobs, now):
-        if type(want) is not Target:
-            raise TypeError(f"it answers with {want!r}, which is no Target")
-        key = want.job
-        error = _error(want, asked.get(key))
+    for target in POLICIES[name](cluster, jobs, now):
+        if type(target) is not Target:
+            raise TypeError(f"it returned {target!r}, not a Target")
+        key = target.job
+        error = _error(target, jobs_by_key.get(key))
         if error is not None:
             raise error
         if key in found:
-            raise ValueError("it wants several sizes for one job")
-        found[key] = want
+            raise ValueError("it returned several targets for one job")
+        found[key] = target
     return found
 
 
@@ -82,9 +82,9 @@ def jobs_by_policy(state: State, jobs: Mapping[str, Job]) -> dict[str, JobList]:
         return by_policy
     found = {}
     for name, seen_jobs in by_policy.items():
-        some = JobList([job for job in seen_jobs if job.key in jobs])
-        if some:
-            found[name] = some
+        chosen = JobList([job for job in seen_jobs if job.key in jobs])
+        if chosen:
+            found[name] = chosen
     return found
 
 
@@ -105,80 +105,84 @@ def _without_faulty(
     return isolate(compute, [*by_key], error, search, name)
 
 
-def _error(want: Target, job: JobSnapshot | None) -> Exception | None:
+def _error(target: Target, job: JobSnapshot | None) -> Exception | None:
     """Return why a want cannot hold; None where it can. It is asked for each job in each pass."""
-    if not _is_text(want.reason):
-        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
-    for other in want.alternatives:
+    if not _is_text(target.reason):
+        return TypeError(f"its reason for {target.job} is {target.reason!r}, not a text")
+    for other in target.alternatives:
         if not _is_alternative(other):
-            return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
+            return TypeError(f"its alternatives for {target.job} are {target.alternatives!r}")
     if job is None:
-        return ValueError(f"it wants something for {want.job}, of which it was not asked")
-    return _bound_error(want, job) or _number_error(want)
+        return ValueError(f"it returned a target for {target.job}, a job that it was not given")
+    return _bound_error(target, job) or _number_error(target)
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a text that can be part of a message."""
+    """Return True if a value is a text that can be part of a message."""
     if not isinstance(value, str):
         return False
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _is_alternative(value: Any) -> bool:
-    """Return whether a value is an alternative that can be part of a message."""
+    """Return True if a value is an alternative that can be part of a message."""
     if not isinstance(value, Alternative) or not _is_text(value.why):
         return False
     return all(type(n) is int and n >= 0 for n in (value.ps, value.workers, value.batch))
 
 
-def _bound_error(want: Target, job: JobSnapshot) -> ValueError | None:
+def _bound_error(target: Target, job: JobSnapshot) -> ValueError | None:
     """Return which number of a want is no `int` (no message can have another type), or exceeds the
     bounds of the job. What the job has, it may keep.
     """
-    ps = want.ps
-    workers = want.workers
-    batch = want.batch
+    ps = target.ps
+    workers = target.workers
+    batch = target.batch
     if not ps and not workers:
         return None
 
-    asked = job.request
-    has = job.size
-    keeps_size = has is not None and has.ps == ps and has.workers == workers
+    request = job.request
+    current = job.size
+    keeps_size = current is not None and current.ps == ps and current.workers == workers
     keeps_batch = batch == job.batch
-    if type(ps) is not int or not (keeps_size or asked.ps.min <= ps <= asked.ps.max):
-        return _outside(asked.ps, ps, f"ps for {want.job}")
-    span = asked.workers
+    if type(ps) is not int or not (keeps_size or request.ps.min <= ps <= request.ps.max):
+        return _outside(request.ps, ps, f"ps for {target.job}")
+    span = request.workers
     if type(workers) is not int or not (keeps_size or span.min <= workers <= span.max):
-        return _outside(span, workers, f"workers for {want.job}")
-    if type(batch) is not int or not (keeps_batch or asked.batch.min <= batch <= asked.batch.max):
-        return _outside(asked.batch, batch, f"as the batch of {want.job}")
+        return _outside(span, workers, f"workers for {target.job}")
+    if type(batch) is not int or not (
+        keeps_batch or request.batch.min <= batch <= request.batch.max
+    ):
+        return _outside(request.batch, batch, f"as the batch of {target.job}")
     return None
 
 
-def _outside(span: Span, number: Any, what: str) -> ValueError:
-    """Return the error for a number that is outside of the requested bounds. `what`: its name in
+def _outside(span: Span, number: Any, meaning: str) -> ValueError:
+    """Return the error for a number that is outside of the requested bounds. `meaning`: its name in
     the message.
     """
-    return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
+    return ValueError(f"it wants {number!r} {meaning}; the request allows {span.min} to {span.max}")
 
 
-def _number_error(want: Target) -> ValueError | None:
+def _number_error(target: Target) -> ValueError | None:
     """Return which of a want's factors, or of its tasks' sizes, is not a possible number."""
     # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
-    if want.speedup is not None and not want.speedup >= 0:
-        return ValueError(f"its `speedup` for {want.job} is {want.speedup!r}")
-    if want.speed_now is not None and not want.speed_now >= 0:
-        return ValueError(f"its `speed_now` for {want.job} is {want.speed_now!r}")
-    if want.speedup_if_spread is not None and not want.speedup_if_spread >= 0:
-        return ValueError(f"its `speedup_if_spread` for {want.job} is {want.speedup_if_spread!r}")
+    if target.speedup is not None and not target.speedup >= 0:
+        return ValueError(f"its `speedup` for {target.job} is {target.speedup!r}")
+    if target.speed_now is not None and not target.speed_now >= 0:
+        return ValueError(f"its `speed_now` for {target.job} is {target.speed_now!r}")
+    if target.speedup_if_spread is not None and not target.speedup_if_spread >= 0:
+        return ValueError(
+            f"its `speedup_if_spread` for {target.job} is {target.speedup_if_spread!r}"
+        )
 
-    if want.sizes is None:
+    if target.sizes is None:
         return None
     for role in ROLES:
-        size = getattr(want.sizes, role)
+        size = getattr(target.sizes, role)
         amounts = (size.cpu, size.memory_gib, size.gpu)
         if not all(map(_is_amount, amounts)):
-            return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
+            return ValueError(f"its size of a {role} for {target.job} is {amounts!r}")
     return None
 
 
@@ -189,11 +193,11 @@ def _is_amount(amount: float) -> bool:
 REMEDY = "set WEIR_ALLOCATOR_POLICIES={}, and start in the folder of its module"
 
 
-def unknown_policies(state: State, otherwise: str) -> str:
+def unknown_policies(state: State, consequence: str) -> str:
     """Return the policies that are not known, with a job of each and the remedy; empty: all are
     known.
 
-    `otherwise`: the consequence, for the text.
+    `consequence`: the consequence, for the text.
     """
     job_of_policy = _jobs_of_unknown_policies(state)
     if not job_of_policy:
@@ -202,7 +206,7 @@ def unknown_policies(state: State, otherwise: str) -> str:
     jobs = ", ".join([job_of_policy[policy].replace(".", "/") for policy in unknown])
     policies = ", ".join(unknown)
     remedy = REMEDY.format(",".join(unknown))
-    return f"policy {policies} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"
+    return f"policy {policies} (of {jobs}) cannot be asked here, so {consequence}; {remedy}"
 
 
 def _jobs_of_unknown_policies(state: State) -> dict[str, str]:

@@ -219,7 +219,9 @@ class Allocator:
         return True
 
     def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> Refusal | None:
-        """Return the answer to an unreadable message; None: it is neither a request nor a change."""
+        """Return the answer to an unreadable message; None: it is neither a request nor a
+        change.
+        """
         requests = subjects.pattern(JobRequested, "")
         if not f"{subject}.".startswith(requests):
             return admission_requests.refusal_of_change(subject, sequence, error)
@@ -280,14 +282,14 @@ class Allocator:
 
     def _decide(self) -> Decisions:
         """Take one pass over the state, and report the failures in it."""
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         last = self.decisions
         self.state = prepare_tables(self.state, self.rules)
         now = time.time()
         decisions = decide(
             self.state, now, self.rules, last.pending_changes, last.failures, last.untried
         )
-        self.meters.deciding.observe(time.monotonic() - begun_s)
+        self.meters.deciding.observe(time.monotonic() - started_s)
         for failure in decisions.failures:
             self._report_failure(failure)
         return decisions
@@ -333,8 +335,8 @@ class Allocator:
             refusal = self.state.unreadable_requests[uid]
             refusals_of_name.setdefault(refusal.key(), []).append(refusal)
         requests = {}  # one of each name
-        for uid, asked in admission_requests.oldest_requests(self.state).items():
-            requests[uid] = asked.request
+        for uid, open_request in admission_requests.oldest_requests(self.state).items():
+            requests[uid] = open_request.request
 
         answering: list[Coroutine[None, None, None]] = []
         for refusals in refusals_of_name.values():
@@ -377,10 +379,10 @@ class Allocator:
         """Accept or reject a request. Publish nothing if it was answered while its stored program
         was read.
         """
-        asked = self.state.asked.get(uid)
-        if asked is None:
+        open_request = self.state.asked.get(uid)
+        if open_request is None:
             return
-        program = await self._stored_program(asked.request)
+        program = await self._stored_program(open_request.request)
         if uid in self.state.asked:
             answer = admission_requests.answer_request(
                 self.state, uid, program, time.time(), self.rules
@@ -394,13 +396,13 @@ class Allocator:
         The last sequence is read while this process leads. So if a later leader has answered since,
         this answer is refused.
         """
-        over = subjects.area_pattern(answer.key(), "job")
-        last = await self.bus.last_sequence_matching(over)
+        pattern = subjects.area_pattern(answer.key(), "job")
+        last = await self.bus.last_sequence_matching(pattern)
         try:
-            sequence = await self.bus.publish(answer, expect_last=last, over=over)
+            sequence = await self.bus.publish(answer, expect_last=last, over=pattern)
         except Stale:
             log.info("AnswersAgain", job=answer.key(), uid=answer.uid)
-            self._pause_publishing(over)  # the state keeps the request until its answer is heard
+            self._pause_publishing(pattern)  # the state keeps the request until its answer is heard
             return
         await self._await_fold(sequence)
 

@@ -112,10 +112,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     )
     assert told[2].startswith("policy 'broken:mine': it cannot be imported: SyntaxError: ")
     assert "'json:dumpss': it cannot be imported: AttributeError: " in told[3]
-    assert (
-        told[4]
-        == "policy 'json:__name__': it is 'json', and not a function of (cluster, jobs, now)"
-    )
+    assert told[4] == "policy 'json:__name__': it is 'json', not a function of (cluster, jobs, now)"
     assert not set(names) & set(POLICIES)
 
 
@@ -124,29 +121,32 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     [
         ("raise KeyError('size')", "'size'"),
         ("return None", "'NoneType' object is not iterable"),
-        ("return ['more']", "it answers with 'more', which is no Target"),
+        ("return ['more']", "it returned 'more', not a Target"),
         (
             want("job=default.other"),
-            "it wants something for default.other, of which it was not asked",
+            "it returned a target for default.other, a job that it was not given",
         ),
-        (want("reason=7"), "its reason for default.mnist is 7, and no text"),
-        (want("workers=5"), "it wants 5 workers for default.mnist; asked for is 1 to 4"),
-        (want("ps=0"), "it wants 0 ps for default.mnist; asked for is 1 to 2"),
-        (want("batch=64"), "it wants 64 as the batch of default.mnist; asked for is 1 to 32"),
-        (want("workers=all"), "it wants 'all' workers for default.mnist; asked for is 1 to 4"),
-        (want("workers=-1"), "it wants '-1' workers for default.mnist; asked for is 1 to 4"),
-        (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
+        (want("reason=7"), "its reason for default.mnist is 7, not a text"),
+        (want("workers=5"), "it wants 5 workers for default.mnist; the request allows 1 to 4"),
+        (want("ps=0"), "it wants 0 ps for default.mnist; the request allows 1 to 2"),
+        (want("batch=64"), "it wants 64 as the batch of default.mnist; the request allows 1 to 32"),
+        (
+            want("workers=all"),
+            "it wants 'all' workers for default.mnist; the request allows 1 to 4",
+        ),
+        (want("workers=-1"), "it wants '-1' workers for default.mnist; the request allows 1 to 4"),
+        (f"return {want()[7:]} * 2", "it returned several targets for one job"),
         (
             want().replace("reason=", "faster=float('nan'), reason="),
             "its `speedup` for default.mnist is nan",
         ),
         (
             "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),
-            "it wants np.int64(2) workers for default.mnist; asked for is 1 to 4",
+            "it wants np.int64(2) workers for default.mnist; the request allows 1 to 4",
         ),
         (
             want().replace("batch=32", "batch=32.0"),
-            "it wants 32.0 as the batch of default.mnist; asked for is 1 to 32",
+            "it wants 32.0 as the batch of default.mnist; the request allows 1 to 32",
         ),
         (
             want().replace("reason=", "alternatives=('more',), reason="),

@@ -87,7 +87,7 @@ def test_the_job_that_makes_a_policy_raise_is_set_aside_and_the_others_start(
         (f"default.{guilty[0]}", "fragile")
     ]
     assert told.why(guilty[0]) == (
-        "set aside: policy 'fragile' failed with it: OverflowError: (34, 'Numerical result out of range')"
+        "set aside: policy 'fragile' failed for this job: OverflowError: (34, 'Numerical result out of range')"
     )
     assert "in policy" in told.decisions.failures[0].traceback and len(calls) < 15
 
@@ -228,7 +228,7 @@ def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(
     told.decide()
     assert (
         told.why("good")
-        == "set aside for now: policy 'fragile' fails with other jobs, and was not tried with this one yet"
+        == "set aside for now: policy 'fragile' fails for other jobs, and was not tried for this one yet"
     )
 
     more = [f"more{number:02}" for number in range(60)]
@@ -328,7 +328,7 @@ def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
     assert [(each.job, each.policy) for each in told.decisions.failures] == [("default.j05", "")]
     assert (
         told.why("j05")
-        == "set aside: a step of the decision failed with it: ZeroDivisionError: by design"
+        == "set aside: a step of the decision failed for this job: ZeroDivisionError: by design"
     )
 
 
@@ -346,7 +346,7 @@ def test_where_all_steps_raise_nothing_changes_but_what_is_cancelled_ends(
     assert [(type(action), action.key()) for action in told.decisions.actions] == [
         (JobFinished, "default.j01")
     ]
-    assert told.why("j00").startswith("set aside: a step of the decision failed with it: ")
+    assert told.why("j00").startswith("set aside: a step of the decision failed for this job: ")
 
 
 def test_strict_rules_raise_what_the_policy_raises(fragile: Callable[..., Calls]) -> None:

@@ -185,7 +185,9 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
             await ask(server, "team-b", "first")
             assert (await decided(operator, "team-b.first")).tasks
             shown = await reason_shown(operator, OFFENDER)
-            assert shown == "set aside: policy 'fragile' failed with it: OverflowError: by design"
+            assert (
+                shown == "set aside: policy 'fragile' failed for this job: OverflowError: by design"
+            )
             counted = [
                 line
                 for line in format_metrics(service.health.measures()).splitlines()

@@ -94,7 +94,7 @@ def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Pa
         words, cwd=tmp_path, env=around, input=given, capture_output=True, text=True, timeout=120
     )
 
-    reason = "set aside: policy 'slips:mine' failed with it: KeyError: 'n9'"
+    reason = "set aside: policy 'slips:mine' failed for this job: KeyError: 'n9'"
     assert ended.returncode == 0 and ended.stderr.endswith(f": {reason}\n")
     assert ended.stderr.count("Traceback") == 1 and "line 2, in mine" in ended.stderr
     assert [one["reason"] for one in json.loads(ended.stdout)["decisions"]] == [reason]

@@ -82,9 +82,7 @@ async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setti
     ours = await prompt("submit", job, "--dry-run")
 
     assert said.code == 1
-    assert (
-        "  - quota of namespace default: wants at least 1 cpu, and 0.5 is all there is" in said.err
-    )
+    assert "  - quota of namespace default: needs at least 1 cpu, and the limit is 0.5" in said.err
     assert ours.code == 0 and "would wait for room" in ours.out
 
 
@@ -100,7 +98,7 @@ async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
 
     assert said.code == 1 and said.err.splitlines() == [
         f"weir submit: the request in {job} would be refused:",
-        "  - namespace: jobs may not run in 'default'; they may in red",
+        "  - namespace: jobs may not run in 'default'; allowed are red",
         "  - image: 'a/b' is not allowed; WEIR_ALLOCATOR_IMAGES allows registry.example/",
     ]
 
@@ -119,7 +117,7 @@ async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
         assert (
             said.code in (1, 2)
             and said.out == ""
-            and f"  - policy: '{policy}' is not known; there are " in said.err
+            and f"  - policy: '{policy}' is not known; use one of " in said.err
         )
         assert told in said.err
 

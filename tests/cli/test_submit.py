@@ -282,7 +282,7 @@ async def test_a_request_whose_program_is_described_as_something_else_is_refused
 
     said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
 
-    told = f"  - program.digest: what the store has as {name} is something else; `weir submit` stores it again\n"
+    told = f"  - program.digest: the store has something else as {name}; `weir submit` stores it again\n"
     assert said.code == 1 and told in said.err
 
 

@@ -101,7 +101,7 @@ async def test_a_job_starts_and_grows_within_its_quota_without_refused_pods(
         await bus.publish(resumed(1))
         await view(
             bus,
-            lambda seen: seen.phase == "Running" and "left of ResourceQuota compute" in seen.why,
+            lambda seen: seen.phase == "Running" and "left (ResourceQuota compute)" in seen.why,
         )
 
         allow(cluster, 6)

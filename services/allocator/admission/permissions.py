@@ -66,11 +66,9 @@ def forbidden_reason(path: str) -> str:
     name = path.rpartition(".")[2].lower()
     word = "".join(filter(str.isalnum, name))
     if path.startswith("volumes[") and word in SOURCES:
-        return (
-            "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
-        )
+        return "not allowed; a volume is a `claim` or, where the cluster allows it, a `host_path`"
     if word in PRIVILEGES:
-        return "a job's pods have no privileges, and cannot be given any"
+        return "not allowed: a job's pods get no privileges"
     return ""
 
 
@@ -93,7 +91,7 @@ def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
     ones every namespace is allowed.
     """
     if allowed and name not in allowed:
-        yield f"namespace: jobs may not run in {name!r}; they may in {', '.join(allowed)}"
+        yield f"namespace: jobs may not run in {name!r}; allowed are {', '.join(allowed)}"
 
 
 def _image_reasons(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
@@ -129,11 +127,11 @@ def _folder_reasons(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
         yield f"host_path: {path!r} is not an absolute path without `..`"
     elif not allowed:
         yield (
-            f"host_path: {path!r} is a folder of the node, which no job may see here; use a `claim`"
+            f"host_path: {path!r} is a folder of the node, and this cluster allows none; use a `claim`"
         )
     elif not any(_is_below(path, folder) for folder in allowed):
         yield (
-            f"host_path: {path!r} is not below a folder of the node that jobs may see: "
+            f"host_path: {path!r} is not below a folder of the node that is allowed: "
             f"{', '.join(allowed)}"
         )
 

@@ -119,35 +119,36 @@ class Removal:
         before it.
         """
         async for raw in self._stored_messages(ORDERS, subjects.pattern(ForgetRequested)):
-            asked = _sequence_of(raw)
-            if asked > self.state().sequences.get(ORDERS, 0):
+            requested_seq = _sequence_of(raw)
+            if requested_seq > self.state().sequences.get(ORDERS, 0):
                 return
-            await self._forget(_name_in(raw), asked)
-            await self._purge_subject(ORDERS, str(raw.subject), asked + 1)
+            await self._forget(_name_in(raw), requested_seq)
+            await self._purge_subject(ORDERS, str(raw.subject), requested_seq + 1)
 
-    async def _forget(self, name: str, asked: int) -> None:
+    async def _forget(self, name: str, requested_seq: int) -> None:
         """Remove the messages of a job, and its program unless another job uses it. Nothing is
-        removed if a job of this name had not ended at the request, which has the sequence `asked`.
+        removed if a job of this name had not ended at the request, which has the sequence
+        `requested_seq`.
         """
         key = _key_of(name)
         end = self.state().closed.get(key)
-        if not await self._was_over(key, asked):
+        if not await self._was_over(key, requested_seq):
             return
-        await self._remove(name, asked)
+        await self._remove(name, requested_seq)
         if end is None or end.removed:
             return
         request = end.job.request
         program = (request.namespace, request.program.digest)
         await remove_program(self.bus, self.state(), program, end.finished.finished_s)
 
-    async def _was_over(self, key: str, asked: int) -> bool:
+    async def _was_over(self, key: str, requested_seq: int) -> bool:
         """Return True if all jobs of a name had ended when it was asked to forget them."""
         for uid in uids_of(self.state(), key):
-            if uid < asked:
+            if uid < requested_seq:
                 return False
         for kind in (JobFinished, JobRejected):
             for name in _names(key):
-                if await self.bus.last_sequence(kind, name) >= asked:
+                if await self.bus.last_sequence(kind, name) >= requested_seq:
                     return False
         return True
 
@@ -251,8 +252,8 @@ def uids_of(state: State, key: str) -> list[int]:
     job = state.jobs.get(key)
     if job is not None:
         uids.append(job.uid)
-    for uid, asked in state.asked.items():
-        if asked.request.key() == key:
+    for uid, open_request in state.asked.items():
+        if open_request.request.key() == key:
             uids.append(uid)
     for uid, answer in state.unreadable_requests.items():
         if answer.key() == key:
@@ -265,7 +266,7 @@ def _sequence_of(raw: RawStreamMsg) -> int:
 
 
 def _is_expired(raw: RawStreamMsg, until_s: float) -> bool:
-    """Return whether a message is known to have been stored by then."""
+    """Return True if a message is known to have been stored by then."""
     return raw.time is not None and raw.time.timestamp() <= until_s
 
 
@@ -307,8 +308,8 @@ class Streams(msgspec.Struct):
 def programs_in_use(state: State, since_s: float) -> set[Use]:
     """Return the programs of jobs that are asked for, run, or have ended since then."""
     requests = []
-    for asked in state.asked.values():
-        requests.append(asked.request)
+    for open_request in state.asked.values():
+        requests.append(open_request.request)
     for job in state.jobs.values():
         requests.append(job.request)
     for end in state.closed.values():

@@ -53,11 +53,11 @@ def oldest_requests(state: State) -> dict[int, OpenRequest]:
     names = set[str]()
     oldest = {}
     for uid in sorted(state.asked):
-        asked = state.asked[uid]
-        name = asked.request.key()
+        open_request = state.asked[uid]
+        name = open_request.request.key()
         if name not in names:
             names.add(name)
-            oldest[uid] = asked
+            oldest[uid] = open_request
     return oldest
 
 
@@ -73,8 +73,7 @@ class ProgramFault(Enum):
         "that can be read in namespace {namespace!r}; `weir submit` stores it"
     )
     OTHER = (
-        "program.digest: what the store has as {digest} is something else; "
-        "`weir submit` stores it again"
+        "program.digest: the store has something else as {digest}; `weir submit` stores it again"
     )
 
 
@@ -87,8 +86,8 @@ def answer_request(
     there is none.
     """
     request = state.asked[uid].request
-    whole = with_defaults(_with_whole_roles(request), rules)
-    reasons = tuple(_reasons_against_job(state, request, whole, program, rules))
+    completed = with_defaults(_with_whole_roles(request), rules)
+    reasons = tuple(_reasons_against_job(state, request, completed, program, rules))
     if reasons:
         return JobRejected(
             job=request.job,
@@ -100,22 +99,22 @@ def answer_request(
         job=request.job,
         namespace=request.namespace,
         uid=uid,
-        request=whole,
+        request=completed,
         accepted_s=now,
-        checkpoint_folder=new_checkpoint_folder(whole, uid, now),
+        checkpoint_folder=new_checkpoint_folder(completed, uid, now),
     )
 
 
 def _reasons_against_job(
     state: State,
     request: JobRequested,
-    whole: JobRequested,
+    completed: JobRequested,
     program: int | ProgramFault,
     rules: Rules,
 ) -> Iterator[str]:
-    """Yield every reason against a job. `whole`: its request, completed."""
+    """Yield every reason against a job. `completed`: its request, completed."""
     yield from reasons_against(request, rules)
-    yield from _too_large(whole, rules)
+    yield from _too_large(completed, rules)
     yield from _too_many(state, request.namespace, rules)
     yield from _name_in_use(state, request)
     yield from _folder_in_use(state, request)
@@ -202,20 +201,20 @@ def _with_whole_roles(request: JobRequested) -> JobRequested:
     """
     if request.resources is None:
         return request
-    default = RoleResources()
-    whole: dict[str, Resources] = {}
+    defaults = RoleResources()
+    completed: dict[str, Resources] = {}
     for role in ROLES:
-        given = getattr(request.resources, role)
-        usual = getattr(default, role)
-        whole[role] = _with_amounts(given, usual)
-    return replace(request, resources=RoleResources(**whole))
+        requested = getattr(request.resources, role)
+        default_size = getattr(defaults, role)
+        completed[role] = _with_amounts(requested, default_size)
+    return replace(request, resources=RoleResources(**completed))
 
 
-def _with_amounts(given: Resources, usual: Resources) -> Resources:
+def _with_amounts(requested: Resources, default_size: Resources) -> Resources:
     """Return the given resources, with the usual cores and memory in place of none."""
-    cpu = given.cpu or usual.cpu
-    memory_gib = given.memory_gib or usual.memory_gib
-    return replace(given, cpu=cpu, memory_gib=memory_gib)
+    cpu = requested.cpu or default_size.cpu
+    memory_gib = requested.memory_gib or default_size.memory_gib
+    return replace(requested, cpu=cpu, memory_gib=memory_gib)
 
 
 def rejection_of(wrong: Wrong, uid: int) -> JobRejected:
@@ -303,8 +302,8 @@ def _no_such_job(state: State, change: Change) -> str:
     """Return why a change finds no job to change: it has ended, or none of this name is known."""
     name = f"job: {change.job!r} in namespace {change.namespace!r}"
     if change.key() in state.closed:
-        return f"{name} is over"
-    return f"{name} is not known"
+        return f"{name} has ended"
+    return f"{name} does not exist"
 
 
 def _changed_request(request: JobRequested, change: Change) -> JobRequested:
@@ -377,8 +376,8 @@ def _reader_reasons(job: Job, request: JobRequested) -> Iterator[str]:
     if blocks and reader_blocks(request) > blocks:
         tasks = blocks * READERS_BLOCK // READERS_PER_TASK
         yield (
-            f"workers.max: ps, workers and a chief may be {tasks} at most, "
-            "for the job's credentials give no more"
+            f"workers.max: more than {tasks} tasks (ps, workers and a chief), "
+            "the most that the job's credentials allow"
         )
 
 

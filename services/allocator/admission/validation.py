@@ -389,7 +389,7 @@ def _policy_reasons(name: str | None) -> Iterator[str]:
     if name is None or name in POLICIES:
         return
     names = ", ".join(sorted(POLICIES))
-    reason = f"policy: {name!r} is not known; there are {names}"
+    reason = f"policy: {name!r} is not known; use one of {names}"
     if ":" in name:
         reason += f"; a custom policy needs WEIR_ALLOCATOR_POLICIES={name}"
     yield reason
@@ -405,7 +405,7 @@ def _checkpoint_reasons(rule: CheckpointRule | None, namespace: str) -> Iterator
         yield (
             f"checkpoint.path: {rule.path!r} is neither a relative path "
             "below the namespace's checkpoint folder "
-            "nor the URL of an object store's, such as gs://bucket/folder"
+            "nor the URL of an object store, such as gs://bucket/folder"
         )
     earlier = rule.continue_from
     if earlier is None:
@@ -457,13 +457,13 @@ def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
 def _mount_reasons(volume: Volume) -> Iterator[str]:
     """Refuse a volume in the way of the folders that every pod has of Weir."""
     if volume.name.startswith("weir-"):
-        yield f"name: {volume.name!r}: names that begin with weir- are Weir's"
+        yield f"name: {volume.name!r}: names that begin with weir- are reserved"
     path = posixpath.normpath(volume.mount_path)
     relative = path.strip("/")
     if relative in ("", "tmp") or ":" in path:
         yield (
-            f"mount_path: {volume.mount_path!r} cannot be mounted; "
-            "`/` is the image's, /tmp is each pod's own"
+            f"mount_path: {volume.mount_path!r} cannot be used; "
+            "`/` belongs to the image, /tmp to each pod"
         )
 
 
@@ -482,7 +482,7 @@ def reword_error(kind: Any, error: str, value: object) -> str:
     """Return the decoder's `error` about a field of this kind with this value, in plainer words."""
     if get_origin(kind) is Literal:
         choices = ", ".join(map(repr, get_args(kind)))
-        return f"{_with_value(error, value)}; there are {choices}"
+        return f"{_with_value(error, value)}; use one of {choices}"
     return _with_value(_expected_fields(kind, error), value)
 
 
@@ -518,8 +518,8 @@ def _expected_fields(kind: Any, error: str) -> str:
     struct = struct_type(kind)
     if struct is not None:
         fields = ", ".join(field.encode_name for field in msgspec.structs.fields(struct))
-        plain = " (a job's file may have one number)" if struct is Span else ""
-        return error.replace("`object", f"`{{{fields}}}").replace("}`", "}`" + plain)
+        note = " (a job's file may have one number)" if struct is Span else ""
+        return error.replace("`object", f"`{{{fields}}}").replace("}`", "}`" + note)
     if "got" in error:
         return error
     for meta in get_args(kind)[1:]:

@@ -22,7 +22,7 @@ def amounts(of: Resources) -> tuple[float, float, float]:
 
 
 def fits(wants: Resources, free: Resources) -> bool:
-    """Return whether there is enough of each resource, rounding aside."""
+    """Return True if there is enough of each resource, rounding aside."""
     return (
         wants.cpu <= free.cpu + ROUNDING
         and wants.memory_gib <= free.memory_gib + ROUNDING
@@ -39,12 +39,12 @@ def add(one: Resources, other: Resources) -> Resources:
     )
 
 
-def subtract(free: Resources, gone: Resources) -> Resources:
+def subtract(free: Resources, taken: Resources) -> Resources:
     """Return the difference, never below 0."""
     return Resources(
-        cpu=max(0.0, free.cpu - gone.cpu),
-        memory_gib=max(0.0, free.memory_gib - gone.memory_gib),
-        gpu=max(0, free.gpu - gone.gpu),
+        cpu=max(0.0, free.cpu - taken.cpu),
+        memory_gib=max(0.0, free.memory_gib - taken.memory_gib),
+        gpu=max(0, free.gpu - taken.gpu),
     )
 
 

@@ -136,22 +136,25 @@ def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[
             order.remove(name, before.free)
         if after is not None and after.takes:
             order.insert(name, after.free)
-        had = before.hosts if before else frozenset()
-        has = after.hosts if after else frozenset()
-        if had != has:
-            _update_homes(homes, name, had, has)
+        jobs_before = before.hosts if before else frozenset()
+        jobs_after = after.hosts if after else frozenset()
+        if jobs_before != jobs_after:
+            _update_homes(homes, name, jobs_before, jobs_after)
     return NodeIndex(nodes, order, homes)
 
 
 def _update_homes(
-    homes: dict[str, frozenset[str]], name: str, had: frozenset[str], has: frozenset[str]
+    homes: dict[str, frozenset[str]],
+    name: str,
+    jobs_before: frozenset[str],
+    jobs_after: frozenset[str],
 ) -> None:
     """Note in `homes` the jobs that a node had, and those that it has."""
-    for job in had - has:
+    for job in jobs_before - jobs_after:
         others = homes[job] - {name}
         if others:
             homes[job] = others
         else:
             del homes[job]
-    for job in has - had:
+    for job in jobs_after - jobs_before:
         homes[job] = homes.get(job, frozenset()) | {name}

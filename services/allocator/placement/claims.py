@@ -24,7 +24,7 @@ WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 
 def fulfils_any(name: str, labels: Mapping[str, str], terms: Sequence[NodeTerm]) -> bool:
-    """Return whether the node of this name, with these labels, fulfils one of the terms."""
+    """Return True if the node of this name, with these labels, fulfils one of the terms."""
     return any(_fulfils(name, labels, term) for term in terms)
 
 
@@ -41,11 +41,11 @@ def _fulfils(name: str, labels: Mapping[str, str], term: NodeTerm) -> bool:
     return all(_is_met(fields, wanted) for wanted in term.fields)
 
 
-def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:
-    """Return whether a requirement is met. No node meets an unknown operator: no task is put where
+def _is_met(values: Mapping[str, str], wanted: NodeRequirement) -> bool:
+    """Return True if a requirement is met. No node meets an unknown operator: no task is put where
     its volume may be out of reach.
     """
-    found = there.get(wanted.key)
+    found = values.get(wanted.key)
     match wanted.operator:
         case "In":
             return found is not None and found in wanted.values
@@ -62,7 +62,7 @@ def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:
 
 
 def _compares(found: str | None, wanted: NodeRequirement) -> bool:
-    """Return whether the label is above the bound, or below it; both have to be whole numbers."""
+    """Return True if the label is above the bound, or below it; both have to be whole numbers."""
     if found is None or len(wanted.values) != 1:
         return False
     bound = wanted.values[0]

@@ -28,7 +28,7 @@ from services.allocator.placement.quota import (
 )
 from services.allocator.policies.contract import ClusterQuota, Node, Quota, TaskLimits
 from services.allocator.settings import Rules
-from services.allocator.state.job import Job
+from services.allocator.state.job import Job, job_of
 from services.allocator.state.state import State, fresh_tables
 from shared.messages import AllocationDecided, CapacityChanged, QuotaChanged, Resources, TaskPlan
 
@@ -46,8 +46,8 @@ def free_nodes(state: State) -> list[Node]:
         for task in tasks:
             node = nodes.get(task.node)
             if node is not None:
-                has = _listed_with(state.nodes[task.node], job, task)
-                nodes[task.node] = _with_promised_task(node, key, task.resources, has)
+                listed = _listed_with(state.nodes[task.node], job, task)
+                nodes[task.node] = _with_promised_task(node, key, task.resources, listed)
     return list(nodes.values())
 
 
@@ -76,8 +76,8 @@ def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> li
     for task in promised:
         node = state.nodes.get(task.node)
         if node is not None:
-            has = _listed_with(node, job, task)
-            found.append(subtract(task.resources, has))
+            listed = _listed_with(node, job, task)
+            found.append(subtract(task.resources, listed))
     return found
 
 
@@ -90,13 +90,13 @@ def remaining_quotas(state: State, quotas: Mapping[str, Quota]) -> dict[str, Res
     quota.
     """
     found = {}
-    for space, use in namespace_usage(state, quotas).items():
-        left = subtract(quotas[space].most(), use.total())
-        fact = state.quotas.get(space)
+    for namespace, use in namespace_usage(state, quotas).items():
+        left = subtract(quotas[namespace].most(), use.total())
+        fact = state.quotas.get(namespace)
         if fact is not None:
             left_in_cluster = subtract(unused_quota(fact), use.promised())
             left = smaller(left, left_in_cluster)
-        found[space] = left
+        found[namespace] = left
     return found
 
 
@@ -123,17 +123,17 @@ def namespace_usage(state: State, namespaces: Collection[str]) -> dict[str, Name
     """
     if not namespaces:
         return {}
-    found = {space: NamespaceUsage([], [], []) for space in namespaces}
+    found = {namespace: NamespaceUsage([], [], []) for namespace in namespaces}
     jobs = [job for job in state.jobs.values() if job.request.namespace in found]
 
     listed = _listed_pods(state, found, jobs)
-    for space, pods in listed.items():
-        found[space].listed.extend(pods.values())
+    for namespace, pods in listed.items():
+        found[namespace].listed.extend(pods.values())
 
     promised = _promised_now(state)
     for job in jobs:
-        space = job.request.namespace
-        _add_promised(found[space], listed[space], state, job, promised.get(job.key, ()))
+        namespace = job.request.namespace
+        _add_promised(found[namespace], listed[namespace], state, job, promised.get(job.key, ()))
     return found
 
 
@@ -142,11 +142,11 @@ def _add_promised(
 ) -> None:
     """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
     for task in promised:
-        has = Resources()
+        listed = Resources()
         node = state.nodes.get(task.node)
         if node is not None:
-            has = _listed_with(node, job, task)
-        use.beyond.append(subtract(task.resources, has))
+            listed = _listed_with(node, job, task)
+        use.beyond.append(subtract(task.resources, listed))
         if job.pod(task) not in pods:
             use.new.append(task)
 
@@ -154,12 +154,12 @@ def _add_promised(
 def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job]) -> dict[str, Pods]:
     """Return the listed pods by namespace, without those that were heard to have ended."""
     found: dict[str, Pods] = {}
-    for space in namespaces:
-        found[space] = {}
+    for namespace in namespaces:
+        found[namespace] = {}
     for seen in state.nodes.values():
-        for own in seen.own:
-            if own.namespace in found:
-                found[own.namespace][own.pod] = own.resources
+        for listed in seen.own:
+            if listed.namespace in found:
+                found[listed.namespace][listed.pod] = listed.resources
     for job in jobs:
         pods = found[job.request.namespace]
         for pod in job.exits:
@@ -170,10 +170,10 @@ def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job])
 def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
     """Return what the node lists the task's pod with; nothing if it does not list it."""
     pod = job.pod(task)
-    space = job.request.namespace
-    for own in seen.own:
-        if own.pod == pod and own.namespace == space:
-            return own.resources
+    namespace = job.request.namespace
+    for listed in seen.own:
+        if listed.pod == pod and listed.namespace == namespace:
+            return listed.resources
     return Resources()
 
 
@@ -184,7 +184,7 @@ def node_view(seen: CapacityChanged) -> Node:
     """Return a node as policies see it, without what is promised on it."""
     hosts = NOBODY
     if seen.own:
-        hosts = frozenset([f"{own.namespace}.{own.job}" for own in seen.own])
+        hosts = frozenset([job_of(pod) for pod in seen.own])
     return Node(
         name=seen.node,
         free=seen.free,
@@ -195,7 +195,7 @@ def node_view(seen: CapacityChanged) -> Node:
 
 
 def _is_open(seen: CapacityChanged) -> bool:
-    """Return whether a node is ready, not cordoned, and without a hard taint."""
+    """Return True if a node is ready, not cordoned, and without a hard taint."""
     if not seen.ready or not seen.schedulable:
         return False
     effects = {taint.effect for taint in seen.taints}
@@ -231,22 +231,24 @@ def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[Task
 
 
 def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
-    """Return whether every pod of a decision is listed, on its node, with just what was decided."""
+    """Return True if every pod of a decision is listed, on its node, with just what was decided."""
     listed: Pods = {}
     for name in {task.node for task in decision.tasks}:
         seen = nodes.get(name)
         if seen is None:
             return False
-        for own in seen.own:
-            if own.job == decision.job and own.namespace == decision.namespace:
-                listed[own.pod] = own.resources
+        for pod in seen.own:
+            if pod.job == decision.job and pod.namespace == decision.namespace:
+                listed[pod.pod] = pod.resources
     return all(listed.get(task.pod(decision.job)) == task.resources for task in decision.tasks)
 
 
-def _with_promised_task(node: Node, job: str, wants: Resources, has: Resources) -> Node:
-    """Return a node with a task promised on it: `wants` is decided, `has` is what its pod has."""
-    free = subtract(node.free, subtract(wants, has))
-    returning = add(node.returning, subtract(has, wants))
+def _with_promised_task(node: Node, job: str, decided: Resources, listed: Resources) -> Node:
+    """Return a node with a task promised on it: `decided` is decided, `listed` is what its pod
+    has.
+    """
+    free = subtract(node.free, subtract(decided, listed))
+    returning = add(node.returning, subtract(listed, decided))
     hosts = node.hosts | {job}
     return Node(node.name, free, node.allocatable, node.open, hosts, returning, node.shunned)
 
@@ -256,42 +258,42 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
     if not state.quotas:
         return rules
     with_jobs = {job.request.namespace for job in state.jobs.values()}
-    spaces = sorted(with_jobs & state.quotas.keys())
-    if not spaces:
+    namespaces = sorted(with_jobs & state.quotas.keys())
+    if not namespaces:
         return rules
-    use = namespace_usage(state, spaces)
+    use = namespace_usage(state, namespaces)
     quotas = dict(rules.quotas)
-    for space in spaces:
-        quota = rules.quotas.get(space, Quota())
-        quotas[space] = _combined_quota(state.quotas[space], use[space], quota)
+    for namespace in namespaces:
+        quota = rules.quotas.get(namespace, Quota())
+        quotas[namespace] = _combined_quota(state.quotas[namespace], use[namespace], quota)
     return replace(rules, quotas=quotas)
 
 
 def remaining_pods(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
     """Return how many more tasks each namespace may have, where the cluster limits that."""
     found = {}
-    for space, use in namespace_usage(state, _spaces_with_pod_limit(quotas)).items():
-        left = unused_pods(state.quotas[space])
+    for namespace, use in namespace_usage(state, _spaces_with_pod_limit(quotas)).items():
+        left = unused_pods(state.quotas[namespace])
         if left is not None:
-            found[space] = max(0, left - len(use.new))
+            found[namespace] = max(0, left - len(use.new))
     return found
 
 
 def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
     """Return the namespaces in which a ResourceQuota limits the number of pods."""
-    spaces = []
-    for space, quota in quotas.items():
+    namespaces = []
+    for namespace, quota in quotas.items():
         if isinstance(quota, ClusterQuota) and quota.pods is not None:
-            spaces.append(space)
-    return spaces
+            namespaces.append(namespace)
+    return namespaces
 
 
 def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
     """Return what the cluster allows the tasks of each namespace."""
     limits = {}
-    for space, quota in quotas.items():
+    for namespace, quota in quotas.items():
         if isinstance(quota, ClusterQuota):
-            limits[space] = quota.tasks
+            limits[namespace] = quota.tasks
     return limits
 
 
@@ -299,21 +301,25 @@ def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
     """Return the cluster's quotas, with what is used of them once the pods that were listed are
     others.
     """
-    had = namespace_usage(before, before.quotas)
-    has = namespace_usage(after, after.quotas)
+    used_before = namespace_usage(before, before.quotas)
+    used_after = namespace_usage(after, after.quotas)
     quotas = {}
-    for space, fact in after.quotas.items():
-        quotas[space] = _with_use(fact, had[space], has[space])
+    for namespace, fact in after.quotas.items():
+        quotas[namespace] = _with_use(fact, used_before[namespace], used_after[namespace])
     return quotas
 
 
-def _with_use(fact: QuotaChanged, had: NamespaceUsage, has: NamespaceUsage) -> QuotaChanged:
+def _with_use(
+    fact: QuotaChanged, used_before: NamespaceUsage, used_after: NamespaceUsage
+) -> QuotaChanged:
     """Return the very same fact where nothing changes."""
-    if had.listed == has.listed:
+    if used_before.listed == used_after.listed:
         return fact
-    before = total_of(had.listed)
-    after = total_of(has.listed)
-    return with_own_usage(fact, before, len(had.listed), after, len(has.listed))
+    total_before = total_of(used_before.listed)
+    total_after = total_of(used_after.listed)
+    return with_own_usage(
+        fact, total_before, len(used_before.listed), total_after, len(used_after.listed)
+    )
 
 
 def _combined_quota(fact: QuotaChanged, use: NamespaceUsage, quota: Quota) -> ClusterQuota:
@@ -321,13 +327,13 @@ def _combined_quota(fact: QuotaChanged, use: NamespaceUsage, quota: Quota) -> Cl
     pods, or the configured one. None: no limit.
     """
     pods = len(use.listed) + len(use.new)
-    ours = allowed_in_total(fact, use.total(), pods)
-    gpu = _smaller(ours.get("gpu"), quota.gpu)
+    allowed = allowed_in_total(fact, use.total(), pods)
+    gpu = _smaller(allowed.get("gpu"), quota.gpu)
     return ClusterQuota(
-        cpu=_smaller(ours.get("cpu"), quota.cpu),
-        memory_gib=_smaller(ours.get("memory_gib"), quota.memory_gib),
+        cpu=_smaller(allowed.get("cpu"), quota.cpu),
+        memory_gib=_smaller(allowed.get("memory_gib"), quota.memory_gib),
         gpu=None if gpu is None else int(gpu),
-        pods=int(ours["pods"]) if "pods" in ours else None,
+        pods=int(allowed["pods"]) if "pods" in allowed else None,
         tasks=limits_of(fact),
     )
 

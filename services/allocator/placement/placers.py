@@ -46,11 +46,11 @@ def place(
         return _place_first(room, job, size, sizes, serial)
 
     # 1. The tasks that stay, and the indices of those that are missing.
-    stays: dict[Role, dict[int, TaskPlan]] = {}
+    staying: dict[Role, dict[int, TaskPlan]] = {}
     missing: dict[Role, Sequence[int]] = {}
     for role in ROLES:
-        stays[role] = _tasks_that_stay(keep, role, size.of(role))
-        missing[role] = _gaps(stays[role], size.of(role))
+        staying[role] = _tasks_that_stay(keep, role, size.of(role))
+        missing[role] = _gaps(staying[role], size.of(role))
 
     # 2. Nodes for those that are missing.
     parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
@@ -65,7 +65,7 @@ def place(
         each = getattr(sizes, role)
         new = _tasks(role, missing[role], nodes[role], each, serial)
         serial += len(new)
-        tasks += sorted([*stays[role].values(), *new], key=_index)
+        tasks += sorted([*staying[role].values(), *new], key=_index)
     return tuple(tasks)
 
 
@@ -97,9 +97,9 @@ def _tasks(
     return tasks
 
 
-def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
+def _gaps(staying: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
     """Return the indices below `count` that no task has."""
-    return [index for index in range(count) if index not in stays] if stays else range(count)
+    return [index for index in range(count) if index not in staying] if staying else range(count)
 
 
 def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
@@ -110,19 +110,19 @@ def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[i
     if len(tasks) > count:
         tasks = sorted(tasks, key=_serial)[:count]
 
-    stays = {}
+    staying = {}
     movers = []
     for task in tasks:
         if task.index < count:
-            stays[task.index] = task
+            staying[task.index] = task
         else:
             movers.append(task)
 
     if movers:
-        gaps = _gaps(stays, count)
+        gaps = _gaps(staying, count)
         for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
-            stays[index] = replace(task, index=index)
-    return stays
+            staying[index] = replace(task, index=index)
+    return staying
 
 
 def _index(task: TaskPlan) -> int:
@@ -137,8 +137,8 @@ def shrink_tasks(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
     """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
     kept: list[TaskPlan] = []
     for role in ROLES:
-        stays = _tasks_that_stay(tasks, role, size.of(role))
-        kept += sorted(stays.values(), key=_index)
+        staying = _tasks_that_stay(tasks, role, size.of(role))
+        kept += sorted(staying.values(), key=_index)
     return tuple(kept)
 
 
@@ -187,7 +187,7 @@ def has_room(
     sizes: RoleResources,
     placer: Placer = place,
 ) -> bool:
-    """Return whether the job would find room at this size; nothing is taken. For `place` the tasks
+    """Return True if the job would find room at this size; nothing is taken. For `place` the tasks
     need not be made.
     """
     mark = room.mark()
@@ -197,10 +197,10 @@ def has_room(
         return found
 
     # For `place` it is enough that the missing tasks fit.
-    stand = Counter([task.role for task in keep])
+    counts = Counter([task.role for task in keep])
     missing = []
     for role in FILLED:
-        count = size.of(role) - stand[role]
+        count = size.of(role) - counts[role]
         missing.append((getattr(sizes, role), max(0, count)))
     found = room.fill_all(job, missing) is not None
     room.undo(mark)
@@ -236,23 +236,23 @@ def place_colocated(
     """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
     have to move.
     """
-    best_stays = None
+    best_staying = None
     fewest = 0
-    for stays in _possible_stays(keep):
+    for staying in _possible_stays(keep):
         mark = room.mark()
-        tasks = place(room, job, stays, size, sizes, serial)
+        tasks = place(room, job, staying, size, sizes, serial)
         room.undo(mark)
         if tasks is None:
             continue
         nodes = worker_node_count(tasks)
-        if best_stays is None or nodes < fewest:
-            best_stays = stays
+        if best_staying is None or nodes < fewest:
+            best_staying = staying
             fewest = nodes
 
     # Each trial was undone: place the best one again.
-    if best_stays is None:
+    if best_staying is None:
         return None
-    return place(room, job, best_stays, size, sizes, serial)
+    return place(room, job, best_staying, size, sizes, serial)
 
 
 def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:

@@ -26,10 +26,10 @@ from services.allocator.placement.amounts import (
     total_of,
 )
 from services.allocator.placement.placers import ROLES
-from services.allocator.placement.room import Room
+from services.allocator.placement.room import Room, namespace_of
 from services.allocator.placement.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
-from services.allocator.state.job import Job
+from services.allocator.state.job import Job, job_of
 from services.allocator.state.policy_view import remaining_tasks
 from services.allocator.state.state import State
 from shared.messages import OwnPod, Resources, TaskPlan
@@ -49,7 +49,7 @@ class HeldCapacity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def namespace(self) -> str:
-        return self.job.partition(".")[0]
+        return namespace_of(self.job)
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        return self.job.partition(".")[0]
+        return namespace_of(self.job)
 
 
 Reservations = tuple[Reservation, ...]
@@ -125,14 +125,16 @@ class ProjectedCapacity:
         """Return the room without the jobs that started up to then, except the one that `keeps` its
         tasks; with the `freed` capacity, less all that is `reserved`.
         """
-        back = self._held_until(until_s)
-        back += freed
+        freed_capacity = self._held_until(until_s)
+        freed_capacity += freed
         if keeps:
-            back = [held for held in back if held.job != keeps or held.started_s == -inf]
-        in_quota = [held for held in back if held.in_quota]
-        nodes = self._nodes_with(back, reserved)
-        purses = self._quotas_with(in_quota, reserved)
-        return self.room.with_changes(nodes, purses, self._slots_with(in_quota))
+            freed_capacity = [
+                held for held in freed_capacity if held.job != keeps or held.started_s == -inf
+            ]
+        in_quota = [held for held in freed_capacity if held.in_quota]
+        nodes = self._nodes_with(freed_capacity, reserved)
+        remaining_quotas = self._quotas_with(in_quota, reserved)
+        return self.room.with_changes(nodes, remaining_quotas, self._slots_with(in_quota))
 
     def _held_until(self, until_s: float) -> list[HeldCapacity]:
         """Return the capacity of the jobs that started up to then."""
@@ -140,42 +142,44 @@ class ProjectedCapacity:
         return self.held[:count]
 
     def _nodes_with(
-        self, back: Sequence[HeldCapacity], reserved: Sequence[Reservation]
+        self, freed: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> list[Node]:
         """Return the nodes with another free capacity."""
-        given = _sums([(held.node, held.amount) for held in back])
+        freed_by_node = _sums([(held.node, held.amount) for held in freed])
         amounts_reserved: list[tuple[str, Resources]] = []
         for claim in reserved:
             amounts_reserved += claim.nodes.items()
-        gone = _sums(amounts_reserved)
+        reserved_by_node = _sums(amounts_reserved)
 
         nodes = []
-        for name in given.keys() | gone.keys():
+        for name in freed_by_node.keys() | reserved_by_node.keys():
             node = self.room.nodes.get(name)
             if node is not None:
-                free = _balance(node.free, given.get(name), gone.get(name))
+                free = _balance(node.free, freed_by_node.get(name), reserved_by_node.get(name))
                 nodes.append(replace(node, free=free))
         return nodes
 
-    def _slots_with(self, back: Sequence[HeldCapacity]) -> dict[str, int]:
+    def _slots_with(self, freed: Sequence[HeldCapacity]) -> dict[str, int]:
         """Return how many more tasks each namespace may have."""
         slots = dict(self.room.slots)
-        for held in back:
-            space = held.namespace
-            if space in slots:
-                slots[space] += 1
+        for held in freed:
+            namespace = held.namespace
+            if namespace in slots:
+                slots[namespace] += 1
         return slots
 
     def _quotas_with(
-        self, back: Sequence[HeldCapacity], reserved: Sequence[Reservation]
+        self, freed: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> dict[str, Resources]:
         """Return the rests of all quotas."""
-        given = _sums([(held.namespace, held.amount) for held in back])
-        gone = _sums([(claim.namespace, claim.quota) for claim in reserved])
-        purses = {}
-        for space, has in self.room.remaining_quotas.items():
-            purses[space] = _balance(has, given.get(space), gone.get(space))
-        return purses
+        freed_by_namespace = _sums([(held.namespace, held.amount) for held in freed])
+        reserved_by_namespace = _sums([(claim.namespace, claim.quota) for claim in reserved])
+        remaining_quotas = {}
+        for namespace, remaining in self.room.remaining_quotas.items():
+            remaining_quotas[namespace] = _balance(
+                remaining, freed_by_namespace.get(namespace), reserved_by_namespace.get(namespace)
+            )
+        return remaining_quotas
 
     def place(
         self,
@@ -215,7 +219,7 @@ class ProjectedCapacity:
         return self._empty
 
     def holds(self, request: PlacementRequest, reserved: Reservations, keeps: str) -> bool:
-        """Return whether there is a place once all running tasks have ended, except those that the
+        """Return True if there is a place once all running tasks have ended, except those that the
         job keeps.
         """
         if self._end is None or self._end[:2] != (reserved, keeps):
@@ -258,15 +262,15 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     return sums
 
 
-def _balance(has: Resources, given: Resources | None, gone: Resources | None) -> Resources:
+def _balance(free: Resources, freed: Resources | None, reserved: Resources | None) -> Resources:
     """Return what a node has free once an amount is given back to it and another one is reserved;
     None: no such amount.
     """
-    total = has
-    if given is not None:
-        total = add(total, given)
-    if gone is not None:
-        total = subtract(total, gone)
+    total = free
+    if freed is not None:
+        total = add(total, freed)
+    if reserved is not None:
+        total = subtract(total, reserved)
     return total
 
 
@@ -278,15 +282,15 @@ def _held_by_pods(state: State) -> Iterator[HeldCapacity]:
     wanted = _wanted_tasks(state)
     listed = set[Pod]()
     for node in state.nodes.values():
-        for own in node.own:
-            pod = f"{own.namespace}.{own.job}", own.pod
+        for listed_pod in node.own:
+            pod = job_of(listed_pod), listed_pod.pod
             listed.add(pod)
             if pod in wanted:
                 job, task = wanted[pod]
-                amount = larger(own.resources, task.resources)
+                amount = larger(listed_pod.resources, task.resources)
                 yield HeldCapacity(job.started_s, job.key, node.node, amount)
             else:
-                yield _held_by_ending_pod(state, node.node, own)
+                yield _held_by_ending_pod(state, node.node, listed_pod)
 
     for pod, (job, task) in wanted.items():
         if pod not in listed:
@@ -302,9 +306,9 @@ def _wanted_tasks(state: State) -> dict[Pod, tuple[Job, TaskPlan]]:
     return wanted
 
 
-def _held_by_ending_pod(state: State, node: str, own: OwnPod) -> HeldCapacity:
+def _held_by_ending_pod(state: State, node: str, pod: OwnPod) -> HeldCapacity:
     """Return the capacity of a listed pod that no decision wants any more."""
-    key = f"{own.namespace}.{own.job}"
+    key = job_of(pod)
     job = state.jobs.get(key)
-    has_ended = job is not None and own.pod in job.exits
-    return HeldCapacity(-inf, key, node, own.resources, in_quota=not has_ended)
+    has_ended = job is not None and pod.pod in job.exits
+    return HeldCapacity(-inf, key, node, pod.resources, in_quota=not has_ended)

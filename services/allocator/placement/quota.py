@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from services.allocator.placement.amounts import fits, larger, multiply, smaller, subtract, total_of
 from services.allocator.placement.placers import ROLES
-from services.allocator.placement.room import Room
+from services.allocator.placement.room import Room, namespace_of
 from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
 from shared.messages import (
     QuotaBound,
@@ -59,12 +59,12 @@ def added_resources(
     for role in ROLES:
         each: Resources = getattr(sizes, role)
         count = size.of(role)
-        stand = [task for task in tasks if task.role == role]
-        more.append(multiply(each, max(0, count - len(stand))))
+        existing = [task for task in tasks if task.role == role]
+        more.append(multiply(each, max(0, count - len(existing))))
         if not stretched:
             continue
-        stand.sort(key=lambda task: task.serial)  # the oldest stay
-        for task in stand[:count]:
+        existing.sort(key=lambda task: task.serial)  # the oldest stay
+        for task in existing[:count]:
             more.append(subtract(each, task.resources))
     return total_of(more)
 
@@ -92,7 +92,7 @@ def gang_shortage(
     """Return why the quota has no room for a job of this size that has no task, now or ever; empty
     where it has.
     """
-    never = never_allowed_reason(_namespace(job), size, sizes, quota)
+    never = never_allowed_reason(namespace_of(job), size, sizes, quota)
     if never:
         return never
     wants = gang_resources(sizes, size)
@@ -106,11 +106,7 @@ def quota_shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> st
     remaining_quota = room.remaining_quota(job)
     slots = room.slots_of(job)
     limits = room.limits_of(job)
-    return describe_shortage(_namespace(job), wants, tasks, remaining_quota, slots, limits)
-
-
-def _namespace(job: str) -> str:
-    return job.partition(".")[0]
+    return describe_shortage(namespace_of(job), wants, tasks, remaining_quota, slots, limits)
 
 
 def describe_shortage(
@@ -124,7 +120,7 @@ def describe_shortage(
     """Return the same for a quota with this rest (None: no limit) and room for so many tasks."""
     if remaining_quota is None or _is_within(wants, remaining_quota, tasks, slots):
         return ""
-    sentence = "wants {} more, and {:.4g} is left"
+    sentence = "needs {} more, and {:.4g} is left"
     lacks = _lack(wants, remaining_quota, tasks, slots, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
 
@@ -154,7 +150,7 @@ def quota_too_small(quota: Quota | None, namespace: str, wants: Resources, tasks
         limits = quota.tasks
     if _is_within(wants, most, tasks, pods):
         return ""
-    sentence = "wants at least {}, and {:.4g} is all there is"
+    sentence = "needs at least {}, and the limit is {:.4g}"
     lacks = _lack(wants, most, tasks, pods, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
 
@@ -173,7 +169,7 @@ def limit_range_reason(
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
         if not fits(wants, most):
-            lacks = _lack(wants, most, 0, None, None, "wants {}, and {:.4g} is the most")
+            lacks = _lack(wants, most, 0, None, None, "wants {}, and at most {:.4g} is allowed")
             refused.append(f"a {role} {lacks}")
 
     if not refused:
@@ -192,14 +188,14 @@ def clamp_to_limits(size: Resources, quota: Quota | None) -> Resources:
     return smaller(raised, quota.tasks.most)
 
 
-def _is_within(wants: Resources, has: Resources, tasks: int, slots: int | None) -> bool:
-    """Return whether an amount and a number of tasks are within limits; no `slots`: any number."""
-    return fits(wants, has) and (slots is None or tasks <= slots)
+def _is_within(wants: Resources, limit: Resources, tasks: int, slots: int | None) -> bool:
+    """Return True if an amount and a number of tasks are within limits; no `slots`: any number."""
+    return fits(wants, limit) and (slots is None or tasks <= slots)
 
 
 def _lack(
     wants: Resources,
-    has: Resources,
+    limit: Resources,
     tasks: int,
     slots: int | None,
     limits: TaskLimits | None,
@@ -207,21 +203,21 @@ def _lack(
 ) -> str:
     """Name the lacking resources, and the ResourceQuota of each."""
     compared = [
-        ("cpu", f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
-        ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),
-        ("gpu", f"{wants.gpu} gpu", wants.gpu, has.gpu),
+        ("cpu", f"{wants.cpu:g} cpu", wants.cpu, limit.cpu),
+        ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, limit.memory_gib),
+        ("gpu", f"{wants.gpu} gpu", wants.gpu, limit.gpu),
     ]
     if slots is not None:
         compared.append(("pods", format_count(tasks, "pod"), tasks, slots))
 
     quotas = dict(limits.quotas) if limits else {}
     lacks = []
-    for name, amount, wanted, there in compared:
-        if wanted <= there:
+    for name, amount, wanted, available in compared:
+        if wanted <= available:
             continue
-        lack = sentence.format(amount, there)
+        lack = sentence.format(amount, available)
         if name in quotas:
-            lack += f" of ResourceQuota {quotas[name]}"
+            lack += f" (ResourceQuota {quotas[name]})"
         lacks.append(lack)
     return "; ".join(lacks)
 
@@ -244,11 +240,11 @@ WITHOUT_LIMIT = Resources(cpu=math.inf, memory_gib=math.inf, gpu=MANY)
 
 def unused_quota(fact: QuotaChanged) -> Resources:
     """Return the capacity that every quota of the namespace leaves."""
-    left = _unused_by_name(fact)
+    unused = _unused_by_name(fact)
     return Resources(
-        cpu=left.get("cpu", math.inf),
-        memory_gib=left.get("memory_gib", math.inf),
-        gpu=int(left.get("gpu", MANY)),
+        cpu=unused.get("cpu", math.inf),
+        memory_gib=unused.get("memory_gib", math.inf),
+        gpu=int(unused.get("gpu", MANY)),
     )
 
 
@@ -270,11 +266,11 @@ def _unused_by_name(fact: QuotaChanged) -> dict[str, float]:
     return left
 
 
-def allowed_in_total(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, float]:
+def allowed_in_total(fact: QuotaChanged, own_amount: Resources, pods: int) -> dict[str, float]:
     """Return the amount of each limited resource that all our tasks together may have, beside the
-    use of others. `ours` and `pods`: the amounts that our tasks have now.
+    use of others. `own_amount` and `pods`: the amounts that our tasks have now.
     """
-    has = _by_name(ours, pods)
+    has = _by_name(own_amount, pods)
     allowed: dict[str, float] = {}
     for name, bound in _bounds_of_tasks(fact.bounds):
         others = max(0.0, bound.used - has[name])
@@ -283,11 +279,11 @@ def allowed_in_total(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str
 
 
 def with_own_usage(
-    fact: QuotaChanged, had: Resources, pods_had: int, has: Resources, pods_has: int
+    fact: QuotaChanged, used_before: Resources, pods_had: int, used_after: Resources, pods_has: int
 ) -> QuotaChanged:
     """Return the fact once our tasks have other amounts than before."""
-    before = _by_name(had, pods_had)
-    after = _by_name(has, pods_has)
+    before = _by_name(used_before, pods_had)
+    after = _by_name(used_after, pods_has)
     bounds = []
     for bound in fact.bounds:
         name = RESOURCES.get(bound.resource)

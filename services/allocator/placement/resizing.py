@@ -27,14 +27,14 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleResources:
     """Return the sizes that a policy wants; without any, those of the tasks now."""
-    asked = task_sizes(job, rules)
+    requested_sizes = task_sizes(job, rules)
     if sizes is None and job.newest_decision is None:
-        return asked
+        return requested_sizes
 
     quota = rules.quotas.get(job.request.namespace)
     wanted: dict[str, Resources] = {}
     for role in ROLES:
-        requested = getattr(asked, role)
+        requested = getattr(requested_sizes, role)
         if sizes is None:
             wanted[role] = _present_size(job, role, requested, rules)
         else:
@@ -43,33 +43,33 @@ def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleRes
     return RoleResources(**wanted)
 
 
-def _policy_size(job: Job, role: Role, size: Resources, asked: Resources) -> Resources:
+def _policy_size(job: Job, role: Role, size: Resources, requested: Resources) -> Resources:
     """Return the size that a policy wants, with no less memory than requested once a task of the
     role ran out of it.
     """
     memory = size.memory_gib
     for ended in job.exits.values():
         if ended.role == role and ended.reason == OUT_OF_MEMORY:
-            memory = max(memory, asked.memory_gib)
-    return Resources(cpu=size.cpu, memory_gib=memory, gpu=asked.gpu)
+            memory = max(memory, requested.memory_gib)
+    return Resources(cpu=size.cpu, memory_gib=memory, gpu=requested.gpu)
 
 
-def _present_size(job: Job, role: Role, asked: Resources, rules: Rules) -> Resources:
+def _present_size(job: Job, role: Role, requested: Resources, rules: Rules) -> Resources:
     """Return the size of the role's largest task, with more memory if one ran out of it; as
     requested, if there is no task.
     """
     planned = job.newest_decision.tasks if job.newest_decision else ()
     tasks = [task for task in planned if task.role == role]
     if not tasks:
-        return asked
+        return requested
 
     cpu = max([task.resources.cpu for task in tasks])
     memory = max([task.resources.memory_gib for task in tasks])
     if any(_ran_out_of_memory(job, task) for task in tasks):
         memory *= rules.oom_memory_factor
         if rules.oom_memory_factor > 1:
-            memory = max(memory, asked.memory_gib)
-    return Resources(cpu=cpu, memory_gib=memory, gpu=asked.gpu)
+            memory = max(memory, requested.memory_gib)
+    return Resources(cpu=cpu, memory_gib=memory, gpu=requested.gpu)
 
 
 def _ran_out_of_memory(job: Job, task: TaskPlan) -> bool:
@@ -147,11 +147,11 @@ def placer_with_memory(limits: Mapping[Role, float]) -> Placer:
         serial: int,
     ) -> tuple[TaskPlan, ...] | None:
         mark = room.mark()
-        stay = _grow_in_place(room, job, keep, limits)
-        if len(stay) == len(keep):
-            return tuple(stay)
+        grown = _grow_in_place(room, job, keep, limits)
+        if len(grown) == len(keep):
+            return tuple(grown)
         raised = _raised_sizes(sizes, limits)
-        placed = place(room, job, stay, size, raised, serial)
+        placed = place(room, job, grown, size, raised, serial)
         if placed is None:
             room.undo(mark)
         return placed
@@ -165,10 +165,10 @@ def _grow_in_place(
     """Return the tasks with their new limits, less those whose nodes have no room for that."""
     grown = []
     for task in tasks:
-        has = task.resources
-        memory = max(has.memory_gib, limits.get(task.role, 0.0))
-        new = replace(has, memory_gib=memory)
-        if room.extend(job, task.node, subtract(new, has)):
+        size = task.resources
+        memory = max(size.memory_gib, limits.get(task.role, 0.0))
+        new = replace(size, memory_gib=memory)
+        if room.extend(job, task.node, subtract(new, size)):
             grown.append(replace(task, resources=new))
     return grown
 
@@ -182,5 +182,5 @@ def _raised_sizes(sizes: RoleResources, limits: Mapping[Role, float]) -> RoleRes
 
 
 def have_sizes(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
-    """Return whether every task has its role's size."""
+    """Return True if every task has its role's size."""
     return all(_resized_task(task, getattr(sizes, task.role)) == task for task in tasks)

@@ -51,9 +51,9 @@ task: the largest and the least size, and that of the tasks.
 class Room:
     """Free capacity for trial placements. Capacity that is taken here can be given back.
 
-    `remaining_quotas`: the resources that each namespace with a quota may still take; a job's key begins with its
-    namespace. `slots`: how many more tasks, where that is limited; `limits`: what the cluster
-    allows them besides. `shunned`: names of nodes that take nothing new.
+    `remaining_quotas`: the resources that each namespace with a quota may still take; a job's key
+    begins with its namespace. `slots`: how many more tasks, where that is limited; `limits`: what
+    the cluster allows them besides. `shunned`: names of nodes that take nothing new.
 
     `index`: of nodes most of which are the same. From it the index of these nodes is made when
     something is placed for the first time; it follows each change from then on. What was found out
@@ -165,8 +165,8 @@ class Room:
 
     def _homes(self, job: str) -> list[Node]:
         """Return the nodes of a job."""
-        asked = job, self._moments[-1]
-        if self._stands[0] == asked:
+        question = job, self._moments[-1]
+        if self._stands[0] == question:
             return self._stands[1]
         names = self._came.get(job) or self.first_homes().get(job, NOWHERE)
         homes = []
@@ -174,32 +174,32 @@ class Room:
             node = self.nodes[name]
             if job in node.hosts:
                 homes.append(node)
-        self._stands = asked, homes
+        self._stands = question, homes
         return homes
 
     # ------------------------------------------------------------ quotas
 
     def remaining_quota(self, job: str) -> Resources | None:
         """None: without a limit."""
-        return self.remaining_quotas.get(_space(job)) if self.remaining_quotas else None
+        return self.remaining_quotas.get(namespace_of(job)) if self.remaining_quotas else None
 
     def slots_of(self, job: str) -> int | None:
         """Return how many more tasks its namespace may have; None: any number."""
-        return self.slots.get(_space(job)) if self.slots else None
+        return self.slots.get(namespace_of(job)) if self.slots else None
 
     def limits_of(self, job: str) -> TaskLimits | None:
         """Return the limits of the cluster for the tasks of the job's namespace; None: there are
         none.
         """
-        return self.limits.get(_space(job)) if self.limits else None
+        return self.limits.get(namespace_of(job)) if self.limits else None
 
     def allows(self, job: str, wants: Resources) -> bool:
-        """Return whether a task of the job may be as large as that."""
+        """Return True if a task of the job may be as large as that."""
         limits = self.limits_of(job)
         return limits is None or limits.most is None or fits(wants, limits.most)
 
     def grants(self, job: str, wants: Resources, tasks: int) -> bool:
-        """Return whether the quota has so much left, and room for so many tasks."""
+        """Return True if the quota has so much left, and room for so many tasks."""
         remaining_quota = self.remaining_quota(job)
         if remaining_quota is not None and not fits(wants, remaining_quota):
             return False
@@ -293,26 +293,26 @@ class Room:
         """
         if not self._may_have(job, parts):
             return None
-        rests = [NO_MORE]  # what is still to be placed, from behind
+        rest_after = [NO_MORE]  # what is still to be placed, from behind
         for wants, number in reversed(parts):
-            rests.append(add_multiple(rests[-1], wants, number))
-        whole = rests.pop()
+            rest_after.append(add_multiple(rest_after[-1], wants, number))
+        total = rest_after.pop()
         if not self._homes(job):
-            name = self._at_once(job, parts, whole)
+            name = self._at_once(job, parts, total)
             if name:
                 return [[name] * number for _, number in parts]
-        return self._fill_in_turn(job, parts, rests)
+        return self._fill_in_turn(job, parts, rest_after)
 
     def _fill_in_turn(
-        self, job: str, parts: Parts, rests: list[Resources]
+        self, job: str, parts: Parts, rest_after: list[Resources]
     ) -> list[list[str]] | None:
-        """Take the tasks of one kind after the other. `rests`: what is to be placed after each
+        """Take the tasks of one kind after the other. `rest_after`: what is to be placed after each
         kind, the last one first.
         """
         mark = self.mark()
         found: list[list[str]] = []
         for wants, number in parts:
-            nodes = self.fill(job, wants, number, rests.pop())
+            nodes = self.fill(job, wants, number, rest_after.pop())
             if len(nodes) < number:
                 self.undo(mark)
                 return None
@@ -320,7 +320,7 @@ class Room:
         return found
 
     def _may_have(self, job: str, parts: Parts) -> bool:
-        """Return whether the cluster allows so many tasks of each kind, and kinds as large as
+        """Return True if the cluster allows so many tasks of each kind, and kinds as large as
         these.
         """
         slots = self.slots_of(job)
@@ -330,15 +330,15 @@ class Room:
             return True
         return all(self.allows(job, wants) for wants, number in parts if number)
 
-    def _at_once(self, job: str, parts: Parts, whole: Resources) -> str | None:
+    def _at_once(self, job: str, parts: Parts, total: Resources) -> str | None:
         """Take all tasks of a job without tasks from the one node that they would all go to, one
         after the other; None: they go to several.
         """
         tasks = sum([number for _, number in parts])
         remaining_quota = self.remaining_quota(job)
-        if not tasks or (remaining_quota is not None and not fits(whole, remaining_quota)):
+        if not tasks or (remaining_quota is not None and not fits(total, remaining_quota)):
             return None
-        name = self.order().best_fit(whole)
+        name = self.order().best_fit(total)
         if name is None:
             return None
 
@@ -356,36 +356,36 @@ class Room:
         """
         if more == Resources():
             return True
-        here = self.nodes.get(name)
-        if here is None or not here.open or not fits(more, here.free):
+        node = self.nodes.get(name)
+        if node is None or not node.open or not fits(more, node.free):
             return False
         remaining_quota = self.remaining_quota(job)
         if remaining_quota is not None and not fits(more, remaining_quota):
             return False
-        self._give(job, name, subtract(here.free, more), 0)
+        self._give(job, name, subtract(node.free, more), 0)
         return True
 
     def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
         """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
-        here = self.nodes[name]
+        node = self.nodes[name]
         remaining_quota = self.remaining_quota(job)
         slots = self.slots_of(job)
 
         # Remember what there was, for `undo`.
-        self._before.append((here, job, remaining_quota, slots))
+        self._before.append((node, job, remaining_quota, slots))
         self._moments.append(next(self._ordinals))
 
         # Take it from the quota, and from the node.
         if remaining_quota is not None:
-            self.remaining_quotas[_space(job)] = subtract(
-                remaining_quota, subtract(here.free, left)
+            self.remaining_quotas[namespace_of(job)] = subtract(
+                remaining_quota, subtract(node.free, left)
             )
         if slots is not None:
-            self.slots[_space(job)] = slots - tasks
-        hosts = here.hosts if job in here.hosts else here.hosts | {job}
+            self.slots[namespace_of(job)] = slots - tasks
+        hosts = node.hosts if job in node.hosts else node.hosts | {job}
         self._swap(
-            here,
-            Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned),
+            node,
+            Node(name, left, node.allocatable, node.open, hosts, node.returning, node.shunned),
         )
 
         # Remember that the job is there now.
@@ -405,9 +405,9 @@ class Room:
             self._moments.pop()
             self._swap(self.nodes[before.name], before)
             if remaining_quota is not None:
-                self.remaining_quotas[_space(job)] = remaining_quota
+                self.remaining_quotas[namespace_of(job)] = remaining_quota
             if slots is not None:
-                self.slots[_space(job)] = slots
+                self.slots[namespace_of(job)] = slots
 
     def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
         """Return a key of this request, equal for all jobs without tasks and with the same quota,
@@ -445,11 +445,14 @@ class Room:
         """
         free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
         remaining_quotas = {
-            space: self.remaining_quotas[space]
-            for space in quotas.keys() & self.remaining_quotas.keys()
+            namespace: self.remaining_quotas[namespace]
+            for namespace in quotas.keys() & self.remaining_quotas.keys()
         }
-        more_free = {name: add(has, nodes[name]) for name, has in free.items()}
-        more_left = {space: add(has, quotas[space]) for space, has in remaining_quotas.items()}
+        more_free = {name: add(amount, nodes[name]) for name, amount in free.items()}
+        more_left = {
+            namespace: add(amount, quotas[namespace])
+            for namespace, amount in remaining_quotas.items()
+        }
 
         self._set_free(more_free, more_left)
         try:
@@ -463,53 +466,57 @@ class Room:
         free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
         self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
 
-        spaces = quotas.keys() & self.remaining_quotas.keys()
+        namespaces = quotas.keys() & self.remaining_quotas.keys()
         remaining_quotas = {
-            space: self.remaining_quotas[space] for space in spaces | self._held_quotas.keys()
+            namespace: self.remaining_quotas[namespace]
+            for namespace in namespaces | self._held_quotas.keys()
         }
         self._held_quotas = _move_reserve(remaining_quotas, self._held_quotas, quotas)
         self._set_free(free, remaining_quotas)
 
     def _set_free(
-        self, frees: Mapping[str, Resources], remaining_quotas: Mapping[str, Resources]
+        self, free_by_node: Mapping[str, Resources], remaining_quotas: Mapping[str, Resources]
     ) -> None:
         """Change the free amounts of these nodes, and the rest of these quotas."""
-        for name, free in frees.items():
+        for name, free in free_by_node.items():
             self._swap(self.nodes[name], replace(self.nodes[name], free=free))
         self.remaining_quotas.update(remaining_quotas)
         self._moments[-1] = next(self._ordinals)
 
-    def _swap(self, here: Node, other: Node) -> None:
+    def _swap(self, before: Node, after: Node) -> None:
         """Put another picture of a node in the place of the one that is here."""
         self._stands = ("", 0), []
-        self.nodes[here.name] = other
+        self.nodes[before.name] = after
         order = self._order
         if order is None:
             return
-        if here.takes and other.takes:
-            order.move(here.name, here.free, other.free)
-        elif here.takes:
-            order.remove(here.name, here.free)
-        elif other.takes:
-            order.insert(other.name, other.free)
+        if before.takes and after.takes:
+            order.move(before.name, before.free, after.free)
+        elif before.takes:
+            order.remove(before.name, before.free)
+        elif after.takes:
+            order.insert(after.name, after.free)
 
 
 def _move_reserve(
-    free: dict[str, Resources], held: Mapping[str, Resources], wanted: Mapping[str, Resources]
+    free: dict[str, Resources],
+    held_before: Mapping[str, Resources],
+    wanted: Mapping[str, Resources],
 ) -> dict[str, Resources]:
     """Give back the amounts that were held, and hold the wanted ones, as far as they are there.
 
     `free` is changed; what is held of it is returned.
     """
-    for name, amount in held.items():
+    for name, amount in held_before.items():
         free[name] = add(free[name], amount)
     holds = {}
-    for name, has in free.items():
+    for name, amount_free in free.items():
         if name in wanted:
-            holds[name] = smaller(has, wanted[name])
-            free[name] = subtract(has, holds[name])
+            holds[name] = smaller(amount_free, wanted[name])
+            free[name] = subtract(amount_free, holds[name])
     return holds
 
 
-def _space(job: str) -> str:
+def namespace_of(job: str) -> str:
+    """Return the namespace of a job's key, `<namespace>.<job>`."""
     return job.partition(".")[0]

@@ -52,8 +52,8 @@ def missing_resources(
 
 def _missing_roles(keep: Sequence[TaskPlan], size: Size) -> list[Role]:
     """Return the roles of which the job has fewer tasks than at a size."""
-    stand = Counter([task.role for task in keep])
-    return [role for role in ROLES if size.of(role) > stand[role]]
+    counts = Counter([task.role for task in keep])
+    return [role for role in ROLES if size.of(role) > counts[role]]
 
 
 def _short_resources(
@@ -134,12 +134,10 @@ def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources
     reasons = []
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
-        has = _nearest(wants, room.shapes)
-        if has is None or fits(wants, has):
+        largest = _nearest(wants, room.shapes)
+        if largest is None or fits(wants, largest):
             continue
-        sentence = (
-            f"it wants {describe_resources(wants)}, and the largest has {describe_resources(has)}"
-        )
+        sentence = f"it wants {describe_resources(wants)}, and the largest has {describe_resources(largest)}"
         reasons.append(f"{NEVER} for a {role}: {sentence}")
     return "; ".join(reasons)
 
@@ -152,16 +150,16 @@ def describe_resources(amount: Resources) -> str:
 
 def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
     """Return the first shape that holds the task; else the one that lacks least."""
-    for has in shapes:
-        if fits(wants, has):
-            return has
-    return min(shapes, key=lambda has: _lack(wants, has), default=None)
+    for shape in shapes:
+        if fits(wants, shape):
+            return shape
+    return min(shapes, key=lambda shape: _lack(wants, shape), default=None)
 
 
-def _lack(wants: Resources, has: Resources) -> float:
+def _lack(wants: Resources, free: Resources) -> float:
     """Return the missing shares of the wanted amounts, summed over cpu, memory and devices."""
     lack = 0.0
-    for wanted, there in zip(amounts(wants), amounts(has), strict=True):
-        if there < wanted:
-            lack += 1 - there / wanted
+    for wanted, available in zip(amounts(wants), amounts(free), strict=True):
+        if available < wanted:
+            lack += 1 - available / wanted
     return lack

@@ -24,7 +24,7 @@ from services.allocator.placement.quota import (
     roles_of,
 )
 from services.allocator.placement.resizing import place_all_resized, place_resized
-from services.allocator.placement.room import Room
+from services.allocator.placement.room import Room, namespace_of
 from services.allocator.placement.shortage import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Quota, Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan
@@ -52,7 +52,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        return self.job.partition(".")[0]
+        return namespace_of(self.job)
 
     def growth(self, size: Size) -> Resources:
         """Return the resources that the job takes beyond its tasks to come to a size."""
@@ -72,7 +72,7 @@ class Placed(msgspec.Struct):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the job has the largest size of the request."""
+        """Return True if the job has the largest size of the request."""
         return len(self.tasks) == 1 + self.request.most.ps + self.request.most.workers
 
     def undo(self) -> None:
@@ -85,7 +85,7 @@ class Placed(msgspec.Struct):
         return Shortage(self.room, self.request, most, self.tasks, self.remaining_quota, self.slots)
 
     def has_more_room_later(self, nodes: Amounts, quotas: Amounts) -> bool:
-        """Return whether the job would be larger with so much more free. Its tasks stay taken."""
+        """Return True if the job would be larger with so much more free. Its tasks stay taken."""
         self.undo()
         with self.room.with_more(nodes, quotas):
             later = try_place(self.room, self.request)
@@ -98,8 +98,8 @@ class Placed(msgspec.Struct):
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """A size without room. `stand`: the tasks that stand or were placed. `remaining_quota`, `slots`: the rest
-    of the quota at the time of the trial; None: there is no limit.
+    """A size without room. `stand`: the tasks that stand or were placed. `remaining_quota`,
+    `slots`: the rest of the quota at the time of the trial; None: there is no limit.
     """
 
     room: Room
@@ -113,9 +113,9 @@ class Shortage(msgspec.Struct, frozen=True):
 
     def missing_resources(self) -> str:
         """Return the lacking resources, to be put behind `waits for room`."""
-        asked = self.request
+        request = self.request
         return missing_resources(
-            self.room, asked.job, self.stand, self.size, asked.sizes, asked.placer
+            self.room, request.job, self.stand, self.size, request.sizes, request.placer
         )
 
     def quota_reason(self, roles: Sequence[Role] = ()) -> str:
@@ -124,28 +124,28 @@ class Shortage(msgspec.Struct, frozen=True):
         """
         if self.remaining_quota is None:
             return ""
-        asked = self.request
-        if asked.keep:
-            never = limit_range_reason(asked.quota, asked.namespace, roles, asked.sizes)
+        request = self.request
+        if request.keep:
+            never = limit_range_reason(request.quota, request.namespace, roles, request.sizes)
         else:
-            never = never_allowed_reason(asked.namespace, self.size, asked.sizes, asked.quota)
+            never = never_allowed_reason(request.namespace, self.size, request.sizes, request.quota)
         if never:
             return never
-        limits = self.room.limits_of(asked.job)
-        tasks = new_tasks(asked.keep, self.size)
-        wants = asked.growth(self.size)
+        limits = self.room.limits_of(request.job)
+        tasks = new_tasks(request.keep, self.size)
+        wants = request.growth(self.size)
         return describe_shortage(
-            asked.namespace, wants, tasks, self.remaining_quota, self.slots, limits
+            request.namespace, wants, tasks, self.remaining_quota, self.slots, limits
         )
 
     def describe(self) -> str:
         """Return why there is no room for a job without tasks: for ever as things are, by the
         quota, or now. Jobs of one size without a quota share the reason as long as nothing changes.
         """
-        asked = self.request
+        request = self.request
         question = None
         if self.remaining_quota is None:
-            question = self.room.question(asked.job, self.size, self.size, asked.sizes)
+            question = self.room.question(request.job, self.size, self.size, request.sizes)
         if question is not None and question in self.room.waits:
             return self.room.waits[question]
         roles = roles_of(self.size)
@@ -170,8 +170,8 @@ class Shortage(msgspec.Struct, frozen=True):
         steps = ladder(self.request.most, now)[:-1]
         if not steps or steps[-1] == now or not self._holds(steps[-1]):
             return now
-        given_up = smallest_enough(len(steps) - 1, lambda number: self._holds(steps[number]))
-        return now if given_up is None else steps[given_up]
+        step = smallest_enough(len(steps) - 1, lambda number: self._holds(steps[number]))
+        return now if step is None else steps[step]
 
     def place_part(self, now: Size) -> Placed | None:
         """Place as much of a growth as there is room for; None: there is no room for any."""
@@ -183,7 +183,7 @@ class Shortage(msgspec.Struct, frozen=True):
         return placed if isinstance(placed, Placed) else None
 
     def has_more_room_later(self, now: Size, nodes: Amounts, quotas: Amounts) -> bool:
-        """Return whether there would be room for more with so much more free."""
+        """Return True if there would be room for more with so much more free."""
         largest = self.largest_part(now)
         with self.room.with_more(nodes, quotas):
             return self._holds(self.request.most) or self.largest_part(now) != largest
@@ -192,9 +192,11 @@ class Shortage(msgspec.Struct, frozen=True):
         """Return True if the job fits at this size into the capacity that is free now. Nothing is
         taken.
         """
-        asked = self.request
-        with self.room.avoiding(asked.avoid) if asked.avoid else nullcontext():
-            return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.placer)
+        request = self.request
+        with self.room.avoiding(request.avoid) if request.avoid else nullcontext():
+            return has_room(
+                self.room, request.job, request.keep, size, request.sizes, request.placer
+            )
 
 
 def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:

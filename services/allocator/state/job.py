@@ -28,6 +28,7 @@ from shared.messages import (
     OF_NODE,
     AllocationDecided,
     JobRequested,
+    OwnPod,
     ProgressReported,
     Resources,
     Seconds,
@@ -132,11 +133,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The most samples that were ever reported."""
     progress: ProgressReported | None = None
     starving: dict[str, float] = {}
-    """By task: since when it has had far less CPU than it was promised (`state/observations.py`)."""
+    """By task: since when it has had far less CPU than it was promised
+    (`state/observations.py`).
+    """
     starved: dict[str, float] = {}
     """By node: when a task that starved there was last moved away."""
     crowded: bool = False
-    """Whether a ps or worker comes near to its memory."""
+    """True if a ps or worker comes near to its memory."""
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
@@ -144,7 +147,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     early: EarlyResumption | None = None
     cancelled: bool = False
     changed: bool = False
-    """Whether its user has changed it since it was accepted."""
+    """True if its user has changed it since it was accepted."""
     suspended_by_user: bool = False
     reader_blocks: int = 0
     """Blocks of readers that its credentials give, of the decision with which it first began; 0: it
@@ -235,18 +238,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stands_still(self) -> bool:
-        """Return whether no generation can be training: none ever did, or it has lost its chief, a
+        """Return True if no generation can be training: none ever did, or it has lost its chief, a
         ps or every worker.
         """
         if self.active_decision is None:
             return True
-        left = []
+        roles = []
         for task in self.active_decision.tasks:
             if not exits.is_lost(self.exit_of(task)):
-                left.append(task.role)
-        if "chief" not in left or "worker" not in left:
+                roles.append(task.role)
+        if "chief" not in roles or "worker" not in roles:
             return True
-        return left.count("ps") < role_count(self.active_decision, "ps")
+        return roles.count("ps") < role_count(self.active_decision, "ps")
+
+
+def job_of(pod: OwnPod) -> str:
+    """Return the key of the job of a listed pod."""
+    return f"{pod.namespace}.{pod.job}"
 
 
 def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:

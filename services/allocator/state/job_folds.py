@@ -135,9 +135,9 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
     found = dict(job.resized_from)
     for task in message.tasks:
         pod = job.pod(task)
-        had = before.get(pod, task.resources)
-        if had != task.resources:
-            found[pod] = (*found.get(pod, ()), had)[-RESIZES_KEPT:]
+        size_before = before.get(pod, task.resources)
+        if size_before != task.resources:
+            found[pod] = (*found.get(pod, ()), size_before)[-RESIZES_KEPT:]
     return found
 
 
@@ -235,34 +235,36 @@ def _nodes_left_by_starving_tasks(
     if job.active_decision is None or not job.starving:
         return {}
     known = job.given_up | job.decided
-    stay = {task.serial for task in known[message.generation].tasks}
-    fled = {}
+    staying = {task.serial for task in known[message.generation].tasks}
+    left_nodes = {}
     for task in job.active_decision.tasks:
-        if task.serial not in stay and task.name() in job.starving:
-            fled[task.node] = stored_s
-    return fled
+        if task.serial not in staying and task.name() in job.starving:
+            left_nodes[task.node] = stored_s
+    return left_nodes
 
 
 def _on_abandonment(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     """Fold the end of a generation that the launcher gave up. It is kept in `given_up`, because it
     may resume all the same; only the pending one counts as a failed try.
     """
-    gone = message.generation
-    if gone not in job.decided or gone == job.running:
+    generation = message.generation
+    if generation not in job.decided or generation == job.running:
         return job
 
-    given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
-    left = replace(
+    given_up = sorted(
+        (job.given_up | {generation: job.decided[generation]}).items(), key=_generation_of
+    )
+    job_after = replace(
         _with_restart_handover(job, message),
-        decided=without_key(job.decided, gone),
+        decided=without_key(job.decided, generation),
         given_up=dict(given_up[-ABANDONED_KEPT:]),
     )
 
     # Only the newest generation in flight counts as a failed try.
-    if job.pending_generation != gone:
-        return left
+    if job.pending_generation != generation:
+        return job_after
     return replace(
-        left,
+        job_after,
         pending_generation=None,
         abandonments=job.abandonments + 1,
         unprepared=job.unprepared + message.stood,
@@ -328,20 +330,20 @@ def with_serial_above(job: Job, pod: str) -> Job:
     return replace(job, serials=serial + 1)
 
 
-def with_node_state(job: Job, name: str, seen: CapacityChanged | None) -> Job:
+def with_node_state(job: Job, name: str, node: CapacityChanged | None) -> Job:
     """Return the job with what is known of a node beside what was said of it; None: the node is not
     there, so it takes nothing.
     """
     closed = TAINTED
-    if seen is not None:
-        closed = eviction.leaving_reason(seen.schedulable, seen.taints)
-    told = {}
+    if node is not None:
+        closed = eviction.leaving_reason(node.schedulable, node.taints)
+    updated = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:
-            told[pod] = replace(notice, closed=closed)
-    if not told:
+            updated[pod] = replace(notice, closed=closed)
+    if not updated:
         return job
-    return replace(job, leaving=job.leaving | told)
+    return replace(job, leaving=job.leaving | updated)
 
 
 def _on_launcher_action(
@@ -389,7 +391,7 @@ def _with_failure(job: Job, generation: int, stored_s: float) -> Job:
 
 
 def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
-    """Return whether a task ended because another one of its generation had been taken away."""
+    """Return True if a task ended because another one of its generation had been taken away."""
     if ended.code != exits.LOST_ANOTHER:
         return False
     for task in base.tasks:
@@ -405,34 +407,34 @@ def _on_progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     """
     if message.generation > (job.running or 0):
         job = _with_training_generation(job, message, stored_s)
-    runs = job.active_decision
-    if runs is None or message.generation != job.running:
+    running = job.active_decision
+    if running is None or message.generation != job.running:
         return job
     if job.progress and not _is_newer(message, job.progress):
         return job
-    return _with_report(job, runs, measurable_report(message), stored_s)
+    return _with_report(job, running, measurable_report(message), stored_s)
 
 
 def _with_report(
-    job: Job, runs: AllocationDecided, message: ProgressReported, stored_s: float
+    job: Job, running: AllocationDecided, message: ProgressReported, stored_s: float
 ) -> Job:
     """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
     Progress beyond all earlier reports clears the record of unexplained kills.
     """
-    told = reading_of(runs, message, stored_s)
+    reading = reading_of(running, message, stored_s)
     disturbed = job.pending_generation is not None
-    tried = update_speeds(job.tried, told, by_cores=True, disturbed=disturbed)
+    tried = update_speeds(job.tried, reading, by_cores=True, disturbed=disturbed)
 
     return replace(
         job,
         progress=message,
-        starving=observations.starving_since(job.starving, message.usage, runs.tasks, stored_s),
-        crowded=is_crowded(runs, told),
+        starving=observations.starving_since(job.starving, message.usage, running.tasks, stored_s),
+        crowded=is_crowded(running, reading),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
-        observed=update_speeds(job.observed, told, disturbed=disturbed),
+        observed=update_speeds(job.observed, reading, disturbed=disturbed),
         tried=tried[-TRIED_KEPT:],
-        recent=(*job.recent, told)[-RECENT_KEPT:],
+        recent=(*job.recent, reading)[-RECENT_KEPT:],
         curve=curve_of(job.curve, message),
     )
 

@@ -7,11 +7,11 @@ The CPU share of a task shows a hot ps or a slow worker:
     starving <=>  share <= 1/2 of the median of the job's tasks on other nodes
 
 `waited` are threads that were ready without a core. `busy` is the share of time in which the
-busiest of them ran or was ready (`services/trainer/pod/usage.py`). Three kinds of tasks do not starve:
-one that has little to do; one that uses its quota in bursts, because it has its limit whenever it
-needs it; one that requested too little, because its node keeps the promise. If all tasks starve
-equally, the machines are full and a move does not help. This is our reconstruction: DLRover-RM
-compares the use with the limit only, which does not show a node that gives less.
+busiest of them ran or was ready (`services/trainer/pod/usage.py`). Three kinds of tasks do not
+starve: one that has little to do; one that uses its quota in bursts, because it has its limit
+whenever it needs it; one that requested too little, because its node keeps the promise. If all
+tasks starve equally, the machines are full and a move does not help. This is our reconstruction:
+DLRover-RM compares the use with the limit only, which does not show a node that gives less.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def _at_least(amount: float, least: float) -> float:
     return amount if amount >= least else 0.0
 
 
-def reading_of(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
+def reading_of(running: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
     """Return a report together with the size that runs, and the cores that its tasks have."""
     ps_cores: list[float] = []
     worker_cores: list[float] = []
     worker_nodes: set[str] = set()
-    for task in runs.tasks:
+    for task in running.tasks:
         if task.role == "ps":
             ps_cores.append(task.resources.cpu)
         elif task.role == "worker":
@@ -89,7 +89,7 @@ def reading_of(runs: AllocationDecided, message: ProgressReported, stored_s: flo
         samples_per_second=message.samples_per_second,
         ps=len(ps_cores),
         workers=len(worker_cores),
-        batch=runs.batch,
+        batch=running.batch,
         ps_cpu=_total_cpu(on_ps),
         worker_cpu=_total_cpu(on_workers),
         ps_gib=_largest_gib(on_ps),
@@ -128,30 +128,34 @@ def _largest_gib(uses: Sequence[TaskUsage]) -> float | None:
     return max([use.memory_gib for use in uses])
 
 
-def is_crowded(runs: AllocationDecided, told: Reading) -> bool:
+def is_crowded(running: AllocationDecided, reading: Reading) -> bool:
     """Return True if a ps or worker comes near to its memory."""
-    if _is_near(told.ps_gib, _memory_limit_gib(runs, "ps")):
+    if _is_near(reading.ps_gib, _memory_limit_gib(running, "ps")):
         return True
-    return _is_near(told.worker_gib, _memory_limit_gib(runs, "worker"))
+    return _is_near(reading.worker_gib, _memory_limit_gib(running, "worker"))
 
 
 def _is_near(used_gib: float | None, limit_gib: float) -> bool:
     return used_gib is not None and used_gib > CROWDED * limit_gib
 
 
-def _memory_limit_gib(runs: AllocationDecided, role: str) -> float:
+def _memory_limit_gib(running: AllocationDecided, role: str) -> float:
     """Return the memory of the task of a role that has least; infinity without such a task, or if
     one has no limit.
     """
     least_gib = math.inf
-    for task in runs.tasks:
+    for task in running.tasks:
         if task.role == role:
             least_gib = min(least_gib, task.resources.memory_gib)
     return least_gib or math.inf
 
 
 def update_speeds(
-    known: tuple[Observed, ...], told: Reading, *, by_cores: bool = False, disturbed: bool = False
+    known: tuple[Observed, ...],
+    reading: Reading,
+    *,
+    by_cores: bool = False,
+    disturbed: bool = False,
 ) -> tuple[Observed, ...]:
     """Return a running mean of each size's speed; `by_cores`: of each size with each number of
     cores a task. The newest is the last, and mostly the one that is reported again.
@@ -159,21 +163,21 @@ def update_speeds(
     `disturbed`: the next generation is prepared beside it, which makes it slower than its size is.
     Such a speed counts only for a size of which no other is known.
     """
-    speed = told.samples_per_second
+    speed = reading.samples_per_second
     if speed <= 0:
         return known
-    before = _earlier_speed(known, told, by_cores)
+    before = _earlier_speed(known, reading, by_cores)
     if before is not None and disturbed:
         return known
 
     newest = Observed(
-        ps=told.ps,
-        workers=told.workers,
-        batch=told.batch,
+        ps=reading.ps,
+        workers=reading.workers,
+        batch=reading.batch,
         samples_per_second=speed,
-        ps_cpu=told.ps_had,
-        worker_cpu=told.worker_had,
-        nodes=told.nodes,
+        ps_cpu=reading.ps_had,
+        worker_cpu=reading.worker_had,
+        nodes=reading.nodes,
     )
     if before is None:
         return (*known, newest)
@@ -182,10 +186,12 @@ def update_speeds(
     return (*others, replace(newest, samples_per_second=mean))
 
 
-def _earlier_speed(known: tuple[Observed, ...], told: Reading, by_cores: bool) -> Observed | None:
+def _earlier_speed(
+    known: tuple[Observed, ...], reading: Reading, by_cores: bool
+) -> Observed | None:
     """Return the last known speed of the size that a reading is of; None: there is none."""
-    size = (told.ps, told.workers, told.batch, told.nodes)
-    cores = (told.ps_had, told.worker_had)
+    size = (reading.ps, reading.workers, reading.batch, reading.nodes)
+    cores = (reading.ps_had, reading.worker_had)
     for each in reversed(known):
         if (each.ps, each.workers, each.batch, each.nodes) != size:
             continue

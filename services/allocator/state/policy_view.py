@@ -39,7 +39,7 @@ from shared.messages import (
 )
 
 
-def view_of_job(job: Job, rules: Rules, kin: ProgramHistory | None = None) -> JobSnapshot:
+def view_of_job(job: Job, rules: Rules, history: ProgramHistory | None = None) -> JobSnapshot:
     """Return a job as a policy sees it."""
     request = job.request
     size = None
@@ -70,7 +70,7 @@ def view_of_job(job: Job, rules: Rules, kin: ProgramHistory | None = None) -> Jo
         curve=job.curve,
         quota=rules.quotas.get(request.namespace),
         pause_s=_mean_pause_s(job),
-        history=kin,
+        history=history,
     )
 
 
@@ -120,8 +120,8 @@ def task_sizes(job: Job, rules: Rules) -> RoleResources:
     """As requested (or Weir's default), but no less than the cluster demands, with more memory for
     a role whose tasks ran out of it: never the same again.
     """
-    asked = job.request.resources or RoleResources()
-    sizes = _raised_to_limits(asked, rules.quotas.get(job.request.namespace))
+    requested = job.request.resources or RoleResources()
+    sizes = _raised_to_limits(requested, rules.quotas.get(job.request.namespace))
     if not job.exits:
         return sizes
     return RoleResources(
@@ -155,7 +155,7 @@ def _with_oom_memory(job: Job, role: Role, size: Resources, rules: Rules) -> Res
 
 
 def is_waiting(job: Job) -> bool:
-    """Return whether a job waits for capacity."""
+    """Return True if a job waits for capacity."""
     if job.cancelled or job.suspended_by_user:
         return False
     if job.running is None and job.pending_generation is None:
@@ -164,7 +164,7 @@ def is_waiting(job: Job) -> bool:
 
 
 def has_lost_tasks(job: Job) -> bool:
-    """Return whether a job stands still because it lost tasks, and no decision replaces them
+    """Return True if a job stands still because it lost tasks, and no decision replaces them
     yet.
     """
     if (

@@ -63,42 +63,42 @@ class Releases(Struct, frozen=True, gc=False):
 def begin_release(
     releases: Releases,
     job: Job,
-    kept: Collection[TaskPlan],
+    staying: Collection[TaskPlan],
     nodes: dict[str, CapacityChanged],
     now: float,
 ) -> Releases:
     """Add the pods that a job had and does not keep, as far as a node still lists them."""
-    going = _going_pods(job, kept, nodes)
-    if not going:
+    ending = _going_pods(job, staying, nodes)
+    if not ending:
         return releases
     before = releases.open.get(job.key)
-    pods = before.pods | going if before else going
+    pods = before.pods | ending if before else ending
     release = Release(job.request.namespace, now, pods)
     return replace(releases, open=releases.open | {job.key: release})
 
 
 def _going_pods(
-    job: Job, kept: Collection[TaskPlan], nodes: dict[str, CapacityChanged]
+    job: Job, staying: Collection[TaskPlan], nodes: dict[str, CapacityChanged]
 ) -> dict[str, str]:
     """Return the pods that a job had and does not keep, each with the node that still lists it."""
-    stay = {job.pod(task) for task in kept}
-    going: dict[str, str] = {}
+    staying_pods = {job.pod(task) for task in staying}
+    ending: dict[str, str] = {}
     for decision in job.decided.values():
         for task in decision.tasks:
             pod = job.pod(task)
-            if pod in stay:
+            if pod in staying_pods:
                 continue
             if _is_listed(nodes.get(task.node), job.request.namespace, pod):
-                going[pod] = task.node
-    return going
+                ending[pod] = task.node
+    return ending
 
 
-def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
+def end_releases(releases: Releases, node: CapacityChanged, now: float) -> Releases:
     """Take out the pods that their node lists no more; remember how long a release took of which
     none is left.
     """
     for key, release in releases.open.items():
-        left = _pods_left(release, seen)
+        left = _pods_left(release, node)
         if len(left) < len(release.pods):
             releases = _without(releases, key, release, left, now)
     return releases
@@ -121,16 +121,16 @@ def _without(
     if left:
         shorter = replace(release, pods=left)
         return replace(releases, open=releases.open | {key: shorter})
-    still = without_key(releases.open, key)
-    took = (*releases.took_s, max(now - release.begun_s, 0.0))
-    return Releases(still, took[-KEPT:])
+    others = without_key(releases.open, key)
+    took_s = (*releases.took_s, max(now - release.begun_s, 0.0))
+    return Releases(others, took_s[-KEPT:])
 
 
-def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
+def _is_listed(node: CapacityChanged | None, namespace: str, pod: str) -> bool:
     """Return True if the node lists this pod; False if the node is not known."""
-    if seen is None:
+    if node is None:
         return False
-    return any(own.pod == pod and own.namespace == namespace for own in seen.own)
+    return any(listed.pod == pod and listed.namespace == namespace for listed in node.own)
 
 
 class ReleasingCapacity(Struct, frozen=True):
@@ -164,12 +164,12 @@ def releasing_capacity(
     if not releases.open:
         return NOTHING_RELEASING
 
-    lasts_s = usual_release_s(releases.took_s, rules)
+    duration_s = usual_release_s(releases.took_s, rules)
     free: dict[str, Resources] = {}
     quota: dict[str, Resources] = {}
     until_s = []
     for release in releases.open.values():
-        due_s = release.begun_s + lasts_s
+        due_s = release.begun_s + duration_s
         if now >= due_s:
             continue
         until_s.append(due_s)
@@ -219,8 +219,8 @@ def usual_release_s(took_s: Sequence[float], rules: Rules) -> float:
     usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
     if not rules.release_s or not usual:
         return min(rules.release_s, rules.release_max_s)
-    lasts_s = max(USUAL * max(usual), SHORTEST_S)
-    return min(lasts_s, rules.release_max_s)
+    duration_s = max(USUAL * max(usual), SHORTEST_S)
+    return min(duration_s, rules.release_max_s)
 
 
 def _listed_pods(
@@ -228,9 +228,9 @@ def _listed_pods(
 ) -> Iterable[tuple[Resources, str]]:
     """Yield the capacity and the node of each pod that its node still lists."""
     for pod, name in release.pods.items():
-        seen = nodes.get(name)
-        if seen is None:
+        node = nodes.get(name)
+        if node is None:
             continue
-        for own in seen.own:
-            if own.pod == pod and own.namespace == release.namespace:
-                yield own.resources, name
+        for pod_listed in node.own:
+            if pod_listed.pod == pod and pod_listed.namespace == release.namespace:
+                yield pod_listed.resources, name

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.state.job import Job, without_key
+from services.allocator.state.job import Job, job_of, without_key
 from services.allocator.state.job_folds import JOB_FOLDS, with_node_state, with_serial_above
 from services.allocator.state.releases import Releases, begin_release, end_releases
 from services.allocator.state.summaries import end_of, summary_of
@@ -67,7 +67,7 @@ class ClosedJob(msgspec.Struct, frozen=True):
     job: Job
     finished: JobFinished
     removed: bool = False
-    """Whether what it left on the bus is removed, its view among it."""
+    """True if what it left on the bus is removed, its view among it."""
 
 
 Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
@@ -127,17 +127,17 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     """Return the state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    spoken = state.last_decision_seq
+    last_decision_seq = state.last_decision_seq
     if isinstance(message, AllocationDecided):
-        spoken = spoken | {message.key(): sequence}
-    heard = replace(
+        last_decision_seq = last_decision_seq | {message.key(): sequence}
+    after = replace(
         state,
         sequences=state.sequences | {stream: sequence},
         stored_s=state.stored_s | {stream: stored_s},
-        last_decision_seq=spoken,
+        last_decision_seq=last_decision_seq,
         cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
     )
-    return _with_marks(state, _apply_message(heard, message, sequence, stored_s), message)
+    return _with_marks(state, _apply_message(after, message, sequence, stored_s), message)
 
 
 def _apply_message(state: State, message: Message, sequence: int, stored_s: float) -> State:
@@ -177,7 +177,7 @@ def _listed_jobs(before: State, message: CapacityChanged) -> set[str]:
 
 def _jobs_on(node: CapacityChanged) -> set[str]:
     """Return the keys of the jobs with pods on a node."""
-    return {f"{own.namespace}.{own.job}" for own in node.own}
+    return {job_of(pod) for pod in node.own}
 
 
 def _changed_jobs(before: State, after: State, message: Message) -> set[str]:
@@ -306,9 +306,9 @@ def _on_request(state: State, message: JobRequested, sequence: int, stored_s: fl
 def _request_ids(state: State, key: str) -> set[str]:
     """Return the request ids of all jobs of a name: without an answer, open or ended."""
     found = set()
-    for asked in state.asked.values():
-        if asked.request.key() == key:
-            found.add(asked.request.request_id)
+    for open_request in state.asked.values():
+        if open_request.request.key() == key:
+            found.add(open_request.request.request_id)
     if key in state.jobs:
         found.add(state.jobs[key].request.request_id)
     if key in state.closed:
@@ -321,7 +321,7 @@ def _on_acceptance(state: State, message: JobAccepted, sequence: int, stored_s: 
     name has a job already, or if it has ended.
     """
     key = message.key()
-    asked = state.asked.get(message.uid, OpenRequest(message.request, stored_s))
+    open_request = state.asked.get(message.uid, OpenRequest(message.request, stored_s))
 
     before = state.closed.get(key)
     state = _without_request(state, message.uid)
@@ -331,9 +331,9 @@ def _on_acceptance(state: State, message: JobAccepted, sequence: int, stored_s: 
     job = Job(
         uid=message.uid,
         request=message.request,
-        asked_s=asked.asked_s,
+        asked_s=open_request.asked_s,
         checkpoint_folder=message.checkpoint_folder,
-        cancelled=asked.cancelled,
+        cancelled=open_request.cancelled,
         serials=before.job.serials if before else 0,
     )
     return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
@@ -457,13 +457,13 @@ def _releases_after(state: State, message: CapacityChanged, stored_s: float) -> 
 
 def _with_node_state(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     """Return the very same jobs, unless the node is one of which something was said to them."""
-    seen = None if message.gone else message
+    node = None if message.gone else message
     changed = {}
     for key, job in jobs.items():
         if job.leaving:
-            aware = with_node_state(job, message.node, seen)
-            if aware is not job:
-                changed[key] = aware
+            updated = with_node_state(job, message.node, node)
+            if updated is not job:
+                changed[key] = updated
     if not changed:
         return jobs
     return jobs | changed
@@ -473,14 +473,14 @@ def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, 
     """Return the very same jobs, unless one has a pod of which no decision is known: the bus may
     have lost that decision.
     """
-    for own in message.own:
-        key = f"{own.namespace}.{own.job}"
+    for pod in message.own:
+        key = job_of(pod)
         job = jobs.get(key)
         if job is None:
             continue
-        above = with_serial_above(job, own.pod)
-        if above is not job:
-            jobs = jobs | {key: above}
+        updated = with_serial_above(job, pod.pod)
+        if updated is not job:
+            jobs = jobs | {key: updated}
     return jobs
 
 

@@ -111,20 +111,20 @@ def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
         else:
             free.pop(name, None)
 
-    came = (nodes.keys() & marks.nodes) - tables.nodes.keys()
-    if came:
+    new_names = (nodes.keys() & marks.nodes) - tables.nodes.keys()
+    if new_names:
         # In the order of the state, as if all were made at once.
         nodes = {name: nodes[name] for name in state.nodes}
 
-    biggest = tables.largest
+    largest = tables.largest
     if any(_is_resized(tables.nodes.get(name), nodes.get(name)) for name in marks.nodes):
-        biggest = largest_node(list(nodes.values()))
+        largest = largest_node(list(nodes.values()))
     index = update_index(tables.index, nodes, marks.nodes)
-    return replace(tables, index=index, free=free, largest=biggest)
+    return replace(tables, index=index, free=free, largest=largest)
 
 
 def _is_resized(before: Node | None, after: Node | None) -> bool:
-    """Return whether a node came, went, opened, closed, or has another size."""
+    """Return True if a node came, went, opened, closed, or has another size."""
     if before is None or after is None:
         return True
     return (before.open, before.allocatable) != (after.open, after.allocatable)
@@ -173,10 +173,10 @@ def _changed_jobs(
     for key, job in state.jobs.items():
         if key in changed:
             continue
-        space = job.request.namespace
-        kin = history_of(tables.kins, job.request) if new_history else None
-        other_history = new_history and tables.jobs[key].history != kin
-        other_quota = new_quotas and tables.quotas.get(space) != rules.quotas.get(space)
+        namespace = job.request.namespace
+        history = history_of(tables.kins, job.request) if new_history else None
+        other_history = new_history and tables.jobs[key].history != history
+        other_quota = new_quotas and tables.quotas.get(namespace) != rules.quotas.get(namespace)
         if other_history or other_quota:
             changed.add(key)
     return changed
@@ -199,7 +199,7 @@ def _with_jobs(
     jobs = dict(tables.jobs)
     for key in gone:
         del jobs[key]
-    to_fit: dict[str, list[JobSnapshot]] = {}
+    views_to_fit: dict[str, list[JobSnapshot]] = {}
     for key in changed:
         job = state.jobs[key]
         policy = policy_of(job, rules)
@@ -207,8 +207,8 @@ def _with_jobs(
         model = stored_model(stored, policy, view) if stored else None
         jobs[key] = view if model is None else replace(view, model=model)
         if model is None and policy in FITTERS:
-            to_fit.setdefault(policy, []).append(view)
-    for policy, views in to_fit.items():
+            views_to_fit.setdefault(policy, []).append(view)
+    for policy, views in views_to_fit.items():
         # A policy fails with a job that has no model, and with no other job.
         models = compute_each(FITTERS[policy], views)
         for view, model in zip(views, models, strict=True):
@@ -298,7 +298,7 @@ def _with_order(
 
 
 def needs_attention(job: Job) -> bool:
-    """Return whether a job may need something else than the size that its policy wants."""
+    """Return True if a job may need something else than the size that its policy wants."""
     return bool(
         job.cancelled
         or job.changed
@@ -349,11 +349,11 @@ def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
             held_by_policy = held[job.request.namespace].setdefault(policy, [])
             held_by_policy += [task.resources for task in job.tasks]
     found = {}
-    for space, by_policy in held.items():
+    for namespace, by_policy in held.items():
         for policy in by_policy:
             others = _held_by_others(by_policy, policy)
             if others:
-                found[policy, space] = tables.quotas[space].without(total_of(others))
+                found[policy, namespace] = tables.quotas[namespace].without(total_of(others))
     return found
 
 
@@ -387,11 +387,11 @@ def _with_rows(
     """Update the programs and the rows of the jobs of policy `weir`."""
     of_job = tables.programs.of_job
     gone = {key for key in of_job if key not in state.jobs}
-    mine = []
+    new_rows = []
     for key in changed:
         if policy_of(state.jobs[key], rules) != WEIR:
             if key in of_job:
                 gone.add(key)  # the name may have been another job's, of policy `weir`
         elif tables.jobs[key].model is None:
-            mine.append(key)
-    return update_rows(before, tables, mine, gone)
+            new_rows.append(key)
+    return update_rows(before, tables, new_rows, gone)

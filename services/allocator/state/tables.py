@@ -35,7 +35,7 @@ class Marks(msgspec.Struct, frozen=True):
     listed: frozenset[str] = frozenset()
     """Jobs with pods on these nodes, before or after."""
     closed: bool = False
-    """Whether a job ended."""
+    """True if a job ended."""
 
 
 NO_MARKS = Marks()

@@ -41,14 +41,14 @@ def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
 
     # A task without a notice of its own leaves for the reason that others have on its node.
     closed = _closed_nodes(notices)
-    whys: Whys = {}
+    reasons: Whys = {}
     for task in tasks:
         why = notices.get(task, CORDONED)
         if why in ("", *OF_NODE):
             why = closed.get(task.node, "")
         if why and not job.exit_of(task):
-            whys[task] = why
-    return whys
+            reasons[task] = why
+    return reasons
 
 
 def _closed_nodes(notices: Whys) -> dict[str, str]:
@@ -56,9 +56,9 @@ def _closed_nodes(notices: Whys) -> dict[str, str]:
     there.
     """
     closed: dict[str, str] = {}
-    for word in reversed(OF_NODE):
+    for closing_reason in reversed(OF_NODE):
         for task, why in notices.items():
-            if why == word:
+            if why == closing_reason:
                 closed[task.node] = why
     return closed
 
@@ -81,24 +81,24 @@ def evacuate(situation: Situation) -> Verdict | None:
     job, newest = situation.job, situation.newest
     if newest is None or not job.leaving:
         return None
-    whys = departure_reasons(job, newest.tasks)
-    if not whys:
+    reasons = departure_reasons(job, newest.tasks)
+    if not reasons:
         return None
 
-    doomed = _doomed_tasks(whys)
-    again_s = retry_s(job, situation.settings)
-    is_paused = situation.now < again_s
+    doomed = _doomed_tasks(reasons)
+    retry_at_s = retry_s(job, situation.settings)
+    is_paused = situation.now < retry_at_s
     if not doomed and (job.pending_generation is not None or is_paused):
         return None
 
-    names = ", ".join(_departures(job, whys))
+    names = ", ".join(_departures(job, reasons))
     if is_paused:
-        return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_at_s)
 
-    trial = _trial(situation, newest, list(whys), doomed)
+    trial = _trial(situation, newest, list(reasons), doomed)
     if isinstance(trial, Placed):
         part = "" if len(trial.tasks) == len(newest.tasks) else ", as far as there is room"
-        first = next(iter(whys))
+        first = next(iter(reasons))
         rationale = Rationale(reason=f"{names}; moved{part}", cause=job.pod(first))
         return grant_tasks(situation, trial.tasks, newest.batch, rationale)
     if _ends_soon(job, doomed):
@@ -106,15 +106,15 @@ def evacuate(situation: Situation) -> Verdict | None:
     return None
 
 
-def _doomed_tasks(whys: Whys) -> list[TaskPlan]:
+def _doomed_tasks(reasons: Whys) -> list[TaskPlan]:
     """Return the tasks that leave for more than a cordon."""
-    return [task for task, why in whys.items() if why != CORDONED]
+    return [task for task, why in reasons.items() if why != CORDONED]
 
 
-def _departures(job: Job, whys: Whys) -> list[str]:
+def _departures(job: Job, reasons: Whys) -> list[str]:
     """Return each of these tasks in words, with its reason."""
     departures = []
-    for task, why in whys.items():
+    for task, why in reasons.items():
         departures.append(f"{job.pod(task)} has to leave {task.node} ({why})")
     return departures
 
@@ -123,16 +123,16 @@ def describe_staying(job: Job) -> str:
     """Return why tasks without a deadline have not left their nodes yet; empty: there are none."""
     if not job.leaving or job.newest_decision is None:
         return ""
-    whys = departure_reasons(job, job.newest_decision.tasks)
-    cordoned = [job.pod(task) for task, why in whys.items() if why == CORDONED]
+    reasons = departure_reasons(job, job.newest_decision.tasks)
+    cordoned = [job.pod(task) for task, why in reasons.items() if why == CORDONED]
     notes = []
     if cordoned:
         pods = ", ".join(cordoned)
         notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
 
-    doomed = _doomed_tasks(whys)
+    doomed = _doomed_tasks(reasons)
     if not _ends_soon(job, doomed):
-        for departure in _departures(job, {task: whys[task] for task in doomed}):
+        for departure in _departures(job, {task: reasons[task] for task in doomed}):
             notes.append(f"{departure} when there is room")
     return "; ".join(notes)
 
@@ -155,9 +155,9 @@ def _trial(
     return situation.first_trial(attempts)
 
 
-def _staying_tasks(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
+def _staying_tasks(newest: AllocationDecided, leaving: list[TaskPlan]) -> list[TaskPlan]:
     """Return the tasks that stay once these are gone."""
-    return [task for task in newest.tasks if task not in gone]
+    return [task for task in newest.tasks if task not in leaving]
 
 
 def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
@@ -170,7 +170,7 @@ def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
 
 
 def _is_closed(job: Job, task: TaskPlan) -> bool:
-    """Return whether the task's node takes no tasks; a task without a notice of its own leaves
+    """Return True if the task's node takes no tasks; a task without a notice of its own leaves
     because of its node.
     """
     notice = job.leaving.get(job.pod(task))

@@ -48,7 +48,7 @@ def describe_budget(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules
     if is_unexplained and base and base.generation in job.killed_generations:
         killed = len(job.killed_generations)
         return f"killed generation {killed} of {most} while the job gets no further"
-    return "not by its fault, so it counts against no budget"
+    return "not the job's fault, so it counts against no budget"
 
 
 def _failure_cause(job: Job, now: float, rules: Rules) -> str | None:

@@ -45,8 +45,8 @@ def raise_memory(situation: Situation) -> Verdict | None:
     limits = _raised_limits(job, sizes)
     if not limits:
         return None
-    how = placer_with_memory(limits)
-    trial = situation.trial(current.tasks, size_of(current), sizes=sizes, placer=how)
+    placer = placer_with_memory(limits)
+    trial = situation.trial(current.tasks, size_of(current), sizes=sizes, placer=placer)
     if isinstance(trial, Shortage):
         return None
 
@@ -101,13 +101,13 @@ def _memory_need(job: Job, role: Role) -> float | None:
     """Return the memory (GiB) that the role's tasks will use; None: nothing was measured."""
     points = _memory_points(job, role)
     ahead = _ahead(job) if len(points) >= FEWEST else 0.0
-    by_all = forecast_use(points, ahead)
-    by_newer = forecast_use(points[len(points) // 2 :], ahead)
-    if by_all is None:
-        return by_newer
-    if by_newer is None:
-        return by_all
-    return min(by_all, by_newer)
+    forecast = forecast_use(points, ahead)
+    forecast_of_newer = forecast_use(points[len(points) // 2 :], ahead)
+    if forecast is None:
+        return forecast_of_newer
+    if forecast_of_newer is None:
+        return forecast
+    return min(forecast, forecast_of_newer)
 
 
 def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
@@ -123,7 +123,7 @@ def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
 
 
 def _is_settled(job: Job, reading: Reading) -> bool:
-    """Return whether a reading is of the running generation, and not of its beginning."""
+    """Return True if a reading is of the running generation, and not of its beginning."""
     return reading.at_s >= job.resumed_s + SETTLE_S
 
 

@@ -49,27 +49,29 @@ def payback_of(
     """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
     piece.
     """
-    now = None
+    speed_before = None
     if job.size:
-        now = _learning_speed(job, job.size, job.batch)
-    if now and faster:
-        now = speed_now or now
-        then: float | None = now * faster
+        speed_before = _learning_speed(job, job.size, job.batch)
+    if speed_before and faster:
+        speed_before = speed_now or speed_before
+        speed_after: float | None = speed_before * faster
     else:
-        then = _learning_speed(job, new, batch)
-    return _payback_of_speeds(job, rules, _credible_speed(now), _credible_speed(then))
+        speed_after = _learning_speed(job, new, batch)
+    return _payback_of_speeds(
+        job, rules, _credible_speed(speed_before), _credible_speed(speed_after)
+    )
 
 
 def _payback_of_speeds(
-    job: JobSnapshot, rules: Rules, now: float | None, then: float | None
+    job: JobSnapshot, rules: Rules, speed_before: float | None, speed_after: float | None
 ) -> Payback:
     """Return the payback from the samples a second now and at the new size; None: not known."""
     cost = cost_s(job, rules)
-    if job.progress is None or now is None or then is None:
+    if job.progress is None or speed_before is None or speed_after is None:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
-    left_s = remaining / now
-    saved = left_s - remaining / then
+    left_s = remaining / speed_before
+    saved = left_s - remaining / speed_after
     pays = saved > rules.payback_factor * cost
     return Payback(saved, cost, pays, left_s)
 

@@ -106,7 +106,7 @@ class Candidates:
 def find_victims(
     claim: Reservation,
     request: PlacementRequest,
-    supply: ProjectedCapacity,
+    capacity: ProjectedCapacity,
     reserved: Sequence[Reservation],
     candidates: Candidates,
 ) -> tuple[list[Victim], tuple[TaskPlan, ...]] | None:
@@ -116,15 +116,15 @@ def find_victims(
         freed = []
         for victim in victims:
             freed += victim.freed()
-        return supply.place(request, -inf, reserved, freed)
+        return capacity.place(request, -inf, reserved, freed)
 
     chosen = _first_victims(candidates.steps(claim), tasks_with)
     if chosen is None:
         return None
     chosen = _needed_victims(chosen, tasks_with)
     for victim in list(chosen.values()):
-        cut = _smallest_cut(victim, partial(_is_enough, chosen, tasks_with))
-        chosen |= {cut.job.key: cut}
+        smaller = _smallest_cut(victim, partial(_is_enough, chosen, tasks_with))
+        chosen |= {smaller.job.key: smaller}
     tasks = tasks_with(chosen.values())
     if tasks is None:
         return None
@@ -157,9 +157,9 @@ def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
     return chosen
 
 
-def _is_enough(chosen: Victims, tasks_with: TasksWith, cut: Victim) -> bool:
-    """Return whether the waiting job fits with this cut in place of the victim's larger one."""
-    return tasks_with({**chosen, cut.job.key: cut}.values()) is not None
+def _is_enough(chosen: Victims, tasks_with: TasksWith, smaller: Victim) -> bool:
+    """Return True if the waiting job fits with this cut in place of the victim's larger one."""
+    return tasks_with({**chosen, smaller.job.key: smaller}.values()) is not None
 
 
 def give_way(situation: Situation, victim: Victim) -> Verdict:
@@ -211,19 +211,24 @@ def _order_of_giving_way(job: Job) -> tuple[int, float, int]:
 
 
 def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> bool:
-    """Return whether a job may be changed now, and holds its capacity for longer than the change
+    """Return True if a job may be changed now, and holds its capacity for longer than the change
     takes.
     """
-    runs = job.active_decision
-    if runs is None or job.pending_generation is not None or job.key == claim.job or job.is_trained:
+    running = job.active_decision
+    if (
+        running is None
+        or job.pending_generation is not None
+        or job.key == claim.job
+        or job.is_trained
+    ):
         return False
     if not _is_below(job.request.priority, claim):
         return False
     if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
         return False
-    if job.leaving and evacuation.departure_reasons(job, runs.tasks):
+    if job.leaving and evacuation.departure_reasons(job, running.tasks):
         return False
-    if job.exits and any(job.exit_of(task) for task in runs.tasks):
+    if job.exits and any(job.exit_of(task) for task in running.tasks):
         return False
 
     gain = _payback(job, rules)
@@ -231,19 +236,19 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
 
 
 def _is_below(priority: int, claim: Reservation) -> bool:
-    """Return whether a job of this priority gives way for the claim."""
+    """Return True if a job of this priority gives way for the claim."""
     if priority == claim.priority:
         return claim.overdue
     return priority < claim.priority
 
 
 def _may_be_suspended(job: Job, claim: Reservation, rules: Rules) -> bool:
-    """Return whether a job is elastic, of lower priority, and runs for longer than it takes to stop
+    """Return True if a job is elastic, of lower priority, and runs for longer than it takes to stop
     and to start again.
     """
-    asked = job.request
-    is_elastic = asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
-    if not is_elastic or asked.priority >= claim.priority:
+    request = job.request
+    is_elastic = request.ps.min < request.ps.max or request.workers.min < request.workers.max
+    if not is_elastic or request.priority >= claim.priority:
         return False
     gain = _payback(job, rules)
     return gain.left_s > 2.0 * rules.payback_factor * gain.cost_s
@@ -268,13 +273,13 @@ def _chosen(steps: Iterable[Victim]) -> Victims:
     return {victim.job.key: victim for victim in steps}
 
 
-def _smallest_cut(victim: Victim, enough: Callable[[Victim], bool]) -> Victim:
+def _smallest_cut(victim: Victim, is_enough: Callable[[Victim], bool]) -> Victim:
     """Return the smallest cut of a victim that is still enough."""
     if not victim.tasks or victim.job.active_decision is None:
         return victim
     sizes = ladder(size_of(victim.job.active_decision), counted_size(victim.tasks))[1:]
     if not sizes:
         return victim
-    cuts = [_shrunk(victim.job, size) for size in sizes]
-    first = smallest_enough(len(cuts) - 1, lambda number: enough(cuts[number]))
-    return victim if first is None else cuts[first]
+    smaller = [_shrunk(victim.job, size) for size in sizes]
+    first = smallest_enough(len(smaller) - 1, lambda number: is_enough(smaller[number]))
+    return victim if first is None else smaller[first]

@@ -35,16 +35,18 @@ def replace_lost_tasks(situation: Situation) -> Verdict | None:
     job, newest = situation.job, situation.newest
     if newest is None or not job.exits:
         return None
-    over_s = _over_s(job, newest, situation.settings)
-    if situation.now < over_s:
-        return Verdict(why="the chief has ended well; the job is about to finish", wake_s=over_s)
+    report_until_s = _over_s(job, newest, situation.settings)
+    if situation.now < report_until_s:
+        return Verdict(
+            why="the chief has completed; the job is about to finish", wake_s=report_until_s
+        )
     lost = _lost_tasks(job, newest)
     if not lost:
         return None
     names = _describe_loss(job, lost)
-    again_s = retry_s(job, situation.settings)
-    if situation.now < again_s:
-        return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
+    retry_at_s = retry_s(job, situation.settings)
+    if situation.now < retry_at_s:
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_at_s)
     return _replace_tasks(situation, newest, lost, names)
 
 
@@ -101,14 +103,14 @@ def _settled_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> 
 
 def _over_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
     """Return until when (s) a chief that ended well may still report that the job is over."""
-    over_s = -math.inf
+    until_s = -math.inf
     for task in newest.tasks:
         if task.role != "chief":
             continue
         end = job.exit_of(task)
         if end and exits.is_completed(end):
-            over_s = max(over_s, end.at_s + rules.finish_s)
-    return over_s
+            until_s = max(until_s, end.at_s + rules.finish_s)
+    return until_s
 
 
 def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
@@ -121,13 +123,13 @@ def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
 
 
 def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
-    """Return whether the launcher abandons the generation in flight because of this new task."""
-    ended, runs = job.exit_of(task), job.active_decision
+    """Return True if the launcher abandons the generation in flight because of this new task."""
+    ended, current = job.exit_of(task), job.active_decision
     if ended is None:
         return False
-    if runs is None:
+    if current is None:
         return ended.reason == exits.UNSCHEDULABLE
-    for running in runs.tasks:
+    for running in current.tasks:
         if running.serial == task.serial:
             return False
     return ended.reason == exits.UNSCHEDULABLE or exits.is_own_fault(ended)
@@ -145,7 +147,7 @@ def _describe_loss(job: Job, lost: Tasks) -> str:
 
 
 def _shut_down(job: Job, tasks: Tasks) -> bool:
-    """Return whether all of these tasks were shut down in order, so that no fault is looked for."""
+    """Return True if all of these tasks were shut down in order, so that no fault is looked for."""
     for task in tasks:
         ended = job.exit_of(task)
         if ended is None or ended.reason not in exits.SHUT_DOWN:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from services.allocator.settings import Rules
-from services.allocator.state.job import Job
+from services.allocator.state.job import Job, job_of
 from services.allocator.steps.verdict import Verdict
 from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources
 
@@ -40,21 +40,21 @@ def repeat_ignored_decisions(
     if not rules.repeat_max:
         return {}
     late: dict[str, Job] = {}
-    attended: dict[str, Verdict] = {}
+    updated: dict[str, Verdict] = {}
     for job in jobs:
         verdict = verdicts[job.key]
         if verdict.action is not None:
             continue
-        look_s = repeat_due_s(job, rules)
-        attended[job.key] = _with_wake(verdict, look_s)
-        if now >= look_s or job.repeats >= rules.repeat_max:
+        due_s = repeat_due_s(job, rules)
+        updated[job.key] = _with_wake(verdict, due_s)
+        if now >= due_s or job.repeats >= rules.repeat_max:
             late[job.key] = job
 
     # Only of late jobs the pods are looked at.
     pods = pods_of(late, nodes)
     for key, job in late.items():
-        attended[key] = _repeat_if_due(job, verdicts[key], pods[key], now, rules)
-    return attended
+        updated[key] = _repeat_if_due(job, verdicts[key], pods[key], now, rules)
+    return updated
 
 
 def _repeat_if_due(
@@ -107,10 +107,10 @@ def pods_of(keys: Collection[str], nodes: Nodes) -> dict[str, list[OwnPod]]:
     if not found:
         return found
     for node in nodes.values():
-        for own in node.own:
-            key = f"{own.namespace}.{own.job}"
+        for pod in node.own:
+            key = job_of(pod)
             if key in found:
-                found[key].append(own)
+                found[key].append(pod)
     return found
 
 
@@ -120,7 +120,7 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
     """
     pending = job.pending_decision
     if pending is None and job.active_decision is None:
-        return all(own.terminating for own in pods)
+        return all(pod.terminating for pod in pods)
     if pending is None:
         return not _has_old_sizes(job, pods)
     if job.acted_on == pending.generation:
@@ -128,7 +128,7 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
     new_pods = job.new_pods(pending)
     if not new_pods.isdisjoint(job.exits):
         return True
-    return any(own.pod in new_pods for own in pods)
+    return any(pod.pod in new_pods for pod in pods)
 
 
 def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
@@ -136,12 +136,12 @@ def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
     decided = {}
     for task in job.active_decision.tasks if job.active_decision else ():
         decided[job.pod(task)] = _millicores_and_mib(task.resources)
-    for own in pods:
-        has = _millicores_and_mib(own.resources)
-        if has == decided.get(own.pod, has):
+    for pod in pods:
+        listed = _millicores_and_mib(pod.resources)
+        if listed == decided.get(pod.pod, listed):
             continue
-        earlier = job.resized_from.get(own.pod, ())
-        if any(has == _millicores_and_mib(size) for size in earlier):
+        earlier = job.resized_from.get(pod.pod, ())
+        if any(listed == _millicores_and_mib(size) for size in earlier):
             return True
     return False
 

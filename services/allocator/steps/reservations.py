@@ -120,7 +120,7 @@ def _pauses(job: Job, now: float, rules: Rules) -> bool:
 
 
 def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
-    """Return whether a job has just lost tasks, or nodes are coming back, so that its own room may
+    """Return True if a job has just lost tasks, or nodes are coming back, so that its own room may
     come back.
     """
     if job.newest_decision is None:
@@ -154,7 +154,7 @@ class ReservationPlan:
         if not found:
             return
 
-        supply = ProjectedCapacity(self.state, self.room)
+        capacity = ProjectedCapacity(self.state, self.room)
         open_jobs = [job for key, job in jobs.items() if key not in verdicts]
         candidates = Candidates(open_jobs, self.now, self.rules)
         for job in found:
@@ -162,28 +162,28 @@ class ReservationPlan:
                 break
             verdict = verdicts.get(job.key)
             if verdict is None or verdict.action is None:
-                self._reserve(job, candidates, supply)
+                self._reserve(job, candidates, capacity)
 
-    def _reserve(self, job: Job, candidates: Candidates, supply: ProjectedCapacity) -> None:
+    def _reserve(self, job: Job, candidates: Candidates, capacity: ProjectedCapacity) -> None:
         """Reserve the places of a job's smallest size, if there are any."""
         earlier = tuple(self.reservations.values())
         request = self._smallest_request(job)
-        if not self._has_place(request, supply, earlier):
+        if not self._has_place(request, capacity, earlier):
             return
 
         claim = _claim(job, self.now, self.rules)
 
         # In what is ending, in what others give up, or else as early as possible.
-        is_short = self._is_quota_short(request, supply, earlier)
-        tasks = supply.place(request, -inf, earlier)
+        is_short = self._is_quota_short(request, capacity, earlier)
+        tasks = capacity.place(request, -inf, earlier)
         if tasks is None:
-            found = find_victims(claim, request, supply, earlier, candidates)
+            found = find_victims(claim, request, capacity, earlier, candidates)
             if found is not None:
                 victims, tasks = found
                 self.victims += victims
                 is_short = False
         if tasks is None:
-            tasks = supply.earliest(request, earlier, _keeper(request))
+            tasks = capacity.earliest(request, earlier, _keeper(request))
         if tasks is None:
             return
 
@@ -204,29 +204,29 @@ class ReservationPlan:
         return situation.request(remaining_tasks(job), smallest_size(job), avoid=outside)
 
     def _is_quota_short(
-        self, request: PlacementRequest, supply: ProjectedCapacity, earlier: Reservations
+        self, request: PlacementRequest, capacity: ProjectedCapacity, earlier: Reservations
     ) -> bool:
-        """Return whether the quota has no room for the job, even with what is ending."""
+        """Return True if the quota has no room for the job, even with what is ending."""
         if request.namespace not in self.room.remaining_quotas:
             return False
-        purse = supply.trial(-inf, earlier).remaining_quotas[request.namespace]
-        return not fits(self._needed_quota(request), purse)
+        remaining = capacity.trial(-inf, earlier).remaining_quotas[request.namespace]
+        return not fits(self._needed_quota(request), remaining)
 
     def _has_place(
-        self, request: PlacementRequest, supply: ProjectedCapacity, earlier: Reservations
+        self, request: PlacementRequest, capacity: ProjectedCapacity, earlier: Reservations
     ) -> bool:
-        """Return whether the job has a place once all others have ended. Of one namespace only so
+        """Return True if the job has a place once all others have ended. Of one namespace only so
         many jobs without a place are tried.
         """
-        nowhere = self._nowhere[request.namespace]
-        if not supply.may_hold(request):
+        impossible = self._nowhere[request.namespace]
+        if not capacity.may_hold(request):
             return False
         question = request.most, request.sizes, tuple(request.keep), request.avoid
-        if question in nowhere or len(nowhere) == TRIES:
+        if question in impossible or len(impossible) == TRIES:
             return False
-        if supply.holds(request, earlier, _keeper(request)):
+        if capacity.holds(request, earlier, _keeper(request)):
             return True
-        nowhere.add(question)
+        impossible.add(question)
         return False
 
     # ------------------------------------------------------------ holding it back
@@ -286,13 +286,13 @@ class ReservationPlan:
         """Return the first reservation of capacity that the job could use, preferably in its
         namespace or on its nodes.
         """
-        space = job.request.namespace
+        namespace = job.request.namespace
         nodes = {task.node for task in remaining_tasks(job)}
         first = None
         for claim in self.reservations.values():
             if not is_reserved_from(claim, job):
                 continue
-            if claim.namespace == space or not nodes.isdisjoint(claim.nodes):
+            if claim.namespace == namespace or not nodes.isdisjoint(claim.nodes):
                 return claim
             if first is None and claim.nodes:
                 first = claim
@@ -300,7 +300,7 @@ class ReservationPlan:
 
 
 def _fits(situation: Situation, sizes: RoleResources) -> bool:
-    """Return whether a job without tasks fits at its smallest size."""
+    """Return True if a job without tasks fits at its smallest size."""
     trial = situation.trial((), smallest_size(situation.job), sizes=sizes)
     if isinstance(trial, Placed):
         trial.undo()
@@ -314,7 +314,7 @@ def _keeper(request: PlacementRequest) -> str:
 
 
 def is_reserved_from(claim: Reservation, job: Job) -> bool:
-    """Return whether the job may not use the reserved capacity."""
+    """Return True if the job may not use the reserved capacity."""
     priority = job.request.priority
     if claim.job == job.key or claim.priority < priority:
         return False

@@ -50,7 +50,7 @@ def await_pending_decision(job: Job) -> Verdict | None:
 
 
 def is_settled(job: JobSnapshot, target: Target) -> bool:
-    """Return whether a job has what its policy wants, whatever room and time there is.
+    """Return True if a job has what its policy wants, whatever room and time there is.
 
     For jobs of which no generation is in flight or was abandoned, without a quota.
     """
@@ -77,10 +77,10 @@ def start_or_resize(situation: Situation) -> Verdict:
         waits = release_wait(situation)
         if waits:
             return waits
-    again_s = retry_s(job, situation.settings)
-    if now < again_s:
+    retry_at_s = retry_s(job, situation.settings)
+    if now < retry_at_s:
         why = f"tries again after a pause: {job.abandoned_why}"
-        return Verdict(why=why, wake_s=again_s)
+        return Verdict(why=why, wake_s=retry_at_s)
 
     # 2. Start a job that waits, if its policy gives it a size.
     target = situation.target
@@ -140,20 +140,20 @@ def _start_smaller(situation: Situation, target: Target, trial: Placed) -> Verdi
     missing = trial.missing()
     quota = missing.quota_reason()
     why = quota or f"not enough room{missing.missing_resources()}"
-    as_far = "as far as its quota allows" if quota else "as far as there is room"
+    limit = "as far as its quota allows" if quota else "as far as there is room"
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    part = target.shrunk_to(counted_size(trial.tasks), target.batch, as_far)
+    part = target.shrunk_to(counted_size(trial.tasks), target.batch, limit)
     return _grant(situation, trial.tasks, part, alternatives=[lost])
 
 
-def _await_release(situation: Situation, held: PendingChange) -> Verdict:
-    """Keep the pending change until the capacity is free; `decide` wakes at the latest when the wait
-    ends.
+def _await_release(situation: Situation, pending: PendingChange) -> Verdict:
+    """Keep the pending change until the capacity is free; `decide` wakes at the latest when the
+    wait ends.
     """
-    if held.awaits_s is None:
-        held = replace(held, awaits_s=situation.now)
-    why = f"waits for capacity that is being released, for {held.size.describe()}"
-    return Verdict(why=why, pending_change=held)
+    if pending.awaits_s is None:
+        pending = replace(pending, awaits_s=situation.now)
+    why = f"waits for capacity that is being released, for {pending.size.describe()}"
+    return Verdict(why=why, pending_change=pending)
 
 
 def _pending_change(situation: Situation, target: Target) -> PendingChange:
@@ -181,8 +181,8 @@ def _keep_size(situation: Situation, current: AllocationDecided, target: Target)
     generation = situation.job.generation
     if generation != current.generation:
         # After an abandoned generation the launcher hears of none before it.
-        barred = f"until a generation after {generation} runs"
-        return Verdict(why=f"keeps its cores {barred}: {target.reason}")
+        until = f"until a generation after {generation} runs"
+        return Verdict(why=f"keeps its cores {until}: {target.reason}")
     return _stretch_tasks(situation, current, target)
 
 
@@ -190,23 +190,23 @@ def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Tar
     """Change cores and memory of the tasks in place, once that was wanted for long enough."""
     now = situation.now
     sizes = situation.sizes(target)
-    held = update_pending_change(
+    pending = update_pending_change(
         situation.pending_change, target.size, target.batch, now, situation.cause, sizes
     )
 
     # A small difference does not restart the window, because the change costs no pause.
-    due = held.first_s + situation.settings.window_s
+    due = pending.first_s + situation.settings.window_s
     if now < due:
         why = f"will have other cores or memory, if still wanted: {target.reason}"
-        return Verdict(why=why, wake_s=due, pending_change=held)
+        return Verdict(why=why, wake_s=due, pending_change=pending)
 
     trial = _try_target(situation, current, target, place_resized)
     if isinstance(trial, Shortage):
         waits = f"waits for room for more cores or memory: {target.reason}"
-        return Verdict(why=trial.quota_reason() or waits, pending_change=held)
+        return Verdict(why=trial.quota_reason() or waits, pending_change=pending)
     if not have_sizes(trial.tasks, sizes):
         target = replace(target, reason=f"{target.reason}, as far as there is room")
-    return _grant(situation, trial.tasks, target, cause=held.cause)
+    return _grant(situation, trial.tasks, target, cause=pending.cause)
 
 
 def _colocate(situation: Situation, current: AllocationDecided, target: Target) -> Verdict:
@@ -238,43 +238,43 @@ def _resize(situation: Situation, current: AllocationDecided, target: Target) ->
     if _grows(situation.size, target) and not gain.pays:
         return Verdict(why=f"{new_size} is not worth the pause: {gain.describe()}")
     if gain.left_s <= _handover_s(job, current, gain):
-        ends = f"the job ends in {gain.left_s:.1f} s as it is"
-        return Verdict(why=f"{new_size} would come too late: {ends}")
+        job_end = f"the job ends in {gain.left_s:.1f} s as it is"
+        return Verdict(why=f"{new_size} would come too late: {job_end}")
 
     # 2. Has it been wanted for long enough?
-    held = _pending_change(situation, target)
+    pending = _pending_change(situation, target)
     if _lacks_speed_report(situation):
-        return Verdict(why="waits for a speed report at its present size", pending_change=held)
-    due = change_due_s(held, job.resumed_s, situation.settings)
+        return Verdict(why="waits for a speed report at its present size", pending_change=pending)
+    due = change_due_s(pending, job.resumed_s, situation.settings)
     if situation.now < due:
         # There need not be room for it before that.
         room_too = "" if _shrinks(situation.size, target) else " and there is room"
         why = f"will have {new_size}, if still wanted{room_too}: {target.reason}"
-        return Verdict(why=why, wake_s=due, pending_change=held)
+        return Verdict(why=why, wake_s=due, pending_change=pending)
 
     # 3. Is there room for it?
-    return _with_room(situation, current, target, held, gain)
+    return _with_room(situation, current, target, pending, gain)
 
 
 def _with_room(
     situation: Situation,
     current: AllocationDecided,
     target: Target,
-    held: PendingChange,
+    pending: PendingChange,
     gain: Payback,
 ) -> Verdict:
     """Place a change that is due and pays: all of it, or a part."""
     trial = _try_target(situation, current, target, _placer(target))
     if isinstance(trial, Shortage):
-        return _without_room(situation, current, target, held, trial)
-    return _decide_placed(situation, current, target, held, gain, trial)
+        return _without_room(situation, current, target, pending, trial)
+    return _decide_placed(situation, current, target, pending, gain, trial)
 
 
 def _without_room(
     situation: Situation,
     current: AllocationDecided,
     target: Target,
-    held: PendingChange,
+    pending: PendingChange,
     shortage: Shortage,
 ) -> Verdict:
     """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
@@ -284,31 +284,31 @@ def _without_room(
     if releasing.free and shortage.has_more_room_later(size, releasing.free, releasing.quota):
         if grows:
             shortage.place_part(size)  # so that no later job of this pass has it
-        return _await_release(situation, held)
+        return _await_release(situation, pending)
 
     quota = shortage.quota_reason()
     lacks = "" if quota else shortage.missing_resources()
     why = quota or f"waits for room{lacks} for {target.size.describe()}"
-    until_s = held.first_s + situation.settings.max_delay_s
+    until_s = pending.first_s + situation.settings.max_delay_s
     if situation.now < until_s:
-        return Verdict(why=why, wake_s=until_s, pending_change=held)
+        return Verdict(why=why, wake_s=until_s, pending_change=pending)
 
     part = shortage.place_part(size) if grows else None
     if part is not None:
-        as_far = f"as far as there is room{lacks}"
-        less = target.shrunk_to(counted_size(part.tasks), current.batch, as_far)
+        limit = f"as far as there is room{lacks}"
+        less = target.shrunk_to(counted_size(part.tasks), current.batch, limit)
         gain = _gain(situation, less)
         if gain.pays:
-            return _decide_placed(situation, current, less, held, gain, part)
+            return _decide_placed(situation, current, less, pending, gain, part)
         part.undo()
-    return Verdict(why=why, pending_change=held)
+    return Verdict(why=why, pending_change=pending)
 
 
 def _decide_placed(
     situation: Situation,
     current: AllocationDecided,
     target: Target,
-    held: PendingChange,
+    pending: PendingChange,
     gain: Payback,
     placed: Placed,
 ) -> Verdict:
@@ -323,12 +323,12 @@ def _decide_placed(
         if not gain.pays:
             placed.undo()
             workers = format_count(target.workers, "worker")
-            return Verdict(why=f"waits for room for {workers} on one node", pending_change=held)
+            return Verdict(why=f"waits for room for {workers} on one node", pending_change=pending)
 
     why = f"staying: the change {gain.describe()}"
     stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
     others = (*target.alternatives, stay)
-    return _grant(situation, placed.tasks, target, held.cause, others, gain)
+    return _grant(situation, placed.tasks, target, pending.cause, others, gain)
 
 
 def _try_target(
@@ -363,7 +363,7 @@ def _gain(situation: Situation, target: Target) -> Payback:
 
 
 def _lacks_speed_report(situation: Situation) -> bool:
-    """Return whether the job has not reported its speed since its last change. Another change would
+    """Return True if the job has not reported its speed since its last change. Another change would
     follow from no new fact, and might revert the last one.
     """
     job = situation.job
@@ -380,12 +380,12 @@ def _handover_s(job: Job, current: AllocationDecided, gain: Payback) -> float:
 
 
 def _grows(size: Size, target: Target) -> bool:
-    """Return whether a target has no fewer tasks of either role."""
+    """Return True if a target has no fewer tasks of either role."""
     return target.ps >= size.ps and target.workers >= size.workers
 
 
 def _shrinks(size: Size, target: Target) -> bool:
-    """Return whether a target has no more tasks of either role."""
+    """Return True if a target has no more tasks of either role."""
     return target.ps <= size.ps and target.workers <= size.workers
 
 

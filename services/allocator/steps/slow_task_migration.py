@@ -55,8 +55,8 @@ def migrate_slow_tasks(situation: Situation) -> Verdict | None:
         return None
 
     keep = [task for task in current.tasks if task not in starving]
-    fled = _fled_nodes(job, now, settings)
-    trial = situation.trial(keep, size_of(current), avoid=fled)
+    avoided = _fled_nodes(job, now, settings)
+    trial = situation.trial(keep, size_of(current), avoid=avoided)
     if isinstance(trial, Shortage):
         return None
 

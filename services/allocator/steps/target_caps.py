@@ -30,9 +30,9 @@ def quota_cap(situation: Situation, current: AllocationDecided, target: Target) 
         now, target.size
     ):
         return target
-    how = place if target.sizes is None else place_all_resized
+    placer = place if target.sizes is None else place_all_resized
     sizes = situation.sizes(target)
-    request = situation.request(current.tasks, target.size, now, sizes, how)
+    request = situation.request(current.tasks, target.size, now, sizes, placer)
     granted, why = quota_grant(situation.room, request)
     if granted == target.size:
         return target
@@ -40,7 +40,7 @@ def quota_cap(situation: Situation, current: AllocationDecided, target: Target) 
 
 
 def _grows(now: Size, target: Size) -> bool:
-    """Return whether the target has more tasks, and of no role fewer."""
+    """Return True if the target has more tasks, and of no role fewer."""
     return target != now and target.ps >= now.ps and target.workers >= now.workers
 
 
@@ -60,9 +60,9 @@ def _cut_target(target: Target, size: Size, now: Size, batch: int, why: str) -> 
     workers.
     """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    cut = target.shrunk_to(size, batch, "as far as its quota allows")
-    reason = why if size == now else cut.reason
-    return replace(cut, reason=reason, alternatives=(lost,))
+    granted = target.shrunk_to(size, batch, "as far as its quota allows")
+    reason = why if size == now else granted.reason
+    return replace(granted, reason=reason, alternatives=(lost,))
 
 
 def ps_cap(situation: Situation, current: AllocationDecided, target: Target) -> Target:
@@ -84,14 +84,14 @@ def _with_ps(target: Target, ps: int, why: str, now: Size) -> Target:
     is not known.
     """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    cut = target.shrunk_to(Size(ps, target.workers), target.batch, f"for {why}")
+    capped = target.shrunk_to(Size(ps, target.workers), target.batch, f"for {why}")
     alternatives = (lost, *target.alternatives)
-    reason = why if cut.size == now else cut.reason
-    told = cut if cut.speedup else target
+    reason = why if capped.size == now else capped.reason
+    speeds = capped if capped.speedup else target
     return replace(
-        cut,
+        capped,
         reason=reason,
-        speedup=told.speedup,
-        speed_now=told.speed_now,
+        speedup=speeds.speedup,
+        speed_now=speeds.speed_now,
         alternatives=alternatives,
     )

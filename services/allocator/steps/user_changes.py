@@ -16,8 +16,8 @@ from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import JobRequested, Span
 
-SUSPENDED = "suspended by its user; `weir resume` lets it go on"
-SUSPENDS = "suspended by its user: saves, and goes on after `weir resume`"
+SUSPENDED = "suspended by its user; `weir resume` continues it"
+SUSPENDS = "suspended by its user: saves, and continues after `weir resume`"
 
 
 def suspend(situation: Situation) -> Verdict | None:

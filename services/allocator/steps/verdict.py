@@ -181,7 +181,7 @@ def _bounded_s(seconds: float) -> float:
 
 
 def needs_new_generation(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:
-    """Return whether these tasks differ from the newest decision's in more than their resources."""
+    """Return True if these tasks differ from the newest decision's in more than their resources."""
     newest = job.decided.get(job.generation)
     if newest is None or newest.batch != batch:
         return True

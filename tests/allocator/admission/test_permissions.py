@@ -32,7 +32,7 @@ def mounted(path: str, rules: Rules = STRICT) -> tuple[str, ...]:
 
 def test_a_job_runs_where_jobs_may_run():
     assert reasons() == reasons(namespace="team-b") == ()
-    why = "namespace: jobs may not run in 'kube-system'; they may in team-a, team-b"
+    why = "namespace: jobs may not run in 'kube-system'; allowed are team-a, team-b"
     assert reasons(namespace="kube-system") == (why,)
     assert reasons(Rules(), namespace="kube-system") == ()
 
@@ -92,10 +92,10 @@ def test_a_folder_of_the_node_may_be_seen_where_the_cluster_says_so(path: str):
 
 def test_other_folders_of_the_node_may_not():
     assert mounted("/database") == (
-        "volumes[0].host_path: '/database' is not below a folder of the node that jobs may see: /data",
+        "volumes[0].host_path: '/database' is not below a folder of the node that is allowed: /data",
     )
     assert mounted("/data", Rules()) == (
-        "volumes[0].host_path: '/data' is a folder of the node, which no job may see here; use a `claim`",
+        "volumes[0].host_path: '/data' is a folder of the node, and this cluster allows none; use a `claim`",
     )
     for path in ("/data/../etc", "data", "/data/.."):
         assert mounted(path) == (
@@ -111,9 +111,7 @@ def test_a_claim_of_the_namespace_may_be_mounted():
     "field", ["privileged", "security_context", "securityContext", "hostNetwork", "service_account"]
 )
 def test_a_privilege_cannot_be_asked_for(field: str):
-    assert reasons(**{field: True}) == (
-        f"{field}: a job's pods have no privileges, and cannot be given any",
-    )
+    assert reasons(**{field: True}) == (f"{field}: not allowed: a job's pods get no privileges",)
 
 
 @pytest.mark.parametrize("source", ["secret", "configMap", "projected", "hostPath", "csi"])
@@ -121,7 +119,7 @@ def test_no_other_volume_can_be_named(source: str):
     found = reasons(
         volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}]
     )
-    only = "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
+    only = "not allowed; a volume is a `claim` or, where the cluster allows it, a `host_path`"
     assert found == (f"volumes[0].{source}: {only}",)
 
 
@@ -134,7 +132,7 @@ def test_what_every_pod_has_of_weir_cannot_be_covered():
         ),
     ]
     own, *others = reasons(volumes=volumes)
-    assert own == "volumes[0].name: 'weir-tmp': names that begin with weir- are Weir's"
+    assert own == "volumes[0].name: 'weir-tmp': names that begin with weir- are reserved"
     assert [why.partition(": ")[0] for why in others] == [
         f"volumes[{i}].mount_path" for i in (1, 2, 3)
     ]

@@ -58,7 +58,7 @@ def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_rea
     there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
     answered = answer_request(there, 1, ProgramFault.MISSING, 0.0, rules)
     assert isinstance(answered, JobRejected)
-    why = "quota of namespace default: wants at least 5 cpu, and 3 is all there is (a chief, 1 ps and 3 workers)"
+    why = "quota of namespace default: needs at least 5 cpu, and the limit is 3 (a chief, 1 ps and 3 workers)"
     assert answered.reasons[0] == why and len(answered.reasons) == 2
     just = answer_request(
         apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, 0, 0.0, rules
@@ -75,14 +75,14 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
         assert isinstance(answered, JobRejected)
         return answered.reasons
 
-    forbidden = "namespace: jobs may not run in 'default'; they may in team-a"
+    forbidden = "namespace: jobs may not run in 'default'; allowed are team-a"
     assert reasons(LARGEST_PROGRAM) == (forbidden,)
     assert reasons(LARGEST_PROGRAM + 1) == (
         forbidden,
         "program: it has 16,777,217 bytes, more than 16,777,216",
     )
     assert reasons(ProgramFault.MISSING)[1].startswith("program.digest: the store has no program")
-    assert "is something else" in reasons(ProgramFault.OTHER)[1]
+    assert "has something else" in reasons(ProgramFault.OTHER)[1]
     assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")
 
 

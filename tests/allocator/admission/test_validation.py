@@ -62,7 +62,7 @@ def test_every_reason_comes_at_once():
         "workers.start: Expected `int`, got '1'",
         "checkpoint.keep: Expected `int` >= 1, got 0",
         "ps: min 1 <= start 3 <= max 2 does not hold",
-        f"policy: 'guess' is not known; there are {', '.join(sorted(POLICIES))}",
+        f"policy: 'guess' is not known; use one of {', '.join(sorted(POLICIES))}",
         "volumes[0]: needs either claim or host_path",
     )
 
@@ -110,7 +110,7 @@ def test_rules_between_fields_hold():
     assert "checkpoint.path: '../x'" in reasons(checkpoint={"path": "../x"})[0]
     assert reasons(checkpoint={"path": "gs://bucket/net"}) == ()
     for path in ("file:///etc", "ram://x", "gs://", "gs://b/../c", "a b://c"):
-        assert "nor the URL of an object store's" in reasons(checkpoint={"path": path})[0], path
+        assert "nor the URL of an object store" in reasons(checkpoint={"path": path})[0], path
     twice = {"name": "data", "mount_path": "/data", "claim": "c"}
     assert reasons(volumes=[twice, twice]) == (
         "volumes: name 'data' occurs twice",
@@ -183,7 +183,7 @@ def test_what_a_field_should_have_been_is_told_in_words() -> None:
         "resources.ps: Expected `{cpu, memory_gib, gpu}`, got 2",
     )
     assert reasons(handover="fast") == (
-        "handover: Invalid enum value 'fast'; there are 'make-before-break', 'restart'",
+        "handover: Invalid enum value 'fast'; use one of 'make-before-break', 'restart'",
     )
     assert reasons(program={"name": "a.py", "digest": "x"}) == (
         "program.digest: Expected `sha256-` and 64 hexadecimal digits, got 'x'",
@@ -218,5 +218,5 @@ def test_a_long_value_is_shortened() -> None:
 
 def test_a_value_of_a_choice_is_told_once() -> None:
     assert reasons(handover=7) == (
-        "handover: Expected `str`, got 7; there are 'make-before-break', 'restart'",
+        "handover: Expected `str`, got 7; use one of 'make-before-break', 'restart'",
     )

@@ -232,7 +232,7 @@ def running(asked: JobRequested | None = None, rules: Rules = AT_ONCE) -> Story:
 def test_a_job_starts_as_large_as_what_others_leave_of_the_quota():
     first = Story().hear(node(cpu=20), quota(7, used=3), accepted(LARGE)).decided()
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
-    because = "quota of namespace default: wants at least 6 cpu, and 4 is all there is of ResourceQuota compute"
+    because = "quota of namespace default: needs at least 6 cpu, and the limit is 4 (ResourceQuota compute)"
     assert first.alternatives[0].why == because
 
 
@@ -245,7 +245,7 @@ def test_a_job_grows_as_far_as_the_quota_would_admit_and_is_told_which_one():
     assert story.decide() == ()
     assert (
         story.why()
-        == "quota of namespace default: wants 2 cpu more, and 0 is left of ResourceQuota compute"
+        == "quota of namespace default: needs 2 cpu more, and 0 is left (ResourceQuota compute)"
     )
 
 
@@ -267,7 +267,7 @@ def test_what_is_decided_is_not_given_twice_whether_its_pods_count_already_or_no
     assert (size(one), size(other)) == ((1, 1), (1, 1))
     for used in (0, 3, 6):
         story.hear(quota(6, used=used), accepted(request(f"third-{used}"), uid=10 + used))
-        assert story.decide() == () and "is left of ResourceQuota compute" in story.why(
+        assert story.decide() == () and "is left (ResourceQuota compute)" in story.why(
             f"third-{used}"
         )
 
@@ -278,13 +278,13 @@ def test_tasks_count_where_the_quota_counts_pods(resource: str):
     first = story.decided()
     assert size(first) == (1, 2)
     assert (
-        "wants at least 6 pods, and 4 is all there is of ResourceQuota compute"
+        "needs at least 6 pods, and the limit is 4 (ResourceQuota compute)"
         in first.alternatives[0].why
     )
     listed = own("mnist", *first.tasks)
     story.hear(quota(5, used=5, resource=resource), node(cpu=20, free=16, own=listed), resumed(1))
     assert story.decide() == ()
-    assert "pods more, and 0 is left of ResourceQuota compute" in story.why()
+    assert "pods more, and 0 is left (ResourceQuota compute)" in story.why()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_of_several_quotas_and_the_settings_the_narrowest_counts():
     both = quota(20, **{"requests.memory": 4})
     first = Story().hear(node(cpu=20), both, accepted(LARGE)).decided()
     assert (
-        size(first) == (1, 2) and "of ResourceQuota of-requests.memory" in first.alternatives[0].why
+        size(first) == (1, 2) and "(ResourceQuota of-requests.memory)" in first.alternatives[0].why
     )
     rules = replace(AT_ONCE, quotas={"default": Quota(cpu=4), "elsewhere": Quota(cpu=1)})
     assert size(Story(rules).hear(node(cpu=20), quota(20), accepted(LARGE)).decided()) == (1, 2)
@@ -325,8 +325,8 @@ def test_a_task_that_a_limit_range_does_not_allow_is_never_asked_for():
     story = Story().hear(node(cpu=20), limits(MostResources(cpu=0.5)), accepted())
     assert story.decide() == ()
     assert story.why() == (
-        "limit range sizes of namespace default: a chief wants 1 cpu, and 0.5 is the most; a ps wants 1 cpu, and 0.5 "
-        "is the most; a worker wants 1 cpu, and 0.5 is the most"
+        "limit range sizes of namespace default: a chief wants 1 cpu, and at most 0.5 is allowed; "
+        "a ps wants 1 cpu, and at most 0.5 is allowed; a worker wants 1 cpu, and at most 0.5 is allowed"
     )
     assert size(story.hear(limits(MostResources(cpu=1))).decided()) == (1, 1)
 

@@ -85,7 +85,7 @@ def test_devices_are_counted_as_cores_are():
     tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
     assert sum(t.resources.gpu for t in tasks) == 4
     assert quota_too_small(Quota(gpu=1), "team-a", gang_resources(devices, Size(1, 1))) == (
-        "quota of namespace team-a: wants at least 2 gpu, and 1 is all there is"
+        "quota of namespace team-a: needs at least 2 gpu, and the limit is 1"
     )
 
 
@@ -102,7 +102,7 @@ def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
 def test_the_reason_names_the_namespace_and_all_that_is_lacking():
     wants = Resources(cpu=4, memory_gib=3, gpu=2)
     assert quota_shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
-        "quota of namespace team-a: wants 4 cpu more, and 2.5 is left; wants 2 gpu more, and 1 is left"
+        "quota of namespace team-a: needs 4 cpu more, and 2.5 is left; needs 2 gpu more, and 1 is left"
     )
     assert (
         quota_shortage(room(cpu=2.5), "team-b.one", wants)
@@ -110,6 +110,6 @@ def test_the_reason_names_the_namespace_and_all_that_is_lacking():
         == quota_shortage(room(cpu=4), "team-a.one", wants)
     )
     assert quota_too_small(Quota(memory_gib=2), "team-a", wants) == (
-        "quota of namespace team-a: wants at least 3 GiB, and 2 is all there is"
+        "quota of namespace team-a: needs at least 3 GiB, and the limit is 2"
     )
     assert quota_too_small(None, "team-a", wants) == ""

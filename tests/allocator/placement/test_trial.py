@@ -85,15 +85,14 @@ def test_a_quota_that_is_short_is_told_as_it_was_before_the_part_was_placed() ->
     assert len(trial.tasks) == 4 and free.remaining_quotas["default"].cpu == 0
     assert (
         trial.missing().quota_reason()
-        == "quota of namespace default: wants 6 cpu more, and 4 is left"
+        == "quota of namespace default: needs 6 cpu more, and 4 is left"
     )
 
 
 def test_a_quota_that_will_never_do_is_told_as_such() -> None:
     trial = short(try_place(room(9.0, quota=2.0), request(Size(1, 4), quota=Quota(cpu=2.0))))
     assert (
-        trial.describe()
-        == "quota of namespace default: wants at least 6 cpu, and 2 is all there is"
+        trial.describe() == "quota of namespace default: needs at least 6 cpu, and the limit is 2"
     )
 
 

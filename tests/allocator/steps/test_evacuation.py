@@ -90,7 +90,7 @@ def test_it_never_moves_to_where_it_stands_though_there_is_room():
     assert story.hear(leaving(tasks(first, "ps")[0], leaves_s=2000.0)).decide() == ()
     assert story.why() == "mnist-ps-1 has to leave n1 (SIGTERM); there is no room for it elsewhere"
     again = story.hear(exited(tasks(first, "ps")[0], 143)).decided()
-    assert again.reason.startswith("lost mnist-ps-1 (exit code 143); replaced (not by its fault")
+    assert again.reason.startswith("lost mnist-ps-1 (exit code 143); replaced (not the job's fault")
     assert tasks(again, "ps")[0].node == "n1"
 
 

@@ -58,10 +58,10 @@ def comes_to_train(story: Story, action: object) -> AllocationDecided:
         (1, "Error", "failed generation 1 of 3 within 1 h"),
         (KILLED, "OOMKilled", "failed generation 1 of 3 within 1 h"),
         (KILLED, "Error", "killed generation 1 of 3 while the job gets no further"),
-        (TERMINATED, "Error", "not by its fault, so it counts against no budget"),
-        (LOST_BUS, "Error", "not by its fault, so it counts against no budget"),
-        (KILLED, "Evicted", "not by its fault, so it counts against no budget"),
-        (None, "NodeLost", "not by its fault, so it counts against no budget"),
+        (TERMINATED, "Error", "not the job's fault, so it counts against no budget"),
+        (LOST_BUS, "Error", "not the job's fault, so it counts against no budget"),
+        (KILLED, "Evicted", "not the job's fault, so it counts against no budget"),
+        (None, "NodeLost", "not the job's fault, so it counts against no budget"),
     ],
 )
 def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
@@ -127,7 +127,7 @@ def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> N
         left_alone = exited(of_role(running, "chief"), LOST_ANOTHER, "Error", running.generation)
         (again,) = story.hear(evicted, left_alone).decide()
         running = comes_to_train(story, again)
-        assert running.reason.endswith("(not by its fault, so it counts against no budget)")
+        assert running.reason.endswith("(not the job's fault, so it counts against no budget)")
 
 
 def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:

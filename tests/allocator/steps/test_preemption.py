@@ -134,7 +134,7 @@ def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
     assert (given.job, given.tasks) == (LOW, ())
     assert "waits for room" in story.why(
         HIGH
-    ) and "set aside: policy 'fails' failed with it" in story.why(HIGH)
+    ) and "set aside: policy 'fails' failed for this job" in story.why(HIGH)
     started = story.hear(node(cpu=7)).decided()
     assert (started.job, size(started)) == (HIGH, (1, 5))
     assert [each.job for each in story.decisions.failures] == ["default.high"]

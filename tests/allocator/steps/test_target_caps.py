@@ -59,7 +59,7 @@ def test_a_job_starts_as_large_as_the_quota_has_room_for():
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
     assert (
         first.alternatives[0].why
-        == "quota of namespace default: wants at least 6 cpu, and 4 is all there is"
+        == "quota of namespace default: needs at least 6 cpu, and the limit is 4"
     )
 
 
@@ -69,14 +69,14 @@ def test_below_its_gang_floor_it_waits_and_says_for_how_much():
     )
     (first,) = story.decide()
     assert isinstance(first, AllocationDecided) and size(first) == (1, 1)
-    assert story.why("other") == "quota of namespace default: wants 3 cpu more, and 2 is left"
+    assert story.why("other") == "quota of namespace default: needs 3 cpu more, and 2 is left"
 
 
 @pytest.mark.parametrize("policy", ["static", "weir", "dike", "elastic-batch"])
 def test_a_job_that_no_room_in_its_quota_will_ever_do_is_told_so(policy: str):
     story = Story(limited(policy, memory_gib=2)).hear(node(cpu=20), accepted())
     assert story.decide() == ()
-    assert story.why() == "quota of namespace default: wants at least 3 GiB, and 2 is all there is"
+    assert story.why() == "quota of namespace default: needs at least 3 GiB, and the limit is 2"
 
 
 def test_a_job_grows_as_far_as_its_quota_has_room_and_then_waits():
@@ -85,7 +85,7 @@ def test_a_job_grows_as_far_as_its_quota_has_room_and_then_waits():
     assert size(grown) in ((1, 3), (2, 2)) and "as far as its quota allows" in grown.reason
     listed = own("mnist", *grown.tasks)
     assert story.hear(node(cpu=20, free=15, own=listed), resumed(2)).decide() == ()
-    assert story.why().startswith("quota of namespace default: wants ")
+    assert story.why().startswith("quota of namespace default: needs ")
 
 
 def test_a_quota_binds_its_own_namespace_only():
@@ -147,7 +147,7 @@ def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_list
     assert first is not None
     story.hear(exited(tasks(first, "worker")[0], code=None, reason="NodeLost"))
     again = story.decided()
-    assert size(again) == (1, 1) and "; replaced (not by its fault" in again.reason
+    assert size(again) == (1, 1) and "; replaced (not the job's fault" in again.reason
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

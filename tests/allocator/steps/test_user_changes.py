@@ -217,10 +217,10 @@ def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
             ChangeRequested(job="mnist", workers=Bounds(min=1, max=1_001)),
             "workers.max: 1001 is more than 1,000 tasks",
         ),
-        (ChangeRequested(job="mnist", workers=Bounds(min=1, max=300)), "credentials give no more"),
+        (ChangeRequested(job="mnist", workers=Bounds(min=1, max=300)), "credentials allow"),
         (ChangeRequested(job="mnist"), "priority, ps or workers: one of them is required"),
         (ResumeRequested(job="mnist"), "is not suspended by its user"),
-        (SuspendRequested(job="other"), "job: 'other' in namespace 'default' is not known"),
+        (SuspendRequested(job="other"), "job: 'other' in namespace 'default' does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(

@@ -384,7 +384,7 @@ def test_a_quota_of_the_document_limits_the_decisions() -> None:
     still = told(60, {"quotas": quotas}, job(current=current(first)))
     assert shape(first) == (1, 1) and sum(shape(still)) == 3
     again = told(120, {"quotas": quotas}, job(current=current(still)))
-    assert sum(shape(again)) == 3 and again.reason.startswith("quota of namespace default: wants ")
+    assert sum(shape(again)) == 3 and again.reason.startswith("quota of namespace default: needs ")
     assert shape(told(180, {}, job(current=current(again)))) == (2, 4)
 
 

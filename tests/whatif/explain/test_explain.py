@@ -89,7 +89,7 @@ def test_a_resource_quota_is_named_as_the_obstacle():
     assert found.why == story.why()
     assert (
         found.why
-        == "quota of namespace default: wants 4 cpu more, and 0 is left of ResourceQuota compute"
+        == "quota of namespace default: needs 4 cpu more, and 0 is left (ResourceQuota compute)"
     )
     assert found.means == () and found.nothing.startswith(found.why), "more nodes do not help"
 

@@ -38,25 +38,23 @@ def waste(interval_s: float, cost_s: float, between_s: float) -> float:
 
 
 @given(st.floats(0.01, 30), st.floats(600, 1e6), st.floats(0.2, 5))
-def test_no_other_interval_loses_less_to_saves_and_failures_together(
-    cost_s: float, m: float, other: float
-) -> None:
+def test_the_save_interval_is_optimal(cost_s: float, m: float, other: float) -> None:
     best = young_interval(cost_s, m)
     assert waste(best, cost_s, m) <= waste(best * other, cost_s, m) * (1 + 1e-9)
 
 
-def test_until_a_save_is_measured_it_is_the_first() -> None:
+def test_before_a_measurement_the_interval_is_the_initial_one() -> None:
     assert save_interval(SaveHistory()) == FIRST_INTERVAL_S
 
 
-def test_a_dear_save_is_made_seldom_and_a_cheap_one_often() -> None:
+def test_the_interval_grows_with_the_cost_of_a_save() -> None:
     assert save_interval(SaveHistory(cost_s=0.1)) == pytest.approx(sqrt(2 * 0.1 * PRIOR_S))
     assert save_interval(SaveHistory(cost_s=0.4)) == pytest.approx(
         2 * save_interval(SaveHistory(cost_s=0.1))
     )
 
 
-def test_who_fails_often_saves_often_and_who_runs_long_saves_seldom() -> None:
+def test_the_interval_shrinks_with_the_failure_rate() -> None:
     calm = SaveHistory(cost_s=0.1)
     assert (
         save_interval(record_failure(record_failure(calm)))
@@ -65,14 +63,14 @@ def test_who_fails_often_saves_often_and_who_runs_long_saves_seldom() -> None:
     )
 
 
-def test_one_failure_an_hour_is_the_guess_that_what_happens_is_weighed_against() -> None:
+def test_the_prior_is_one_failure_per_hour() -> None:
     assert mean_time_between_failures(SaveHistory()) == PRIOR_S
     assert mean_time_between_failures(SaveHistory(ran_s=PRIOR_S, failures=1)) == PRIOR_S
     assert mean_time_between_failures(SaveHistory(ran_s=99 * PRIOR_S, failures=9)) == 10 * PRIOR_S
 
 
 @given(st.floats(0, 1e6), st.integers(0, 1000), st.floats(0, 1e5))
-def test_it_stays_within_its_bounds(ran_s: float, failures: int, cost_s: float) -> None:
+def test_the_save_interval_is_bounded(ran_s: float, failures: int, cost_s: float) -> None:
     past = SaveHistory(ran_s=ran_s, failures=failures, cost_s=cost_s)
     assert MIN_INTERVAL_S <= save_interval(past) <= max(REDO_S, cost_s * (1 / MAX_SAVE_SHARE - 1))
 
@@ -81,7 +79,7 @@ SECOND = st.floats(0.001, 100)
 
 
 @given(st.lists(st.tuples(SECOND, SECOND), min_size=1, max_size=9), st.floats(1, 600))
-def test_no_more_is_repeated_than_is_allowed_unless_saving_would_take_a_tenth_of_the_time(
+def test_the_allowed_repetition_bounds_the_interval_up_to_a_tenth_of_the_time(
     saves: list[tuple[float, float]], redo_s: float
 ) -> None:
     past = SaveHistory()
@@ -93,7 +91,7 @@ def test_no_more_is_repeated_than_is_allowed_unless_saving_would_take_a_tenth_of
         assert cost_s / (cost_s + interval_s) >= MAX_SAVE_SHARE - 1e-9
 
 
-def test_one_slow_save_does_not_stretch_the_interval() -> None:
+def test_one_slow_save_does_not_change_the_interval() -> None:
     """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next
     one.
     """
@@ -114,7 +112,7 @@ def test_saves_that_stay_slow_count() -> None:
     assert past.cost_s == 4.0 and save_interval(past, 600.0) > 150.0
 
 
-def test_a_save_that_was_not_due_shows_nothing() -> None:
+def test_an_unscheduled_save_is_no_measurement() -> None:
     past = record_save(record_save(SaveHistory(), 60.0, 4.0, 5.0), 60.0, 2.0, 3.0)
     assert past == SaveHistory(ran_s=120.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
     assert record_save(past, 30.0, None, 9.0) == SaveHistory(
@@ -122,7 +120,7 @@ def test_a_save_that_was_not_due_shows_nothing() -> None:
     )
 
 
-def test_the_one_number_that_an_older_version_kept_counts_as_a_measurement() -> None:
+def test_the_cost_stored_by_an_older_version_counts_as_a_measurement() -> None:
     assert record_save(SaveHistory(cost_s=0.5), 30.0, 9.0, 9.0).cost_s == 0.5
 
 
@@ -140,50 +138,48 @@ KEPT = ("/c/gen-2/ckpt-30", "/c/gen-1/ckpt-20")
 @pytest.mark.parametrize(
     "name", ["ckpt-10.index", "ckpt-10.data-00000-of-00002", "ckpt-10_temp", "ckpt-10.index.tmp7"]
 )
-def test_what_the_ledger_names_no_more_goes_with_every_part(name: str) -> None:
+def test_every_file_of_an_uncommitted_checkpoint_is_obsolete(name: str) -> None:
     assert is_obsolete(1, name, KEPT)
 
 
 @pytest.mark.parametrize(
     ("number", "name"), [(1, "ckpt-20.index"), (2, "ckpt-30.data-00000-of-00001")]
 )
-def test_what_the_ledger_names_stays(number: int, name: str) -> None:
+def test_committed_checkpoints_are_not_obsolete(number: int, name: str) -> None:
     assert not is_obsolete(number, name, KEPT)
 
 
-def test_a_step_whose_number_begins_like_another_is_not_mistaken_for_it() -> None:
+def test_step_numbers_with_a_common_prefix_are_distinguished() -> None:
     assert is_obsolete(2, "ckpt-3.index", KEPT) and not is_obsolete(2, "ckpt-30.index", KEPT)
 
 
 @pytest.mark.parametrize(
     ("number", "name"), [(2, "ckpt-31_temp"), (2, "ckpt-300.index"), (3, "ckpt-1.index")]
 )
-def test_what_is_later_than_all_that_is_named_may_be_under_way_and_stays(
-    number: int, name: str
-) -> None:
+def test_files_later_than_every_committed_checkpoint_are_kept(number: int, name: str) -> None:
     assert not is_obsolete(number, name, KEPT)
 
 
-def test_a_half_written_one_that_was_given_up_goes_once_a_later_one_is_named() -> None:
+def test_an_incomplete_checkpoint_is_obsolete_after_a_later_commit() -> None:
     assert is_obsolete(2, "ckpt-25_temp", KEPT)
 
 
 @pytest.mark.parametrize(
     "name", ["export.keras", "ckpt-x.index", "rehearsal.index", "my-ckpt-10.index"]
 )
-def test_what_is_not_weirs_stays(name: str) -> None:
+def test_other_files_are_not_obsolete(name: str) -> None:
     assert not is_obsolete(1, name, KEPT)
 
 
-def test_where_nothing_is_named_nothing_goes() -> None:
+def test_without_a_commit_nothing_is_obsolete() -> None:
     assert not is_obsolete(1, "ckpt-10.index", ()) and not is_generation_closed(1, ())
 
 
-def test_only_folders_of_generations_before_that_of_the_newest_are_over() -> None:
+def test_only_folders_before_the_newest_generation_are_closed() -> None:
     assert [is_generation_closed(number, KEPT) for number in (1, 2, 3)] == [True, False, False]
 
 
-def test_only_a_generations_folder_is_one() -> None:
+def test_only_generation_folders_are_recognised() -> None:
     assert [generation_of_folder(name) for name in ("gen-12", "gen-x", "gen-1.old", "notes")] == [
         12,
         None,

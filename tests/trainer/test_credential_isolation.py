@@ -45,7 +45,7 @@ def keeper(**environ: str) -> subprocess.Popen[str]:
 
 
 @linux
-def test_it_is_taken_out_and_the_environment_has_never_held_it() -> None:
+def test_the_credential_is_removed_from_the_environment() -> None:
     with keeper(WEIR_NATS_CREDS_TEXT=SECRET) as process:
         assert process.stdin and process.stdout
         said = process.stdout.readline()
@@ -57,7 +57,7 @@ def test_it_is_taken_out_and_the_environment_has_never_held_it() -> None:
 
 
 @linux
-def test_a_sibling_of_the_same_user_cannot_look_into_it_even_as_root() -> None:
+def test_a_process_of_the_same_user_cannot_read_the_credential() -> None:
     with keeper(WEIR_NATS_CREDS_TEXT=SECRET) as process:
         assert process.stdin and process.stdout
         process.stdout.readline()
@@ -69,7 +69,7 @@ def test_a_sibling_of_the_same_user_cannot_look_into_it_even_as_root() -> None:
 
 
 @linux
-def test_the_privilege_does_not_come_back_with_another_program() -> None:
+def test_exec_does_not_restore_the_privilege() -> None:
     code = "import os; from services.trainer import credential_isolation; "
     code += f"credential_isolation.drop_ptrace(); os.execv('/bin/cat', {STATUS})"
     told = subprocess.run(
@@ -89,7 +89,7 @@ def test_the_privilege_does_not_come_back_with_another_program() -> None:
 STATUS = ["cat", "/proc/self/status"]
 
 
-def test_where_there_is_none_nothing_happens() -> None:
+def test_without_a_credential_nothing_happens() -> None:
     environ = {"WEIR_NATS_URL": "nats://here"}
 
     assert credential_isolation.take_credential(environ) == "" and environ == {

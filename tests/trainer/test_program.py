@@ -40,14 +40,14 @@ def test_every_missing_function_is_named_at_once(tmp_path: Path) -> None:
         load(written(tmp_path, text))
 
 
-def test_an_error_on_import_is_the_programs_own(tmp_path: Path) -> None:
+def test_an_import_error_has_the_programs_traceback(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         load(written(tmp_path, "x = 1\ny = x / 0"))
 
     assert caught.traceback[-1].path.name == "net.py" and caught.traceback[-1].lineno == 1
 
 
-def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_python_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.txt").write_text("hello")
 
     with pytest.raises(BadProgram, match=r"net\.txt is not a Python file"):
@@ -55,14 +55,14 @@ def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "2.0", "'many'", "None"])
-def test_a_number_of_examples_that_is_none_is_shown(tmp_path: Path, count: str) -> None:
+def test_an_invalid_number_of_examples_is_an_error(tmp_path: Path, count: str) -> None:
     module = load(written(tmp_path, f"{WHOLE}\ndef examples(): return {count}"))
 
     with pytest.raises(BadProgram, match="a whole number of at least 1"):
         program.example_count(module)
 
 
-def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
+def test_the_faulty_function_has_its_line(tmp_path: Path) -> None:
     module = load(written(tmp_path, f"{WHOLE}\n\ndef examples(): return 0"))
 
     with pytest.raises(BadProgram) as caught:
@@ -71,7 +71,7 @@ def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
     assert caught.value.line == len(program.REQUIRED) + 2
 
 
-def test_a_program_that_was_changed_after_it_was_fetched_is_not_run(tmp_path: Path) -> None:
+def test_a_program_changed_after_the_download_is_not_run(tmp_path: Path) -> None:
     path, ran = written(tmp_path, WHOLE), tmp_path / "ran"
     digest = program.program_digest(path.read_bytes())
     written(tmp_path, f"{WHOLE}\nopen({str(ran)!r}, 'w')")
@@ -81,7 +81,7 @@ def test_a_program_that_was_changed_after_it_was_fetched_is_not_run(tmp_path: Pa
     assert not ran.exists()
 
 
-def test_nothing_that_an_earlier_run_has_compiled_is_taken_for_a_program(tmp_path: Path) -> None:
+def test_stale_bytecode_is_not_used(tmp_path: Path) -> None:
     path = written(tmp_path, f"{WHOLE}\nmark = 'old'")
     py_compile.compile(str(path), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     written(tmp_path, f"{WHOLE}\nmark = 'new'")
@@ -89,14 +89,14 @@ def test_nothing_that_an_earlier_run_has_compiled_is_taken_for_a_program(tmp_pat
     assert load(path).mark == "new"
 
 
-def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
+def test_two_programs_with_one_name_are_separate_modules(tmp_path: Path) -> None:
     first = load(written(tmp_path, f"{WHOLE}\nmark = 1"))
     second = load(written(tmp_path, WHOLE))
 
     assert first.mark == 1 and not hasattr(second, "mark")
 
 
-def test_looking_at_a_program_needs_no_tensorflow() -> None:
+def test_checking_a_program_imports_no_tensorflow() -> None:
     imports = (
         "import sys; from services.trainer import program; from services.trainer.pod import service"
     )
@@ -119,14 +119,12 @@ def test_looking_at_a_program_needs_no_tensorflow() -> None:
         ("é" * 200 + ".py", "é" * 98 + ".py"),
     ],
 )
-def test_a_program_is_kept_under_its_own_name_as_far_as_a_file_can_bear_it(
-    asked: str, kept: str
-) -> None:
+def test_a_program_keeps_its_name_as_far_as_the_file_system_allows(asked: str, kept: str) -> None:
     assert program.safe_file_name(asked) == kept
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_whatever_a_program_is_called_there_is_a_file_for_it(asked: str) -> None:
+def test_any_program_name_gives_a_file_name(asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / program.safe_file_name(asked)
         path.write_bytes(b"")

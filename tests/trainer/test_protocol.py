@@ -49,32 +49,30 @@ NAMES = st.sampled_from(
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word).__name__)
-def test_a_word_comes_through_in_one_line(word: Any) -> None:
+def test_an_event_is_one_line(word: Any) -> None:
     assert decode_event(encode_line(word)) == word and encode_line(word).count(b"\n") == 1
 
 
-def test_a_loss_that_is_no_number_comes_through_as_none() -> None:
+def test_a_nan_loss_is_sent_as_none() -> None:
     word = msgspec.structs.replace(WORDS[4], loss=float("nan"))
 
     assert decode_event(encode_line(word)) == WORDS[4]
 
 
 @given(st.binary())
-def test_no_bytes_at_all_upset_the_supervisor(text: bytes) -> None:
+def test_any_bytes_are_an_event_or_ignored(text: bytes) -> None:
     assert decode_event(text) is None or encode_line(decode_event(text)) is not None  # type: ignore[arg-type]
 
 
 @given(TAGS, st.dictionaries(NAMES, JSON))
-def test_no_document_that_looks_like_a_word_upsets_the_supervisor(
-    tag: str, fields: dict[str, Any]
-) -> None:
+def test_any_document_is_an_event_or_ignored(tag: str, fields: dict[str, Any]) -> None:
     word = decode_event(msgspec.json.encode({"line": tag, **fields}))
 
     assert word is None or word.__struct_config__.tag == tag
 
 
 @given(st.text(), st.text(min_size=1))
-def test_whatever_the_last_words_are_they_are_told(text: str, program: str) -> None:
+def test_any_last_output_gives_a_cause(text: str, program: str) -> None:
     failed = crash_failure(text, program)
 
     assert (

@@ -54,7 +54,7 @@ def plain(start: int, stop: int) -> Any:
     return pairs({"x": numbers[:, None] * [1.0, 2.0], "word": [f"w{n}" for n in numbers]}, numbers)
 
 
-def test_an_example_has_the_same_digest_however_it_is_read(sample: Sample) -> None:
+def test_an_example_has_the_same_digest_alone_and_in_a_batch(sample: Sample) -> None:
     seen = sample(plain)
 
     assert seen.together == seen.alone and len(seen.together) == 24 and seen.infinite == ()
@@ -62,14 +62,14 @@ def test_an_example_has_the_same_digest_however_it_is_read(sample: Sample) -> No
     assert seen.read_s is not None and seen.read_s > 0
 
 
-def test_an_example_that_depends_on_its_batch_has_another(sample: Sample) -> None:
+def test_an_example_that_depends_on_its_batch_has_another_digest(sample: Sample) -> None:
     seen = sample(lambda start, stop: plain(start, stop).shuffle(BATCH, seed=1))
 
     assert any(seen.together[n] != seen.alone[n] for n in seen.together)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_number_that_is_none_is_found_in_its_example(sample: Sample, bad: float) -> None:
+def test_a_nan_is_found_in_its_example(sample: Sample, bad: float) -> None:
     def spoilt(start: int, stop: int) -> Any:
         numbers = np.arange(start, stop)
         return pairs(np.where(numbers == 97, bad, 1.0), numbers)
@@ -112,7 +112,7 @@ SHUFFLED = np.random.default_rng(1).permutation(BY_CLASS)
         "text",
     ],
 )
-def test_labels_in_an_order_are_found_by_their_first_batches_and_those_far_apart(
+def test_sorted_labels_are_found_from_first_and_distant_batches(
     sample: Sample, labels: Any, ordered: bool
 ) -> None:
     assert (
@@ -121,7 +121,7 @@ def test_labels_in_an_order_are_found_by_their_first_batches_and_those_far_apart
     )
 
 
-def test_no_more_examples_are_read_at_once_than_a_worker_may_hold() -> None:
+def test_no_read_exceeds_the_device_batch() -> None:
     asked, reads = (
         ExamineRequest(program="mine.py", batch=BATCH, device_batch_max=3, ps=1),
         list[int](),
@@ -141,7 +141,7 @@ def test_no_more_examples_are_read_at_once_than_a_worker_may_hold() -> None:
 EXAMPLES_TEST_INSPECTING = 100
 
 
-def test_type_and_shape_are_of_the_digest_too() -> None:
+def test_the_digest_covers_type_and_shape() -> None:
     same = [
         np.zeros((1, 4), "int8"),
         np.zeros((1, 2, 2), "int8"),
@@ -175,7 +175,7 @@ def traced(layer: Any) -> tuple[Any, Any]:
     return step.get_concrete_function(), model
 
 
-def test_a_table_that_is_read_whole_is_told_from_one_whose_rows_are_looked_up() -> None:
+def test_a_table_read_completely_is_distinguished_from_row_lookups() -> None:
     """If the first ever fails, Keras has learnt it: then the advice, and `Rows` in the example, may
     go.
     """
@@ -204,7 +204,7 @@ def squared(labels: Any, outputs: Any) -> Any:
 LABELS, OUTPUTS = tf.range(8.0) / 4, tf.range(8.0)[:, None]
 
 
-def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
+def test_a_pairwise_loss_is_detected() -> None:
     """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a
     word.
     """
@@ -216,7 +216,7 @@ def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
     )
 
 
-def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
+def test_the_mean_of_a_pairwise_loss_is_detected_and_other_means_are_not() -> None:
     def mean(labels: Any, outputs: Any) -> Any:
         return tf.reduce_mean(squared(labels, outputs))
 
@@ -233,7 +233,7 @@ def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
     )
 
 
-def test_the_span_of_an_output_is_told_where_it_is_one() -> None:
+def test_the_range_of_a_single_output_is_returned() -> None:
     assert examine.output_range(OUTPUTS) == (0.0, 7.0)
     assert (
         examine.output_range([OUTPUTS, OUTPUTS]) is None

@@ -62,7 +62,7 @@ def ill(there: Observations = READER, **fields: Any) -> Finding:
     return one
 
 
-def test_a_program_that_is_well_is_told_so_with_what_was_measured() -> None:
+def test_a_good_program_has_fine_findings_with_measurements() -> None:
     assert [(f.weight, f.what) for f in found()] == [
         ("fine", "imported in 1.5 s; 1,437 examples"),
         (
@@ -75,7 +75,7 @@ def test_a_program_that_is_well_is_told_so_with_what_was_measured() -> None:
     ]
 
 
-def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
+def test_an_example_that_differs_when_read_alone_is_named() -> None:
     told = ill(alone=TRIED | {1: "x", 31: "y"})
 
     assert told.weight == "wrong"
@@ -83,14 +83,14 @@ def test_an_example_that_changes_when_it_is_read_by_itself_is_named() -> None:
     assert "fixed seed" in told.remedy
 
 
-def test_an_example_that_another_process_sees_otherwise_is_named() -> None:
+def test_an_example_that_differs_in_another_process_is_named() -> None:
     told = ill(Observations(together=TRIED | {0: "x"}, read_s=0.1, done=True))
 
     assert told.weight == "wrong" and told.what.startswith("example 0 differs in another process")
     assert "hash()" in told.remedy
 
 
-def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> None:
+def test_a_read_error_in_the_other_process_is_reported() -> None:
     told = ill(Observations(failed="mine.py:3: OSError: only one reader\nTraceback ..."))
 
     assert told.weight == "wrong" and told.what == "mine.py:3: OSError: only one reader"
@@ -118,15 +118,13 @@ def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> Non
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_a_way_out(
-    fields: dict[str, Any], weight: str, what: str
-) -> None:
+def test_every_finding_has_a_remedy(fields: dict[str, Any], weight: str, what: str) -> None:
     told = ill(**fields)
 
     assert told.weight == weight and what in told.what and told.remedy
 
 
-def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> None:
+def test_an_idle_variable_and_a_fully_transferred_one_are_named() -> None:
     idle = VariableInfo(name="net/idle", shape=(3,), bytes=12, learns=False)
     table = VariableInfo(
         name="net/users", shape=(10**6, 16), bytes=64 * 10**6, learns=True, whole=True
@@ -157,7 +155,7 @@ def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> 
         ),
     ],
 )
-def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -> None:
+def test_a_failure_is_described_as_a_job_would(cause: str, remedy: str) -> None:
     told = list(
         program_findings(
             Observations(failed=f"{cause}\nTraceback (most recent call last):"), READER, "plays.py"
@@ -172,7 +170,7 @@ def test_how_it_failed_is_told_as_a_job_would_tell_it(cause: str, remedy: str) -
     assert told[0].more.endswith("Traceback (most recent call last):")
 
 
-def test_bytes_are_told_in_the_largest_unit_that_fits() -> None:
+def test_bytes_are_shown_in_the_largest_fitting_unit() -> None:
     assert [format_bytes(n) for n in (12, 4_040, 64 * 10**6, 1_484_800_000)] == [
         "12 bytes",
         "4.04 kB",
@@ -190,13 +188,13 @@ def found_test_source(
     return list(source_findings(ast.parse(text), "mine.py", beside, image))
 
 
-def test_what_is_imported_is_named_without_pythons_own() -> None:
+def test_imported_modules_exclude_the_standard_library() -> None:
     text = "import os, numpy as np\nfrom sklearn.datasets import load_digits\ndef model():\n    import keras.layers\n"
 
     assert imported_modules(ast.parse(text)) == ["keras", "numpy", "sklearn"]
 
 
-def test_a_module_that_lies_beside_it_does_not_travel() -> None:
+def test_a_local_module_is_not_shipped() -> None:
     (told,) = found_test_source(
         "import keras\nfrom helpers import clean\nimport helpers.more\n", ("helpers", "other")
     )
@@ -208,7 +206,7 @@ def test_a_module_that_lies_beside_it_does_not_travel() -> None:
     assert told.remedy == "only mine.py is uploaded: copy the parts of helpers that it uses into it"
 
 
-def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() -> None:
+def test_modules_missing_from_the_trainer_image_are_named() -> None:
     (told,) = found_test_source("import pandas, keras, polars\n")
 
     assert (
@@ -218,7 +216,7 @@ def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() 
     assert found_test_source("import pandas\n", image="registry/mine:1") == []
 
 
-def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
+def test_the_list_of_image_modules_matches_the_image() -> None:
     packages = set((ROOT / "deploy" / "image" / "trainer.txt").read_text().split())
 
     assert {"scikit-learn" if name == "sklearn" else name for name in IMAGE_MODULES} <= packages
@@ -245,7 +243,7 @@ def test_what_is_said_of_the_image_is_what_the_image_is_made_of() -> None:
         ("x = open('words.txt').read()", "it reads 'words.txt', a relative path"),
     ],
 )
-def test_a_trap_is_told_once_with_its_line_and_a_way_out(line: str, what: str) -> None:
+def test_a_trap_is_reported_once_with_its_line_and_a_remedy(line: str, what: str) -> None:
     (told,) = found_test_source(f"import keras\n\n{line}\n{line}\n")
 
     assert (told.weight, told.what) == ("advice", f"mine.py:3: {what}")
@@ -262,18 +260,18 @@ def test_a_trap_is_told_once_with_its_line_and_a_way_out(line: str, what: str) -
         "scaler.fit(x)",
     ],
 )
-def test_what_is_no_trap_is_let_be(line: str) -> None:
+def test_harmless_code_is_not_reported(line: str) -> None:
     assert found_test_source(line) == []
 
 
 @pytest.mark.parametrize(
     "program", sorted((ROOT / "deploy" / "jobs").glob("*.py")), ids=lambda p: p.name
 )
-def test_nothing_is_found_in_the_programs_that_weir_brings(program: Path) -> None:
+def test_the_example_programs_have_no_findings(program: Path) -> None:
     assert found_test_source(program.read_text()) == []
 
 
-def test_weights_are_words_that_a_reader_knows_without_colours() -> None:
+def test_severities_are_words() -> None:
     assert all(
         re.fullmatch("wrong|advice", told.weight)
         for told in found_test_source("import helpers, pandas", ("helpers",))
@@ -302,7 +300,7 @@ def loss(labels, outputs):
         ((32, 10), (32, 10), ""),
     ],
 )
-def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape, hint: str) -> None:
+def test_a_shape_mismatch_has_both_shapes(labels: Shape, outputs: Shape, hint: str) -> None:
     assert shape_hint((labels,), (outputs,)) == hint
     assert shape_hint((labels, labels), (outputs,)) == ""
 
@@ -332,7 +330,7 @@ def test_a_slip_of_shape_is_told_with_both_shapes(labels: Shape, outputs: Shape,
         ("ZeroDivisionError: division by zero\n  File 'mine.py', line 9, in loss\n", ""),
     ],
 )
-def test_a_failure_is_told_with_a_way_out_where_that_is_sure(cause: str, hint: str) -> None:
+def test_a_failure_has_a_remedy_if_it_is_certain(cause: str, hint: str) -> None:
     found = loss_remedy(cause, Observations(labels=((32,),), outputs=((32, 1),)))
 
     assert hint in found and bool(hint) is bool(found)
@@ -346,7 +344,7 @@ def test_a_failure_is_told_with_a_way_out_where_that_is_sure(cause: str, hint: s
         "tf.reduce_mean(keras.losses.categorical_crossentropy(labels, outputs))",
     ],
 )
-def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: str) -> None:
+def test_logits_used_as_probabilities_are_reported(call: str) -> None:
     tree = ast.parse(PROGRAM.format(call))
     (told,) = probability_findings(tree, "mine.py", Observations(span=(-1.25, 3.5)))
 
@@ -370,5 +368,5 @@ def test_outputs_that_are_taken_for_probabilities_and_are_none_are_told(call: st
         "labels\n    outputs = outputs / 2\n    return keras.losses.binary_crossentropy(labels, outputs)",
     ],
 )
-def test_what_is_not_plain_to_see_is_let_be(call: str) -> None:
+def test_unclear_loss_code_is_not_reported(call: str) -> None:
     assert probability_loss_line(ast.parse(PROGRAM.format(call))) is None

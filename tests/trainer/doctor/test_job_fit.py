@@ -72,7 +72,7 @@ def test_a_small_model_fits() -> None:
 # ---------------------------------------------------------------- batches
 
 
-def test_a_batch_beyond_an_epoch_is_told() -> None:
+def test_a_batch_larger_than_an_epoch_is_reported() -> None:
     told = ill(Observations(examples=353), batch=span(16, most=512))
 
     assert (
@@ -81,7 +81,7 @@ def test_a_batch_beyond_an_epoch_is_told() -> None:
     )
 
 
-def test_workers_without_a_batch_are_told() -> None:
+def test_workers_without_a_batch_are_reported() -> None:
     told = ill(Observations(examples=100), batch=span(32), workers=span(1, most=6))
 
     assert told.what == "an epoch has 4 batches of 32, and workers.max is 6"
@@ -91,7 +91,7 @@ def test_workers_without_a_batch_are_told() -> None:
 # ---------------------------------------------------------------- parameter servers
 
 
-def test_ps_that_cannot_help_are_told() -> None:
+def test_useless_ps_are_reported() -> None:
     """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing
     smaller.
     """
@@ -110,7 +110,9 @@ def test_ps_that_cannot_help_are_told() -> None:
 @given(
     st.lists(st.integers(1, 10**6), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 2)
 )
-def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, copies: int) -> None:
+def test_more_ps_than_useful_do_not_reduce_the_load(
+    sizes: list[int], most: int, copies: int
+) -> None:
     held = tuple(VariableInfo(name="-", shape=(), bytes=each) for each in sizes)
     slots = copies * sum(sizes)
 
@@ -122,7 +124,7 @@ def test_no_ps_holds_less_with_more_than_enough(sizes: list[int], most: int, cop
     assert fullest_ps_bytes(held, slots, most) >= (1 + copies) * max(sizes) * 0.999
 
 
-def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
+def test_a_table_larger_than_a_ps_fits_on_no_number_of_ps() -> None:
     told = ill(
         Observations(variables=variables(1.0, 0.2)),
         ps=span(2, least=2),
@@ -136,7 +138,7 @@ def test_a_table_above_one_ps_memory_fits_on_no_number_of_them() -> None:
     assert "several smaller tables" in told.remedy
 
 
-def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
+def test_optimizer_slots_are_counted_beside_their_variable() -> None:
     seen = Observations(variables=variables(0.3), slots=round(0.6 * GIB))
 
     assert ill(seen, resources=memory("ps", 1.0)).what.startswith(
@@ -144,7 +146,7 @@ def test_what_the_optimizer_keeps_lies_beside_each_variable() -> None:
     )
 
 
-def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
+def test_tables_that_need_more_ps_have_the_number() -> None:
     told = ill(
         Observations(variables=variables(0.5, 0.5, 0.5)),
         ps=span(1, most=3),
@@ -155,7 +157,7 @@ def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
     assert told.remedy == f"{PS_GIB + 1.5:.2f} GiB for ps, or ps.min of 3"
 
 
-def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
+def test_without_memory_for_two_generations_a_resize_costs_a_restart() -> None:
     told = ill(Observations(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
 
     assert told.weight == "advice" and ": its 1 GiB have no room for twice that" in told.what
@@ -164,7 +166,7 @@ def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None
     )
 
 
-def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
+def test_a_ps_can_be_too_small_during_its_start() -> None:
     told = ill(Observations(variables=variables(0.25)), resources=memory("ps", 1.0))
 
     assert told.weight == "advice" and ": its 1 GiB may be too little at the start" in told.what
@@ -187,7 +189,7 @@ def test_the_chief_builds_the_model_by_itself_and_twice_to_evaluate() -> None:
     assert ill(both, resources=memory("chief", 2.0)).what.endswith("and to evaluate it")
 
 
-def test_data_that_the_import_loads_is_in_every_worker() -> None:
+def test_data_loaded_on_import_is_counted_for_every_worker() -> None:
     assert ill(Observations(loaded_gib=1.0), resources=memory("worker", 1.4)).what.startswith(
         f"a worker needs {WORKER_GIB + 1:.2f} GiB"
     )

@@ -20,14 +20,14 @@ from services.trainer.doctor.observations import (
 )
 
 
-def test_batches_at_the_beginning_in_the_middle_and_at_the_end_are_read() -> None:
+def test_samples_are_at_the_beginning_middle_and_end() -> None:
     assert sample_starts(1000, 32) == (0, 484, 968)
     assert sample_starts(32, 32) == (0,)
     assert sampled_examples(484, 32) == (484, 485, 486, 487, 512, 513, 514, 515)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 600))
-def test_what_is_looked_at_is_there(examples: int, batch: int) -> None:
+def test_samples_are_within_the_data(examples: int, batch: int) -> None:
     size = min(batch, examples)
 
     for start in sample_starts(examples, size):
@@ -46,7 +46,7 @@ def test_what_is_looked_at_is_there(examples: int, batch: int) -> None:
     ],
     ids=["up", "down", "grouped", "numbers"],
 )
-def test_sorted_and_grouped_labels_are_found(labels: list[float]) -> None:
+def test_sorted_and_grouped_labels_are_ordered(labels: list[float]) -> None:
     assert is_ordered(labels)
 
 
@@ -62,12 +62,12 @@ def test_sorted_and_grouped_labels_are_found(labels: list[float]) -> None:
     ],
     ids=["one-class", "rare", "few", "in-turn", "back", "distinct"],
 )
-def test_what_may_be_an_accident_is_not(labels: list[float]) -> None:
+def test_short_or_accidental_runs_are_not_ordered(labels: list[float]) -> None:
     assert not is_ordered(labels)
 
 
 @given(st.lists(st.integers(0, 9), min_size=40, max_size=40), st.randoms(use_true_random=False))
-def test_a_shuffled_order_is_not_taken_for_one(labels: list[int], chance: random.Random) -> None:
+def test_shuffled_labels_are_not_ordered(labels: list[int], chance: random.Random) -> None:
     chance.shuffle(labels)
     few = len(set(labels[:36])) < 3
     assert few or labels == sorted(labels) or not is_ordered(labels)

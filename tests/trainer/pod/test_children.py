@@ -80,7 +80,7 @@ def _assignment(folder: Path) -> Assignment:
     )
 
 
-async def test_a_childs_words_are_heard_in_order_and_its_birth_is_no_word(tmp_path: Path) -> None:
+async def test_events_of_a_child_arrive_in_order(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     parent.hears(Started(pid=NOBODY), Prepared(seconds=1.0), Prepared(seconds=2.0))
     parent.loses_it()
@@ -91,7 +91,7 @@ async def test_a_childs_words_are_heard_in_order_and_its_birth_is_no_word(tmp_pa
     assert parent.ends == 1 and parent.child.gone.is_set()
 
 
-async def test_a_child_that_dies_with_an_order_unread_has_ended_like_any_other(
+async def test_a_child_that_dies_with_an_unread_order_has_exited(
     tmp_path: Path,
 ) -> None:
     parent = Parent(tmp_path)
@@ -102,7 +102,7 @@ async def test_a_child_that_dies_with_an_order_unread_has_ended_like_any_other(
     assert parent.ends == 1 and parent.child.gone.is_set()
 
 
-async def test_nothing_more_is_heard_of_a_child_that_was_ended(tmp_path: Path) -> None:
+async def test_no_event_arrives_from_an_ended_child(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     parent.child.end()
     parent.hears(Prepared(seconds=1.0))
@@ -113,7 +113,7 @@ async def test_nothing_more_is_heard_of_a_child_that_was_ended(tmp_path: Path) -
     assert parent.words == [] and parent.ends == 0 and parent.child.gone.is_set()
 
 
-async def test_to_tell_a_child_that_is_gone_is_harmless(tmp_path: Path) -> None:
+async def test_an_order_to_a_dead_child_is_ignored(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     parent.loses_it()
     await parent.listens()
@@ -121,7 +121,7 @@ async def test_to_tell_a_child_that_is_gone_is_harmless(tmp_path: Path) -> None:
     parent.child.send(Begin())
 
 
-async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
+async def test_an_invalid_event_line_is_ignored(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     for text in (
         b"\xff\n",
@@ -142,7 +142,7 @@ async def test_what_is_no_word_is_harmless(tmp_path: Path) -> None:
     )
 
 
-async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
+async def test_an_event_line_without_an_end_is_ignored(tmp_path: Path) -> None:
     parent = Parent(tmp_path)
     listens = asyncio.create_task(parent.listens())
     await asyncio.to_thread(parent.server.channel.sendall, b"x" * (3 * children.LINE_LIMIT) + b"\n")
@@ -154,7 +154,7 @@ async def test_a_line_without_an_end_is_harmless(tmp_path: Path) -> None:
     assert parent.words[0] == Prepared(seconds=1.0) and parent.ends == 1
 
 
-async def test_a_child_that_can_say_no_word_any_more_is_understood_by_its_last_ones(
+async def test_the_failure_of_a_crashed_child_is_read_from_its_last_output(
     tmp_path: Path,
 ) -> None:
     parent = Parent(tmp_path)

@@ -82,7 +82,7 @@ def given(mine: Executor, generation: int) -> Doll:
     return doll
 
 
-async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
+async def test_a_child_without_its_program_fails_with_the_reason(
     mine: Executor, ears: Listener
 ) -> None:
     await mine.perform(StartChild(spec(1), fresh=False))
@@ -96,7 +96,7 @@ async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(
     assert ended == ("ended", 1) and mine.children == {}
 
 
-async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(
+async def test_a_child_ended_during_the_download_is_not_started(
     mine: Executor, ears: Listener
 ) -> None:
     program = Program(name="digits.py", digest=program_digest(b""))
@@ -110,7 +110,7 @@ async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_bo
     assert (mine.children, ears.told) == ({}, [])
 
 
-async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_missed(
+async def test_a_child_without_memory_beside_the_running_one_is_not_started(
     mine: Executor, ears: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "memory_limit_gib", lambda set_gib: set_gib)
@@ -124,7 +124,7 @@ async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_mi
     assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
 
 
-async def test_memory_that_was_raised_in_place_is_room(
+async def test_memory_added_in_place_counts(
     mine: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(mine, 1).pid = os.getpid()
@@ -134,9 +134,7 @@ async def test_memory_that_was_raised_in_place_is_room(
     assert await mine.memory_shortage(spec(2, previous=1)) is None
 
 
-async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_others_are_not_told_any(
-    mine: Executor, bus: Bus
-) -> None:
+async def test_only_a_chief_begins_from_the_ledgers_checkpoint(mine: Executor, bus: Bus) -> None:
     await mine.fence.claim(1)
     await mine.fence.commit("/c/10", 10, 320, keep=2)
     chief, server = given(mine, 2), given(mine, 3)
@@ -154,7 +152,7 @@ async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_o
 @pytest.mark.parametrize(
     ("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"]
 )
-async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_reported(
+async def test_a_chief_gets_the_time_of_the_last_reported_update(
     mine: Executor, bus: Bus, uid: int, told: tuple[int, float]
 ) -> None:
     chief = given(mine, 2)
@@ -182,7 +180,7 @@ async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_rep
     assert isinstance(order, Begin) and (order.applied_step, order.applied_s) == told
 
 
-async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(
+async def test_the_named_checkpoint_is_tried_before_those_of_the_ledger(
     mine: Executor,
 ) -> None:
     await mine.fence.claim(1)
@@ -201,7 +199,7 @@ async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if
     ]
 
 
-async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(
+async def test_a_chief_begins_from_the_ledgers_newest_checkpoint(
     mine: Executor,
 ) -> None:
     await mine.fence.claim(1)
@@ -216,7 +214,7 @@ async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older
     assert isinstance(begin, Begin) and begin.paths == ("/c/20", "/c/10")
 
 
-async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Executor) -> None:
+async def test_a_replaced_chief_does_not_begin(mine: Executor) -> None:
     await mine.fence.claim(3)
     chief = given(mine, 2)
 
@@ -225,7 +223,7 @@ async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: E
     assert chief.orders == []
 
 
-async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(
+async def test_a_continuing_generation_reclaims_the_fence_before_training(
     mine: Executor,
 ) -> None:
     await mine.fence.claim(3)
@@ -236,14 +234,14 @@ async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(
     assert (chief.orders, mine.fence.entry.generation) == ([ContinueTraining()], 2)
 
 
-async def test_an_order_to_a_child_that_has_gone_is_harmless(mine: Executor) -> None:
+async def test_an_order_for_an_exited_child_is_ignored(mine: Executor) -> None:
     await mine.perform(DrainChild(1, 2))
     await mine.perform(EndChild(1))
 
     assert mine.ending == []
 
 
-async def test_at_its_end_a_pod_ends_its_children_and_leaves_no_file(mine: Executor) -> None:
+async def test_a_stopping_pod_ends_its_children_and_deletes_its_files(mine: Executor) -> None:
     mine.folder.mkdir()
     old, new = given(mine, 1), given(mine, 2)
 
@@ -271,14 +269,14 @@ def made(previous: int | None = None, **more: Any) -> Assignment:
     return child_assignment(spec(2, previous, pods=PODS), MINE, "/p/net.py", **how)
 
 
-def test_a_child_is_told_its_place_and_everybodys_address() -> None:
+def test_a_child_gets_its_task_index_and_all_addresses() -> None:
     told = made()
 
     assert (told.generation, told.role, told.index, told.batch) == (2, "worker", 1, 32)
     assert told.cluster == {"chief": ["h:1"], "ps": ["h:1"], "worker": ["h:1", "h:1"]}
 
 
-def test_a_child_is_told_what_its_pod_was() -> None:
+def test_a_child_gets_the_settings_of_its_pod() -> None:
     told = made()
 
     assert (told.program, told.checkpoint_dir, told.stuck_s) == ("/p/net.py", "/checkpoints", 9.0)
@@ -302,7 +300,7 @@ def test_a_child_is_told_what_its_pod_was() -> None:
         "may-not-be-nice",
     ],
 )
-def test_how_a_child_prepares_depends_on_what_was_before(
+def test_preparation_depends_on_the_previous_generation(
     how: dict[str, Any], nice: int, warms_up: bool, first: bool
 ) -> None:
     told = made(**how)
@@ -310,7 +308,7 @@ def test_how_a_child_prepares_depends_on_what_was_before(
     assert (told.nice, told.warms_up, told.first) == (nice, warms_up, first)
 
 
-def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
+def test_a_child_gets_the_time_with_the_cluster_off() -> None:
     told = child_assignment(
         replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0
     )
@@ -318,6 +316,6 @@ def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
     assert told.off_s == 600.0
 
 
-def test_who_is_no_member_gets_no_child() -> None:
+def test_a_pod_outside_the_spec_gets_no_child() -> None:
     with pytest.raises(AssertionError, match="only members start children"):
         child_assignment(spec(2), MINE, "/p/net.py", fresh=False, follows=False, nice=0)

@@ -15,11 +15,11 @@ def pod(phase: Phase, name: str = "worker-0") -> Pod:
     return Pod(name=name, newest=1, specs={1: spec(1)}, children={1: phase})
 
 
-def test_a_child_that_has_said_nothing_was_killed() -> None:
+def test_an_exit_without_an_event_is_a_kill() -> None:
     assert ExitClassifier().classify(pod("running"), 1) == ("ends the pod", KILLED)
 
 
-def test_a_chief_that_is_killed_is_not_taken_for_one_that_lost_another_task() -> None:
+def test_a_killed_chief_is_distinguished_from_one_that_lost_a_task() -> None:
     ends, chief = ExitClassifier(), pod("running", "chief-0")
 
     silent = ends.classify(chief, 1)
@@ -28,9 +28,7 @@ def test_a_chief_that_is_killed_is_not_taken_for_one_that_lost_another_task() ->
     assert (silent, ends.classify(chief, 1)) == (("ends the pod", KILLED), ("breaks", LOST))
 
 
-def test_a_child_that_meets_servers_that_are_just_going_is_followed_by_others_until_that_was_tried_enough() -> (
-    None
-):
+def test_a_child_that_meets_stopping_servers_is_retried_a_bounded_number_of_times() -> None:
     ends = ExitClassifier()
     ends.record_failure(1, LOST)
 
@@ -39,7 +37,7 @@ def test_a_child_that_meets_servers_that_are_just_going_is_followed_by_others_un
     assert judged == ["prepares again"] * (TRIES - 1) + ["is missed by its generation"] * 2
 
 
-def test_tries_of_one_generation_are_not_those_of_another() -> None:
+def test_retries_are_counted_for_each_generation() -> None:
     ends, both = ExitClassifier(), Pod(name="worker-0", children={1: "preparing", 2: "preparing"})
     for _ in range(TRIES):
         ends.classify(both, 1)
@@ -47,7 +45,7 @@ def test_tries_of_one_generation_are_not_those_of_another() -> None:
     assert ends.classify(both, 2)[0] == "prepares again"
 
 
-def test_the_program_of_a_child_that_is_tried_again_is_not_blamed_for_the_one_before() -> None:
+def test_a_retried_child_is_not_blamed_for_an_earlier_failure() -> None:
     ends = ExitClassifier()
     ends.record_failure(1, GUILTY)
 

@@ -36,7 +36,7 @@ async def test_a_new_job_has_no_checkpoint(bus: Bus) -> None:
     assert (entry.generation, entry.paths, entry.step) == (1, (), 0)
 
 
-async def test_who_holds_the_fence_names_checkpoints_newest_first(bus: Bus) -> None:
+async def test_the_holder_of_the_fence_commits_checkpoints_newest_first(bus: Bus) -> None:
     mine = await holder(bus, 1)
 
     for step in (10, 20, 30):
@@ -45,7 +45,7 @@ async def test_who_holds_the_fence_names_checkpoints_newest_first(bus: Bus) -> N
     assert entry.paths == ("/c/30", "/c/20") and (entry.step, entry.samples) == (30, 960)
 
 
-async def test_the_same_checkpoint_named_twice_is_kept_once(bus: Bus) -> None:
+async def test_a_checkpoint_committed_twice_is_kept_once(bus: Bus) -> None:
     mine = await holder(bus, 1)
 
     await mine.commit("/c/10", 10, 320, keep=2)
@@ -53,7 +53,7 @@ async def test_the_same_checkpoint_named_twice_is_kept_once(bus: Bus) -> None:
     assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
 
 
-async def test_a_digest_is_known_as_long_as_its_checkpoint_is_named(bus: Bus) -> None:
+async def test_a_digest_is_kept_as_long_as_its_checkpoint(bus: Bus) -> None:
     mine = await holder(bus, 1)
 
     for step in (10, 20, 30):
@@ -62,7 +62,7 @@ async def test_a_digest_is_known_as_long_as_its_checkpoint_is_named(bus: Bus) ->
     assert entry.digests == {"/c/30": "sha256-30", "/c/20": "sha256-20"}
 
 
-async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_failure(
+async def test_a_generation_after_an_undrained_one_counts_a_failure(
     bus: Bus,
 ) -> None:
     first = await holder(bus, 1)
@@ -75,7 +75,7 @@ async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_
     assert (await holder(bus, 3)).entry.past == SaveHistory(ran_s=60.0, cost_s=0.5, failures=1)
 
 
-async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(
+async def test_a_generation_that_continues_after_a_drain_can_count_a_failure(
     bus: Bus,
 ) -> None:
     mine = await holder(bus, 1)
@@ -85,13 +85,13 @@ async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_
     assert (await holder(bus, 2)).entry.past.failures == 1
 
 
-async def test_the_next_generation_finds_what_the_one_before_has_named(bus: Bus) -> None:
+async def test_the_next_generation_finds_the_checkpoints_of_the_previous_one(bus: Bus) -> None:
     await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
 
     assert (await holder(bus, 2)).entry.paths == ("/c/10",)
 
 
-async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus) -> None:
+async def test_a_fenced_generation_cannot_commit(bus: Bus) -> None:
     old = await holder(bus, 1)
     new = await holder(bus, 2)
 
@@ -100,7 +100,7 @@ async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus)
     assert (await new.refresh()).paths == ()
 
 
-async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(
+async def test_a_fenced_generation_cannot_commit_after_a_refresh(
     bus: Bus,
 ) -> None:
     old = await holder(bus, 1)
@@ -112,14 +112,14 @@ async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_lo
     assert (await new.refresh()).paths == ()
 
 
-async def test_a_generation_that_was_taken_over_cannot_claim_again(bus: Bus) -> None:
+async def test_a_fenced_generation_cannot_claim_again(bus: Bus) -> None:
     await holder(bus, 2)
 
     with pytest.raises(Stale, match="generation 2 has taken over from 1"):
         await holder(bus, 1)
 
 
-async def test_an_abandoned_generation_gives_the_fence_back_and_cannot_commit(bus: Bus) -> None:
+async def test_an_abandoned_generation_loses_the_fence_and_cannot_commit(bus: Bus) -> None:
     old, new = await holder(bus, 1), await holder(bus, 2)
 
     await old.claim(1, back=True)
@@ -137,7 +137,7 @@ async def test_a_claim_repeated_after_a_restart_of_the_pod_is_granted(bus: Bus) 
     assert again.entry.paths == ("/c/10",)
 
 
-async def test_an_earlier_job_of_the_same_name_leaves_nothing_to_restore(bus: Bus) -> None:
+async def test_an_earlier_job_with_the_same_name_leaves_nothing_to_restore(bus: Bus) -> None:
     await (await holder(bus, 9, uid=7)).commit("/c/10", 10, 320, keep=2)
 
     entry = (await holder(bus, 1, uid=8)).entry
@@ -145,7 +145,7 @@ async def test_an_earlier_job_of_the_same_name_leaves_nothing_to_restore(bus: Bu
     assert (entry.uid, entry.generation, entry.paths) == (8, 1, ())
 
 
-async def test_a_ledger_that_was_cleared_away_can_be_claimed(bus: Bus) -> None:
+async def test_a_deleted_ledger_entry_can_be_claimed(bus: Bus) -> None:
     await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
     await (await bus.bucket(LEDGER)).delete(KEY)
 
@@ -165,7 +165,7 @@ async def entry(bus: Bus) -> Entry:
     return msgspec.json.decode((await (await bus.bucket(LEDGER)).get(KEY)).value or b"", type=Entry)
 
 
-async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_next_job(
+async def test_a_pod_of_a_finished_job_cannot_overwrite_the_next_jobs_entry(
     bus: Bus,
 ) -> None:
     await decide(bus, 7)
@@ -182,7 +182,7 @@ async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_nex
 
 
 @pytest.mark.parametrize("cleared", [False, True], ids=["not-written-yet", "cleared-away"])
-async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(
+async def test_a_pod_of_a_finished_job_cannot_write_the_first_entry(
     bus: Bus, cleared: bool
 ) -> None:
     await decide(bus, 8)
@@ -194,7 +194,7 @@ async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(
         await holder(bus, 9, uid=7)
 
 
-async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_written_since(
+async def test_a_pod_of_a_finished_job_is_stale_after_a_foreign_write(
     bus: Bus,
 ) -> None:
     await decide(bus, 7)
@@ -207,7 +207,7 @@ async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_writte
         await old.commit("/c/old", 90, 2880, keep=2)
 
 
-async def test_what_an_earlier_job_wrote_last_makes_room_for_the_next_job(bus: Bus) -> None:
+async def test_the_last_entry_of_an_earlier_job_is_replaced(bus: Bus) -> None:
     """It was still at work when the next job was decided."""
     await decide(bus, 7)
     old = await holder(bus, 9, uid=7)
@@ -218,7 +218,7 @@ async def test_what_an_earlier_job_wrote_last_makes_room_for_the_next_job(bus: B
     assert (await entry(bus)).uid == 8
 
 
-async def test_a_decision_about_an_earlier_job_is_looked_at_again(bus: Bus, nats_url: str) -> None:
+async def test_a_decision_for_an_earlier_job_is_read_again(bus: Bus, nats_url: str) -> None:
     """A copy may lag that has not the job's own decision yet."""
     mine = await wire.connect(nats_url, "test")
     copy = LaggingCopy(mine)
@@ -234,7 +234,7 @@ async def test_a_decision_about_an_earlier_job_is_looked_at_again(bus: Bus, nats
     await mine.close()
 
 
-async def test_a_decision_about_a_later_job_is_not_looked_at_again(bus: Bus) -> None:
+async def test_a_decision_for_a_later_job_is_not_read_again(bus: Bus) -> None:
     await decide(bus, 8)
     began_s = time.monotonic()
 
@@ -243,7 +243,7 @@ async def test_a_decision_about_a_later_job_is_not_looked_at_again(bus: Bus) -> 
     assert time.monotonic() - began_s < fence.LAG_S / 2
 
 
-async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the_old_one_is_refused(
+async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "LAG_S", 0.5)
@@ -257,7 +257,7 @@ async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the
     assert ((await entry(bus)).uid, (await entry(bus)).paths) == (3, ("/c/new",))
 
 
-async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
+async def test_one_of_two_simultaneous_claims_is_stale(bus: Bus) -> None:
     first, second = await fence.open_fence(bus, KEY, 7), await fence.open_fence(bus, KEY, 7)
     await first.refresh()
     await second.refresh()
@@ -292,7 +292,7 @@ async def letters(bus: Bus) -> list[DeadLetter]:
 
 
 @pytest.mark.parametrize("body", ODD)
-async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_error(
+async def test_an_unreadable_entry_counts_as_none_and_is_dead_lettered(
     bus: Bus, body: bytes
 ) -> None:
     await put(bus, body)
@@ -310,7 +310,7 @@ async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_
     assert letter.error
 
 
-async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_read(bus: Bus) -> None:
+async def test_a_running_chief_replaces_an_unreadable_entry(bus: Bus) -> None:
     mine = await holder(bus, 3)
     await mine.commit("/c/10", 10, 320, keep=2)
 
@@ -325,7 +325,7 @@ async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_rea
     )
 
 
-async def test_who_is_stale_stays_so_whatever_was_there_before(bus: Bus) -> None:
+async def test_a_stale_pod_stays_stale(bus: Bus) -> None:
     old = await holder(bus, 1)
     await put(bus, b"a stranger was here")
     await holder(bus, 2)

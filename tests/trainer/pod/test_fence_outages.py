@@ -92,7 +92,7 @@ async def result(call: asyncio.Future[Entry]) -> Entry:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_server_that_stands_still_delays_a_call_and_fails_none(
+async def test_a_frozen_server_delays_calls_and_fails_none(
     nats_server: NatsServer, name: str
 ) -> None:
     async with on_streams(nats_server) as bus:
@@ -108,7 +108,7 @@ async def test_a_server_that_stands_still_delays_a_call_and_fails_none(
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_server_that_is_killed_and_comes_back_does_not_either(
+async def test_a_restarted_server_delays_calls_and_fails_none(
     nats_server: NatsServer, name: str
 ) -> None:
     async with on_streams(nats_server) as bus:
@@ -133,7 +133,7 @@ async def on_streams(server: NatsServer) -> AsyncIterator[Bus]:
         await made.client.close()
 
 
-async def test_a_write_waits_as_long_as_it_says(nats_server: NatsServer) -> None:
+async def test_the_wait_of_a_write_is_bounded(nats_server: NatsServer) -> None:
     async with on_streams(nats_server) as bus:
         mine = await begun(bus)
         assert mine.waited_s < ANSWER_S
@@ -146,7 +146,7 @@ async def test_a_write_waits_as_long_as_it_says(nats_server: NatsServer) -> None
         assert mine.waited_s >= ANSWER_S
 
 
-async def test_a_commit_and_a_claim_of_one_pod_do_not_overtake_each_other(
+async def test_a_commit_and_a_claim_of_one_pod_are_ordered(
     nats_server: NatsServer,
 ) -> None:
     async with on_streams(nats_server) as bus:
@@ -197,9 +197,7 @@ def let_answer(door: Gate) -> None:
     door.open()
 
 
-async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_lost(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_a_commit_with_a_lost_answer_is_stored_once(bus: Bus, nats_url: str) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         held = await begun(mine)
         call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
@@ -211,9 +209,7 @@ async def test_a_commit_that_was_stored_is_not_made_twice_when_its_answer_is_los
         assert (await held.commit("/c/30", 30, 960, keep=2)).paths == ("/c/30", "/c/20")
 
 
-async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_lost(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_a_claim_with_a_lost_answer_counts_one_failure(bus: Bus, nats_url: str) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         await begun(mine)
         second = await fence.open_fence(mine, KEY, 7)
@@ -224,7 +220,7 @@ async def test_a_claim_that_was_stored_counts_one_failure_when_its_answer_is_los
         assert (entry.generation, entry.past.failures) == (2, 1)
 
 
-async def test_who_was_taken_over_while_it_waited_is_stale(bus: Bus, nats_url: str) -> None:
+async def test_a_pod_fenced_during_its_wait_is_stale(bus: Bus, nats_url: str) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
         held = await begun(mine)
         with capture_logs() as log:
@@ -239,7 +235,7 @@ async def test_who_was_taken_over_while_it_waited_is_stale(bus: Bus, nats_url: s
         assert (await (await fence.open_fence(bus, KEY, 7)).refresh()).paths == ("/c/10",)
 
 
-async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothing_is_lost(
+async def test_a_pod_fenced_after_its_commit_is_stale_and_the_commit_is_kept(
     bus: Bus, nats_url: str
 ) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
@@ -265,7 +261,9 @@ async def fall_behind(copy: LaggingCopy) -> None:
 
 
 @pytest.mark.parametrize("had_begun", [True, False], ids=["an-older-entry", "no-entry"])
-async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_begun: bool) -> None:
+async def test_a_claim_waits_for_a_lagging_replica(
+    bus: Bus, nats_url: str, had_begun: bool
+) -> None:
     async with on(nats_url) as mine:
         copy = LaggingCopy(mine)
         if had_begun:
@@ -286,7 +284,7 @@ async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_b
     ]
 
 
-async def test_a_claim_does_not_wait_for_ever(
+async def test_the_wait_of_a_claim_is_bounded(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "LAG_S", 0.5)
@@ -298,9 +296,7 @@ async def test_a_claim_does_not_wait_for_ever(
             await result(asyncio.ensure_future(holder(mine, generation=2)))
 
 
-async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(
-    bus: Bus, nats_url: str
-) -> None:
+async def test_a_refresh_from_a_lagging_replica_loses_nothing(bus: Bus, nats_url: str) -> None:
     async with on(nats_url) as mine:
         copy = LaggingCopy(mine)
         held = await holder(mine)
@@ -311,7 +307,7 @@ async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(
         assert (await held.commit("/c/20", 20, 640, keep=2)).paths == ("/c/20", "/c/10")
 
 
-async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(
+async def test_a_commit_with_a_lost_answer_waits_for_a_lagging_replica(
     bus: Bus, nats_url: str
 ) -> None:
     async with behind_a_gate(bus, nats_url) as (door, mine):
@@ -332,7 +328,7 @@ async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(
 
 
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(
+async def test_the_ledger_leader_of_three_servers_may_fail_during_commits(
     tmp_path: Path, fault: str
 ) -> None:
     async with three_servers(tmp_path) as servers, servers.connection() as bus:

@@ -13,7 +13,7 @@ from tests.shared.restored_server import copied_store
 from tests.trainer.pod.test_fence import KEY, holder
 
 
-async def test_who_holds_the_fence_goes_on_where_the_ledger_was_set_back(
+async def test_the_holder_continues_on_a_restored_ledger(
     nats_server: NatsServer, bus: Bus, tmp_path: Path
 ) -> None:
     mine = await holder(bus, 1)
@@ -29,7 +29,7 @@ async def test_who_holds_the_fence_goes_on_where_the_ledger_was_set_back(
     assert (await (await holder(bus, 2)).refresh()).paths == ("/c/40", "/c/30")
 
 
-async def test_who_claimed_before_anything_was_written_goes_on_too(
+async def test_a_holder_without_commits_continues_on_a_restored_ledger(
     nats_server: NatsServer, bus: Bus, tmp_path: Path
 ) -> None:
     copy = await copied_store(nats_server, tmp_path / "copy")
@@ -42,7 +42,7 @@ async def test_who_claimed_before_anything_was_written_goes_on_too(
 
 
 @pytest.mark.parametrize("older_commits", [0, 1, 3])
-async def test_of_two_generations_the_later_one_stays(
+async def test_the_later_generation_keeps_a_restored_ledger(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, older_commits: int
 ) -> None:
     """Its claim is lost, and the earlier one may have committed again before it looks."""
@@ -70,7 +70,7 @@ async def test_of_two_generations_the_later_one_stays(
     await other.close()
 
 
-async def test_another_job_s_entry_is_not_overwritten(
+async def test_another_jobs_entry_is_not_overwritten(
     nats_server: NatsServer, bus: Bus, tmp_path: Path
 ) -> None:
     await holder(bus, 5, uid=3)

@@ -72,7 +72,9 @@ async def heard(pod: Pod) -> TaskLeaving | None:
     return said
 
 
-async def test_it_says_so_and_stays_until_the_next_generation_trains(ps: Pod) -> None:
+async def test_a_stopping_pod_publishes_it_and_stays_until_the_next_generation_trains(
+    ps: Pod,
+) -> None:
     await trains(ps)
     began_s = time.time()
     leaving = await told(ps)
@@ -83,14 +85,14 @@ async def test_it_says_so_and_stays_until_the_next_generation_trains(ps: Pod) ->
     assert await gone(leaving)
 
 
-async def test_it_goes_by_itself_shortly_before_its_grace_is_over(ps: Pod) -> None:
+async def test_a_stopping_pod_exits_shortly_before_its_grace_period_ends(ps: Pod) -> None:
     await trains(ps)
     began = time.monotonic()
     assert await gone(await told(ps, grace_s=1.5, leave_s=0.5)) and time.monotonic() - began >= 0.9
 
 
 @pytest.mark.parametrize(("most_s", "grace_s"), [(600.0, 90.0), (80.0, 80.0), (0.0, 30.0)])
-async def test_it_stays_as_long_as_a_change_of_its_job_takes_where_it_is_given_that(
+async def test_a_stopping_pod_stays_for_a_hand_over_if_its_grace_period_allows(
     ps: Pod, most_s: float, grace_s: float
 ) -> None:
     """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58
@@ -105,24 +107,24 @@ async def test_it_stays_as_long_as_a_change_of_its_job_takes_where_it_is_given_t
     leaving.cancel()
 
 
-async def test_a_generation_that_goes_on_says_nothing_of_how_long_a_change_takes(ps: Pod) -> None:
+async def test_a_continued_generation_does_not_count_as_a_change_duration(ps: Pod) -> None:
     await trains(ps)
     await ps.hears(msgspec.structs.replace(resumed(2), change_s=60.0))
     await ps.hears(msgspec.structs.replace(resumed(2), step=90, change_s=6000.0))
     assert ps.trainer.graceful_shutdown.changes_s == (60.0,)
 
 
-async def test_one_that_does_nothing_goes_at_once_without_a_word(ps: Pod) -> None:
+async def test_an_idle_pod_exits_at_once(ps: Pod) -> None:
     assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
 
 
-async def test_one_whose_job_is_over_goes_at_once_without_a_word(ps: Pod) -> None:
+async def test_a_pod_of_a_finished_job_exits_at_once(ps: Pod) -> None:
     await trains(ps)
     await ps.bus.publish(JobFinished(**JOB, outcome="cancelled"))
     assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
 
 
-async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though_it_has_not_heard(
+async def test_a_pod_that_a_later_generation_does_not_need_exits_at_once(
     ps: Pod,
 ) -> None:
     await trains(ps)
@@ -130,7 +132,7 @@ async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though
     assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
 
 
-async def test_an_earlier_job_of_that_name_has_no_say(ps: Pod) -> None:
+async def test_facts_of_an_earlier_job_do_not_stop_a_pod(ps: Pod) -> None:
     await trains(ps)
     await ps.bus.publish(JobFinished(**{**JOB, "uid": 6}, outcome="succeeded"))
     leaving = await told(ps)
@@ -157,7 +159,7 @@ class Unanswering:
 @pytest.mark.parametrize(
     "error", [ConnectionLost("nats: the connection broke"), Refused("weir"), NoRespondersError()]
 )
-async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(
+async def test_a_broken_connection_does_not_shorten_the_graceful_shutdown(
     ps: Pod, error: Exception
 ) -> None:
     await trains(ps)
@@ -167,7 +169,7 @@ async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(
     leaving.cancel()
 
 
-async def test_a_slow_bus_makes_the_grace_no_longer(ps: Pod) -> None:
+async def test_a_slow_bus_does_not_extend_the_grace_period(ps: Pod) -> None:
     await trains(ps)
     ps.trainer.bus = cast(Any, Unanswering(ps.bus))
     began_s = time.time()
@@ -177,7 +179,7 @@ async def test_a_slow_bus_makes_the_grace_no_longer(ps: Pod) -> None:
     leaving.cancel()
 
 
-async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> None:
+async def test_a_stopping_chief_saves_at_once_and_finally_before_its_exit(chief: Pod) -> None:
     await chief.trains()
     leaving = await told(chief, GRACE_S, leave_s=1.0, last_save_s=GRACE_S - 2.0)
     assert await heard(chief)
@@ -189,6 +191,6 @@ async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> 
     assert await gone(leaving)
 
 
-async def test_how_long_a_save_took_is_allowed_for(chief: Pod) -> None:
+async def test_the_duration_of_the_last_save_is_reserved(chief: Pod) -> None:
     await chief.hears(order(1), msgspec.structs.replace(final(1), drain_s=2.0, seconds=4.0))
     assert chief.trainer.graceful_shutdown.times.last_save_s == 12.0

@@ -51,27 +51,25 @@ def at(teller: Teller, now: float) -> list[Action]:
 
 @pytest.mark.parametrize("why", [SIGTERM, "Evicted", "NodeTainted"])
 @pytest.mark.parametrize("who", ["ps-0", "chief-0"])
-def test_the_chief_saves_at_once_where_a_ps_or_the_chief_has_a_deadline_and_once_only(
-    who: str, why: str
-) -> None:
+def test_the_chief_saves_once_when_a_ps_or_the_chief_has_a_deadline(who: str, why: str) -> None:
     teller = running()
     assert hears(teller, notice(who, why), notice(who, why), notice(who, "Deleted")) == [
         SaveChild(1)
     ]
 
 
-def test_a_worker_that_leaves_and_a_cordon_cost_no_save() -> None:
+def test_a_leaving_worker_and_a_cordon_cause_no_save() -> None:
     teller = running()
     assert (
         hears(teller, notice("worker-0"), notice("ps-0", "NodeCordoned", 0.0), notice("ps-9")) == []
     )
 
 
-def test_who_does_not_lead_saves_nothing() -> None:
+def test_only_the_chief_saves() -> None:
     assert hears(running("worker-0"), notice("ps-0")) == []
 
 
-def test_the_chief_saves_for_good_just_before_the_deadline() -> None:
+def test_the_chief_makes_the_final_save_just_before_the_deadline() -> None:
     teller = running()
     hears(teller, notice("ps-0"))
     assert supervise.next_due_s(teller.pod, TIMES) == NOW + GRACE - 4.0
@@ -80,7 +78,7 @@ def test_the_chief_saves_for_good_just_before_the_deadline() -> None:
     assert at(teller, NOW + GRACE) == [] and supervise.next_due_s(teller.pod, TIMES) == math.inf
 
 
-def test_a_last_save_that_fails_lets_training_go_on_and_is_tried_again_with_the_next_fact() -> None:
+def test_a_failed_final_save_lets_training_continue_and_is_retried() -> None:
     teller = running()
     hears(teller, notice("ps-0"))
     assert at(teller, NOW + GRACE - 4.0) == [DrainChild(1, None)]
@@ -93,19 +91,19 @@ def test_a_last_save_that_fails_lets_training_go_on_and_is_tried_again_with_the_
     assert hears(teller, notice("worker-0"), now=NOW + GRACE - 3.0) == [DrainChild(1, None)]
 
 
-def test_with_hardly_any_grace_it_does_so_at_once_and_the_shortest_notice_counts() -> None:
+def test_with_a_short_grace_period_the_final_save_is_immediate() -> None:
     teller = running()
     hears(teller, notice("ps-0"))
     assert hears(teller, notice("ps-0", "Evicted", NOW + 2.0)) == [DrainChild(1, None)]
 
 
-def test_a_tainted_node_s_deadline_stops_nobody_because_it_may_be_taken_back() -> None:
+def test_the_deadline_of_a_taint_stops_no_training() -> None:
     teller = running()
     hears(teller, notice("ps-0", "NodeTainted"))
     assert at(teller, NOW + GRACE) == []
 
 
-def test_a_hand_over_in_time_needs_no_second_save() -> None:
+def test_a_hand_over_before_the_deadline_needs_no_second_save() -> None:
     teller = beside()
     assert hears(teller, notice("ps-0")) == [SaveChild(1)]
     assert teller.hear(order(2, previous=1)) == [DrainChild(1, 2)]
@@ -116,9 +114,7 @@ def test_a_hand_over_in_time_needs_no_second_save() -> None:
     ]
 
 
-def test_the_next_generation_begins_from_what_was_saved_for_good_though_it_was_ordered_later() -> (
-    None
-):
+def test_a_hand_over_after_the_final_save_begins_from_it() -> None:
     teller = beside()
     hears(teller, notice("ps-0"))
     at(teller, NOW + GRACE - 4.0)
@@ -126,9 +122,7 @@ def test_the_next_generation_begins_from_what_was_saved_for_good_though_it_was_o
     assert teller.hear(order(2, previous=1)) == [BeginChild(2, "/c/gen-1/ckpt-10", True)]
 
 
-def test_a_generation_that_stopped_for_good_goes_on_if_the_next_is_abandoned_and_stops_again_in_time() -> (
-    None
-):
+def test_a_finally_saved_generation_continues_if_the_next_is_abandoned() -> None:
     teller = beside()
     hears(teller, notice("ps-0"))
     at(teller, NOW + GRACE - 4.0)
@@ -139,7 +133,7 @@ def test_a_generation_that_stopped_for_good_goes_on_if_the_next_is_abandoned_and
 # ------------------------------------------------------------ this task leaves
 
 
-def test_a_pod_that_was_told_to_end_works_on_until_the_next_generation_trains() -> None:
+def test_a_stopping_pod_works_until_the_next_generation_trains() -> None:
     teller = beside("ps-0")
     teller.hear(order(2, previous=1))
     hears(teller, notice("ps-0"))
@@ -150,26 +144,26 @@ def test_a_pod_that_was_told_to_end_works_on_until_the_next_generation_trains() 
     assert at(teller, NOW + GRACE / 2) == [GoAway()]
 
 
-def test_it_goes_shortly_before_its_grace_is_over() -> None:
+def test_a_stopping_pod_leaves_shortly_before_its_grace_period_ends() -> None:
     teller = running("worker-0")
     hears(teller, notice("worker-0"))
     assert supervise.next_due_s(teller.pod, TIMES) == NOW + GRACE - 1.0
     assert at(teller, NOW + GRACE - 1.1) == [] and at(teller, NOW + GRACE - 1.0) == [GoAway()]
 
 
-def test_one_that_only_prepares_or_does_nothing_goes_at_once() -> None:
+def test_an_idle_or_preparing_pod_leaves_at_once() -> None:
     idle, preparing = Teller("ps-0"), Teller("ps-0")
     preparing.hear(spec(1))
     assert [hears(each, notice("ps-0")) for each in (idle, preparing)] == [[GoAway()], [GoAway()]]
 
 
-def test_one_that_is_only_seen_to_have_to_leave_stays_until_it_is_told() -> None:
+def test_a_pod_with_only_a_notice_stays_until_sigterm() -> None:
     teller = running("ps-0")
     hears(teller, notice("ps-0", "Evicted"))
     assert at(teller, NOW + GRACE) == []
 
 
-def test_a_ps_goes_as_soon_as_the_last_save_is_there() -> None:
+def test_a_ps_leaves_after_the_final_save() -> None:
     teller = running("ps-0")
     hears(teller, notice("ps-0"))
     teller.hear(final(1))
@@ -177,7 +171,7 @@ def test_a_ps_goes_as_soon_as_the_last_save_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_where_all_were_told_to_end_the_chief_saves_at_once_and_then_all_go(name: str) -> None:
+def test_when_all_pods_stop_the_chief_saves_and_then_all_leave(name: str) -> None:
     teller = running(name)
     told = hears(teller, *map(notice, ALL))
     assert told == ([SaveChild(1), DrainChild(1, None)] if name == "chief-0" else [])

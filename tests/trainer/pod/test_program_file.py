@@ -36,7 +36,7 @@ async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
     assert path.name == "net.py" and path.read_bytes() == BODY
 
 
-async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
+async def test_a_program_with_a_wrong_digest_is_refused_and_not_kept(
     bus: Bus, tmp_path: Path
 ) -> None:
     await stored(bus, b"import os")
@@ -50,9 +50,7 @@ async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(
     assert not (tmp_path / "pod").exists()
 
 
-async def test_what_was_fetched_and_changed_since_is_fetched_again(
-    bus: Bus, tmp_path: Path
-) -> None:
+async def test_a_changed_local_copy_is_fetched_again(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     path = await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
     path.write_bytes(b"import os")
@@ -63,7 +61,7 @@ async def test_what_was_fetched_and_changed_since_is_fetched_again(
     assert list(path.parent.iterdir()) == [path]
 
 
-async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
+async def test_a_path_in_a_program_name_is_ignored(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
         path = await executor.fetch_program(
@@ -73,14 +71,16 @@ async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Pat
     assert not list(tmp_path.rglob("etc")) and len(list((tmp_path / "pod").iterdir())) == 1
 
 
-async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path) -> None:
+async def test_a_program_above_the_size_limit_is_not_read_completely(
+    bus: Bus, tmp_path: Path
+) -> None:
     await stored(bus, b"#" * (LARGEST_PROGRAM + 1))
 
     with pytest.raises(BadProgram, match=r"is larger than 16,777,216 bytes$"):
         await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
-async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
+async def test_a_link_in_the_bucket_is_not_followed(bus: Bus, tmp_path: Path) -> None:
     bucket = await bus.program_store()
     await bucket.put("elsewhere", BODY)
     link = ObjectMeta(
@@ -93,7 +93,7 @@ async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path
         await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
-async def test_what_is_put_right_meanwhile_is_used(
+async def test_a_program_repaired_during_the_fetch_is_used(
     bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "TRIES", 100)
@@ -107,7 +107,7 @@ async def test_what_is_put_right_meanwhile_is_used(
     assert (await fetching).read_bytes() == BODY
 
 
-async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
+async def test_a_bus_outage_is_no_failure_of_the_program(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "FETCH_S", 0.2)
@@ -127,12 +127,12 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
     assert (await fetching).read_bytes() == BODY
 
 
-async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
+async def test_a_missing_program_is_named(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(BadProgram, match=rf"the store has no {DIGEST}: .*NotFound"):
         await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 
-async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
+async def test_pods_above_the_reader_limit_fetch_one_after_the_other(
     bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod cannot remove its reader; the server does, soon after it was read. What waits for that

@@ -40,7 +40,7 @@ async def said(bus: Bus, kind: type[Message]) -> Any:
     return last.message
 
 
-async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_that_made_way(
+async def test_a_pause_has_phases_with_drain_and_save_of_the_previous_generation(
     bus: Bus,
 ) -> None:
     before = CheckpointSaved(
@@ -55,19 +55,19 @@ async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_tha
     assert await said(bus, TrainingResumed) == fact
 
 
-async def test_for_how_long_the_cluster_was_off_is_told_beside_the_pause(bus: Bus) -> None:
+async def test_the_time_with_the_cluster_off_is_published_beside_the_pause(bus: Bus) -> None:
     fact = await voice(bus).training_resumed(replace(spec(2), off_s=600.0), WORD, None)
 
     assert (fact.pause_s, fact.off_s) == (WORD.pause_s, 600.0)
 
 
-async def test_where_nobody_made_way_nothing_was_drained_or_saved(bus: Bus) -> None:
+async def test_without_a_previous_generation_nothing_was_drained_or_saved(bus: Bus) -> None:
     fact = await voice(bus).training_resumed(spec(1), WORD, None)
 
     assert (fact.previous, fact.phases.drain_s, fact.phases.save_s) == (None, 0.0, 0.0)
 
 
-async def test_a_generation_that_cannot_save_leaves_what_the_ledger_names(bus: Bus) -> None:
+async def test_a_generation_that_cannot_save_names_the_ledgers_checkpoint(bus: Bus) -> None:
     await voice(bus).last_is_final(
         1, 2, Entry(uid=7, generation=1, step=10, samples=320, paths=("/c/new", "/c/old"))
     )
@@ -79,7 +79,7 @@ async def test_a_generation_that_cannot_save_leaves_what_the_ledger_names(bus: B
     assert (none.path, none.step, none.final, none.successor) == ("", 0, True, 4)
 
 
-async def test_a_pod_that_cannot_prepare_says_who_it_is_and_why(bus: Bus) -> None:
+async def test_a_preparation_failure_has_the_pod_and_the_cause(bus: Bus) -> None:
     await voice(bus).generation_not_prepared(2, "no room")
 
     heard = await said(bus, GenerationPrepared)
@@ -87,7 +87,7 @@ async def test_a_pod_that_cannot_prepare_says_who_it_is_and_why(bus: Bus) -> Non
     assert (heard.pod, heard.generation, heard.error) == ("chief-0", 2, "no room")
 
 
-async def test_a_job_that_fails_had_got_as_far_as_its_chief_last_reported(bus: Bus) -> None:
+async def test_a_failed_job_has_the_progress_of_the_last_report(bus: Bus) -> None:
     await voice(bus).progress_reported(1, FAR, ())
     await voice(bus).job_failed(1, "net.py:3: ValueError")
 
@@ -101,7 +101,7 @@ async def test_a_job_that_fails_had_got_as_far_as_its_chief_last_reported(bus: B
     )
 
 
-async def test_a_job_that_fails_has_nothing_of_an_earlier_one_of_its_name(bus: Bus) -> None:
+async def test_a_failed_job_has_no_progress_of_an_earlier_job(bus: Bus) -> None:
     await voice(bus, uid=6).progress_reported(1, FAR, ())
     await voice(bus).job_failed(1, "net.py:3: ValueError")
 
@@ -110,7 +110,7 @@ async def test_a_job_that_fails_has_nothing_of_an_earlier_one_of_its_name(bus: B
     assert (over.uid, over.step, over.samples) == (7, 0, 0)
 
 
-async def test_a_program_that_fails_with_a_very_long_exception_is_told_with_its_beginning_and_its_end(
+async def test_a_long_exception_keeps_its_beginning_and_end(
     bus: Bus,
 ) -> None:
     why = f"net.py:3: ValueError: {'x' * 300_000}\nat the end"

@@ -130,7 +130,7 @@ async def worker(bus: Bus, tmp_path: Path) -> Pod:
     return await pod_of(bus, tmp_path, "worker-0")
 
 
-async def test_a_cluster_spec_becomes_training(chief: Pod) -> None:
+async def test_a_cluster_spec_starts_training(chief: Pod) -> None:
     assert await chief.hears(FIRST) == [StartChild(FIRST, fresh=False)]
 
     await chief.trainer.on_child_event(FIRST, PREPARED)
@@ -142,7 +142,7 @@ async def test_a_cluster_spec_becomes_training(chief: Pod) -> None:
     assert (await chief.said(TrainingResumed)).generation == 1
 
 
-async def test_a_generation_takes_over_and_the_one_before_ends_at_once(chief: Pod) -> None:
+async def test_a_generation_takes_over_and_the_previous_one_ends(chief: Pod) -> None:
     await chief.trains()
 
     assert await chief.hears(SECOND) == [StartChild(SECOND, fresh=False)]
@@ -155,7 +155,7 @@ async def test_a_generation_takes_over_and_the_one_before_ends_at_once(chief: Po
     assert (await chief.said(TrainingResumed)).phases.save_s == final(1).seconds
 
 
-async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(chief: Pod) -> None:
+async def test_a_drained_generation_continues_when_the_next_is_abandoned(chief: Pod) -> None:
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
 
@@ -163,7 +163,7 @@ async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(
 
 
 @pytest.mark.parametrize("decided", [None, 1, 2])
-async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(
+async def test_a_pod_whose_generation_was_lost_by_the_bus_exits_with_its_own_code(
     worker: Pod, decided: int | None
 ) -> None:
     await worker.hears(FIRST, SECOND)
@@ -180,11 +180,11 @@ async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(
     assert left.value.code == EXIT_BUS_LOST
 
 
-async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod) -> None:
+async def test_facts_of_an_earlier_job_with_the_same_name_are_ignored(chief: Pod) -> None:
     assert await chief.hears(msgspec.structs.replace(FIRST, uid=6)) == []
 
 
-async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(
+async def test_a_checkpoint_is_committed_and_published_and_the_chief_gets_the_kept_ones(
     chief: Pod,
 ) -> None:
     await chief.trainer.fence.claim(1)
@@ -212,7 +212,7 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
     ]
 
 
-async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:
+async def test_a_requested_save_does_not_count_as_a_cost_measurement(chief: Pod) -> None:
     await chief.trainer.fence.claim(1)
     await chief.trainer.on_child_event(
         FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0)
@@ -222,7 +222,7 @@ async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(ch
 
 
 @pytest.mark.parametrize(("next_s", "warnings"), [(50.0, 0), (90.0, 1)])
-async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
+async def test_exceeding_the_allowed_repetition_is_logged_once(
     chief: Pod, next_s: float, warnings: int
 ) -> None:
     await chief.trainer.fence.claim(1)
@@ -245,7 +245,7 @@ async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
     assert (await chief.said(CheckpointSaved)).next_s == next_s
 
 
-async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:
+async def test_a_final_checkpoint_deletes_nothing(chief: Pod) -> None:
     await chief.trainer.fence.claim(1)
     word = Saved(
         step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0
@@ -255,7 +255,7 @@ async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: P
     assert chief.hands.told == [] and chief.trainer.fence.entry.past.cost_s is None
 
 
-async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(
+async def test_a_hand_over_with_a_failed_checkpoint_is_abandoned_and_may_be_retried(
     chief: Pod,
 ) -> None:
     await chief.trains()
@@ -279,7 +279,7 @@ async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_ma
     assert DrainChild(1, 3) in await chief.hears(third, order(3, previous=1))
 
 
-async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(chief: Pod) -> None:
+async def test_a_failed_save_before_a_hand_over_does_not_end_the_drain(chief: Pod) -> None:
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
 
@@ -290,7 +290,7 @@ async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(
     assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
 
 
-async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
+async def test_a_skipped_checkpoint_is_published(chief: Pod) -> None:
     await chief.trainer.on_child_event(
         FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5")
     )
@@ -303,7 +303,7 @@ async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
     )
 
 
-async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(chief: Pod) -> None:
+async def test_a_chief_gets_the_memory_headroom_of_its_ps(chief: Pod) -> None:
     await chief.trains()
     await chief.trainer.on_child_event(FIRST, PROGRESS)
     assert chief.hands.told == []
@@ -328,7 +328,7 @@ async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
     assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
 
 
-async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> None:
+async def test_a_failed_program_fails_the_job_with_its_error(chief: Pod) -> None:
     await chief.trains()
     await chief.trainer.on_child_event(FIRST, Failed(cause="net.py:3: ValueError"))
 
@@ -341,7 +341,7 @@ async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> N
 @pytest.mark.parametrize(
     ("word", "code"), [(None, EXIT_KILLED), (LOST, EXIT_RETRY)], ids=["killed", "lost-another"]
 )
-async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
+async def test_the_exit_code_of_a_pod_depends_on_the_failure_of_its_child(
     worker: Pod, word: Failed | None, code: int
 ) -> None:
     await worker.trains()
@@ -352,7 +352,7 @@ async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
         await worker.trainer.on_child_exit(FIRST)
 
 
-async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chief: Pod) -> None:
+async def test_a_chief_that_lost_a_task_stays_for_the_next_generation(chief: Pod) -> None:
     await chief.trains()
     await chief.trainer.on_child_event(FIRST, LOST)
     await chief.hears(SECOND)
@@ -362,7 +362,7 @@ async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chie
     assert chief.trainer.pod.children[1] == "broken"
 
 
-async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_ends(
+async def test_a_chief_that_lost_a_task_exits_without_a_next_generation(
     chief: Pod,
 ) -> None:
     await chief.trains()
@@ -372,7 +372,7 @@ async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_en
         await chief.trainer.on_child_exit(FIRST)
 
 
-async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(
+async def test_a_chief_that_lost_a_task_during_its_drain_publishes_its_last_checkpoint(
     chief: Pod,
 ) -> None:
     await chief.trains()
@@ -387,7 +387,7 @@ async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_w
     assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
 
 
-async def test_a_child_that_ends_before_its_generation_trains_costs_that_generation_alone(
+async def test_a_child_that_exits_before_training_fails_only_its_generation(
     worker: Pod,
 ) -> None:
     await worker.trains()
@@ -400,7 +400,7 @@ async def test_a_child_that_ends_before_its_generation_trains_costs_that_generat
     assert worker.trainer.pod.children == {1: "running"}
 
 
-async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker: Pod) -> None:
+async def test_a_pod_without_its_child_in_the_running_generation_exits(worker: Pod) -> None:
     await worker.hears(FIRST)
     await worker.trainer.on_child_not_started(FIRST, "no room")
 
@@ -408,9 +408,7 @@ async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker:
         await worker.hears(resumed(1))
 
 
-async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_fault(
-    chief: Pod, bus: Bus
-) -> None:
+async def test_a_replaced_chief_exits_without_a_failure(chief: Pod, bus: Bus) -> None:
     await chief.trains()
     await chief.trainer.fence.claim(1)
     await (await fence.open_fence(bus, KEY, 7)).claim(2)

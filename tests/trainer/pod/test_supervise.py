@@ -81,7 +81,7 @@ def beside(name: str = "chief-0") -> Teller:
 @pytest.mark.parametrize(
     ("handover", "ended"), [("make-before-break", []), ("restart", [EndChild(1)])]
 )
-def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(
+def test_a_broken_generation_ends_at_once_with_a_restart_hand_over(
     handover: str, ended: list[Action]
 ) -> None:
     wanted = spec(2, handover=handover)
@@ -94,15 +94,15 @@ def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(
 # ------------------------------------------------------------ the first generation
 
 
-def test_a_pod_that_is_named_in_a_spec_starts_a_child() -> None:
+def test_a_pod_in_the_spec_starts_a_child() -> None:
     assert Teller().hear(spec(1)) == [StartChild(spec(1), fresh=False)]
 
 
-def test_a_pod_that_is_not_named_does_nothing() -> None:
+def test_a_pod_outside_the_spec_does_nothing() -> None:
     assert Teller("worker-9").hear(spec(1)) == []
 
 
-def test_the_first_generation_begins_from_what_the_ledger_names_when_ordered() -> None:
+def test_the_first_generation_begins_from_the_ledger_when_ordered() -> None:
     teller = Teller()
     teller.hear(spec(1))
 
@@ -110,7 +110,7 @@ def test_the_first_generation_begins_from_what_the_ledger_names_when_ordered() -
     assert teller.hear(order(1)) == [BeginChild(1, None, chief=True)]
 
 
-def test_an_order_that_comes_before_the_child_stands_is_kept() -> None:
+def test_an_order_before_the_child_is_ready_is_kept() -> None:
     teller = Teller()
     teller.hear_all(spec(1), order(1))
 
@@ -120,7 +120,7 @@ def test_an_order_that_comes_before_the_child_stands_is_kept() -> None:
 # ------------------------------------------------------------ make before break
 
 
-def test_the_next_generation_starts_beside_the_one_that_trains() -> None:
+def test_the_next_generation_starts_beside_the_running_one() -> None:
     assert running().hear(spec(2, previous=1)) == [StartChild(spec(2, previous=1), fresh=False)]
 
 
@@ -131,22 +131,22 @@ def test_a_prepared_child_waits_for_the_order() -> None:
     assert teller.prepared(2) == []
 
 
-def test_the_chief_that_trains_drains_when_the_hand_over_is_ordered() -> None:
+def test_the_running_chief_drains_when_the_hand_over_is_ordered() -> None:
     assert beside().hear(order(2, previous=1)) == [DrainChild(1, successor=2)]
 
 
-def test_the_servers_take_their_full_weight_when_the_hand_over_is_ordered() -> None:
+def test_servers_get_their_full_cpu_weight_when_the_hand_over_is_ordered() -> None:
     assert beside("ps-0").hear(order(2, previous=1)) == [BeginChild(2, None, chief=False)]
 
 
-def test_the_next_chief_begins_from_the_checkpoint_that_was_saved_for_it() -> None:
+def test_the_next_chief_begins_from_the_final_checkpoint() -> None:
     teller = beside()
     teller.hear(order(2, previous=1))
 
     assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_everything_older_ends_when_the_next_generation_trains() -> None:
+def test_older_children_end_when_the_next_generation_trains() -> None:
     teller = beside()
     teller.hear_all(order(2, previous=1), final(1))
 
@@ -154,7 +154,7 @@ def test_everything_older_ends_when_the_next_generation_trains() -> None:
     assert teller.pod.children == {2: "running"}
 
 
-def test_a_pod_that_is_no_longer_needed_ends_its_child_when_the_next_generation_trains() -> None:
+def test_an_unneeded_pod_ends_its_child_when_the_next_generation_trains() -> None:
     teller = running("worker-1")
     teller = Teller("worker-1")
     teller.hear(spec(1, pods=["chief-0", "ps-0", "worker-0", "worker-1"]))
@@ -166,7 +166,7 @@ def test_a_pod_that_is_no_longer_needed_ends_its_child_when_the_next_generation_
     assert teller.hear(resumed(2)) == [EndChild(1)]
 
 
-def test_a_new_pod_joins_with_the_generation_that_names_it() -> None:
+def test_a_new_pod_joins_with_its_first_generation() -> None:
     teller = Teller("chief-1")
     wanted = spec(2, previous=1, pods=["chief-1", "ps-0", "worker-0"])
 
@@ -176,7 +176,7 @@ def test_a_new_pod_joins_with_the_generation_that_names_it() -> None:
     assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_a_checkpoint_that_is_heard_before_its_order_is_kept() -> None:
+def test_a_checkpoint_read_before_its_order_is_kept() -> None:
     teller = Teller("chief-1")
     teller.hear(spec(2, previous=1, pods=["chief-1", "ps-0"]))
     teller.hear(final(1))
@@ -218,9 +218,7 @@ def test_with_restart_the_chief_begins_from_that_checkpoint() -> None:
     assert teller.hear(order(2, previous=1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_with_restart_a_job_that_has_stopped_for_nothing_starts_again_from_where_it_stopped() -> (
-    None
-):
+def test_with_restart_a_stopped_generation_starts_again_if_the_next_is_abandoned() -> None:
     teller = running(handover="restart")
     teller.hear_all(spec(2, previous=1, handover="restart"), final(1))
 
@@ -229,7 +227,7 @@ def test_with_restart_a_job_that_has_stopped_for_nothing_starts_again_from_where
     assert teller.prepared(1) == [BeginChild(1, final(1).path, chief=True)]
 
 
-def test_with_restart_an_abandonment_before_the_checkpoint_lets_it_go_on() -> None:
+def test_with_restart_an_abandonment_before_the_checkpoint_continues_training() -> None:
     teller = running(handover="restart")
     teller.hear(spec(2, previous=1, handover="restart"))
 
@@ -239,21 +237,21 @@ def test_with_restart_an_abandonment_before_the_checkpoint_lets_it_go_on() -> No
 # ------------------------------------------------------------ abandoned
 
 
-def test_abandoned_before_the_drain_ends_the_new_child_and_nothing_else() -> None:
+def test_an_abandonment_before_the_drain_ends_only_the_new_child() -> None:
     teller = beside()
 
     assert teller.hear(abandoned(2)) == [EndChild(2)]
     assert teller.pod.children == {1: "running"}
 
 
-def test_abandoned_while_draining_lets_the_one_before_go_on() -> None:
+def test_an_abandonment_during_the_drain_continues_the_previous_generation() -> None:
     teller = beside()
     teller.hear(order(2, previous=1))
 
     assert teller.hear(abandoned(2)) == [EndChild(2), GoOnChild(1)]
 
 
-def test_abandoned_after_the_drain_lets_the_one_before_go_on() -> None:
+def test_an_abandonment_after_the_drain_continues_the_previous_generation() -> None:
     teller = beside()
     teller.hear_all(order(2, previous=1), final(1))
 
@@ -261,7 +259,7 @@ def test_abandoned_after_the_drain_lets_the_one_before_go_on() -> None:
     assert teller.pod.children == {1: "running"}
 
 
-def test_one_that_went_on_drains_again_for_the_next_and_its_old_checkpoint_is_void() -> None:
+def test_a_continued_generation_drains_again_and_its_old_checkpoint_is_void() -> None:
     teller = beside()
     teller.hear_all(order(2, previous=1), final(1), abandoned(2), spec(3, previous=1))
     teller.prepared(3)
@@ -270,21 +268,21 @@ def test_one_that_went_on_drains_again_for_the_next_and_its_old_checkpoint_is_vo
     assert teller.hear(final(1, path="/c/later")) == [BeginChild(3, "/c/later", chief=True)]
 
 
-def test_a_child_that_stands_after_it_was_given_up_does_not_count() -> None:
+def test_a_child_ready_after_its_abandonment_does_not_count() -> None:
     teller = running()
     teller.hear_all(spec(2, previous=1), abandoned(2))
 
     assert teller.prepared(2) == [] and teller.pod.children == {1: "running"}
 
 
-def test_a_generation_that_is_overtaken_while_it_prepares_ends() -> None:
+def test_a_superseded_preparing_generation_ends() -> None:
     assert beside().hear(spec(3, previous=1)) == [
         EndChild(2),
         StartChild(spec(3, previous=1), fresh=False),
     ]
 
 
-def test_an_abandonment_of_what_already_trains_is_too_late() -> None:
+def test_an_abandonment_of_a_running_generation_is_ignored() -> None:
     teller = beside()
     teller.hear_all(order(2, previous=1), final(1), resumed(2))
 
@@ -295,7 +293,7 @@ def test_an_abandonment_of_what_already_trains_is_too_late() -> None:
 # ------------------------------------------------------------ a chief that lost a task
 
 
-def test_a_broken_chief_lets_its_last_checkpoint_do() -> None:
+def test_a_broken_chief_offers_its_last_checkpoint() -> None:
     teller = running()
     teller.gone(1, broken=True)
     teller.hear(spec(2, previous=1, pods=["chief-0", "ps-0", "worker-7"]))
@@ -305,14 +303,14 @@ def test_a_broken_chief_lets_its_last_checkpoint_do() -> None:
     assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_with_restart_a_broken_chief_says_so_at_once() -> None:
+def test_with_restart_a_broken_chief_offers_its_checkpoint_at_once() -> None:
     teller = running(handover="restart")
     teller.gone(1, broken=True)
 
     assert teller.hear(spec(2, previous=1, handover="restart")) == [SayLastIsFinal(1, successor=2)]
 
 
-def test_where_nothing_was_saved_yet_the_next_begins_from_what_the_ledger_names() -> None:
+def test_without_a_checkpoint_the_next_generation_begins_from_the_ledger() -> None:
     teller = running()
     teller.gone(1, broken=True)
     teller.hear(spec(2, previous=1))
@@ -322,7 +320,7 @@ def test_where_nothing_was_saved_yet_the_next_begins_from_what_the_ledger_names(
     assert teller.hear(final(1, path="")) == [BeginChild(2, None, chief=True)]
 
 
-def test_a_child_that_could_not_prepare_leaves_the_one_that_trains_alone() -> None:
+def test_a_failed_preparation_does_not_affect_the_running_child() -> None:
     teller = running()
     teller.hear(spec(2, previous=1))
     teller.gone(2, broken=False)
@@ -339,25 +337,23 @@ def ends(teller: Teller, generation: int, *, peer: bool = True, explained: bool 
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
-def test_a_child_that_trains_takes_its_pod_along(name: str) -> None:
+def test_the_exit_of_a_running_child_ends_its_pod(name: str) -> None:
     assert ends(running(name), 1) == "ends the pod"
 
 
-def test_a_chief_that_says_whom_it_lost_stays_and_others_do_not() -> None:
+def test_only_a_chief_that_lost_a_task_stays() -> None:
     assert ends(running(), 1, explained=True) == "breaks"
     assert ends(running("ps-0"), 1, explained=True) == "ends the pod"
 
 
-def test_a_program_that_raises_fails_the_job_once_it_trains_and_only_its_generation_before() -> (
-    None
-):
+def test_a_program_error_fails_the_job_once_it_trains() -> None:
     assert ends(running(), 1, peer=False, explained=True) == "fails the job"
     assert ends(beside(), 2, peer=False, explained=True) == "is missed by its generation"
     assert ends(beside(), 1, peer=False, explained=True) == "fails the job"
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
-def test_until_it_trains_a_lost_child_costs_only_its_generation(name: str) -> None:
+def test_before_training_a_lost_child_fails_only_its_generation(name: str) -> None:
     teller = running(name)
     teller.hear(spec(2, previous=1))
     assert ends(teller, 2) == "prepares again"
@@ -369,7 +365,7 @@ def test_until_it_trains_a_lost_child_costs_only_its_generation(name: str) -> No
     assert teller.hear(abandoned(2)) == ([GoOnChild(1)] if name == "chief-0" else [])
 
 
-def test_where_nothing_goes_on_a_child_that_has_begun_takes_its_pod_along() -> None:
+def test_without_a_running_generation_the_exit_of_a_begun_child_ends_its_pod() -> None:
     teller = Teller()
     teller.hear(spec(1))
     teller.prepared(1)
@@ -379,7 +375,7 @@ def test_where_nothing_goes_on_a_child_that_has_begun_takes_its_pod_along() -> N
     assert ends(teller, 1, peer=False, explained=True) == "fails the job"
 
 
-def test_once_its_generation_trains_a_pod_without_its_child_ends() -> None:
+def test_a_pod_without_its_child_exits_once_the_generation_trains() -> None:
     teller = beside("worker-0")
     teller.hear(order(2, previous=1))
     teller.gone(2, broken=False)
@@ -387,14 +383,14 @@ def test_once_its_generation_trains_a_pod_without_its_child_ends() -> None:
     assert teller.hear(resumed(2)) == [EndChild(1), LeavePod(2)]
 
 
-def test_a_broken_chief_whose_successor_is_abandoned_waits_for_another_and_then_ends() -> None:
+def test_a_broken_chief_waits_for_another_successor_and_then_exits() -> None:
     teller = beside()
     teller.gone(1, broken=True)
 
     assert teller.hear(abandoned(2)) == [EndChild(2), StayForNext(1)]
 
 
-def test_a_checkpoint_for_a_successor_that_was_given_up_is_no_last_word() -> None:
+def test_a_final_checkpoint_for_an_abandoned_successor_is_not_used() -> None:
     teller = beside()
     teller.hear_all(order(2, previous=1), abandoned(2), spec(3, previous=1))
     teller.prepared(3)
@@ -427,7 +423,7 @@ STALE = [
 
 
 @pytest.mark.parametrize("facts", STALE)
-def test_a_new_chief_pod_does_not_begin_from_a_final_checkpoint_after_which_the_generation_went_on(
+def test_a_new_chief_does_not_begin_from_an_outdated_final_checkpoint(
     facts: list[Any],
 ) -> None:
     """It hears the newest message on each subject, of two streams in any order."""
@@ -441,14 +437,14 @@ def test_a_new_chief_pod_does_not_begin_from_a_final_checkpoint_after_which_the_
     ]
 
 
-def test_with_restart_a_new_chief_pod_does_not_start_for_a_final_checkpoint_of_another() -> None:
+def test_with_restart_a_new_chief_ignores_the_final_checkpoint_of_another_generation() -> None:
     teller, wanted = Teller("chief-1"), spec(3, 1, "restart", ["chief-1", "ps-0", "worker-0"])
 
     assert teller.hear_all(final(1, "/c/stale", successor=2), wanted) == []
     assert teller.hear(final(1, successor=3)) == [StartChild(wanted, fresh=True)]
 
 
-def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on() -> None:
+def test_a_generation_that_saves_after_its_final_checkpoint_continued() -> None:
     teller = Teller("chief-1")
     teller.hear_all(final(1, "/c/stale"), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
     teller.prepared(3)
@@ -458,16 +454,14 @@ def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on
     assert teller.hear(order(3, previous=1)) == []
 
 
-def test_the_final_checkpoint_for_an_ordered_generation_counts_though_a_newer_one_was_abandoned() -> (
-    None
-):
+def test_the_final_checkpoint_counts_although_a_newer_generation_was_abandoned() -> None:
     teller = beside("chief-0")
     teller.hear_all(order(2, previous=1), abandoned(3))
 
     assert teller.hear(final(1, successor=2)) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_a_generation_is_not_revived_where_a_newer_one_trains() -> None:
+def test_a_generation_is_not_continued_if_a_newer_one_trains() -> None:
     teller = beside("ps-0")
     teller.hear_all(order(2, previous=1), final(1, successor=2), resumed(2), spec(3, previous=1))
 
@@ -475,7 +469,7 @@ def test_a_generation_is_not_revived_where_a_newer_one_trains() -> None:
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])
-def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkpoint_named_again(
+def test_with_restart_a_superseded_restart_offers_its_last_checkpoint_again(
     name: str,
 ) -> None:
     teller, wanted = running(name, handover="restart"), spec(3, previous=1, handover="restart")
@@ -503,7 +497,7 @@ FACTS = [
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])
 @pytest.mark.parametrize("at", range(1, len(FACTS) + 1))
-def test_every_fact_that_is_said_again_changes_nothing(name: str, at: int) -> None:
+def test_a_repeated_fact_changes_nothing(name: str, at: int) -> None:
     teller = Teller(name)
     for fact in FACTS[:at]:
         teller.hear(fact)
@@ -513,7 +507,7 @@ def test_every_fact_that_is_said_again_changes_nothing(name: str, at: int) -> No
     assert [teller.hear(fact) for fact in FACTS[:at]] == [[]] * at
 
 
-def test_a_pod_that_was_dead_needs_only_the_newest_of_each_fact() -> None:
+def test_a_restarted_pod_needs_only_the_newest_of_each_fact() -> None:
     teller = Teller()
 
     assert teller.hear_all(final(1), spec(2, previous=1), order(2, previous=1)) == [
@@ -522,13 +516,13 @@ def test_a_pod_that_was_dead_needs_only_the_newest_of_each_fact() -> None:
     assert teller.prepared(2) == [BeginChild(2, final(1).path, chief=True)]
 
 
-def test_an_older_spec_is_not_gone_back_to() -> None:
+def test_an_older_spec_is_ignored() -> None:
     teller = beside()
 
     assert teller.hear(spec(1)) == []
 
 
-def test_an_abandonment_of_something_unheard_of_is_harmless() -> None:
+def test_an_abandonment_of_an_unknown_generation_is_ignored() -> None:
     assert Teller().hear(abandoned(5)) == []
 
 
@@ -637,7 +631,7 @@ def happenings(draw: st.DrawFn) -> list[tuple[str, Any]]:
 
 @settings(max_examples=600)
 @given(NAMES, happenings())
-def test_in_any_order_no_child_is_doubled_begun_unprepared_or_told_what_it_cannot_do(
+def test_for_any_order_of_facts_children_get_only_valid_orders(
     name: str, moments: list[tuple[str, Any]]
 ) -> None:
     watched = Watched(name)
@@ -708,7 +702,7 @@ class Job:
 
 @settings(max_examples=200)
 @given(st.sampled_from(["make-before-break", "restart"]), st.data())
-def test_each_generation_that_is_handed_over_to_begins_once_and_from_a_checkpoint_of_its_own(
+def test_each_generation_begins_once_and_from_its_own_checkpoint(
     handover: str, data: st.DataObject
 ) -> None:
     job = Job(handover)

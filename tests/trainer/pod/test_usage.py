@@ -47,12 +47,12 @@ BAD = [
 ]
 
 
-def test_what_a_pod_says_is_heard() -> None:
+def test_a_usage_sample_round_trips() -> None:
     assert decode_sample(msgspec.json.encode(GOOD)) == GOOD
 
 
 @pytest.mark.parametrize("body", [*BAD, b'{"task": "ps-0", "cpu": 1e999, "memory_gib": 0}'])
-def test_what_is_no_use_is_not_heard(body: bytes) -> None:
+def test_an_invalid_usage_sample_is_ignored(body: bytes) -> None:
     assert decode_sample(body) is None
 
 
@@ -67,13 +67,13 @@ VALUES: Any = (
         msgspec.json.encode
     )
 )
-def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
+def test_any_decoded_usage_sample_is_possible(body: bytes) -> None:
     sample = decode_sample(body)
 
     assert sample is None or (sample.cpu >= 0.0 and sample.memory_gib >= 0.0)
 
 
-def test_who_has_no_core_waits() -> None:
+def test_a_process_without_a_core_is_measured_as_waiting() -> None:
     use = UsageMeter()
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -90,7 +90,7 @@ def test_who_has_no_core_waits() -> None:
     assert seen.cpu > 0.1 and seen.waited > 0.1 and 0.1 < seen.busy <= 1.0
 
 
-def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
+def test_a_mostly_sleeping_process_is_partly_busy() -> None:
     program = "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
     now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
     try:
@@ -123,7 +123,7 @@ SECOND_VERSION, FIRST_VERSION = (
         (SECOND_VERSION, "elsewhere", "", 1.5),
     ],
 )
-def test_what_a_pod_may_use_is_what_its_group_may_now(
+def test_the_memory_limit_is_that_of_the_cgroup(
     tmp_path: Path, mine: str, file: str, says: str, gib: float
 ) -> None:
     groups, own = tmp_path / "groups", tmp_path / "own"
@@ -134,7 +134,7 @@ def test_what_a_pod_may_use_is_what_its_group_may_now(
     assert memory_limit_gib(1.5, groups, own) == gib
 
 
-def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
+def test_without_a_cgroup_the_memory_limit_is_the_setting(tmp_path: Path) -> None:
     assert memory_limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
 
 
@@ -144,7 +144,7 @@ def look(use: UsageMeter, after_s: float) -> UsageSample:
     return use.sample(time.monotonic() - began)
 
 
-def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:
+def test_spare_memory_leaves_room_for_a_second_child() -> None:
     left = spare_gib(8.0, os.getpid())
 
     assert (
@@ -154,16 +154,16 @@ def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> Non
     )
 
 
-def test_without_a_limit_there_is_no_end_to_what_is_left() -> None:
+def test_without_a_limit_spare_memory_is_unknown() -> None:
     assert spare_gib(0.0, os.getpid()) is None
 
 
 @pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
-def test_what_cannot_be_seen_is_taken_for_nothing_left(child: int | None) -> None:
+def test_unreadable_usage_counts_as_no_spare_memory(child: int | None) -> None:
     assert spare_gib(8.0, child) == 0.0
 
 
-async def test_a_chief_goes_on_collecting_over_malformed_bodies_and_complains_once(
+async def test_a_chief_skips_malformed_samples_and_warns_once(
     bus: Bus,
 ) -> None:
     chief = UsageReporter(
@@ -181,7 +181,7 @@ async def test_a_chief_goes_on_collecting_over_malformed_bodies_and_complains_on
     assert chief.usage == {"ps-0": GOOD} and [entry["event"] for entry in logs] == ["OddUsage"]
 
 
-async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
+async def test_a_chief_collects_the_samples_of_its_pods(bus: Bus) -> None:
     about = {"job": "digits", "uid": 7, "pod_uid": "u", "usage_s": 0.05}
     chief = UsageReporter(bus, Settings(**about, pod="chief-0", role="chief", serial=0))
     server = UsageReporter(bus, Settings(**about, pod="digits-ps-3", role="ps", serial=3))
@@ -196,7 +196,7 @@ async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
     assert list(chief.usage) == ["ps-3"] and chief.usage["ps-3"].memory_gib > 0.0
 
 
-async def test_of_a_task_that_its_generation_has_no_more_nothing_is_reported(bus: Bus) -> None:
+async def test_samples_of_removed_tasks_are_not_reported(bus: Bus) -> None:
     chief = UsageReporter(
         bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
     )

@@ -139,7 +139,7 @@ CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
 )
 
 
-def test_optimizers_do_on_parameter_servers_what_they_do_in_one_process() -> None:
+def test_optimizers_give_the_same_result_on_parameter_servers_and_in_one_process() -> None:
     told, faults = results(), []
     for check, cases in CHECKS:
         for arguments in [(case,) for case in cases] or [()]:

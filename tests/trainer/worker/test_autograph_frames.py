@@ -50,7 +50,7 @@ def line_of(words: str) -> int:
     return next(n for n, line in enumerate(TEXT.splitlines(), 1) if words in line)
 
 
-def test_what_no_function_can_catch_is_told_by_its_line(module: ModuleType) -> None:
+def test_an_error_in_generated_code_has_the_original_line(module: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
         module.leaves(tf.ones([2]))
 
@@ -63,7 +63,7 @@ def test_what_no_function_can_catch_is_told_by_its_line(module: ModuleType) -> N
     )
 
 
-def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> None:
+def test_a_thread_in_generated_code_has_the_original_line(module: ModuleType) -> None:
     entered, ends = Event(), Event()
     thread = Thread(target=module.stands, args=(tf.ones([2]), entered, ends), daemon=True)
     thread.start()
@@ -78,7 +78,7 @@ def test_a_thread_that_stands_in_one_is_told_by_its_line(module: ModuleType) -> 
     )
 
 
-def test_what_nobody_has_rewritten_stays_as_it_is() -> None:
+def test_frames_of_other_code_are_unchanged() -> None:
     frames = [
         traceback.FrameSummary(f"/tmp/{GENERATED_FILE}-of-another.py", 3, "tf__loss"),
         *traceback.extract_stack(),

@@ -49,9 +49,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.mark.parametrize(
     "at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)]
 )
-def test_what_was_written_under_n_ps_is_restored_under_m_to_the_last_bit(
-    told: list[Any], at: int
-) -> None:
+def test_a_checkpoint_of_n_ps_is_restored_bit_equal_on_m_ps(told: list[Any], at: int) -> None:
     assert told[at]["restored"] == told[at - 1]["written"]
 
 
@@ -66,19 +64,19 @@ def test_training_changes_weights_slots_and_meter_so_that_equality_means_somethi
         assert sum(name.endswith("momentum") or "velocity" in name for name in changed) >= 4
 
 
-def test_the_ledger_goes_with_the_model(told: list[Any]) -> None:
+def test_the_ledger_is_restored_with_the_model(told: list[Any]) -> None:
     assert [said["applied"] for said in told] == [48, 96, 144, 192, 240]
     assert [said["meter"] for said in told] == [48, 96, 144, 192, 240]
 
 
-def test_every_ps_holds_something(told: list[Any]) -> None:
+def test_every_ps_holds_a_variable(told: list[Any]) -> None:
     for ps, said in zip(UNDER, told, strict=True):
         assert {
             place for name, place in said["places"].items() if name.startswith("model/")
         } == set(range(ps))
 
 
-def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
+def test_slots_are_on_the_ps_of_their_variable(told: list[Any]) -> None:
     """The first variable counts and has no slot; each of the others has Adam's two, behind
     iteration and rate.
     """
@@ -88,7 +86,7 @@ def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
         assert slots == [ps for weight in weights for ps in (weight, weight)]
 
 
-def test_a_program_without_weir_restores_it(told: list[Any]) -> None:
+def test_a_checkpoint_can_be_restored_without_weir(told: list[Any]) -> None:
     path = SCRIPT.with_name("counting.py")
     counting = program.load(path, program.program_digest(path.read_bytes()))
     model, optimizer = counting.model(), counting.optimizer()

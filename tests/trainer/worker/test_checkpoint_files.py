@@ -43,7 +43,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_what_is_written_while_training_goes_on_is_what_was_cut_to_the_last_bit(told: Any) -> None:
+def test_a_background_checkpoint_is_bit_equal_to_its_snapshot(told: Any) -> None:
     assert told["restored"] == told["cut"]
     changed = [name for name in told["cut"] if told["cut"][name] != told["later"][name]]
     assert {"model/0", "meter/applied", "meter/step"} <= {*changed} and len(changed) >= 10, (
@@ -51,38 +51,38 @@ def test_what_is_written_while_training_goes_on_is_what_was_cut_to_the_last_bit(
     )
 
 
-def test_the_ledger_is_that_of_the_cut(told: Any) -> None:
+def test_the_ledger_of_a_checkpoint_is_that_of_its_snapshot(told: Any) -> None:
     assert told["applied"] == [96, 48]
 
 
-def test_a_checkpoint_that_is_whole_has_nothing_wrong(told: Any) -> None:
+def test_an_intact_checkpoint_is_accepted(told: Any) -> None:
     assert told["sound"] == ["", "", ""]
 
 
-def test_a_bit_that_has_turned_over_is_found_while_restoring_and_changes_nothing(told: Any) -> None:
+def test_a_flipped_bit_is_detected_and_restores_nothing(told: Any) -> None:
     assert told["bit"] == ["", "DataLossError"]
     assert told["kept"]
 
 
 @pytest.mark.parametrize("spoilt", ["index", "other"])
-def test_files_that_are_not_those_that_were_sealed_are_torn(told: Any, spoilt: str) -> None:
+def test_changed_files_make_a_checkpoint_damaged(told: Any, spoilt: str) -> None:
     assert told[spoilt] == "it is damaged: its files are not those that were written"
 
 
-def test_one_without_an_index_is_missing(told: Any) -> None:
+def test_a_checkpoint_without_an_index_is_missing(told: Any) -> None:
     assert told["missing"] == "it is missing"
 
 
-def test_a_folder_that_is_none_is_refused_and_the_next_save_works(told: Any) -> None:
+def test_an_invalid_folder_fails_a_save_and_the_next_one_works(told: Any) -> None:
     assert told["unwritten"].endswith("Error")
 
 
-def test_a_mark_names_what_the_ledger_has_named_and_changes_no_digest(told: Any) -> None:
+def test_a_mark_does_not_change_the_digest(told: Any) -> None:
     assert told["marked"] and told["marks"] == ["", False]
     assert told["torn mark"] == 1, "one that was not written to its end counts as none"
 
 
-def test_what_is_not_kept_goes_and_so_does_an_empty_folder_of_an_older_generation(
+def test_obsolete_checkpoints_and_empty_folders_are_deleted(
     told: Any,
 ) -> None:
     assert told["left"] == ["file", "gen-2"]
@@ -90,7 +90,7 @@ def test_what_is_not_kept_goes_and_so_does_an_empty_folder_of_an_older_generatio
     assert told["removed"] == ["ckpt-9"]
 
 
-def test_the_fullest_ps_holds_part_of_the_model_and_all_is_no_more_than_its_files(
+def test_the_largest_ps_share_is_within_the_size_of_the_files(
     told: Any,
 ) -> None:
     assert COUNTED * 4 * 3 / 2 < told["largest"] < told["bytes"]
@@ -126,19 +126,19 @@ FULL = "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space lef
         ("UnavailableError", "gs://b/gen-1: 503", "does not answer", "check the store"),
     ],
 )
-def test_what_file_systems_say_becomes_a_cause_and_a_remedy(
+def test_file_system_errors_become_a_cause_and_a_remedy(
     kind: str, text: str, cause: str, remedy: str
 ) -> None:
     found = explain_storage_error(kind, text)
     assert cause in found.cause and remedy in found.remedy
 
 
-def test_the_file_systems_own_words_stand_behind_the_cause_without_tensorflows() -> None:
+def test_the_file_systems_error_follows_the_cause() -> None:
     assert explain_storage_error("ResourceExhaustedError", FULL).cause == (
         "the checkpoint folder is full (/c/gen-1/ckpt-3_temp/part-0; No space left on device)"
     )
 
 
-def test_what_nobody_knows_is_told_as_it_is_but_not_at_any_length() -> None:
+def test_an_unknown_storage_error_is_shown_up_to_a_length() -> None:
     found = explain_storage_error("InternalError", "x" * 10_000)
     assert found.cause == f"InternalError: {'x' * STORAGE_TEXT_LENGTH}"

@@ -44,7 +44,7 @@ from tests.trainer.builders import request
         (1000.0, 999.9, 0.0, 0.0),  # clocks of two machines
     ],
 )
-def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
+def test_a_pause_is_from_the_last_update_to_the_first(
     last_s: float, first_s: float, off_s: float, paused: float | None
 ) -> None:
     assert pause_between(last_s, first_s, off_s) == paused
@@ -60,14 +60,14 @@ def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
         (0.0, 0, (0, 0.0), 0.0),  # nothing ran before
     ],
 )
-def test_the_last_update_before_may_be_one_that_is_in_no_checkpoint(
+def test_the_last_update_before_a_pause_may_be_unsaved(
     restored_s: float, restored_step: int, reported: tuple[int, float], last_s: float
 ) -> None:
     order = Begin(applied_step=reported[0], applied_s=reported[1])
     assert last_applied_s(restored_s, restored_step, order) == last_s
 
 
-def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
+def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
     """Two reads of one step have no order. Of two updates at a time, the later could see the
     other's write by the read that asks whether there was one, and by the read of what it was the
     nothing before it, and write that nothing back.
@@ -85,7 +85,7 @@ def test_when_the_first_update_was_is_read_once_by_every_update() -> None:
     assert len(reads) == 1
 
 
-def test_the_first_update_stays_the_first() -> None:
+def test_the_time_of_the_first_update_is_not_overwritten() -> None:
     meter = TrainingCounters()
     meter.count_update(tf.constant(32, tf.int64))
     first_s = float(meter.first_s)
@@ -179,9 +179,7 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
 
 
 @pytest.mark.parametrize("occasion", ["drain", "save now", "the interval"])
-def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(
-    tmp_path: Path, occasion: str
-) -> None:
+def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occasion: str) -> None:
     workers, saves = Workers(), Saves()
     chief = chief_of(tmp_path, workers, saves, lanes=2)
     chief.begin(Begin())
@@ -204,7 +202,7 @@ def test_a_checkpoint_while_batches_are_given_out_holds_them_as_to_do(
     assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
 
 
-def test_a_restored_ledger_that_holds_batches_as_given_out_has_them_done_first(
+def test_a_restored_ledger_hands_out_batches_in_flight_first(
     tmp_path: Path,
 ) -> None:
     workers = Workers()

@@ -29,5 +29,5 @@ INVALID = "Resource input tensor contains an invalid device. This might happen w
     ],
     ids=["no-answer", "port-taken", "server-gone", "wrong-shapes", "no-error-of-tensorflow"],
 )
-def test_a_server_that_has_gone_is_no_fault_of_the_program(error: Exception, peer: bool) -> None:
+def test_a_lost_server_is_no_program_error(error: Exception, peer: bool) -> None:
     assert is_peer_lost(error) is peer

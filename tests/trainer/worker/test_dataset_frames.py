@@ -99,7 +99,7 @@ SIDE_BY_SIDE = """def dataset(start, stop):
     ],
     ids=["rewritten", "deeper", "side-by-side"],
 )
-def test_of_an_operation_that_fails_its_own_line_is_told_first(
+def test_a_failed_dataset_operation_has_its_own_line_first(
     load: Load, text: str, says: str
 ) -> None:
     module = load(text)
@@ -122,15 +122,13 @@ TWICE = """def dataset(start, stop):
 @pytest.mark.parametrize(
     ("text", "says"), [(ABSENT, "NotFoundError: /nowhere.csv; No such"), (TWICE, "Invalid")]
 )
-def test_where_no_operation_or_more_than_one_may_be_it_the_dataset_is_told(
-    load: Load, text: str, says: str
-) -> None:
+def test_an_ambiguous_failure_has_the_line_of_the_dataset(load: Load, text: str, says: str) -> None:
     module = load(text)
 
     assert told(module).startswith(f"net.py:{line_of(module, 'def dataset')}: {says}")
 
 
-def test_of_an_evaluation_it_is_told_as_well(load: Load) -> None:
+def test_a_failed_evaluation_operation_has_its_line(load: Load) -> None:
     module = load(f"{MAPPED}\n\ndef evaluation():\n    return dataset(0, 4)\n")
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:

@@ -22,7 +22,7 @@ def raised(text: str, path: str = HERE) -> BaseException:
     return caught.value
 
 
-def test_without_a_frame_of_the_program_all_is_told_behind_a_line_that_can_be_read_alone() -> None:
+def test_without_a_program_frame_a_cause_has_a_headline_and_the_traceback() -> None:
     told = failure_cause.describe_failure(raised("raise KeyError('x')", "/lib/other.py"), HERE)
 
     assert (
@@ -31,7 +31,7 @@ def test_without_a_frame_of_the_program_all_is_told_behind_a_line_that_can_be_re
     )
 
 
-def test_what_the_program_met_first_is_told_before_what_it_led_to() -> None:
+def test_the_first_exception_comes_before_its_consequences() -> None:
     told = failure_cause.describe_failure(
         raised("try:\n    {}['row']\nexcept KeyError as e:\n    raise OSError('no data') from e\n"),
         HERE,
@@ -44,7 +44,7 @@ def test_what_the_program_met_first_is_told_before_what_it_led_to() -> None:
     ]
 
 
-def test_a_cause_survives_the_way_from_a_worker_whose_folder_is_another() -> None:
+def test_a_cause_from_a_worker_in_another_folder_is_the_same() -> None:
     sent = failure_cause.mark_failure(
         raised("def f():\n    raise LookupError('burnt')\nf()", THERE), THERE
     )
@@ -63,14 +63,14 @@ def test_the_same_file_in_another_pods_folder_is_the_program() -> None:
     )
 
 
-def test_a_file_of_the_same_name_elsewhere_is_not() -> None:
+def test_a_file_with_the_same_name_elsewhere_is_not_the_program() -> None:
     assert failure_cause.describe_failure(raised("1 / 0", "/lib/net.py"), HERE).startswith(
         "ZeroDivisionError: division by zero\n"
     )
 
 
 @pytest.mark.parametrize("longest", [300, 2_000])
-def test_of_a_long_cause_the_beginning_and_the_end_are_told(longest: int) -> None:
+def test_a_long_cause_keeps_its_beginning_and_end(longest: int) -> None:
     told = failure_cause.describe_failure(
         raised(f"raise ValueError('too long' + '\\nx' * {longest} + ' the end')"), HERE, longest
     )
@@ -82,14 +82,14 @@ def test_of_a_long_cause_the_beginning_and_the_end_are_told(longest: int) -> Non
     )
 
 
-def test_what_a_program_lacks_is_told_without_a_word_about_ours() -> None:
+def test_missing_functions_are_named_without_weirs_frames() -> None:
     assert (
         failure_cause.describe_failure(BadProgram("net.py lacks loss()"), HERE)
         == "net.py lacks loss()"
     )
 
 
-def test_text_that_is_no_python_has_its_line_and_place(tmp_path: Path) -> None:
+def test_a_syntax_error_has_its_line_and_position(tmp_path: Path) -> None:
     told = failure_cause.describe_failure(raised("x = 1\ny = = 2\n"), HERE)
 
     assert told.startswith('net.py:2: SyntaxError: invalid syntax\n  File "net.py", line 2\n')
@@ -98,7 +98,7 @@ def test_text_that_is_no_python_has_its_line_and_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n", "in user code:\n\n", 'File "', "[[weir: the program failed]]", "\x00" * 9]
 )
-def test_whatever_an_exception_says_there_is_a_cause(text: str) -> None:
+def test_any_exception_gives_a_cause(text: str) -> None:
     assert failure_cause.describe_failure(RuntimeError(text), HERE).startswith("RuntimeError")
 
 
@@ -136,13 +136,11 @@ Input to reshape is a tensor with 16 values, but the requested shape requires a 
         (OF_NOBODY, "ValueError: Input to reshape is a tensor with 16 values, but"),
     ],
 )
-def test_where_no_line_is_the_programs_what_failed_is_told_first_and_no_line_of_others(
-    text: str, says: str
-) -> None:
+def test_without_a_program_line_the_failed_operation_comes_first(text: str, says: str) -> None:
     assert failure_cause.describe_failure(ValueError(text), HERE).startswith(says)
 
 
-def test_which_transformation_a_function_was_passed_to_is_noise() -> None:
+def test_the_name_of_a_dataset_transformation_is_removed() -> None:
     where = f'Detected at node X defined at (most recent call last):\n  File "{HERE}", line 7, in shift\n\n'
     passed = "Error in user-defined function passed to MapDataset:2 transformation with iterator: Iterator::Root::Map: "
 

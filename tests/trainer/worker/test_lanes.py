@@ -31,12 +31,12 @@ class Value:
         return word
 
 
-def test_a_value_lost_with_its_worker_is_fetched_from_the_next() -> None:
+def test_a_value_lost_with_its_worker_is_fetched_again() -> None:
     assert fetch_loss(Value(iter([gone(), gone(), 0.5]))) == 0.5
 
 
 @pytest.mark.parametrize("first", [[], [gone()]])
-def test_what_the_coordinator_gives_up_with_is_raised(first: list[Exception]) -> None:
+def test_an_error_of_the_coordinator_is_raised(first: list[Exception]) -> None:
     error = gone()
     with pytest.raises(tf.errors.UnavailableError) as raised:
         fetch_loss(Value(itertools.chain(first, itertools.repeat(error))))
@@ -59,7 +59,7 @@ class Coordinator:
         return Value(iter([gone(), 1.0] if self.scheduled % 2 else [1.0]))
 
 
-def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
+def test_lanes_survive_lost_workers_and_count_every_batch_once() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Coordinator()
     lanes = Lanes(coordinator, None, 16, 2, inbox)
@@ -94,7 +94,7 @@ class Deserted:
         return Value(iter([1.0])) if next(self.left) < 2 else Never(self.lost)
 
 
-def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_again() -> None:
+def test_a_drain_without_workers_ends_with_batches_in_flight() -> None:
     coordinator = Deserted()
     lanes = Lanes(coordinator, None, 16, 2, queue.Queue())
     lanes.start(shard_ledger.new_ledger(64, 3), 0)
@@ -124,9 +124,7 @@ class Listening:
         return Value(iter([1.0])) if len(self.asked) < self.until else Never()
 
 
-def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_is_one_too() -> (
-    None
-):
+def test_accumulated_batches_are_one_update_and_so_is_the_rest_at_the_end() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Listening()
     lanes = Lanes(coordinator, None, 16, 1, inbox, accumulated=3)
@@ -140,7 +138,7 @@ def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_
     assert lanes.steps == 2 and lanes.ledger.applied == 80
 
 
-def test_what_was_accumulated_and_not_applied_is_to_do_again() -> None:
+def test_accumulated_but_unapplied_batches_are_redone() -> None:
     lanes = Lanes(Listening(until=2), None, 16, 1, queue.Queue(), accumulated=3)
     lanes.start(shard_ledger.new_ledger(64, 3), 0)
     while lanes.steps < 1 or len(lanes.ledger.given) < 3:
@@ -152,7 +150,7 @@ def test_what_was_accumulated_and_not_applied_is_to_do_again() -> None:
     assert shard_ledger.settle_ledger(lanes.ledger).applied == 48 and lanes.ledger.applied == 48
 
 
-def test_no_pass_has_more_examples_than_a_device_holds() -> None:
+def test_no_pass_exceeds_the_device_batch() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Listening()
     lanes = Lanes(coordinator, None, 16, 1, inbox, device_batch_max=6)
@@ -186,7 +184,7 @@ class Slow:
         return batch
 
 
-def test_a_batch_is_counted_when_it_is_applied_and_not_before() -> None:
+def test_a_batch_is_counted_when_it_is_applied() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     coordinator = Slow()
     lanes = Lanes(coordinator, None, 16, 1, inbox)
@@ -218,7 +216,7 @@ class Broken:
         return Value(itertools.repeat(self.error))
 
 
-def test_a_batch_that_fails_is_not_counted_and_stays_to_be_done() -> None:
+def test_a_failed_batch_is_not_counted_and_stays_open() -> None:
     inbox: queue.Queue[object] = queue.Queue()
     lanes = Lanes(Broken(), None, 16, 1, inbox)
     lanes.start(shard_ledger.new_ledger(48, 1), 0)

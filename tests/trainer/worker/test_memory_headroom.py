@@ -17,7 +17,7 @@ def used(name: str, left: float | None) -> dict[str, TaskUsage]:
     return {name: TaskUsage(task=name, cpu=0.1, memory_gib=0.5, spare_gib=left)}
 
 
-def test_the_fullest_ps_counts_and_other_tasks_do_not() -> None:
+def test_the_headroom_is_that_of_the_fullest_ps() -> None:
     usage = (
         used("ps-3", 2.0)
         | used("ps-4", 0.5)
@@ -28,26 +28,26 @@ def test_the_fullest_ps_counts_and_other_tasks_do_not() -> None:
     assert memory_headroom(TWO, usage) == MemoryHeadroom(gib=0.5)
 
 
-def test_as_long_as_one_ps_has_not_said_what_it_uses_nothing_is_known() -> None:
+def test_without_the_usage_of_every_ps_the_headroom_is_unknown() -> None:
     assert memory_headroom(TWO, used("ps-3", 2.0)) is None
     assert copy_obstacle(1, None) == HEADROOM_UNKNOWN
 
 
-def test_without_a_limit_there_is_room() -> None:
+def test_without_a_limit_a_copy_fits() -> None:
     assert memory_headroom(TWO, used("ps-3", None) | used("ps-4", None)) == MemoryHeadroom(gib=None)
     assert copy_obstacle(1 << 50, MemoryHeadroom(gib=None)) == ""
 
 
-def test_it_is_needed_twice_because_the_next_generation_holds_as_much() -> None:
+def test_a_copy_needs_headroom_for_two_generations() -> None:
     assert copy_obstacle(GIB, MemoryHeadroom(gib=2.0)) == ""
     assert copy_obstacle(GIB + 1, MemoryHeadroom(gib=2.0)).startswith(
         "a ps has 2.00 GiB left beside its next generation, and 2.00 are"
     )
 
 
-def test_a_ps_over_its_limit_has_nothing_left() -> None:
+def test_a_ps_above_its_limit_has_no_headroom() -> None:
     assert "has 0.00 GiB left" in copy_obstacle(GIB, MemoryHeadroom(gib=-0.3))
 
 
-def test_a_pod_is_known_by_its_task_whatever_its_job_is_called() -> None:
+def test_the_task_of_a_pod_is_recognised_for_any_job_name() -> None:
     assert [task_in_job(pod) for pod in ("my-ps-job-ps-12", "ps-12")] == ["ps-12", "ps-12"]

@@ -93,7 +93,7 @@ def weights(path: str) -> tuple[Any, Any]:
     return model.get_weights()[0], optimizer._model_variables_moving_average[0].numpy()
 
 
-async def test_averages_become_the_weights_at_the_end_and_not_before(
+async def test_averaged_weights_are_applied_only_at_the_end(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     cradle = Cradle(fork_server, tmp_path, workers=2)
@@ -110,7 +110,7 @@ async def test_averages_become_the_weights_at_the_end_and_not_before(
     assert finished(cradle).metrics["miss"] == pytest.approx(1.0 - float(final.sum()), rel=1e-4)
 
 
-async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_that_is_scaled(
+async def test_a_split_batch_is_one_update_of_a_scaled_schedule(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of
@@ -132,7 +132,7 @@ async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_th
     assert resumed.learning_rate is None
 
 
-async def test_an_accumulated_update_counts_once_and_its_batches_all_count(
+async def test_an_accumulated_update_counts_once_with_all_its_batches(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     asked = {"epochs": 2, "rate_with_workers": "keep"}
@@ -144,7 +144,7 @@ async def test_an_accumulated_update_counts_once_and_its_batches_all_count(
     assert weights(cradle.saved()[-1].path)[0] == pytest.approx(-updates * 0.5, rel=1e-4)
 
 
-def test_what_gives_a_rate_is_scaled_whatever_it_is() -> None:
+def test_any_form_of_learning_rate_is_scaled() -> None:
     decay = keras.optimizers.schedules.ExponentialDecay(0.4, 10, 0.5)
     for rate, at_first, later in ((decay, 0.1, 0.05), (lambda: 0.4, 0.1, 0.1)):
         made = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
@@ -158,7 +158,7 @@ def test_what_gives_a_rate_is_scaled_whatever_it_is() -> None:
         assert float(made.learning_rate) == pytest.approx(later)
 
 
-def test_a_rate_that_is_a_number_is_set_anew_by_each_generation() -> None:
+def test_a_numeric_learning_rate_is_set_by_each_generation() -> None:
     made = keras.optimizers.SGD(0.4)
     rates = optimizers.program_rates(made)
     optimizers.scale_schedules(made, 0.5)

@@ -33,13 +33,13 @@ def test_a_batch_is_a_flat_list_of_arrays() -> None:
     ]
 
 
-def test_examples_that_are_missing_are_counted() -> None:
+def test_missing_examples_are_counted() -> None:
     with pytest.raises(BadProgram, match=r"dataset\(8, 12\) gave 3 examples instead of 4$"):
         program_data.read_batch(program(pairs(3)), 8, 12)
 
 
 @pytest.mark.parametrize("made", [None, [1, 2], np.ones(3)])
-def test_what_is_no_dataset_is_named(made: Any) -> None:
+def test_a_value_that_is_no_dataset_is_an_error(made: Any) -> None:
     with pytest.raises(
         BadProgram, match=r"dataset\(0, 1\) returned .*; a tf.data.Dataset is needed"
     ):
@@ -51,7 +51,7 @@ def test_a_dataset_without_labels_is_refused() -> None:
         program_data.element_spec(program(tf.data.Dataset.range(3)))
 
 
-def test_a_batch_where_an_example_should_be_is_noticed_by_what_the_model_takes() -> None:
+def test_a_batched_dataset_is_detected_by_the_models_input() -> None:
     model = SimpleNamespace(inputs=[tf.TensorSpec([None, 3])])
 
     program_data.element_spec(program(pairs(4)), model)
@@ -61,7 +61,7 @@ def test_a_batch_where_an_example_should_be_is_noticed_by_what_the_model_takes()
         program_data.element_spec(program(pairs(4).batch(2)), model)
 
 
-def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
+def test_a_last_axis_of_one_is_accepted() -> None:
     single = tf.data.Dataset.from_tensor_slices((np.ones((4, 3, 1)), np.ones(4)))
 
     program_data.element_spec(program(single), SimpleNamespace(inputs=[tf.TensorSpec([None, 3])]))
@@ -71,7 +71,7 @@ def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
         )
 
 
-def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
+def test_few_examples_of_a_large_shape_are_taken_for_batches() -> None:
     with pytest.raises(
         BadProgram,
         match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it",
@@ -97,13 +97,13 @@ def program_test_evaluate(loss: float) -> Any:
     )
 
 
-def test_the_mean_loss_and_the_programs_metrics_are_told() -> None:
+def test_an_evaluation_has_the_mean_loss_and_the_metrics() -> None:
     asked = program_test_evaluate(loss=0.5)
 
     assert program_data.evaluation_metrics(asked, asked.model(), DOG) == {"loss": 0.5, "miss": 1.0}
 
 
-def test_what_is_no_number_is_left_out_so_that_the_rest_can_be_told() -> None:
+def test_nan_metrics_are_left_out() -> None:
     asked = program_test_evaluate(loss=float("nan"))
 
     assert program_data.evaluation_metrics(asked, asked.model(), DOG) == {"miss": 1.0}

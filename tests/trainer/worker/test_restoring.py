@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("ckpt-*") if path.is_file()}
 
 
-def test_more_epochs_are_added_behind_what_is_done() -> None:
+def test_more_epochs_are_appended() -> None:
     done = Ledger(examples=10, epochs=2, todo=())
 
     more = shard_ledger.extend_epochs(done, 3)
@@ -72,7 +72,7 @@ def test_more_epochs_are_added_behind_what_is_done() -> None:
     assert shard_ledger.extend_epochs(done, 2).finished
 
 
-def test_what_a_cancelled_job_left_is_trained_first() -> None:
+def test_open_examples_of_a_cancelled_job_are_trained_first() -> None:
     left = Ledger(examples=10, epochs=2, todo=(Shard(15, 20),), given=(Shard(10, 15),))
 
     assert shard_ledger.extend_epochs(left, 3).todo == (Shard(10, 15), Shard(15, 20), Shard(20, 30))
@@ -121,7 +121,7 @@ def confined(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_job_trains_with_a_root_that_can_only_be_read(tmp_path: Path) -> None:
+def test_a_job_trains_with_a_read_only_root(tmp_path: Path) -> None:
     if confined(tmp_path, "true").returncode != 0:
         pytest.skip("this machine makes no mount namespaces for us")
 

@@ -64,7 +64,7 @@ def spoil(saved: CheckpointSaved) -> None:
         data.write_bytes(bytes(data.stat().st_size))
 
 
-async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on_from(
+async def test_training_resumes_from_a_background_checkpoint_after_a_killed_ps_and_chief(
     start: Start,
 ) -> None:
     async with start(
@@ -87,7 +87,7 @@ async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_before_it(
+async def test_a_pause_starts_at_the_last_update_and_not_at_the_checkpoint(
     start: Start,
 ) -> None:
     async with start(checkpoint=CheckpointRule(every_s=6.0)) as fleet:
@@ -106,7 +106,7 @@ async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_b
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_bus_that_stands_still_during_a_commit_ends_nobody_and_training_goes_on(
+async def test_training_continues_while_the_bus_is_frozen_during_a_commit(
     start: Start, nats_server: NatsServer
 ) -> None:
     """For longer than two tries of the ledger. Only a real chief trains on while its supervisor
@@ -155,7 +155,7 @@ async def files_of(fleet: Fleet, generation: int, more: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_it_is_told_why(
+async def test_without_memory_for_a_copy_training_stops_for_the_save_with_a_reason(
     start: Start,
 ) -> None:
     async with start(
@@ -166,7 +166,7 @@ async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_i
         assert saved.cost_s >= saved.seconds
 
 
-async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: Start) -> None:
+async def test_a_damaged_checkpoint_is_skipped_and_the_previous_one_restored(start: Start) -> None:
     async with start() as fleet:
         await fleet.generation(1, ps=1, workers=1)
         first = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
@@ -192,7 +192,7 @@ async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: S
         assert len(kept) <= fleet.request.checkpoint.keep
 
 
-async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every_example_once(
+async def test_without_a_checkpoint_training_restarts_and_counts_every_example_once(
     start: Start,
 ) -> None:
     async with start() as fleet:
@@ -214,9 +214,7 @@ async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(
-    start: Start, bus: Bus
-) -> None:
+async def test_a_restored_ledger_does_not_hide_newer_checkpoints(start: Start, bus: Bus) -> None:
     """What it names is gone, as `keep` has it; the newest that was committed is restored."""
     async with start(checkpoint=CheckpointRule(every_s=1.0, keep=1)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
@@ -244,7 +242,7 @@ async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(
         assert (request.parent / "program").read_bytes() == fleet.program.read_bytes()
 
 
-async def test_a_checkpoint_that_the_ledger_never_named_is_not_restored(start: Start) -> None:
+async def test_an_uncommitted_checkpoint_is_not_restored(start: Start) -> None:
     """A generation that was fenced may have written it."""
     async with start() as fleet:
         await fleet.generation(1, ps=1, workers=1)
@@ -283,7 +281,7 @@ async def deleted(path: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_training(
+async def test_an_unwritable_folder_fails_a_checkpoint_and_not_training(
     start: Start,
 ) -> None:
     async with start() as fleet:
@@ -305,7 +303,7 @@ async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_trainin
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on(
+async def test_a_hand_over_that_cannot_be_saved_is_abandoned_and_training_continues(
     start: Start,
 ) -> None:
     async with start(checkpoint=CheckpointRule(every_s=1000.0)) as fleet:
@@ -330,7 +328,7 @@ async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that is full")
-async def test_a_disk_that_fills_leaves_the_last_good_checkpoint_named_and_the_next_is_tried(
+async def test_a_full_disk_keeps_the_last_checkpoint_and_the_next_save_is_tried(
     start: Start,
 ) -> None:
     async with start() as fleet:

@@ -30,19 +30,19 @@ def fullest(sizes: list[int], chosen: tuple[int, ...] | list[int], bins: int) ->
     return max(sum(s for s, c in zip(sizes, chosen, strict=True) if c == b) for b in range(bins))
 
 
-def test_kernels_and_biases_in_turn_do_not_end_on_one_ps_each() -> None:
+def test_alternating_large_and_small_variables_are_balanced() -> None:
     assert largest_first([1000, 10, 1000, 10], 2) == [0, 0, 1, 1]
 
 
-def test_one_large_variable_has_a_ps_for_itself() -> None:
+def test_a_large_variable_has_its_own_ps() -> None:
     assert largest_first([10, 10, 1000, 10], 2) == [1, 1, 0, 1]
 
 
-def test_ties_go_to_the_lower_index_so_that_everybody_agrees() -> None:
+def test_ties_go_to_the_lower_index() -> None:
     assert largest_first([5, 5, 5, 5], 3) == [0, 1, 2, 0]
 
 
-def test_empty_variables_are_spread_as_well() -> None:
+def test_empty_variables_are_spread() -> None:
     assert set(largest_first([0, 0, 0], 3)) == {0, 1, 2}
 
 
@@ -62,7 +62,7 @@ def test_the_fullest_ps_holds_at_most_four_thirds_of_the_best_possible(
 
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=50), st.integers(1, 16))
-def test_every_variable_has_a_place_and_no_ps_is_spared_what_another_could_give(
+def test_every_variable_is_placed_and_no_move_improves_the_balance(
     sizes: list[int], bins: int
 ) -> None:
     chosen = largest_first(sizes, bins)
@@ -81,21 +81,21 @@ def created(plan: PlacementPlan, sizes: list[int]) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=30), st.integers(1, 8))
-def test_variables_that_are_created_as_before_go_largest_first(sizes: list[int], bins: int) -> None:
+def test_known_variables_are_placed_largest_first(sizes: list[int], bins: int) -> None:
     assert created(PlacementPlan(sizes, bins), sizes) == largest_first(sizes, bins)
 
 
-def test_variables_that_were_not_there_before_go_to_the_emptiest_ps() -> None:
+def test_new_variables_go_to_the_emptiest_ps() -> None:
     assert created(PlacementPlan([100, 60], 2), [100, 60, 30, 30, 1]) == [0, 1, 1, 1, 0]
 
 
-def test_after_one_that_was_not_there_before_the_others_have_their_places() -> None:
+def test_after_a_new_variable_the_others_keep_their_places() -> None:
     sizes = [1000, 10, 1000, 10]
 
     assert created(PlacementPlan(sizes, 2), [7, *sizes])[1:] == largest_first(sizes, 2)
 
 
-def test_after_one_that_is_missing_the_others_have_their_places() -> None:
+def test_after_a_missing_variable_the_others_keep_their_places() -> None:
     sizes = [10, 1000, 20, 900]
 
     assert created(PlacementPlan(sizes, 2), [1000, 20, 900])[1:] == largest_first(sizes, 2)[2:]
@@ -106,9 +106,7 @@ def test_after_one_that_is_missing_the_others_have_their_places() -> None:
     st.lists(st.integers(0, 50), max_size=12),
     st.integers(1, 4),
 )
-def test_whatever_is_created_there_is_a_place(
-    expected: list[int], sizes: list[int], bins: int
-) -> None:
+def test_any_variable_gets_a_place(expected: list[int], sizes: list[int], bins: int) -> None:
     assert all(0 <= place < bins for place in created(PlacementPlan(expected, bins), sizes))
 
 
@@ -130,7 +128,7 @@ def test_a_larger_batch_takes_as_few_passes_as_the_device_allows() -> None:
     ]
 
 
-def test_each_accumulated_batch_has_the_same_share_however_small_it_is() -> None:
+def test_each_accumulated_batch_has_the_same_share() -> None:
     assert split_passes([(90, 100), (0, 30)], 20) == [
         Pass(90, 100, 0.5),
         Pass(0, 20, 1 / 3),
@@ -155,7 +153,7 @@ def test_every_example_is_in_one_pass_and_no_pass_is_too_large(
     ("accumulated", "batch", "most", "several"),
     [(1, 32, None, False), (1, 32, 32, False), (1, 33, 32, True), (2, 32, None, True)],
 )
-def test_several_passes_are_expected_where_they_may_come(
+def test_several_passes_are_predicted(
     accumulated: int, batch: int, most: int | None, several: bool
 ) -> None:
     assert has_several_passes(accumulated, batch, most) is several
@@ -172,16 +170,16 @@ def diverges(rate: float, delay: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 6, 12])
-def test_the_bound_parts_what_settles_from_what_runs_away(workers: int) -> None:
+def test_the_stability_bound_separates_convergence_from_divergence(workers: int) -> None:
     assert not diverges(stability_bound(workers) * 0.97, workers - 1)
     assert diverges(stability_bound(workers) * 1.03, workers - 1)
 
 
-def test_the_rate_is_the_users_with_as_many_workers_as_at_the_start_or_fewer() -> None:
+def test_the_rate_is_the_users_up_to_the_starting_number_of_workers() -> None:
     assert rate_for_workers("stable", 4, 4) == rate_for_workers("stable", 2, 4) == 1.0
 
 
-def test_the_rate_falls_with_more_workers_unless_it_is_to_be_kept() -> None:
+def test_the_rate_falls_with_more_workers_unless_the_rule_is_keep() -> None:
     assert rate_for_workers("stable", 6, 1) == pytest.approx(0.142, abs=0.001)
     assert rate_for_workers("keep", 6, 1) == 1.0
 

@@ -75,7 +75,7 @@ MOMENTS = st.lists(
 
 @settings(max_examples=200)
 @given(st.integers(1, 50), st.integers(1, 4), MOMENTS, SIZES)
-def test_every_position_is_applied_exactly_once_whatever_happens(
+def test_every_position_is_applied_exactly_once(
     examples: int, epochs: int, moments: list[tuple[str, int]], size: int
 ) -> None:
     run = Run(examples, epochs)
@@ -90,7 +90,7 @@ def test_every_position_is_applied_exactly_once_whatever_happens(
     assert run.ledger.applied == run.ledger.total and run.ledger.epoch == epochs
 
 
-def test_a_batch_never_crosses_an_epochs_end() -> None:
+def test_a_batch_never_crosses_the_end_of_an_epoch() -> None:
     ledger = shard_ledger.new_ledger(examples=10, epochs=2)
 
     sizes = []
@@ -112,7 +112,7 @@ def test_an_epoch_is_open_until_its_last_batch_is_applied() -> None:
     assert shard_ledger.mark_applied(shard_ledger.mark_applied(ledger, first), second).epoch == 2
 
 
-def test_what_was_given_back_is_the_next_to_be_given() -> None:
+def test_a_returned_shard_is_handed_out_next() -> None:
     ledger, first = shard_ledger.take_shard(shard_ledger.new_ledger(examples=10, epochs=1), 4)
     assert first
     ledger, _ = shard_ledger.take_shard(ledger, 4)
@@ -120,25 +120,25 @@ def test_what_was_given_back_is_the_next_to_be_given() -> None:
     assert shard_ledger.take_shard(shard_ledger.return_shard(ledger, first), 4)[1] == first
 
 
-def test_a_shard_that_is_given_back_can_be_split_by_a_smaller_batch() -> None:
+def test_a_returned_shard_can_be_split_by_a_smaller_batch() -> None:
     ledger, first = shard_ledger.take_shard(shard_ledger.new_ledger(examples=10, epochs=1), 8)
     assert first
 
     assert shard_ledger.take_shard(shard_ledger.return_shard(ledger, first), 3)[1] == Shard(0, 3)
 
 
-def test_the_examples_of_a_later_epoch_are_numbered_from_zero_again() -> None:
+def test_examples_are_numbered_from_zero_in_each_epoch() -> None:
     ledger = shard_ledger.new_ledger(examples=10, epochs=3)
 
     assert shard_ledger.example_range(ledger, Shard(24, 28)) == (4, 8)
 
 
-def test_a_shard_that_was_not_given_out_cannot_be_done() -> None:
+def test_a_shard_that_was_not_handed_out_cannot_be_completed() -> None:
     with pytest.raises(ValueError):
         shard_ledger.mark_applied(shard_ledger.new_ledger(10, 1), Shard(0, 4))
 
 
-def test_a_shard_cannot_be_done_twice() -> None:
+def test_a_shard_cannot_be_completed_twice() -> None:
     ledger, shard = shard_ledger.take_shard(shard_ledger.new_ledger(10, 1), 4)
     assert shard
 
@@ -146,7 +146,7 @@ def test_a_shard_cannot_be_done_twice() -> None:
         shard_ledger.mark_applied(shard_ledger.mark_applied(ledger, shard), shard)
 
 
-def test_nothing_is_given_while_the_last_batches_are_out() -> None:
+def test_nothing_is_handed_out_while_the_last_batches_are_in_flight() -> None:
     ledger, _ = shard_ledger.take_shard(shard_ledger.new_ledger(4, 1), 4)
 
     assert shard_ledger.take_shard(ledger, 4) == (ledger, None)

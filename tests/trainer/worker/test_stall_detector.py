@@ -47,7 +47,7 @@ class Chief:
         return next((failed for failed in found if failed), None)
 
 
-def test_a_batch_that_does_not_come_back_fails_the_job_and_is_named() -> None:
+def test_a_batch_that_hangs_fails_the_job_and_is_named() -> None:
     chief = Chief()
     chief.lanes.give()
     chief.lanes.give()
@@ -60,7 +60,7 @@ def test_a_batch_that_does_not_come_back_fails_the_job_and_is_named() -> None:
     assert "2 batches were out (examples 0 .. 15, 16 .. 31)" in failed.cause
 
 
-def test_every_update_begins_the_time_anew() -> None:
+def test_every_update_resets_the_stall_timer() -> None:
     chief = Chief()
     for _ in range(3):
         chief.lanes.give()
@@ -70,7 +70,7 @@ def test_every_update_begins_the_time_anew() -> None:
     assert chief.passes(1) is None
 
 
-def test_saving_evaluating_and_standing_drained_may_take_for_ever() -> None:
+def test_saving_evaluating_and_being_drained_are_no_stall() -> None:
     chief = Chief()
     chief.lanes.give()
     chief.lanes.apply()
@@ -80,7 +80,7 @@ def test_saving_evaluating_and_standing_drained_may_take_for_ever() -> None:
     assert chief.passes(149) is None, "and the time before does not count afterwards"
 
 
-def test_where_a_task_is_gone_it_is_the_tasks_fault() -> None:
+def test_a_stall_with_a_lost_task_is_blamed_on_the_task() -> None:
     chief = Chief()
     chief.dog.missing_tasks = lambda: ["ps-0 at h:1"]
     chief.lanes.give()
@@ -90,7 +90,7 @@ def test_where_a_task_is_gone_it_is_the_tasks_fault() -> None:
     assert failed is not None and failed.peer and "ps-0 at h:1" in failed.cause
 
 
-def test_a_task_that_accepts_a_connection_is_reachable_and_one_that_is_gone_is_not() -> None:
+def test_a_task_is_reachable_if_it_accepts_a_connection() -> None:
     with socket.socket() as stands, socket.socket() as gone:
         stands.bind(("127.0.0.1", 0))
         stands.listen()
@@ -102,14 +102,14 @@ def test_a_task_that_accepts_a_connection_is_reachable_and_one_that_is_gone_is_n
         ]
 
 
-def test_a_worker_that_the_coordinator_has_lost_is_absent_whoever_has_its_address_now() -> None:
+def test_a_worker_lost_by_the_coordinator_is_missing() -> None:
     workers = [SimpleNamespace(worker_index=at, _is_dead_with_error=at == 1) for at in range(2)]
     coordinator = SimpleNamespace(_cluster=SimpleNamespace(workers=workers))
 
     assert missing_tasks(coordinator, {"ps": [], "worker": []}) == ["worker-1"]
 
 
-def test_what_hangs_is_told_before_the_launcher_gives_the_generation_up() -> None:
+def test_a_stall_is_reported_before_the_launchers_timeout() -> None:
     told = Launcher()
 
     longest_s = told.stuck_patience * told.stuck_early_s
@@ -118,7 +118,7 @@ def test_what_hangs_is_told_before_the_launcher_gives_the_generation_up() -> Non
 
 
 @pytest.mark.parametrize("name", ["stuck_early_s", "stuck_s", "stuck_patience"])
-def test_a_trainer_that_no_launcher_has_told_anything_is_as_patient_as_others(name: str) -> None:
+def test_the_trainers_default_timeouts_are_those_of_the_launcher(name: str) -> None:
     own = {field.name: field.default for field in structs.fields(Trainer)}
 
     assert own[name] == getattr(Launcher(), name)

@@ -56,7 +56,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
-def test_two_generations_make_one_story_of_two_files_in_their_order(story: Any) -> None:
+def test_two_generations_write_two_event_files_in_order(story: Any) -> None:
     files = list(dict.fromkeys(event["file"] for event in story["events"]))
 
     assert [name.split(".")[:4] for name in files] == [
@@ -71,14 +71,14 @@ def test_two_generations_make_one_story_of_two_files_in_their_order(story: Any) 
     assert times == sorted(times)
 
 
-def test_what_was_rolled_back_is_taken_back(story: Any) -> None:
+def test_rolled_back_points_are_removed(story: Any) -> None:
     """TensorBoard drops what lies at or behind the step of a session's start: here 80 and 96, not
     64.
     """
     assert [event["step"] for event in story["events"] if event["starts"]] == [1, 65]
 
 
-def test_curves_go_on_over_examples(story: Any) -> None:
+def test_curves_continue_over_examples(story: Any) -> None:
     assert curve(story["events"], "update") == [(32, 2), (64, 4), (96, 6), (80, 5), (128, 8)]
     assert {loss for _, loss in curve(story["events"], "loss")} == {2.0}
     assert dict(curve(story["events"], "tasks/workers")) == {
@@ -91,7 +91,7 @@ def test_curves_go_on_over_examples(story: Any) -> None:
     }
 
 
-def test_a_pause_is_a_number_and_a_line_of_text(story: Any) -> None:
+def test_a_pause_is_a_scalar_and_a_text(story: Any) -> None:
     assert curve(story["events"], "pause/seconds") == [(80, 0.5)]
     (_, begun), (at, paused) = curve(story["events"], "pause/marks")
     assert at == 80 and "generation 2" in paused and "pause of **0.50 s**" in paused
@@ -101,7 +101,7 @@ def test_a_pause_is_a_number_and_a_line_of_text(story: Any) -> None:
     }
 
 
-def test_where_nothing_can_be_written_it_is_said_once_and_nothing_ends(tmp_path: Path) -> None:
+def test_unwritable_events_are_logged_once(tmp_path: Path) -> None:
     (tmp_path / "summaries").write_text("no folder can be where a file is")
     found = told("write", str(tmp_path))
 
@@ -117,7 +117,7 @@ def fork_server() -> Iterator[ForkServer]:
     made.close()
 
 
-async def test_a_chief_writes_what_it_reports_beside_its_checkpoints(
+async def test_a_chief_writes_its_reports_beside_its_checkpoints(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     cradle = Cradle(fork_server, tmp_path)
@@ -132,7 +132,7 @@ async def test_a_chief_writes_what_it_reports_beside_its_checkpoints(
     assert [step for step, _ in curve(events, "pause/marks")] == [resumed.samples]
 
 
-def test_tensorboards_own_reader_finds_the_story(tmp_path: Path) -> None:
+def test_tensorboards_reader_reads_the_events(tmp_path: Path) -> None:
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.plugin_event_accumulator",
         reason="tensorboard is not installed here",
@@ -192,7 +192,7 @@ def test_the_loss_of_a_point_is_the_mean_over_all_its_examples() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_left_out(loss: float | None) -> None:
+def test_a_nan_loss_is_left_out(loss: float | None) -> None:
     last = report(400, loss)
 
     assert (
@@ -202,7 +202,7 @@ def test_a_loss_that_is_no_number_is_left_out(loss: float | None) -> None:
     assert "loss" not in tensorboard_events.point_values(after(last), last, SIZE, 102.0)
 
 
-def test_examples_from_before_this_generation_are_not_its_own() -> None:
+def test_examples_of_earlier_generations_do_not_count_for_the_speed() -> None:
     last = report(1400)
     assert (
         tensorboard_events.point_values(after(last, samples=1000), last, SIZE, 104.0)[
@@ -212,7 +212,7 @@ def test_examples_from_before_this_generation_are_not_its_own() -> None:
     )
 
 
-def test_the_next_point_begins_behind_the_last() -> None:
+def test_each_point_starts_after_the_previous_one() -> None:
     first, second = report(400, 2.0), report(500, 1.0)
     so_far = tensorboard_events.next_point(after(first), first, 102.0)
     found = tensorboard_events.point_values(
@@ -222,14 +222,14 @@ def test_the_next_point_begins_behind_the_last() -> None:
     assert (found["loss"], found["examples_per_second"]) == (1.0, 100.0)
 
 
-def test_of_a_blink_no_speed_is_told() -> None:
+def test_a_very_short_interval_has_no_speed() -> None:
     last = report(16)
     assert "examples_per_second" not in tensorboard_events.point_values(
         after(last), last, SIZE, 100.01
     )
 
 
-def test_points_lie_close_at_first_and_apart_after_days() -> None:
+def test_points_become_less_frequent_with_time() -> None:
     young, old = after(), OpenPoint(began_s=0.0, since_s=604_800.0, since=0)
 
     assert not tensorboard_events.is_point_due(young, 100.4)
@@ -247,7 +247,7 @@ def test_a_week_is_a_few_thousand_points() -> None:
     assert 1_000 < points < 5_000
 
 
-def test_a_pause_is_told_in_words_and_numbers() -> None:
+def test_a_pause_is_described_in_text() -> None:
     assert tensorboard_events.describe_start(resumed(), SIZE) == (
         "**generation 3** (2 ps, 4 workers, batch 32) trains from example 12,800 on, "
         "after a pause of **0.62 s** (of it restore 0.25 s, first step 0.11 s)."

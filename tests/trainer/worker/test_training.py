@@ -47,7 +47,7 @@ def counted_once(fleet: Fleet, finished: JobFinished) -> None:
     assert read["applied"] == EXAMPLES * epochs
 
 
-async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks(
+async def test_every_example_counts_once_per_epoch_across_resizes(
     start: Start,
 ) -> None:
     chance = random.Random(20)
@@ -70,7 +70,7 @@ async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_an
             assert resumed[number].phases.restore_s > 0
 
 
-async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once(
+async def test_a_restarted_job_counts_every_example_once(
     start: Start,
 ) -> None:
     async with start(epochs=12, handover="restart") as fleet:
@@ -82,7 +82,7 @@ async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_is_abandoned(
+async def test_a_generation_continues_when_the_next_is_abandoned(
     start: Start,
 ) -> None:
     async with start(epochs=16) as fleet:
@@ -107,7 +107,7 @@ async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_i
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_applying(
+async def test_a_killed_worker_costs_at_most_its_current_batch(
     start: Start,
 ) -> None:
     async with start(epochs=16) as fleet:
@@ -130,7 +130,7 @@ async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_apply
         assert finished.samples == due <= finished.counted <= due + BATCH
 
 
-async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_stays(
+async def test_the_only_worker_can_be_killed_and_replaced_without_losing_updates(
     start: Start,
 ) -> None:
     async with start(epochs=16) as fleet:
@@ -148,7 +148,7 @@ async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_s
         assert finished.samples == due <= finished.counted <= due + BATCH
 
 
-async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generation_and_no_step(
+async def test_a_killed_prepared_child_costs_its_generation_and_no_update(
     start: Start,
 ) -> None:
     async with start(epochs=16) as fleet:
@@ -171,9 +171,7 @@ async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generatio
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])
-async def test_a_pod_whose_child_is_killed_while_it_trains_ends_as_if_it_had_been_killed_itself(
-    start: Start, name: str
-) -> None:
+async def test_a_pod_exits_with_the_signal_of_its_killed_child(start: Start, name: str) -> None:
     async with start(epochs=16) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         fleet.expected.add(name)
@@ -183,7 +181,7 @@ async def test_a_pod_whose_child_is_killed_while_it_trains_ends_as_if_it_had_bee
         assert await fleet.left(name) == 128 + signal.SIGKILL
 
 
-async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_counted_twice(
+async def test_a_killed_ps_and_chief_lose_no_example_and_repeat_none(
     start: Start,
 ) -> None:
     """Model and ledger roll back together: before the first checkpoint to the beginning, later to
@@ -208,7 +206,7 @@ async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_coun
 # ------------------------------------------------------------ what does not work
 
 
-async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_the_job(
+async def test_a_used_port_fails_a_generation_and_not_the_job(
     start: Start,
 ) -> None:
     async with start() as fleet:
@@ -224,7 +222,7 @@ async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_th
         assert not [m for m in fleet.said if isinstance(m, JobFinished)]
 
 
-async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_and_trains_on(
+async def test_without_memory_for_two_generations_the_pod_reports_it_and_trains(
     start: Start,
 ) -> None:
     async with start(
@@ -247,7 +245,7 @@ async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_an
         counted_once(fleet, await fleet.finished())
 
 
-async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(
+async def test_a_program_error_during_training_fails_the_job_with_its_traceback(
     start: Start,
 ) -> None:
     async with start("raising.py") as fleet:
@@ -276,7 +274,7 @@ async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_
     ],
     ids=["lacks-a-function", "cannot-be-imported"],
 )
-async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(
+async def test_an_unusable_program_fails_the_job_with_a_reason(
     start: Start, program: str, why: str
 ) -> None:
     async with start(program) as fleet:
@@ -287,9 +285,7 @@ async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(
         assert finished.outcome == "failed" and re.search(why, finished.cause), finished.cause
 
 
-async def test_a_program_that_is_not_what_was_asked_for_is_not_run_and_fails_the_job(
-    start: Start, bus: Bus
-) -> None:
+async def test_a_program_with_another_digest_is_not_run(start: Start, bus: Bus) -> None:
     async with start() as fleet:
         await (await bus.program_store()).put(fleet.request.program.digest, b"import os")
         await fleet.propose(1, ps=1, workers=1)
@@ -329,7 +325,7 @@ QUICK = {
     ],
     ids=["import", "dataset", "evaluation", "step", "lock", "raise"],
 )
-async def test_a_program_that_never_returns_or_fails_late_fails_the_job_and_says_where(
+async def test_a_hanging_or_late_failing_program_fails_the_job_with_its_line(
     start: Start, where: str, why: str
 ) -> None:
     async with start("hanging.py", settings=QUICK, epochs=1) as fleet:
@@ -348,7 +344,7 @@ async def test_a_program_that_never_returns_or_fails_late_fails_the_job_and_says
             assert (finished.samples, finished.step) == (64, 4), "all was trained, and is told"
 
 
-async def test_what_cannot_be_evaluated_is_told_before_anything_is_trained(start: Start) -> None:
+async def test_a_faulty_evaluation_fails_before_training(start: Start) -> None:
     async with start("hanging.py", settings=QUICK, epochs=1) as fleet:
         fleet.hang("raise")
         await fleet.propose(1, ps=1, workers=1)
@@ -363,7 +359,7 @@ async def test_what_cannot_be_evaluated_is_told_before_anything_is_trained(start
         ]
 
 
-async def test_a_generation_that_hangs_while_it_is_prepared_says_so_and_the_one_before_goes_on(
+async def test_a_hanging_preparation_is_reported_and_the_previous_generation_continues(
     start: Start,
 ) -> None:
     async with start("hanging.py", settings=QUICK, epochs=100_000) as fleet:

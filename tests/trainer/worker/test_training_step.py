@@ -27,12 +27,12 @@ def program(**functions: Any) -> Any:
 
 
 @pytest.mark.parametrize("made", [None, "a model", keras.layers.Dense(1)])
-def test_what_is_no_model_is_named(made: Any) -> None:
+def test_a_value_that_is_no_model_is_an_error(made: Any) -> None:
     with pytest.raises(BadProgram, match=r"model\(\) returned .*; a keras Model is needed"):
         training_step.build_model(program(model=lambda: made), tf.distribute.get_strategy(), 1)
 
 
-def test_what_is_no_optimizer_is_named() -> None:
+def test_a_value_that_is_no_optimizer_is_an_error() -> None:
     with pytest.raises(BadProgram, match=r"optimizer\(\) returned .*; a keras Optimizer is needed"):
         training_step.build_model(
             program(optimizer=lambda: "adam"), tf.distribute.get_strategy(), 1
@@ -83,7 +83,7 @@ def preceding(op: Any) -> set[Any]:
 @pytest.mark.parametrize(
     "optimizer", [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad]
 )
-def test_an_update_is_counted_behind_the_update_of_every_weight(
+def test_an_update_is_counted_after_every_weight_is_updated(
     optimizer: Callable[[], Any],
 ) -> None:
     """Two operations without an edge between them run in any order, so a failed update could have

@@ -68,7 +68,7 @@ def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:
     return next((failed for failed in found if failed), None)
 
 
-def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_program_on(
+def test_a_stuck_thread_is_reported_with_its_time_and_the_programs_stack(
     tmp_path: Path,
 ) -> None:
     stuck = Stuck(tmp_path)
@@ -84,7 +84,7 @@ def test_who_stays_too_long_is_named_with_the_time_and_the_stack_from_the_progra
     )
 
 
-def test_who_comes_back_in_time_is_let_alone(tmp_path: Path) -> None:
+def test_a_thread_that_returns_in_time_is_not_reported(tmp_path: Path) -> None:
     stuck = Stuck(tmp_path)
     with stuck.calling("dataset(0, 16)"):
         assert looks(stuck.dog, 9.0) is None
@@ -92,7 +92,7 @@ def test_who_comes_back_in_time_is_let_alone(tmp_path: Path) -> None:
     assert looks(stuck.dog, 100.0) is None
 
 
-def test_each_batch_of_an_evaluation_has_the_limits_time(tmp_path: Path) -> None:
+def test_each_evaluation_batch_has_the_time_limit(tmp_path: Path) -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
     with dog.limit("evaluation()") as inside:
         for _ in range(5):
@@ -101,7 +101,7 @@ def test_each_batch_of_an_evaluation_has_the_limits_time(tmp_path: Path) -> None
         assert looks(dog, 11.0) is not None
 
 
-def test_once_training_has_begun_there_is_more_time(tmp_path: Path) -> None:
+def test_the_limit_is_longer_once_training_has_begun(tmp_path: Path) -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
     with dog.limit("dataset(0, 16)"):
         dog.use_later_limit()
@@ -109,7 +109,7 @@ def test_once_training_has_begun_there_is_more_time(tmp_path: Path) -> None:
         assert "for 100 s" in getattr(looks(dog, 2.0), "cause", "")
 
 
-def test_a_process_that_did_not_run_for_an_hour_has_not_been_stuck_for_an_hour() -> None:
+def test_a_frozen_process_is_not_reported_as_stuck() -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
     with dog.limit("model()"):
         assert dog.check_all(3600.0) is None
@@ -117,7 +117,7 @@ def test_a_process_that_did_not_run_for_an_hour_has_not_been_stuck_for_an_hour()
         assert looks(dog, 2.0) is not None
 
 
-def test_a_task_that_cannot_be_reached_is_to_blame_before_the_program_is() -> None:
+def test_an_unreachable_task_is_blamed_before_the_program() -> None:
     dog = Watchdog("net.py", early_s=10.0, later_s=100.0)
     dog.missing_tasks = lambda: ["worker-1 at h:1"]
     with dog.limit("model()"):
@@ -130,7 +130,7 @@ def test_a_task_that_cannot_be_reached_is_to_blame_before_the_program_is() -> No
     )
 
 
-def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> None:
+def test_program_code_in_another_thread_is_found(tmp_path: Path) -> None:
     """As a generator is that TensorFlow reads from."""
     stuck = Stuck(tmp_path)
     join = stuck.program.helped(stuck.gate)
@@ -142,7 +142,7 @@ def test_code_that_is_run_by_another_thread_is_found_there(tmp_path: Path) -> No
     assert 'slow.py", line 3, in wait' in stack and "test_watchdog" not in stack
 
 
-def test_a_thread_that_never_meets_the_program_shows_where_it_is(tmp_path: Path) -> None:
+def test_a_thread_without_program_code_shows_its_own_stack(tmp_path: Path) -> None:
     assert "in test_a_thread_that_never_meets" in thread_stack(
         threading.get_ident(), str(tmp_path / "net.py")
     )
@@ -172,9 +172,7 @@ dataset(sys.argv[2])
     ("how", "what"),
     [("lock", r"Timeout \(0:00:00\.5375"), ("crash", "Fatal Python error: Segmentation fault")],
 )
-def test_what_python_can_no_longer_say_is_said_all_the_same(
-    tmp_path: Path, how: str, what: str
-) -> None:
+def test_a_crash_is_reported_by_faulthandler(tmp_path: Path, how: str, what: str) -> None:
     path = tmp_path / "hársh.py"
     path.write_text(HARSH)
     ours, theirs = socket.socketpair()
@@ -197,7 +195,7 @@ def test_what_python_can_no_longer_say_is_said_all_the_same(
     )
 
 
-def test_last_words_without_the_program_in_them_blame_nobody() -> None:
+def test_last_output_without_program_frames_blames_nobody() -> None:
     text = 'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "/x/chief.py"'
 
     failed = crash_failure(text, "/y/net.py")
@@ -205,7 +203,7 @@ def test_last_words_without_the_program_in_them_blame_nobody() -> None:
     assert failed.peer and "Aborted" in failed.cause and "chief.py" in failed.cause
 
 
-def test_of_many_stacks_only_those_of_the_program_are_told() -> None:
+def test_only_stacks_with_program_frames_are_reported() -> None:
     other = 'Thread 0x1 (most recent call first):\n  File "/lib/threading.py", line 2 in wait'
     mine = 'Thread 0x2 (most recent call first):\n  File "/y/net.py", line 5 in dataset'
 

@@ -2,7 +2,7 @@
 
 Only the settings of the allocator or of a command can name one (`Rules.policy`, `Rules.policies`).
 A request may name a registered policy and nothing else, so no message can cause an import. The
-module is looked for in Python's path, then in the folder in which the process was started.
+module is looked for in Python's path, then in the folder where the process was started.
 
 A custom policy is not trusted, no more than Weir's own: see `policy_calls.py`.
 """

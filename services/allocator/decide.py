@@ -248,7 +248,7 @@ class _Pass:
         policies.
 
         A policy is asked about all its jobs, as they were before this pass, because it shares the
-        capacity among all of them. What it wants for a job with a verdict is not used.
+        capacity among all of them. Its target for a job with a verdict is not used.
         """
         self.reserve.hold_all()
         self.releasing = releasing_capacity(

@@ -4,7 +4,7 @@ Law: whatever a policy or a step of `decide` raises, the pass ends with a decisi
 that does not cause it. A job that does is set aside for this pass: it keeps its tasks, and its
 reason names the failure.
 
-The search adds jobs to a set for which the computation works, by halves; it never tries the
+The search grows a set of jobs that the computation works with, by halves; it never tries the
 computation with no job. With k faulty jobs among n that takes about 2 k log2(n) computations. One
 pass makes at most `MOST_TRIES`, for all its policies and steps together. Jobs that it did not come
 to are `untried`: they are set aside for `UNTRIED_S`, and the next pass tries them first. A job that
@@ -150,7 +150,7 @@ class FaultSearch:
                 del self.faulty[job]
 
     def suspects(self, items: Iterable[str], policy: str) -> list[str]:
-        """Return the items with which this policy or step has failed, in the order of `faulty`."""
+        """Return the items that this policy or step has failed with, in the order of `faulty`."""
         known = frozenset(items)
         suspects = []
         for job, each in self.faulty.items():
@@ -171,7 +171,7 @@ class FaultSearch:
 
     def may_try(self, policy: str) -> bool:
         """Return True if a computation may be tried once more. A step's computation calls policies,
-        which may need tries of their own.
+        and these may need tries of their own.
         """
         spared = 0 if policy else MOST_TRIES // 4
         return self.tries > spared
@@ -219,7 +219,7 @@ def isolate(
 
 
 class _Adding(Generic[R]):
-    """A set of items that the computation works with, and which grows."""
+    """A growing set of items that the computation works with."""
 
     def __init__(
         self,

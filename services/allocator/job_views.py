@@ -35,14 +35,14 @@ ENDED: dict[Outcome, Phase] = {
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at a glance. `why`: the reason of its size. `ps` and `workers` run; `wanted_*` are
-    decided. Its speed (examples/s), as last reported, and the mean of such reports at its size, of
-    which the newest counts most, are 0 while nothing trains. `pauses`: seconds of its last
-    hand-overs, as `weir jobs` shows the last.
+    """One job at a glance. `why`: the reason for its size. `ps` and `workers` run; `wanted_*` are
+    decided. Its speed (examples/s) as last reported, and the weighted mean of such reports at its
+    size, are 0 while nothing trains. `pauses`: seconds of its last hand-overs; `weir jobs` shows
+    the last one.
 
-    `suspended`: its user did that, and it has nothing any more. `silent`: it should train, and has
-    reported nothing for too long (`silent_s`). `epoch`: the number of complete ones. Once it is
-    over: `why` is the cause of its end, `metrics` are the last ones.
+    `suspended`: its user suspended it, and it has no tasks any more. `silent`: it should train, and
+    has reported nothing for too long (`silent_s`). `epoch`: the number of complete ones. Once it
+    has ended, `why` is the cause of its end, and `metrics` are the last ones.
     """
 
     job: str

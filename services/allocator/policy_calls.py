@@ -30,7 +30,8 @@ def desired_sizes(
     search: FaultSearch,
     raise_all: bool,
 ) -> tuple[dict[str, Target], dict[str, str]]:
-    """Return each policy's wants by job, and the jobs that were not tried, with their policies.
+    """Return the targets of all policies by job, and the jobs that were not tried, with their
+    policies.
 
     The search knows the jobs that a policy fails with.
     """
@@ -53,9 +54,10 @@ def desired_sizes(
 def call_policy(
     name: str, cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float
 ) -> dict[str, Target]:
-    """Return the wants of one policy, by job.
+    """Return the targets of one policy, by job.
 
-    Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want.
+    Raises the policy's own exceptions, and `TypeError` or `ValueError` for a target that is not
+    allowed.
     """
     jobs_by_key = {job.key: job for job in jobs}
     found: dict[str, Target] = {}
@@ -75,7 +77,7 @@ def call_policy(
 def jobs_by_policy(state: State, jobs: Mapping[str, Job]) -> dict[str, JobList]:
     """Return these jobs as their policies see them, in the given order, by policy.
 
-    Without those that their users suspended, which are given no size.
+    Jobs that their users suspended are left out.
     """
     by_policy = tables_of(state).by_policy
     if len(jobs) == len(state.jobs):
@@ -106,7 +108,7 @@ def _without_faulty(
 
 
 def _error(target: Target, job: JobSnapshot | None) -> Exception | None:
-    """Return why a want cannot hold; None where it can. It is asked for each job in each pass."""
+    """Return the error in a target; None: there is none. Runs for each job in each pass."""
     if not _is_text(target.reason):
         return TypeError(f"its reason for {target.job} is {target.reason!r}, not a text")
     for other in target.alternatives:
@@ -132,8 +134,8 @@ def _is_alternative(value: Any) -> bool:
 
 
 def _bound_error(target: Target, job: JobSnapshot) -> ValueError | None:
-    """Return which number of a want is no `int` (no message can have another type), or exceeds the
-    bounds of the job. What the job has, it may keep.
+    """Return the error for a number of a target that is no `int` (no message can have another
+    type), or that exceeds the bounds of the job. A job may keep its present numbers.
     """
     ps = target.ps
     workers = target.workers
@@ -165,7 +167,7 @@ def _outside(span: Span, number: Any, meaning: str) -> ValueError:
 
 
 def _number_error(target: Target) -> ValueError | None:
-    """Return which of a want's factors, or of its tasks' sizes, is not a possible number."""
+    """Return the error for a speed or a size of a task that is not a possible number."""
     # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
     if target.speedup is not None and not target.speedup >= 0:
         return ValueError(f"its `speedup` for {target.job} is {target.speedup!r}")

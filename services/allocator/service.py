@@ -154,9 +154,9 @@ class Allocator:
         self.state = state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
-        # Subjects on which the last message was refused: nothing is published for `RETRY_S`.
+        # Subjects with a refused message: nothing is published on them for `RETRY_S`.
         self.resting = set[str]()
-        # Jobs whose subject held less than the state when their last decision was refused.
+        # Jobs with a refused decision and a lower last sequence than that of the state.
         self.maybe_purged = set[str]()
         # By sequence of an unreadable request: the namespace that it came from.
         self.refused_in: dict[int, str] = {}

@@ -107,7 +107,7 @@ async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     for policy, told in (
-        ("best", f"there are {', '.join(sorted(POLICIES))}\n"),
+        ("best", f"use one of {', '.join(sorted(POLICIES))}\n"),
         ("mine:fair", f"{ENROL}\n"),
     ):
         file = written(job.parent, f"{GOOD}policy: '{policy}'\n")

@@ -87,7 +87,7 @@ def permission_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
 
 
 def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yield the reason against a namespace in which jobs may not run. Without a list of allowed
+    """Yield the reason against a namespace without permission for jobs. Without a list of allowed
     ones every namespace is allowed.
     """
     if allowed and name not in allowed:

@@ -60,8 +60,8 @@ ENDS: tuple[type[Message], ...] = (JobFinished, JobRejected, CancelRequested)
 
 
 class Removal:
-    """One pass after another. `state`: gives the allocator's state of now; `removed`: is called
-    with each name of which all messages went.
+    """One pass after another. `state`: returns the allocator's present state; `removed`: is called
+    with each name without any message left.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Removal:
 
     async def _forget(self, name: str, requested_seq: int) -> None:
         """Remove the messages of a job, and its program unless another job uses it. Nothing is
-        removed if a job of this name had not ended at the request, which has the sequence
-        `requested_seq`.
+        removed if a job of this name had not ended at the request. `requested_seq`: the sequence of
+        the request.
         """
         key = _key_of(name)
         end = self.state().closed.get(key)
@@ -371,9 +371,7 @@ class _Bucket:
                 await self._purge_if_old(subject)
 
     async def _remove_unused_descriptions(self, used: set[str]) -> set[str]:
-        """Remove descriptions of unused programs. Return the places of the contents to which any
-        description led.
-        """
+        """Remove descriptions of unused programs. Return the places of all described contents."""
         described = set[str]()
         for subject in await self._subjects(description_subject(self.bucket)):
             raw = await self._last(subject)

@@ -194,8 +194,8 @@ def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
 
 
 def _with_whole_roles(request: JobRequested) -> JobRequested:
-    """Return the request with default cores and memory where a role leaves them out (or says 0,
-    with which no pod can live).
+    """Return the request with default cores and memory for roles that leave them out (or say 0: no
+    pod can run with that).
 
     Only for people: in a simulation a memory of 0 may well mean that memory does not count.
     """

@@ -61,7 +61,7 @@ LONGEST_REASON = 300
 
 
 class Wrong(msgspec.Struct, frozen=True):
-    """The reasons against a request, and the name under which it is refused."""
+    """The reasons against a request, and the job and namespace of the refusal."""
 
     job: str
     namespace: str
@@ -129,7 +129,7 @@ def _nameless(body: bytes, reason: str) -> Wrong:
 
 
 def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
-    """Return the job and the namespace under which a request is answered."""
+    """Return the job and the namespace of the answer to a request."""
     job = raw.get("job", "")
     if not _is_label(job, LONGEST_JOB):
         job = _invalid_name(body)
@@ -140,10 +140,10 @@ def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
 
 
 def answered_as(subject: str, body: bytes) -> tuple[str, str]:
-    """Return the job and the namespace under which an unreadable request is answered: those of its
+    """Return the job and the namespace of the answer to an unreadable request: those of its
     subject.
 
-    The server checks who may publish on a subject; a body can name anybody's job.
+    The server checks the permission to publish on a subject; a body can name anybody's job.
     """
     _, _, _, *names = subject.split(".")
     if len(names) == 2:

@@ -1,3 +1,1 @@
-"""Which task goes on which node, and what there is room for. Law: never more than a node has
-free.
-"""
+"""The placement of tasks on nodes, and the free capacity. Law: never more than a node has free."""

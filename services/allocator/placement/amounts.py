@@ -49,7 +49,7 @@ def subtract(free: Resources, taken: Resources) -> Resources:
 
 
 def difference(one: Resources, other: Resources) -> Resources:
-    """Return the difference, which may be below 0."""
+    """Return the difference; it may be below 0."""
     return Resources(
         cpu=one.cpu - other.cpu,
         memory_gib=one.memory_gib - other.memory_gib,
@@ -90,7 +90,7 @@ def add_multiple(rest: Resources, each: Resources, count: int) -> Resources:
 
 
 def total_of(parts: Iterable[Resources]) -> Resources:
-    """Return the sum, which does not depend on the order of the parts."""
+    """Return the sum. It does not depend on the order of the parts."""
     cpu = []
     memory_gib = []
     gpu = 0
@@ -102,7 +102,9 @@ def total_of(parts: Iterable[Resources]) -> Resources:
 
 
 def count_fitting(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
-    """Return how many such tasks fit, up to `most`, and what they leave: `less`, one by one."""
+    """Return how many such tasks fit, up to `most`, and the amount left after them, as if it was
+    subtracted task by task.
+    """
     cpu = free.cpu
     memory = free.memory_gib
     gpu = free.gpu
@@ -125,10 +127,11 @@ def count_fitting(free: Resources, wants: Resources, most: int) -> tuple[int, Re
 
 
 def smallest_enough(most: int, holds: Callable[[int], bool]) -> int | None:
-    """Return the smallest number from 0 to `most` that holds, if all above one that holds do, too.
+    """Return the smallest number from 0 to `most` that holds, if every number above one that holds
+    does, too.
 
-    If it is not so: one that holds, while the one below does not. None where none of 0, 1, 2, 4,
-    ... and `most` holds.
+    Otherwise return a number that holds, while the number below does not. None if none of 0, 1, 2,
+    4, ... and `most` holds.
     """
     if holds(0):
         return 0

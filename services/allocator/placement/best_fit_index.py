@@ -1,4 +1,4 @@
-"""An index of nodes by free capacity: it finds the best fit without a look at each node.
+"""An index of nodes by free capacity. It finds the best fit without looking at each node.
 
 Best fit: of the nodes that can hold a task, the one with the fewest free devices, then the least
 cpu, then the least memory, then the first name. Nodes are on shelves by their free devices, and on
@@ -23,7 +23,9 @@ _memory = itemgetter(1)
 
 
 def best_fit_key(free: Resources, name: str) -> tuple[int, float, float, str]:
-    """Return the sort key of a node; the smallest is the best fit of those on which a task fits."""
+    """Return the sort key of a node. Of the nodes with enough room for a task, the smallest key is
+    the best fit.
+    """
     return free.gpu, free.cpu, free.memory_gib, name
 
 

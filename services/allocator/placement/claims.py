@@ -1,4 +1,4 @@
-"""The nodes on which a job can use its volume claims.
+"""The nodes that can reach the volume claims of a job.
 
 A task mounts every claim of its job. So it runs only on nodes that can reach all their volumes: in
 one zone, or on one node. A claim without a reported placement can be used everywhere; a claim that

@@ -35,11 +35,11 @@ from shared.messages import AllocationDecided, CapacityChanged, QuotaChanged, Re
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
 Pods = dict[str, Resources]
-"""The resources with which pods are listed, by name."""
+"""The resources of listed pods, by name."""
 
 
 def free_nodes(state: State) -> list[Node]:
-    """Return every node with what is neither used nor promised."""
+    """Return every node with its free capacity: neither used nor promised."""
     nodes = _listed_nodes(state)
     for key, tasks in _promised_now(state).items():
         job = state.jobs[key]
@@ -52,7 +52,7 @@ def free_nodes(state: State) -> list[Node]:
 
 
 def _listed_nodes(state: State) -> dict[str, Node]:
-    """Return every node by name, without what is promised on it."""
+    """Return every node by name; promised tasks are not subtracted."""
     tables = fresh_tables(state)
     if tables is not None:
         return dict(tables.nodes)
@@ -69,9 +69,7 @@ def _promised_now(state: State) -> Mapping[str, tuple[TaskPlan, ...]]:
 
 
 def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
-    """Return what each of these promised tasks takes of its node beyond what the node lists its pod
-    with.
-    """
+    """Return the resources that each promised task takes beyond those of its listed pod."""
     found = []
     for task in promised:
         node = state.nodes.get(task.node)
@@ -82,12 +80,12 @@ def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> li
 
 
 def remaining_quotas(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
-    """Return what each namespace that has a quota may still take.
+    """Return the remaining amount of each namespace with a quota.
 
-    That is the quota less what its pods have, wherever they are listed, and less what its decided
-    tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing until
-    their pods are listed: so nothing is promised twice, whenever a pod begins to count in the
-    quota.
+    The resources of listed pods, on all nodes, and of decided tasks beyond those are subtracted
+    from the quota. The unused part of the ResourceQuotas contains decided tasks until their pods
+    are listed, so these are subtracted there, too. So nothing is promised twice, whenever a pod
+    begins to count in the quota.
     """
     found = {}
     for namespace, use in namespace_usage(state, quotas).items():
@@ -101,9 +99,9 @@ def remaining_quotas(state: State, quotas: Mapping[str, Quota]) -> dict[str, Res
 
 
 class NamespaceUsage(NamedTuple):
-    """What the jobs of one namespace use: what their pods are listed with, wherever that is, and
-    what decided tasks are to have beyond that. `new`: how many of these have no pod yet that is
-    listed.
+    """The use of one namespace's jobs. `listed`: the resources of their listed pods on all nodes;
+    `beyond`: the resources that decided tasks need beyond those; `new`: the decided tasks without a
+    listed pod.
     """
 
     listed: list[Resources]
@@ -118,8 +116,8 @@ class NamespaceUsage(NamedTuple):
 
 
 def namespace_usage(state: State, namespaces: Collection[str]) -> dict[str, NamespaceUsage]:
-    """Return the use of each of these namespaces. A pod that was heard to have ended has nothing
-    any more.
+    """Return the use of each of these namespaces. A pod that has ended uses nothing, even if it is
+    still listed.
     """
     if not namespaces:
         return {}
@@ -140,7 +138,7 @@ def namespace_usage(state: State, namespaces: Collection[str]) -> dict[str, Name
 def _add_promised(
     use: NamespaceUsage, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
 ) -> None:
-    """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
+    """Add the promised tasks of a job to the use of its namespace. `pods`: its listed pods."""
     for task in promised:
         listed = Resources()
         node = state.nodes.get(task.node)
@@ -152,7 +150,7 @@ def _add_promised(
 
 
 def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job]) -> dict[str, Pods]:
-    """Return the listed pods by namespace, without those that were heard to have ended."""
+    """Return the listed pods by namespace, without those that have ended."""
     found: dict[str, Pods] = {}
     for namespace in namespaces:
         found[namespace] = {}
@@ -168,7 +166,7 @@ def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job])
 
 
 def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
-    """Return what the node lists the task's pod with; nothing if it does not list it."""
+    """Return the resources of the task's listed pod; nothing if the node does not list it."""
     pod = job.pod(task)
     namespace = job.request.namespace
     for listed in seen.own:
@@ -181,7 +179,7 @@ def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
 
 
 def node_view(seen: CapacityChanged) -> Node:
-    """Return a node as policies see it, without what is promised on it."""
+    """Return a node as policies see it; promised tasks are not subtracted."""
     hosts = NOBODY
     if seen.own:
         hosts = frozenset([job_of(pod) for pod in seen.own])
@@ -203,7 +201,7 @@ def _is_open(seen: CapacityChanged) -> bool:
 
 
 def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:
-    """Return `promised_tasks` of every job that has any."""
+    """Return the promised tasks of each job that has any."""
     found = {}
     for key, job in state.jobs.items():
         tasks = promised_tasks(job, state.nodes)
@@ -213,10 +211,10 @@ def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:
 
 
 def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[TaskPlan, ...]:
-    """Return the tasks of the decisions of which not every pod is listed as it was decided.
+    """Return the tasks of each decision with a pod that is not listed as it was decided.
 
-    Without those that have ended. A task that two generations want has the larger of what they give
-    it: a pod shrinks only once the later one runs.
+    Ended tasks are left out. A task of two generations has the larger of its two sizes, because a
+    pod shrinks only once the later generation runs.
     """
     wanted: dict[int, TaskPlan] = {}
     for decision in (job.active_decision, job.pending_decision):
@@ -231,7 +229,7 @@ def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[Task
 
 
 def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
-    """Return True if every pod of a decision is listed, on its node, with just what was decided."""
+    """Return True if every pod of a decision is listed on its node with the decided resources."""
     listed: Pods = {}
     for name in {task.node for task in decision.tasks}:
         seen = nodes.get(name)
@@ -244,8 +242,8 @@ def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged
 
 
 def _with_promised_task(node: Node, job: str, decided: Resources, listed: Resources) -> Node:
-    """Return a node with a task promised on it: `decided` is decided, `listed` is what its pod
-    has.
+    """Return a node with a promised task on it. `decided`: the task's resources; `listed`: those of
+    its listed pod.
     """
     free = subtract(node.free, subtract(decided, listed))
     returning = add(node.returning, subtract(listed, decided))
@@ -254,7 +252,7 @@ def _with_promised_task(node: Node, job: str, decided: Resources, listed: Resour
 
 
 def with_cluster_quotas(state: State, rules: Rules) -> Rules:
-    """Return the rules with the cluster's quotas in them."""
+    """Return the rules with the cluster's quotas added."""
     if not state.quotas:
         return rules
     with_jobs = {job.request.namespace for job in state.jobs.values()}
@@ -270,7 +268,7 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
 
 
 def remaining_pods(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
-    """Return how many more tasks each namespace may have, where the cluster limits that."""
+    """Return how many more tasks each namespace may have, if the cluster limits that."""
     found = {}
     for namespace, use in namespace_usage(state, _spaces_with_pod_limit(quotas)).items():
         left = unused_pods(state.quotas[namespace])
@@ -280,7 +278,7 @@ def remaining_pods(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
 
 
 def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
-    """Return the namespaces in which a ResourceQuota limits the number of pods."""
+    """Return the namespaces with a ResourceQuota for the number of pods."""
     namespaces = []
     for namespace, quota in quotas.items():
         if isinstance(quota, ClusterQuota) and quota.pods is not None:
@@ -289,7 +287,7 @@ def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
 
 
 def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
-    """Return what the cluster allows the tasks of each namespace."""
+    """Return the cluster's limits for the tasks of each namespace."""
     limits = {}
     for namespace, quota in quotas.items():
         if isinstance(quota, ClusterQuota):
@@ -298,9 +296,7 @@ def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
 
 
 def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
-    """Return the cluster's quotas, with what is used of them once the pods that were listed are
-    others.
-    """
+    """Return the cluster's quotas, with their use updated for the pods that are listed now."""
     used_before = namespace_usage(before, before.quotas)
     used_after = namespace_usage(after, after.quotas)
     quotas = {}
@@ -312,7 +308,7 @@ def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
 def _with_use(
     fact: QuotaChanged, used_before: NamespaceUsage, used_after: NamespaceUsage
 ) -> QuotaChanged:
-    """Return the very same fact where nothing changes."""
+    """Return the fact with its use updated; the very same fact if nothing changes."""
     if used_before.listed == used_after.listed:
         return fact
     total_before = total_of(used_before.listed)

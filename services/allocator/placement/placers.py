@@ -1,8 +1,8 @@
 """Placers: functions that take capacity from a room for all tasks of a job at a size.
 
 Law: a placer returns the tasks, or None; if it returns None, it has taken nothing. Tasks that stay
-keep node and serial, and their index where the numbers stay dense. A new task gets a new serial,
-which was never used before.
+keep node and serial, and their index where the numbers stay dense. A new task gets a new serial
+that was never used before.
 
 `place` is the usual one. `place_colocated` and `place_on_one_node` put devices on as few nodes as
 possible: devices exchange gradients at every step, over the slowest link between any two of them,
@@ -24,8 +24,8 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
-"""The order in which roles choose: a lone chief must not draw the workers to where there is room
-for one of them.
+"""The order of placement by role. A chief that is placed first could draw the workers to a node
+with room for one of them.
 """
 Placer = Callable[
     [Room, str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
@@ -36,11 +36,11 @@ Placer = Callable[
 def place(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not
-    all fit.
+    """Return the tasks of a job at a size, taken from `room`; None, and nothing taken, if they do
+    not all fit.
 
-    `keep` are the tasks that stand already (the newest of a role go first when there are too many),
-    `serial` the first unused one.
+    `keep`: the tasks that exist already; if there are too many, the newest of a role go first.
+    `serial`: the first unused one.
     """
     if not keep:
         return _place_first(room, job, size, sizes, serial)
@@ -72,7 +72,7 @@ def place(
 def _place_first(
     room: Room, job: str, size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """The same for a job that has no task yet."""
+    """Return the tasks of a job that has none yet, as `place` does."""
     ps, workers = size.ps, size.workers
     filled = room.fill_all(job, [(sizes.worker, workers), (sizes.ps, ps), (sizes.chief, 1)])
     if filled is None:
@@ -89,7 +89,7 @@ def _place_first(
 def _tasks(
     role: Role, indices: Sequence[int], nodes: Sequence[str], each: Resources, serial: int
 ) -> list[TaskPlan]:
-    """The tasks of these indices, each on its node."""
+    """Return the tasks with these indices, each on its node."""
     tasks = []
     for index, node in zip(indices, nodes, strict=True):
         tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=each))
@@ -151,8 +151,8 @@ def place_most(
     sizes: RoleResources,
     serial: int,
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, at the largest size between `most` and `least` that fits; None where not even
-    `least` does.
+    """Place a job as `place` does, at the largest size between `most` and `least` that fits; None
+    if not even `least` does.
     """
     if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
         return None
@@ -187,8 +187,8 @@ def has_room(
     sizes: RoleResources,
     placer: Placer = place,
 ) -> bool:
-    """Return True if the job would find room at this size; nothing is taken. For `place` the tasks
-    need not be made.
+    """Return True if there is room for the job at this size; nothing is taken. For `place` no tasks
+    are made.
     """
     mark = room.mark()
     if placer is not place:
@@ -208,8 +208,8 @@ def has_room(
 
 
 def ladder(most: Size, least: Size) -> tuple[Size, ...]:
-    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its
-    range left; workers where both have as much.
+    """Return the sizes from `most` down to `least`, each with one task fewer. The role with the
+    larger rest of its range loses a task; workers, if both rests are equal.
     """
     floor = Size(min(most.ps, least.ps), min(most.workers, least.workers))
     left_ps = more_ps = most.ps - floor.ps
@@ -233,8 +233,8 @@ def ladder(most: Size, least: Size) -> tuple[Size, ...]:
 def place_colocated(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
-    have to move.
+    """Place a job as `place` does, on as few nodes as possible. Tasks on nodes with few of its
+    workers may have to move.
     """
     best_staying = None
     fewest = 0
@@ -274,7 +274,9 @@ def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:
 def place_on_one_node(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `gathered`; None, and nothing taken, where one node cannot hold all workers."""
+    """Place a job as `place_colocated` does; None, and nothing taken, if its workers need more than
+    one node.
+    """
     mark = room.mark()
     tasks = place_colocated(room, job, keep, size, sizes, serial)
     if tasks is not None and worker_node_count(tasks) > 1:

@@ -144,7 +144,7 @@ class ProjectedCapacity:
     def _nodes_with(
         self, freed: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> list[Node]:
-        """Return the nodes with another free capacity."""
+        """Return the nodes with a changed free capacity."""
         freed_by_node = _sums([(held.node, held.amount) for held in freed])
         amounts_reserved: list[tuple[str, Resources]] = []
         for claim in reserved:
@@ -171,7 +171,7 @@ class ProjectedCapacity:
     def _quotas_with(
         self, freed: Sequence[HeldCapacity], reserved: Sequence[Reservation]
     ) -> dict[str, Resources]:
-        """Return the rests of all quotas."""
+        """Return the remaining amount of each quota."""
         freed_by_namespace = _sums([(held.namespace, held.amount) for held in freed])
         reserved_by_namespace = _sums([(claim.namespace, claim.quota) for claim in reserved])
         remaining_quotas = {}
@@ -189,7 +189,7 @@ class ProjectedCapacity:
         freed: Iterable[HeldCapacity] = (),
         keeps: str = "",
     ) -> tuple[TaskPlan, ...] | None:
-        """Place a job in the room that there is then; None where it does not fit."""
+        """Place a job in the room at that time; None if it does not fit."""
         trial = try_place(self.trial(until_s, reserved, freed, keeps), request)
         return trial.tasks if isinstance(trial, Placed) else None
 
@@ -209,8 +209,8 @@ class ProjectedCapacity:
         return True
 
     def _empty_cluster(self) -> tuple[Resources, Resources]:
-        """Return what the open nodes have together, and the most that one has of each resource,
-        once all running tasks have ended.
+        """Return the capacity of all open nodes together, and the largest amount of each resource
+        on one node, once all running tasks have ended.
         """
         if self._empty is None:
             room = self.trial(self.starts[-1], ())
@@ -263,8 +263,8 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
 
 
 def _balance(free: Resources, freed: Resources | None, reserved: Resources | None) -> Resources:
-    """Return what a node has free once an amount is given back to it and another one is reserved;
-    None: no such amount.
+    """Return the free amount after one amount is freed and another one is reserved; None: no such
+    amount.
     """
     total = free
     if freed is not None:
@@ -274,7 +274,7 @@ def _balance(free: Resources, freed: Resources | None, reserved: Resources | Non
     return total
 
 
-# ---------------------------------------------------------------- what is held now
+# ---------------------------------------------------------------- capacity that is held now
 
 
 def _held_by_pods(state: State) -> Iterator[HeldCapacity]:

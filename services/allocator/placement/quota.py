@@ -36,7 +36,7 @@ from shared.messages import (
 )
 from shared.text import format_count
 
-# ---------------------------------------------------------------- what a job takes
+# ---------------------------------------------------------------- the resources of a job
 
 
 def gang_resources(sizes: RoleResources, size: Size) -> Resources:
@@ -83,14 +83,14 @@ def roles_of(size: Size) -> list[Role]:
     return [role for role in ROLES if size.of(role)]
 
 
-# ---------------------------------------------------------------- what there is room for
+# ---------------------------------------------------------------- remaining quota
 
 
 def gang_shortage(
     room: Room, job: str, size: Size, sizes: RoleResources, quota: Quota | None
 ) -> str:
-    """Return why the quota has no room for a job of this size that has no task, now or ever; empty
-    where it has.
+    """Return why the quota has no room, now or ever, for a job of this size without tasks; empty:
+    it has room.
     """
     never = never_allowed_reason(namespace_of(job), size, sizes, quota)
     if never:
@@ -100,8 +100,8 @@ def gang_shortage(
 
 
 def quota_shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
-    """Return why a job's quota has no room for so much more, or for so many more tasks; empty where
-    it has.
+    """Return why a job's quota has no room for this amount more, or for this number of tasks more;
+    empty: it has room.
     """
     remaining_quota = room.remaining_quota(job)
     slots = room.slots_of(job)
@@ -117,7 +117,9 @@ def describe_shortage(
     slots: int | None,
     limits: TaskLimits | None,
 ) -> str:
-    """Return the same for a quota with this rest (None: no limit) and room for so many tasks."""
+    """Return the reason for a quota with this remaining amount (None: no limit) and this number of
+    free slots (None: any number).
+    """
     if remaining_quota is None or _is_within(wants, remaining_quota, tasks, slots):
         return ""
     sentence = "needs {} more, and {:.4g} is left"
@@ -128,9 +130,7 @@ def describe_shortage(
 def never_allowed_reason(
     namespace: str, size: Size, sizes: RoleResources, quota: Quota | None
 ) -> str:
-    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where
-    they can.
-    """
+    """Return why a quota or the LimitRanges never allow a job of this size; empty: they do."""
     refused = limit_range_reason(quota, namespace, roles_of(size), sizes)
     if refused:
         return refused
@@ -139,7 +139,9 @@ def never_allowed_reason(
 
 
 def quota_too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
-    """Return why a quota will never do for so much, or so many tasks; empty where it can."""
+    """Return why a quota never allows this amount, or this number of tasks; empty: it allows
+    them.
+    """
     if quota is None:
         return ""
     most = quota.most()
@@ -158,8 +160,8 @@ def quota_too_small(quota: Quota | None, namespace: str, wants: Resources, tasks
 def limit_range_reason(
     quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources
 ) -> str:
-    """Return why the LimitRanges of a namespace allow no task of one of these roles; empty where
-    they do.
+    """Return why the LimitRanges of a namespace do not allow a task of one of these roles; empty:
+    they allow all.
     """
     if not isinstance(quota, ClusterQuota) or quota.tasks.most is None:
         return ""
@@ -201,7 +203,7 @@ def _lack(
     limits: TaskLimits | None,
     sentence: str,
 ) -> str:
-    """Name the lacking resources, and the ResourceQuota of each."""
+    """Return the resources that are short, and the ResourceQuota of each."""
     compared = [
         ("cpu", f"{wants.cpu:g} cpu", wants.cpu, limit.cpu),
         ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, limit.memory_gib),

@@ -1,8 +1,8 @@
-"""The sizes of a job's tasks, and the change of those that stand: in place, without a pause.
+"""The sizes of a job's tasks, and the resize of running tasks: in place, without a pause.
 
-Law: a task grows by no more than its node has free, and only on a node that takes tasks; what a
-task gives up is free when it is seen free. Devices cannot change in place. A role whose tasks ran
-out of memory never gets so little again.
+Law: a task grows by no more than its node has free, and only on a node that takes tasks. The part
+that a task gives up counts as free only after its node reports it. Devices cannot change in place.
+A role that ran out of memory never gets so little again.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _resized_task(task: TaskPlan, size: Resources) -> TaskPlan:
 def place_resized(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, for tasks that stay where they are: each has its new size where there is room for
-    that. None where no task changes.
+    """Resize the tasks that exist, each if there is room on its node. None if no task changes. A
+    placer: see `place`.
     """
     tasks = resize_tasks(room, job, keep, sizes)
     return None if tasks == tuple(keep) else tasks
@@ -119,8 +119,8 @@ def place_resized(
 def place_all_resized(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, with every task of its new size; None, and nothing taken, where they do not all
-    fit.
+    """Place a job as `place` does, and give every task its new size; None, and nothing taken, if
+    they do not all fit.
     """
     mark = room.mark()
     placed = place(room, job, keep, size, sizes, serial)
@@ -134,8 +134,8 @@ def place_all_resized(
 
 
 def placer_with_memory(limits: Mapping[Role, float]) -> Placer:
-    """As `place`, with so much memory (GiB) for each task of these roles: in place, else elsewhere.
-    Nothing else of the tasks changes.
+    """Return a placer that gives the tasks of these roles this memory (GiB): in place if possible,
+    else on another node. Nothing else of the tasks changes.
     """
 
     def place_with_memory(
@@ -162,7 +162,7 @@ def placer_with_memory(limits: Mapping[Role, float]) -> Placer:
 def _grow_in_place(
     room: Room, job: str, tasks: Sequence[TaskPlan], limits: Mapping[Role, float]
 ) -> list[TaskPlan]:
-    """Return the tasks with their new limits, less those whose nodes have no room for that."""
+    """Return the tasks with their new limits; those without room on their nodes are left out."""
     grown = []
     for task in tasks:
         size = task.resources

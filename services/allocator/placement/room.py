@@ -1,11 +1,10 @@
-"""Which task goes on which node.
+"""The free capacity of nodes and quotas for trial placements, and the choice of a node for a task.
 
 Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is
 cordoned or has a hard taint is given anything; no namespace is given more than its quota has left.
-Tasks that stay keep node and serial, and their index where the numbers stay dense; a new one gets a
-new serial, which was never used before. What leaves a node is slow, so a job stands on few: new
-tasks go beside the job's others as far as they can, and else as many of them as possible onto one
-node, of such nodes onto the one where they leave the least behind (best fit).
+Traffic between nodes is slow, so a job uses few nodes: new tasks go beside the job's others, as far
+as there is room. Else as many of them as possible go onto one node; of such nodes, onto the one
+with the least capacity left after that (best fit).
 
 `trial.py` is the entry for the steps of a decision: it returns the placement or the shortage.
 """
@@ -43,21 +42,20 @@ Homes = Mapping[str, frozenset[str]]
 """By job: the names of its nodes."""
 NOWHERE: frozenset[str] = frozenset()
 Question = tuple[int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources]
-"""At which moment, with how much and how many tasks left of the quota, within which limits of a
-task: the largest and the least size, and that of the tasks.
+"""A placement that was tried: the moment, the remaining quota, the remaining number of tasks, the
+limits of a task, the largest and the least size, and the sizes of tasks.
 """
 
 
 class Room:
     """Free capacity for trial placements. Capacity that is taken here can be given back.
 
-    `remaining_quotas`: the resources that each namespace with a quota may still take; a job's key
-    begins with its namespace. `slots`: how many more tasks, where that is limited; `limits`: what
-    the cluster allows them besides. `shunned`: names of nodes that take nothing new.
+    `remaining_quotas`: the resources that each namespace with a quota may still take. `slots`: the
+    number of tasks that it may still get, if that is limited. `limits`: the cluster's limits for
+    one task. `shunned`: names of nodes that take nothing new.
 
-    `index`: of nodes most of which are the same. From it the index of these nodes is made when
-    something is placed for the first time; it follows each change from then on. What was found out
-    at one moment is remembered as long as nothing changes.
+    `index`: of nearly the same nodes. The first placement makes the index of these nodes from it;
+    then it follows each change. Results are remembered as long as nothing changes.
     """
 
     def __init__(
@@ -76,19 +74,20 @@ class Room:
         self.remaining_quotas = dict(remaining_quotas or {})
         self.slots = dict(slots or {})
         self.limits = limits or {}
-        # The index: nodes in the order of what they have free, and where jobs stood at first.
+        # The index: nodes in the order of their free amounts, and the nodes that each job had at
+        # first.
         self._index = index
         self._order: BestFitIndex | None = None
         self._first_homes: Homes | None = None
         self._came: dict[str, set[str]] = {}
-        # What was taken, in order, to be given back.
+        # The state before each placement, in order, for `undo`.
         self._before: list[tuple[Node, str, Resources | None, int | None]] = []
         self._ordinals = count(1)
         self._moments = [0]
-        # What is held back of nodes and quotas.
+        # The amounts that are held back, by node and by namespace.
         self._held_nodes: dict[str, Resources] = {}
         self._held_quotas: dict[str, Resources] = {}
-        # What is remembered within the pass.
+        # Results that are remembered within the pass.
         self._shapes: tuple[Resources, ...] | None = None
         self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
         self._most: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
@@ -102,7 +101,7 @@ class Room:
     # ------------------------------------------------------------ the index
 
     def order(self) -> BestFitIndex:
-        """Return the nodes that take tasks, in the order of what they have free."""
+        """Return the nodes that take tasks, in the order of their free amounts."""
         if self._order is None:
             self._order, self._first_homes = self._build_index()
         return self._order
@@ -136,7 +135,7 @@ class Room:
 
     @property
     def shapes(self) -> tuple[Resources, ...]:
-        """Return the distinct sizes of the open nodes. Placing changes nothing of it."""
+        """Return the distinct sizes of the open nodes. Placements do not change them."""
         if self._shapes is None:
             shapes: dict[Resources, None] = {}
             for node in self.nodes.values():
@@ -180,7 +179,7 @@ class Room:
     # ------------------------------------------------------------ quotas
 
     def remaining_quota(self, job: str) -> Resources | None:
-        """None: without a limit."""
+        """Return the remaining quota of a job's namespace; None: there is no limit."""
         return self.remaining_quotas.get(namespace_of(job)) if self.remaining_quotas else None
 
     def slots_of(self, job: str) -> int | None:
@@ -211,8 +210,8 @@ class Room:
     def choose(
         self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
     ) -> str | None:
-        """Return the best node for the first of so many more tasks: beside the job's others, else
-        for all of them and the `rest` of the job, else for most of them.
+        """Return the best node for the first of so many more tasks: a node of the job, else one
+        with room for all of them and the `rest` of the job, else one with room for most of them.
         """
         beside = self._best_home(job, wants)
         if beside is not None:
@@ -224,7 +223,7 @@ class Room:
         return self._for_most(wants, count)
 
     def _best_home(self, job: str, wants: Resources) -> str | None:
-        """Return the best fit of the nodes on which the job has tasks."""
+        """Return the best fit of the nodes with tasks of the job."""
         ranks = []
         for node in self._homes(job):
             if node.takes and fits(wants, node.free):
@@ -256,15 +255,17 @@ class Room:
     # ------------------------------------------------------------ taking
 
     def put(self, job: str, wants: Resources) -> str | None:
-        """Choose and take."""
+        """Take capacity for one task on the best node, and return the node; None: there is no
+        room.
+        """
         return next(iter(self.fill(job, wants, 1)), None)
 
     def fill(self, job: str, wants: Resources, count: int, rest: Resources = NO_MORE) -> list[str]:
-        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no
-        more room. `rest`: what else of the job is to be placed.
+        """Take capacity for so many tasks, one after the other, and return their nodes; fewer if
+        there is no more room. `rest`: the amount of the job that is placed afterwards.
 
-        The best node stays the best until it is full: it is the job's then, and has less free than
-        before.
+        The best node stays the best until it is full, because the job has a task there then, and it
+        has less free than before.
         """
         count = self._granted_count(job, wants, count)
         nodes: list[str] = []
@@ -306,8 +307,8 @@ class Room:
     def _fill_in_turn(
         self, job: str, parts: Parts, rest_after: list[Resources]
     ) -> list[list[str]] | None:
-        """Take the tasks of one kind after the other. `rest_after`: what is to be placed after each
-        kind, the last one first.
+        """Take the tasks of one kind after the other. `rest_after`: the amount that is placed after
+        each kind, the last one first.
         """
         mark = self.mark()
         found: list[list[str]] = []
@@ -351,8 +352,8 @@ class Room:
         return name
 
     def extend(self, job: str, name: str, more: Resources) -> bool:
-        """Take more for a task that stands on a node; nothing, where the node or the quota has not
-        so much.
+        """Take more for a task on its node. Return False, and take nothing, if the node or the
+        quota has less.
         """
         if more == Resources():
             return True
@@ -371,7 +372,7 @@ class Room:
         remaining_quota = self.remaining_quota(job)
         slots = self.slots_of(job)
 
-        # Remember what there was, for `undo`.
+        # Remember the state before, for `undo`.
         self._before.append((node, job, remaining_quota, slots))
         self._moments.append(next(self._ordinals))
 
@@ -395,7 +396,7 @@ class Room:
         came.add(name)
 
     def mark(self) -> int:
-        """The room as it is now, to come back to."""
+        """Return a mark of the present state, for `undo`."""
         return len(self._before)
 
     def undo(self, mark: int) -> None:
@@ -484,7 +485,7 @@ class Room:
         self._moments[-1] = next(self._ordinals)
 
     def _swap(self, before: Node, after: Node) -> None:
-        """Put another picture of a node in the place of the one that is here."""
+        """Replace a node, and update the index."""
         self._stands = ("", 0), []
         self.nodes[before.name] = after
         order = self._order
@@ -505,7 +506,7 @@ def _move_reserve(
 ) -> dict[str, Resources]:
     """Give back the amounts that were held, and hold the wanted ones, as far as they are there.
 
-    `free` is changed; what is held of it is returned.
+    `free` is changed; the held amounts are returned.
     """
     for name, amount in held_before.items():
         free[name] = add(free[name], amount)

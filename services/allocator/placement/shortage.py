@@ -34,8 +34,8 @@ def missing_resources(
     sizes: RoleResources,
     placer: Placer = place,
 ) -> str:
-    """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to
-    name.
+    """Return the resources that are short, to be put behind `waits for room`: ` (too little
+    memory)`; empty: there is nothing to name.
     """
     question = None if keep else room.question(job, size, size, sizes)
     if question is not None and question in room.lacks:
@@ -51,7 +51,7 @@ def missing_resources(
 
 
 def _missing_roles(keep: Sequence[TaskPlan], size: Size) -> list[Role]:
-    """Return the roles of which the job has fewer tasks than at a size."""
+    """Return the roles with fewer tasks than at a size."""
     counts = Counter([task.role for task in keep])
     return [role for role in ROLES if size.of(role) > counts[role]]
 
@@ -108,7 +108,7 @@ def _too_large(
 
 
 def _describe_task(role: Role, amount: float, name: str, most: float) -> str:
-    """Return the text for a task that is larger than what any node has free."""
+    """Return the text for a task that is larger than the free part of every node."""
     if most <= ROUNDING:
         return f"no node has any {WORDS[name]} free"
     free = math.floor(100 * (most + ROUNDING)) / 100
@@ -128,8 +128,8 @@ NEVER = "no node is large enough"
 
 
 def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
-    """Return why no room that comes free will help; empty: a task of each of these roles fits some
-    empty node.
+    """Return why freed capacity never helps; empty: a task of each of these roles fits some empty
+    node.
     """
     reasons = []
     for role in dict.fromkeys(roles):
@@ -149,7 +149,7 @@ def describe_resources(amount: Resources) -> str:
 
 
 def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
-    """Return the first shape that holds the task; else the one that lacks least."""
+    """Return the first node size that holds the task; else the one with the smallest lack."""
     for shape in shapes:
         if fits(wants, shape):
             return shape

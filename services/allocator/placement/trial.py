@@ -1,8 +1,8 @@
 """One trial placement: the tasks of a job at a size, or why there is no room for them.
 
-`try_place` takes what it places from the room, and returns it as `Placed`; `undo` gives all of it
-back. Where there is no room nothing is taken: then a `Shortage` is returned. Its reasons are found
-only when they are asked for, in the room as it is at that time.
+`try_place` takes capacity from the room, and returns the tasks as `Placed`; `undo` gives all of it
+back. If there is no room, it takes nothing and returns a `Shortage`. The reasons of a shortage are
+computed on demand, from the room at that time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Amounts = Mapping[str, Resources]
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be placed at a size from `most` down to `least`, beside the tasks that it keeps.
-    `sizes`: of its new tasks. `serial`: the first unused one. `how`: other than `place`, it places
-    `most` as a whole. `avoid`: nodes that take nothing new. `quota`: the whole quota of its
+    `sizes`: of its new tasks. `serial`: the first unused one. `placer`: any other than `place`
+    places `most` as a whole. `avoid`: nodes that take nothing new. `quota`: the whole quota of its
     namespace, by the settings and the cluster.
     """
 
@@ -85,7 +85,7 @@ class Placed(msgspec.Struct):
         return Shortage(self.room, self.request, most, self.tasks, self.remaining_quota, self.slots)
 
     def has_more_room_later(self, nodes: Amounts, quotas: Amounts) -> bool:
-        """Return True if the job would be larger with so much more free. Its tasks stay taken."""
+        """Return True if the job were larger with these amounts added. Its tasks stay taken."""
         self.undo()
         with self.room.with_more(nodes, quotas):
             later = try_place(self.room, self.request)
@@ -98,7 +98,7 @@ class Placed(msgspec.Struct):
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """A size without room. `stand`: the tasks that stand or were placed. `remaining_quota`,
+    """A size without room. `stand`: the tasks that exist or were placed. `remaining_quota`,
     `slots`: the rest of the quota at the time of the trial; None: there is no limit.
     """
 
@@ -112,15 +112,15 @@ class Shortage(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ why
 
     def missing_resources(self) -> str:
-        """Return the lacking resources, to be put behind `waits for room`."""
+        """Return the resources that are short, to be put behind `waits for room`."""
         request = self.request
         return missing_resources(
             self.room, request.job, self.stand, self.size, request.sizes, request.placer
         )
 
     def quota_reason(self, roles: Sequence[Role] = ()) -> str:
-        """Return why the quota has no room for it, now or ever; empty where it has. `roles`: of the
-        tasks that are new, where no task of a job that runs has to grow.
+        """Return why the quota has no room for it, now or ever; empty: it has room. `roles`: those
+        of the new tasks of a running job.
         """
         if self.remaining_quota is None:
             return ""
@@ -139,8 +139,8 @@ class Shortage(msgspec.Struct, frozen=True):
         )
 
     def describe(self) -> str:
-        """Return why there is no room for a job without tasks: for ever as things are, by the
-        quota, or now. Jobs of one size without a quota share the reason as long as nothing changes.
+        """Return why there is no room for a job without tasks: the size of the nodes, the quota, or
+        the room now. Jobs of one size without a quota share the reason as long as nothing changes.
         """
         request = self.request
         question = None
@@ -164,8 +164,8 @@ class Shortage(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ a part of it
 
     def largest_part(self, now: Size) -> Size:
-        """Return the largest size between the wanted one and `now` that there is room for. Nearly
-        always there is no room for even one task more, so that is tried first.
+        """Return the largest size with room, between the wanted one and `now`. There is rarely room
+        for even one task more, so that is tried first.
         """
         steps = ladder(self.request.most, now)[:-1]
         if not steps or steps[-1] == now or not self._holds(steps[-1]):
@@ -174,7 +174,7 @@ class Shortage(msgspec.Struct, frozen=True):
         return now if step is None else steps[step]
 
     def place_part(self, now: Size) -> Placed | None:
-        """Place as much of a growth as there is room for; None: there is no room for any."""
+        """Place the part of a growth that there is room for; None: there is no room for any."""
         size = self.largest_part(now)
         if size == now:
             return None
@@ -183,7 +183,7 @@ class Shortage(msgspec.Struct, frozen=True):
         return placed if isinstance(placed, Placed) else None
 
     def has_more_room_later(self, now: Size, nodes: Amounts, quotas: Amounts) -> bool:
-        """Return True if there would be room for more with so much more free."""
+        """Return True if there were room for more tasks with these amounts added."""
         largest = self.largest_part(now)
         with self.room.with_more(nodes, quotas):
             return self._holds(self.request.most) or self.largest_part(now) != largest
@@ -200,7 +200,7 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
-    """Place a job at the largest size that fits; nothing is taken where not even the least does."""
+    """Place a job at the largest size that fits; take nothing if not even the least does."""
     mark = room.mark()
     remaining_quota = room.remaining_quota(request.job)
     slots = room.slots_of(request.job)
@@ -216,7 +216,7 @@ def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
 
 def quota_grant(room: Room, request: PlacementRequest) -> tuple[Size, str]:
     """Return the largest size from `most` down to `least` that the quota has room for, and why it
-    is no larger. Nothing is given up at `least`.
+    is no larger. It is never smaller than `least`.
     """
     for size in ladder(request.most, request.least):
         if room.grants(request.job, request.growth(size), new_tasks(request.keep, size)):

@@ -4,10 +4,10 @@ Law: a task that was taken away (evicted, deleted, killed by a signal, node lost
 costs the job nothing; a task that failed by itself (1-127) or ran out of memory is replaced too,
 but counts against `max_failures`. Exit code 0 is completion, unless somebody took the pod away.
 
-Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke,
-somebody did it. A trainer whose child was killed, or that lost another task, ends as if it had been
-killed, too. Such an end counts as long as the job gets no further, unless the task that was lost
-had been taken away.
+The cause of a kill may be unknown: too little memory in the process or on the machine, broken code,
+a person. A trainer with a killed child, or with another task lost, ends as if it had been killed,
+too. Such an end counts as long as the job gets no further, unless the lost task had been taken
+away.
 
 A trainer that the bus failed says so by an exit code of its own, `BUS_LOST`. It is replaced and
 counts nowhere.

@@ -1,12 +1,9 @@
 """One job, folded from the log: decided, resumed, abandoned, exited, progressed.
 
-A job's decisions are kept by generation, from the one that runs to the newest. `running` is the
-generation that trains; `pending_generation` is decided, and neither resumed nor
-abandoned. A generation
-that was overtaken stays among them, because it may still come to run; so may one that was
-abandoned, which is kept apart (`given_up`). The launcher folds the same facts
-(`services/launcher/folding.py`) and comes to the same result, in whatever order each of them reads
-the two streams.
+A job's decisions are stored by generation, from the one that runs to the newest. `running` is the
+generation that trains; `pending_generation` is decided, and neither resumed nor abandoned. A
+generation that was overtaken stays in `decided`, because it may still resume. So may an abandoned
+generation; it is in `given_up`.
 """
 
 from __future__ import annotations
@@ -43,10 +40,9 @@ GENERATIONS_LOST = 100_000
 
 
 class LeavingNotice(msgspec.Struct, frozen=True, gc=False):
-    """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when.
+    """A task has to leave its node. `leaves_s`: the time (s) at which it is killed; 0: not known.
 
-    `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or
-    not any more.
+    `closed`: why its `node` takes no tasks now; empty: it takes tasks, or takes them again.
     """
 
     why: str
@@ -56,9 +52,7 @@ class LeavingNotice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def current_reason(self) -> str:
-        """The reason that there is now. What is said of a node is said once, and counts whenever
-        the node is so.
-        """
+        """The present reason. A notice about a node counts while the node takes no tasks."""
         if self.why not in OF_NODE:
             return self.why
         if self.closed and CORDONED in (self.why, self.closed):
@@ -67,8 +61,8 @@ class LeavingNotice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Of two notices the lower one is gone by: what nobody takes back first, then what comes
-        sooner.
+        """The order of notices; the lower one counts: first a notice that nobody can withdraw, then
+        the earlier one.
         """
         leaves_s = self.leaves_s or math.inf
         if self.why in OF_NODE:
@@ -77,17 +71,16 @@ class LeavingNotice(msgspec.Struct, frozen=True, gc=False):
 
 
 class EarlyResumption(msgspec.Struct, frozen=True, gc=False):
-    """A generation has resumed whose decision was not heard yet: facts and orders come in separate
-    streams.
-    """
+    """A resumption that was read before its decision: facts and orders come in separate streams."""
 
     resumed: TrainingResumed
     stored_s: float
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last
-    ones); `recent` are its last reports; `curve` spans its whole life, thinned by half when full.
+    """One accepted job. `observed` has one entry per size, `tried` one per size and cores of a task
+    (the last ones); `recent` has its last reports; `curve` spans its whole life, and loses every
+    other point when it is full.
     """
 
     uid: int
@@ -96,8 +89,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint_folder: str = ""
     decided: dict[int, AllocationDecided] = {}
     given_up: dict[int, AllocationDecided] = {}
-    """Abandoned generations above the running one: one that had been handed over to may resume all
-    the same.
+    """Abandoned generations above the running one. One that was already handed over to may still
+    resume.
     """
     running: int | None = None
     pending_generation: int | None = msgspec.field(default=None, name="coming")
@@ -108,17 +101,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     (`steps/repetition.py`).
     """
     acted_on: int = 0
-    """The newest generation in flight on which the launcher was seen to act."""
+    """The newest pending generation with a sign that the launcher acts on it."""
     revision: int = 0
     generation: int = 0
     serials: int = 0
     resumed_s: float = 0.0
     pauses: tuple[Seconds, ...] = ()
-    """Of its last hand-overs: what the next change will cost."""
+    """Of its last hand-overs: the expected cost of the next change."""
     abandonments: int = 0
-    """In a row, since training last resumed."""
+    """Number of abandoned generations in a row, since training last resumed."""
     unprepared: int = 0
-    """Those of them whose tasks all stood ready."""
+    """Those of them with all tasks ready."""
     abandoned_s: float = 0.0
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}
@@ -128,18 +121,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failed_s: dict[int, float] = {}
     """By failed generation: when a task of it last failed by its own fault."""
     killed_generations: tuple[int, ...] = ()
-    """In which a task was killed without anybody saying why, since the job last got further."""
+    """Generations with a killed task and no known cause, since the job last got further."""
     furthest: int = 0
     """The most samples that were ever reported."""
     progress: ProgressReported | None = None
     starving: dict[str, float] = {}
-    """By task: since when it has had far less CPU than it was promised
+    """By task: the time (s) since which it has had far less CPU than promised
     (`state/observations.py`).
     """
     starved: dict[str, float] = {}
-    """By node: when a task that starved there was last moved away."""
+    """By node: the time (s) at which a starving task was last moved away."""
     crowded: bool = False
-    """True if a ps or worker comes near to its memory."""
+    """True if a ps or worker is near its memory limit."""
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
@@ -150,19 +143,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if its user has changed it since it was accepted."""
     suspended_by_user: bool = False
     reader_blocks: int = 0
-    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it
-    has none yet.
+    """Blocks of readers that its credentials allow, fixed by its first decision; 0: there is none
+    yet.
     """
     started_s: float = 0.0
-    """When it was last decided to start, after having had no tasks."""
+    """The time (s) of its last decision to start without tasks."""
     suspended_s: float = 0.0
-    """When its tasks were last taken away for a job of higher priority; 0 unless it waits because
-    of that.
+    """The time (s) at which its tasks were taken away for a job of higher priority; 0: it does not
+    wait because of that.
     """
     suspension: AllocationDecided | None = None
     """The decision that took them away."""
     resized_from: dict[str, tuple[Resources, ...]] = {}
-    """By pod of the running generation: what it had before each change in place, the last ones."""
+    """By pod of the running generation: its resources before each of its last changes in place."""
 
     @property
     def key(self) -> str:

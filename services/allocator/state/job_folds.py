@@ -50,8 +50,7 @@ from shared.messages import (
 
 PAUSES_KEPT = 5
 UNKNOWN_LEAVING_KEPT = 128
-"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any
-pod.
+"""Notices of pods that no generation has: a later decision may have them. A job can name any pod.
 """
 RESIZES_KEPT = 4
 
@@ -71,8 +70,8 @@ def _on_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 
 def _on_suspension(job: Job, message: AllocationDecided, stored_s: float) -> Job:
-    """Wait again, with all that was learned; its pods save, end and hold their capacity until
-    then.
+    """Fold a suspension: the job waits again, and keeps its observations. Its pods save and end,
+    and hold their capacity until then.
     """
     repeated = bool(job.suspended_s) and not job.decided
     resumes_later = job.early is not None and job.early.resumed.generation > message.generation
@@ -125,8 +124,8 @@ def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job
 
 
 def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resources, ...]]:
-    """Return what the pods of the running generation had before this decision and the ones in place
-    before it.
+    """Return the earlier resources of the running generation's pods, before this decision and
+    before the last changes in place.
     """
     if job.active_decision is None or message.generation != job.running:
         return {}
@@ -180,7 +179,7 @@ def _on_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
 
 
 def _keep_early_resumption(job: Job, message: TrainingResumed, stored_s: float) -> Job:
-    """Keep the newest resumption until its decision is heard."""
+    """Keep the newest resumption until its decision is read."""
     if job.early is not None and message.generation <= job.early.resumed.generation:
         return job
     return replace(job, early=EarlyResumption(message, stored_s))
@@ -214,8 +213,8 @@ def _on_checkpoint(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
 def _with_training_generation(
     job: Job, message: CheckpointSaved | ProgressReported, stored_s: float
 ) -> Job:
-    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in
-    the log.
+    """Fold a generation that saves or reports: it trains, even if its `TrainingResumed` is no
+    longer in the log.
     """
     trains = TrainingResumed(
         job=message.job,
@@ -231,7 +230,7 @@ def _with_training_generation(
 def _nodes_left_by_starving_tasks(
     job: Job, message: TrainingResumed, stored_s: float
 ) -> dict[str, float]:
-    """Return the nodes on which a task starved that the job has no more, with the time (s)."""
+    """Return the nodes of starving tasks that the job no longer has, with the time (s)."""
     if job.active_decision is None or not job.starving:
         return {}
     known = job.given_up | job.decided
@@ -278,7 +277,7 @@ def _generation_of(item: tuple[int, AllocationDecided]) -> int:
 
 
 def _with_restart_handover(job: Job, message: GenerationAbandoned) -> Job:
-    """Where two generations do not fit side by side into the memory, the job stops and starts again
+    """If two generations do not fit side by side into the memory, the job stops and starts again
     from now on.
     """
     if NOT_ENOUGH_MEMORY not in message.reason:
@@ -299,8 +298,8 @@ def _on_leaving_notice(job: Job, message: TaskLeaving, stored_s: float) -> Job:
 
 
 def _drop_oldest_notices(job: Job, leaving: dict[str, LeavingNotice]) -> dict[str, LeavingNotice]:
-    """Return the notices by pod without the oldest of pods that are not known, where those are
-    many.
+    """Return the notices by pod. If there are too many about unknown pods, their oldest ones are
+    dropped.
     """
     known: list[str] = []
     for decision in [*job.given_up.values(), *job.decided.values()]:
@@ -318,8 +317,8 @@ SERIAL_DIGITS = 6
 
 
 def with_serial_above(job: Job, pod: str) -> Job:
-    """Give no task from now on the serial of a pod that is there, although no decision that is
-    known made it.
+    """Return the job with serials above that of an existing pod. The decision that made the pod may
+    be lost.
     """
     number = pod.rpartition("-")[2]
     if not number.isdecimal() or len(number) > SERIAL_DIGITS:
@@ -331,8 +330,8 @@ def with_serial_above(job: Job, pod: str) -> Job:
 
 
 def with_node_state(job: Job, name: str, node: CapacityChanged | None) -> Job:
-    """Return the job with what is known of a node beside what was said of it; None: the node is not
-    there, so it takes nothing.
+    """Return the job with the present state of a node in its notices about that node; None: the
+    node does not exist, so it takes nothing.
     """
     closed = TAINTED
     if node is not None:
@@ -349,8 +348,8 @@ def with_node_state(job: Job, name: str, node: CapacityChanged | None) -> Job:
 def _on_launcher_action(
     job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
 ) -> Job:
-    """Fold a sign that the launcher acts on the pending decision, which then need not be repeated:
-    its cluster spec, or one of its new pods.
+    """Fold a sign that the launcher acts on the pending decision, so that the decision is not
+    repeated: its cluster spec, or one of its new pods.
     """
     pending = job.pending_decision
     if pending is None or job.acted_on == pending.generation:
@@ -445,7 +444,7 @@ def _is_newer(message: ProgressReported, last: ProgressReported) -> bool:
 
 
 def _on_change(job: Job, message: JobChanged, stored_s: float) -> Job:
-    """Return what a user wants. A job that is resumed waits as of now."""
+    """Fold a change by a user. A job that is resumed waits from now on."""
     resumes = job.suspended_by_user and not message.suspended
     request = replace(
         job.request,
@@ -463,7 +462,7 @@ def _on_change(job: Job, message: JobChanged, stored_s: float) -> Job:
 
 
 def reader_blocks(request: JobRequested) -> int:
-    """Return how many blocks of readers a job gets whose credentials are made for this request."""
+    """Return the number of blocks of readers in credentials that are made for this request."""
     return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
 
 

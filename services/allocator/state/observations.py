@@ -6,12 +6,12 @@ The CPU share of a task shows a hot ps or a slow worker:
     share    = used / promised                                1: all of it
     starving <=>  share <= 1/2 of the median of the job's tasks on other nodes
 
-`waited` are threads that were ready without a core. `busy` is the share of time in which the
-busiest of them ran or was ready (`services/trainer/pod/usage.py`). Three kinds of tasks do not
-starve: one that has little to do; one that uses its quota in bursts, because it has its limit
-whenever it needs it; one that requested too little, because its node keeps the promise. If all
-tasks starve equally, the machines are full and a move does not help. This is our reconstruction:
-DLRover-RM compares the use with the limit only, which does not show a node that gives less.
+`waited` are threads that were ready without a core. `busy` is the share of time that the busiest of
+them ran or was ready (`services/trainer/pod/usage.py`). Three kinds of tasks do not starve: one
+that has little to do; one that uses its quota in bursts, because it has its limit whenever it needs
+it; one that requested too little, because its node keeps the promise. If all tasks starve equally,
+the machines are full and a move does not help. This is our reconstruction: DLRover-RM compares the
+use with the limit only, and so misses a node that gives less.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ def update_speeds(
     by_cores: bool = False,
     disturbed: bool = False,
 ) -> tuple[Observed, ...]:
-    """Return a running mean of each size's speed; `by_cores`: of each size with each number of
-    cores a task. The newest is the last, and mostly the one that is reported again.
+    """Return a running mean of the speed (samples/s) at each size; `by_cores`: at each size with
+    each number of cores of a task. The newest is the last.
 
-    `disturbed`: the next generation is prepared beside it, which makes it slower than its size is.
-    Such a speed counts only for a size of which no other is known.
+    `disturbed`: the next generation is prepared beside it, and slows it down. Such a speed counts
+    only for a size without another one.
     """
     speed = reading.samples_per_second
     if speed <= 0:
@@ -268,5 +268,5 @@ def _measured_shares(
 def starving_since(
     before: Mapping[str, float], usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan], now: float
 ) -> dict[str, float]:
-    """Return the time (s) since which each starving task has starved without a break, by name."""
+    """Return the beginning (s) of the present starvation of each starving task, by name."""
     return {name: before.get(name, now) for name in starving_tasks(usage, tasks)}

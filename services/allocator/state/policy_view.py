@@ -6,7 +6,7 @@ yet. It keeps its other tasks; their capacity does not become free before the jo
     downtime = the decision that gives it new tasks
                - the end of the last task that was shut down with the cluster   [s]
 
-Downtime is time in which the whole cluster was off. It is no part of a hand-over's pause. A cluster
+Downtime is the time that the whole cluster was off. It is no part of a hand-over's pause. A cluster
 that keeps running decides at once, so a job that lost one node of many has nearly no downtime.
 """
 
@@ -82,8 +82,8 @@ def _mean_pause_s(job: Job) -> float | None:
 
 
 def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
-    """Return a request whose bounds include the size that its job still has, though its user has
-    excluded that.
+    """Return the request with bounds that include the job's present size, even if its user has
+    excluded it.
     """
     ps = _widened_span(request.ps, size.ps)
     workers = _widened_span(request.workers, size.workers)
@@ -117,8 +117,8 @@ def shrink_floor(job: Job, size: Size) -> Size:
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
-    """As requested (or Weir's default), but no less than the cluster demands, with more memory for
-    a role whose tasks ran out of it: never the same again.
+    """Return the sizes of tasks: as requested (or Weir's default), raised to the minimum of the
+    cluster, with more memory for a role that ran out of it.
     """
     requested = job.request.resources or RoleResources()
     sizes = _raised_to_limits(requested, rules.quotas.get(job.request.namespace))
@@ -132,7 +132,7 @@ def task_sizes(job: Job, rules: Rules) -> RoleResources:
 
 
 def _raised_to_limits(sizes: RoleResources, quota: Quota | None) -> RoleResources:
-    """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
+    """Return the sizes, raised to the minimum in the cluster's LimitRanges."""
     if not isinstance(quota, ClusterQuota):
         return sizes
     least = quota.tasks.least

@@ -1,15 +1,14 @@
-"""Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists
-them. Pure.
+"""Capacity that is about to be free: pods that no decision has any more, until no node lists them.
 
 Law: a release begins when a job ends, when it is suspended, when a generation without some of its
-tasks resumes, and when a generation is abandoned. It counts as capacity with a time: policies
-divide it as if it were free, placement uses only what is free. A change that needs it waits, for a
-short time that is known beforehand.
+tasks resumes, and when a generation is abandoned. It is capacity with a time: policies divide it as
+if it was free, placement uses only free capacity. A change that needs it waits for a short time
+that is known beforehand.
 
-Theory: pods of one job go one after the other, within about a second. A decision in the middle of
-that uses a part of what they leave and costs a pause; the next one, for the rest, costs another
-pause and has to wait for the cooldown. So a job waits for as long as such a release usually takes,
-which is less than a pause, and changes once.
+Theory: pods of one job end one after the other, within about a second. A decision in the middle of
+that uses a part of their capacity and costs a pause; the next one, for the rest, costs another
+pause and has to wait for the cooldown. So a job waits as long as such a release usually takes, less
+than a pause, and changes once.
 
     counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases)
                        none yet: release_s in place of that product
@@ -37,14 +36,14 @@ from services.allocator.steps.stabilisation import PendingChange
 from shared.messages import CapacityChanged, Resources, TaskPlan
 
 KEPT = 20
-"""So many of the last releases are remembered, by how long they took."""
+"""Releases with a duration that is remembered."""
 USUAL = 2.0
-"""Times the longest of them a release may take and still be waited for."""
+"""A release is waited for up to so many times the longest of them."""
 SHORTEST_S = 1.0
 
 
 class Release(Struct, frozen=True, gc=False):
-    """Pods of one job that go. `begun_s`: by the server's clock; `pods`: by name, the node that
+    """The ending pods of one job. `begun_s`: by the server's clock; `pods`: by name, the node that
     lists them.
     """
 
@@ -54,7 +53,7 @@ class Release(Struct, frozen=True, gc=False):
 
 
 class Releases(Struct, frozen=True, gc=False):
-    """All that are under way, by job, and how long the last ones took (seconds)."""
+    """The open releases by job, and the duration (s) of the last ones."""
 
     open: dict[str, Release] = {}
     took_s: tuple[float, ...] = ()
@@ -94,8 +93,8 @@ def _going_pods(
 
 
 def end_releases(releases: Releases, node: CapacityChanged, now: float) -> Releases:
-    """Take out the pods that their node lists no more; remember how long a release took of which
-    none is left.
+    """Remove the pods that their node no longer lists. If none is left of a release, remember its
+    duration.
     """
     for key, release in releases.open.items():
         left = _pods_left(release, node)
@@ -134,9 +133,9 @@ def _is_listed(node: CapacityChanged | None, namespace: str, pod: str) -> bool:
 
 
 class ReleasingCapacity(Struct, frozen=True):
-    """Capacity that is being released, by node and by namespace. Nothing: an empty `free`.
+    """Capacity that is being released, by node and by namespace. An empty `free`: nothing.
 
-    `until_s`: when the first part of it is no longer waited for.
+    `until_s`: the time (s) at which the first part of it is no longer waited for.
     """
 
     free: dict[str, Resources] = {}
@@ -160,7 +159,7 @@ NOTHING_RELEASING = ReleasingCapacity()
 def releasing_capacity(
     releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules
 ) -> ReleasingCapacity:
-    """Return what is released soon enough to be waited for."""
+    """Return the capacity that is released soon enough to wait for it."""
     if not releases.open:
         return NOTHING_RELEASING
 
@@ -189,8 +188,8 @@ def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
 
 @contextmanager
 def expected_room(room: Room, releasing: ReleasingCapacity) -> Iterator[None]:
-    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given
-    back before.
+    """Add the releasing capacity to the room for a while. All that is taken meanwhile must be given
+    back before the end.
     """
     if not releasing.free:
         yield
@@ -215,7 +214,7 @@ def bounded_wait(
 
 
 def usual_release_s(took_s: Sequence[float], rules: Rules) -> float:
-    """Return how long a release is waited for; 0 where `release_s` turns that off."""
+    """Return how long (s) a change waits for a release; 0: `release_s` turns that off."""
     usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
     if not rules.release_s or not usual:
         return min(rules.release_s, rules.release_max_s)

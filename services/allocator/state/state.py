@@ -1,9 +1,9 @@
-"""What the allocator knows: a pure fold over the log.
+"""The state of the allocator: a pure fold over the log.
 
-Law: `apply(state, message, stream, sequence, stored_s) -> state`. Time is the server's. What was
-applied already, what speaks of a job that is over, and what comes from a stale generation changes
-nothing, however late or often it comes: revisions and generations only rise, a pod exits once, and
-each stream's sequence only moves forward.
+Law: `apply(state, message, stream, sequence, stored_s) -> state`. The time is the server's. A
+message changes nothing if it was applied before, or is about a closed job or a stale generation,
+however late or often it comes. Revisions and generations only rise, a pod exits once, and each
+stream's sequence only moves forward.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
 
 class ClosedJob(msgspec.Struct, frozen=True):
-    """A job that is over: a summary of it as it was at the end."""
+    """An ended job: its summary, and its end."""
 
     job: Job
     finished: JobFinished
     removed: bool = False
-    """True if what it left on the bus is removed, its view among it."""
+    """True if its messages on the bus are removed, and its view."""
 
 
 Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
@@ -81,14 +81,14 @@ class EarlyFact(msgspec.Struct, frozen=True):
 
 
 EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
-"""Facts that show how far a decision has come, and are no cause for another one."""
+"""Facts that show the progress of a decision. They are no cause for another decision."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, OpenRequest] = {}
     early: tuple[EarlyFact, ...] = ()
     changes: dict[int, Change] = {}
-    """By sequence: what was asked of open jobs, and is not answered yet."""
+    """Changes of open jobs without an answer, by sequence."""
     unreadable_requests: dict[int, JobRejected | ChangeRejected] = msgspec.field(
         default_factory=dict, name="refused"
     )
@@ -97,34 +97,38 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     closed: dict[str, ClosedJob] = {}
     nodes: dict[str, CapacityChanged] = {}
     quotas: dict[str, QuotaChanged] = {}
-    """By namespace: what its ResourceQuotas and LimitRanges say; without those that have none."""
+    """The ResourceQuotas and LimitRanges of each namespace that has any."""
     claims: dict[str, ClaimsChanged] = {}
-    """By namespace: its claims that only some nodes can use; without those that have none."""
+    """The claims of each namespace that only some nodes can use."""
     releases: Releases = Releases()
-    """Pods that are about to go, and how long that usually takes."""
+    """Pods that are about to end, and the usual duration of that."""
     opened_s: float = 0.0
-    """When a node was last seen to be ready that had not been, or had not been there."""
+    """The time (s) at which a node last became ready."""
     sequences: dict[str, int] = {}
     stored_s: dict[str, float] = {}
-    """By stream: when the message of that sequence was stored. A stream that was set back holds
-    another one there.
+    """By stream: the time (s) at which the message of that sequence was stored. After the stream
+    was set back, another message has that sequence.
     """
     last_decision_seq: dict[str, int] = msgspec.field(default_factory=dict, name="spoken")
     """Sequence of the last `AllocationDecided` on each job's subject."""
     known: tuple[str, ...] = ()
-    """In a snapshot: the tags of what its writer hears. Version 0.2.0 did not say so."""
+    """In a snapshot: the tags of the messages that its writer reads. Version 0.2.0 did not store
+    them.
+    """
     cause: str = "-"
     """The id of the newest message that was applied and may be the cause of a decision."""
     models: bytes = b""
     """In a snapshot: the models of its tables (`stored_models.py`)."""
     tables: Tables | None = None
-    """What follows of all this, for passes (`table_updates.py`); no part of a snapshot."""
+    """Data that is derived from the rest of the state, for passes (`table_updates.py`); not in a
+    snapshot.
+    """
     marks: Marks = NO_MARKS
-    """What the tables lack."""
+    """The parts of the tables that are not up to date."""
 
 
 def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
-    """Return the state after one more message; the same state if it is an old one."""
+    """Return the state after one more message; the very same state if the message is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
     last_decision_seq = state.last_decision_seq
@@ -141,7 +145,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
 
 
 def _apply_message(state: State, message: Message, sequence: int, stored_s: float) -> State:
-    """Return the state after a message, of whatever kind."""
+    """Return the state after a message of any kind."""
     of_state = STATE_FOLDS.get(type(message))
     if of_state is not None:
         return of_state(state, message, sequence, stored_s)
@@ -149,7 +153,7 @@ def _apply_message(state: State, message: Message, sequence: int, stored_s: floa
 
 
 def _with_marks(before: State, after: State, message: Message) -> State:
-    """Mark the jobs and nodes whose entries in the tables are no longer those of the facts."""
+    """Mark the jobs and nodes with table entries that are no longer up to date."""
     if after.tables is None and not after.models:
         return after
 
@@ -202,7 +206,7 @@ def tables_of(state: State) -> Tables:
 
 
 def without_tables(state: State) -> State:
-    """Return the facts alone, to be changed otherwise than by the fold."""
+    """Return the state without derived data, so that its facts can be changed without the fold."""
     return replace(state, tables=None, marks=NO_MARKS, models=b"")
 
 
@@ -219,15 +223,15 @@ def apply_missed(state: State, message: Message, sequence: int, stored_s: float)
 
 
 def apply_late(state: State, message: Message, stored_s: float) -> State:
-    """Return the state after a fact that was heard before the order with which its job began, and
-    so changed nothing then.
+    """Return the state after a fact that was read before its job was accepted, and so changed
+    nothing then.
     """
     return _with_marks(state, _apply_to_job(state, message, stored_s), message)
 
 
 def _apply_to_job(state: State, message: Message, stored_s: float) -> State:
-    """Apply a message to the one job that it is about; to nothing, if that is over or another
-    one.
+    """Apply a message to its job; change nothing if the job is closed, or if another job has its
+    name now.
     """
     if not isinstance(message, JobMessage) or type(message) not in JOB_FOLDS:
         return state
@@ -258,7 +262,7 @@ def _decided_tasks(job: Job) -> list[TaskPlan]:
 
 
 def _keep_early(state: State, message: JobMessage, stored_s: float) -> State:
-    """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
+    """Keep a fact of a job that is not accepted yet; drop a fact of a closed job."""
     if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
         return state
 
@@ -428,9 +432,7 @@ def _on_capacity(state: State, message: CapacityChanged, sequence: int, stored_s
 
 
 def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
-    """Return the state with the last fact of a node or namespace that the log does not tell any
-    more.
-    """
+    """Return the state with the last fact of a node or namespace that the log no longer has."""
     return _with_marks(state, STATE_FOLDS[type(fact)](state, fact, 0, stored_s), fact)
 
 
@@ -456,7 +458,9 @@ def _releases_after(state: State, message: CapacityChanged, stored_s: float) -> 
 
 
 def _with_node_state(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
-    """Return the very same jobs, unless the node is one of which something was said to them."""
+    """Return the jobs with the present state of a node in their notices; the very same jobs if no
+    notice is about it.
+    """
     node = None if message.gone else message
     changed = {}
     for key, job in jobs.items():
@@ -470,8 +474,8 @@ def _with_node_state(jobs: dict[str, Job], message: CapacityChanged) -> dict[str
 
 
 def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
-    """Return the very same jobs, unless one has a pod of which no decision is known: the bus may
-    have lost that decision.
+    """Return the jobs with serials above those of listed pods, because the bus may have lost a
+    decision; the very same jobs if all serials are above.
     """
     for pod in message.own:
         key = job_of(pod)
@@ -494,7 +498,7 @@ def _on_finish(state: State, message: JobFinished, sequence: int, stored_s: floa
 
 
 def close_job(state: State, message: JobFinished) -> State:
-    """Move a job that is over to the closed ones, which later jobs of its kin learn from."""
+    """Move an ended job to the closed ones. Later jobs of its program learn from it."""
     job = state.jobs.get(message.key())
     if job is None or job.uid != message.uid:
         return state
@@ -507,7 +511,7 @@ def close_job(state: State, message: JobFinished) -> State:
 
 
 def forget_messages(state: State, key: str) -> State:
-    """Return the state after all that was said under a name is removed from the bus."""
+    """Return the state after all messages of a name were removed from the bus."""
     closed = state.closed
     if key in closed:
         closed = closed | {key: replace(closed[key], removed=True)}
@@ -517,9 +521,7 @@ def forget_messages(state: State, key: str) -> State:
 
 
 def with_summaries(state: State) -> State:
-    """Return the state with summaries alone of the jobs that are over: earlier versions stored such
-    jobs whole.
-    """
+    """Return the state with summaries of the closed jobs. Earlier versions stored complete jobs."""
     closed = {}
     for key, end in state.closed.items():
         closed[key] = replace(end, job=summary_of(end.job))

@@ -23,13 +23,13 @@ from shared.messages import Resources
 from shared.version import VERSION
 
 LAYOUT = " ".join([VERSION, *Numbers._fields, *Config._fields, *map(str, MODELS.values())])
-"""What the numbers of a model mean: those of another layout are not read."""
+"""The meaning of a model's numbers. Models of another layout are not read."""
 NO_FIT = Fit("synchronous", (1.0, 1.0, 1.0, 1.0), 0.0, 0, b"")
-"""In place of its program's in a stored row."""
+"""In a stored row, in place of its program's fit."""
 
 
 class StoredModels(msgspec.Struct, frozen=True, kw_only=True):
-    """`total`, `largest`: the cluster for which rows were made. `others`: by policy and job.
+    """`total`, `largest`: the cluster that rows were made for. `others`: by policy and job.
     `fitted_to`: by job, `_digest` of the job that its model was fitted to.
     """
 
@@ -76,7 +76,7 @@ def encode_models(tables: Tables) -> bytes:
 
 
 def decode_models(stored: bytes) -> StoredModels | None:
-    """Return what `encode_models` wrote; None if this version has not written it."""
+    """Return the models that `encode_models` encoded; None if another version wrote them."""
     try:
         found = msgspec.msgpack.decode(stored, type=StoredModels)
     except msgspec.DecodeError:
@@ -87,8 +87,8 @@ def decode_models(stored: bytes) -> StoredModels | None:
 
 
 def stored_model(stored: StoredModels, policy: str, job: JobSnapshot) -> Any:
-    """Return the stored model of a job as its policy expects it; None without one, or if the job is
-    no longer what the model was fitted to.
+    """Return the stored model of a job as its policy expects it; None: there is none, or the job
+    has changed since the model was fitted.
     """
     key = job.key
     fitted_to = stored.fitted_to.get(key)
@@ -111,8 +111,8 @@ def _stored_row(stored: StoredModels, row: JobRow) -> JobRow | None:
 
 
 def _digest(job: JobSnapshot) -> bytes:
-    """Return a digest of all that a model may depend on: its job with the settings and the history
-    that count for it.
+    """Return a digest of everything that a model may depend on: the job, its settings, and its
+    history.
     """
     facts = msgspec.msgpack.encode(replace(job, model=None), order="deterministic")
     return blake2b(facts, digest_size=16).digest()

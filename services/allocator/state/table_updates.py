@@ -150,7 +150,7 @@ def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
 
 
 def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
-    """Update what jobs that are over have shown, and the history of each program."""
+    """Update the results of closed jobs, and the history of each program."""
     if not marks.closed:
         return tables
     past = {}
@@ -163,7 +163,7 @@ def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
 def _changed_jobs(
     before: Tables, tables: Tables, state: State, marks: Marks, rules: Rules
 ) -> set[str]:
-    """Return the open jobs that policies see otherwise than before."""
+    """Return the open jobs that policies see differently from before."""
     changed = set(marks.jobs & state.jobs.keys())
     new_history = before.kins is not tables.kins
     new_quotas = tables.quotas != rules.quotas
@@ -191,7 +191,7 @@ def _with_jobs(
 ) -> Tables:
     """Make the entries of changed jobs, with the model that their policy fits to each.
 
-    A stored model is used where its job is still what the model was fitted to.
+    A stored model is used if its job has not changed since the model was fitted.
     """
     gone = tables.jobs.keys() - state.jobs.keys()
     if not changed and not gone:
@@ -222,8 +222,8 @@ def _with_jobs(
 def _with_total(
     before: Tables, tables: Tables, state: State, marks: Marks, changed: Collection[str]
 ) -> Tables:
-    """Add up what is free, and what jobs hold, on nodes that take tasks: to two digits, because a
-    share need not be exact, and prices should not move with every fact.
+    """Update the sum of the free and the held amounts on nodes that take tasks. It has two digits,
+    because a share need not be exact, and prices should not change with every fact.
     """
     keys = marks.jobs | marks.listed | set(changed)
 
@@ -249,7 +249,9 @@ def _sum_of(parts: Sequence[Amounts]) -> Resources:
 
 
 def _held_amount(key: str, tables: Tables, state: State) -> Amounts:
-    """Return what the tasks of a job hold, less what is promised to them: that is still free."""
+    """Return the amount that the tasks of a job hold. Promised amounts are still free, so they are
+    left out.
+    """
     parts = []
     for task in tables.jobs[key].tasks:
         if task.node in tables.free or task.node not in state.nodes:
@@ -267,7 +269,9 @@ def _held_amount(key: str, tables: Tables, state: State) -> Amounts:
 def _with_order(
     before: Tables, tables: Tables, state: State, changed: Collection[str], rules: Rules
 ) -> Tables:
-    """Put the jobs in the order of passes, and find the urgent ones, and whom to ask for a size."""
+    """Update the order of the jobs in a pass, the jobs that need attention, and the policy of each
+    job.
+    """
     gone = before.jobs.keys() - state.jobs.keys()
     if not changed and not gone:
         return tables
@@ -314,7 +318,7 @@ def needs_attention(job: Job) -> bool:
 
 
 def _with_lists(before: Tables, tables: Tables) -> Tables:
-    """List the jobs of each policy, and make the arrays of those policies whose jobs changed."""
+    """List the jobs of each policy, and make the arrays of each policy with a changed job."""
     if tables.jobs is before.jobs and tables.policies is before.policies:
         return tables
     by_policy = {name: JobList() for name in dict.fromkeys(tables.policies.values())}
@@ -336,7 +340,8 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
 
 
 def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
-    """Return, by policy and namespace, the quota less what jobs of other policies hold.
+    """Return, by policy and namespace, the part of the quota that jobs of other policies do not
+    hold.
 
     Only namespaces with a quota and jobs of several policies are in it.
     """
@@ -358,7 +363,7 @@ def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
 
 
 def _held_by_others(by_policy: Mapping[str, list[Resources]], policy: str) -> list[Resources]:
-    """Return what the tasks of all policies but one hold."""
+    """Return the resources of the tasks of all policies but one."""
     others: list[Resources] = []
     for name, held in by_policy.items():
         if name != policy:

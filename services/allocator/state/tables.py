@@ -28,7 +28,7 @@ Amounts = tuple[float, float, float]
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """Jobs and nodes of which a fact was heard since the tables were made."""
+    """The jobs and nodes with a fact since the tables were made."""
 
     jobs: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
@@ -44,10 +44,10 @@ NO_MARKS = Marks()
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """Entries by job or by node.
 
-    `policy`, `oom_memory_factor`, `quotas`: the settings by which `jobs` were made. `promised`:
-    decided tasks that their node does not list yet as they were decided, of jobs that have any.
-    `total`: what is free, and what jobs hold, on nodes that take tasks, to two digits; `largest`:
-    the largest open node, empty: by these policy `weir` prices sizes.
+    `policy`, `oom_memory_factor`, `quotas`: the settings that `jobs` depend on. `promised`: by job,
+    the decided tasks that their node does not list yet as they were decided. `total`: the sum of
+    the free and the held amounts on nodes that take tasks, to two digits. `largest`: the largest
+    open node, empty. Policy `weir` prices sizes by these two.
     """
 
     policy: str
@@ -56,7 +56,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     index: NodeIndex = NO_NODES
     """Of all nodes; those that take tasks in the order of a best fit."""
     free: dict[str, Amounts] = {}
-    """By node that takes tasks: what is free on it."""
+    """By node that takes tasks: its free amounts."""
     promised: dict[str, tuple[TaskPlan, ...]] = {}
     past: dict[str, tuple[FinishedJob, ...]] = {}
     """By job that is over."""
@@ -74,8 +74,8 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     by_policy: dict[str, JobList] = {}
     """The jobs of `policies`, by their policy."""
     held: dict[str, Amounts] = {}
-    """By job: what its tasks hold on nodes that take tasks, less what is promised to them and still
-    free.
+    """By job: the amounts that its tasks hold on nodes that take tasks, without promised amounts,
+    because those are still free.
     """
     total: Resources = Resources()
     largest: Resources = Resources()

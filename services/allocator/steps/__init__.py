@@ -1,3 +1,3 @@
-"""The steps of one decision, in the order in which `decide.py` takes them. Each returns the verdict
-on one job, or None if it does not apply.
+"""The steps of one decision. Each returns the verdict on one job, or None if it does not apply.
+`decide.py` has their order.
 """

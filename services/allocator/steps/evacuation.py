@@ -26,7 +26,7 @@ from services.allocator.steps.verdict import Rationale, Situation, Verdict, gran
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
 
 Whys = dict[TaskPlan, str]
-"""Why each of the tasks that have to leave has to."""
+"""The reason of each task that has to leave its node."""
 
 
 def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
@@ -64,7 +64,7 @@ def _closed_nodes(notices: Whys) -> dict[str, str]:
 
 
 def nodes_losing_tasks(jobs: Iterable[Job]) -> set[str]:
-    """Return the nodes that a pod is being sent away from: they take nothing new meanwhile."""
+    """Return the nodes that a pod has to leave. They take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
         if not job.leaving:
@@ -161,7 +161,7 @@ def _staying_tasks(newest: AllocationDecided, leaving: list[TaskPlan]) -> list[T
 
 
 def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
-    """Return True if one of these tasks has a deadline, after which it is killed."""
+    """Return True if one of these tasks has a deadline. It is killed at that time."""
     for task in doomed:
         notice = job.leaving.get(job.pod(task))
         if notice is not None and notice.leaves_s:

@@ -67,8 +67,8 @@ def _failure_cause(job: Job, now: float, rules: Rules) -> str | None:
 
 
 def _describe_killed(job: Job) -> str:
-    """Return why a job fails whose generations were killed without any progress in between: their
-    number, the examples that it had reached, and the last exit.
+    """Return why a job fails after too many killed generations without progress: their number, the
+    largest number of examples, and the last exit.
     """
     killed = len(job.killed_generations)
     were = "was" if killed == 1 else "were"

@@ -6,11 +6,11 @@
     cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with what it teaches in a batch of that size (`contract.worth`). v' is what a
-policy foresees, so many times v, and v as it takes it; of one that says nothing v is as observed,
-and v' what was observed at the new size; where nothing was, the speed of the nearest observed
-number of workers, scaled linearly in workers. A job that has not reported yet has all of its work
-before it: growing is taken to pay.
+An example counts with its worth in a batch of that size (`contract.sample_worth`). If the policy
+predicts a speedup, v' is that times v, and v is the policy's own figure. Otherwise v and v' are
+observed speeds; for a size that was never observed, v' is the speed at the nearest number of
+workers, scaled linearly in workers. A job without a report has all its work before it, so growth is
+assumed to pay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from shared.text import format_payback
 
 
 class Payback(msgspec.Struct, frozen=True):
-    """`left_s`: for so long it would train on as it is."""
+    """The result for one resize. `left_s`: the time (s) that the job still trains at its present
+    size.
+    """
 
     saved_s: float
     cost_s: float
@@ -46,8 +48,8 @@ def payback_of(
     faster: float | None = None,
     speed_now: float | None = None,
 ) -> Payback:
-    """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
-    piece.
+    """Return the payback of a resize. `faster`: the speedup that the policy predicts; `speed_now`:
+    the speed that it is relative to, so that the reason and the saving agree.
     """
     speed_before = None
     if job.size:
@@ -77,14 +79,14 @@ def _payback_of_speeds(
 
 
 def _credible_speed(speed: float | None) -> float | None:
-    """Return the speed; None if it cannot be true: by such a one all and nothing would be saved."""
+    """Return the speed; None if it is not credible."""
     if speed is None or not SPEEDS[0] <= speed <= SPEEDS[1]:
         return None
     return speed
 
 
 def cost_s(job: JobSnapshot, rules: Rules) -> float:
-    """Return what a pause of this job is taken to cost."""
+    """Return the expected pause (s) of this job."""
     return rules.pause_default_s if job.pause_s is None else job.pause_s
 
 
@@ -97,7 +99,7 @@ def _learning_speed(job: JobSnapshot, size: Size, batch: int) -> float | None:
 
 
 def observed_speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
-    """Samples a second at a size: seen, or scaled from the nearest that was."""
+    """Return the samples a second at a size: observed, or scaled from the nearest observed size."""
     if not observed:
         return None
 

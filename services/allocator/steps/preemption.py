@@ -1,8 +1,8 @@
-"""Which running jobs give something up for a waiting job. Pure.
+"""The choice of running jobs that shrink or stop for a waiting job.
 
-Law: nothing is taken if the job starts without it as soon as what is ending has ended; no victim is
-taken that is not needed, and of one that shrinks no more than is needed. Victims are named in the
-decision.
+Law: nothing is taken if the job can start as soon as the ending pods have ended. No victim is taken
+that is not needed, and a victim shrinks no more than needed. The decision names the job that it
+gives way to.
 
     shrink      a job above its gang floor: for a job of higher priority; for one that has waited
                 for `reserve_after_s` also if both have the same priority
@@ -10,8 +10,8 @@ decision.
                 its own priority
 
 Jobs of lower priority come first, and of these the ones that started last. All shrink before one is
-suspended. A job gives way only if it would hold its capacity for longer than the pauses cost that
-this means for it; not while a generation of it is in flight, nor shortly after it resumed.
+suspended. A job gives way only if it would hold its capacity for longer than its own pauses take,
+and not while a generation of it is in flight, nor shortly after it resumed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ TasksWith = Callable[[Iterable["Victim"]], tuple[TaskPlan, ...] | None]
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
-    """`tasks`: those that it keeps; none of them if it is suspended. `claim`: of the job for which
-    it gives way.
+    """A job that gives way. `tasks`: those that it keeps; none: it is suspended. `claim`: the
+    reservation of the job that it gives way to.
     """
 
     job: Job
@@ -96,7 +96,7 @@ class Candidates:
         self._steps: dict[tuple[int, bool], list[Victim]] = {}
 
     def steps(self, claim: Reservation) -> list[Victim]:
-        """Return the possible victims for the claim, in the order in which they are tried."""
+        """Return the possible victims for the claim, in the order of the trials."""
         kind = claim.priority, claim.overdue
         if kind not in self._steps:
             self._steps[kind] = _all_steps(claim, self.jobs, self.now, self.rules)
@@ -133,8 +133,8 @@ def find_victims(
 
 
 def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | None:
-    """Return the victims of the fewest steps with which the waiting job fits; None: not even of
-    all.
+    """Return the victims of the fewest steps that make room for the waiting job; None: all steps do
+    not.
     """
     if not steps or tasks_with(_chosen(steps).values()) is None:
         return None
@@ -149,7 +149,7 @@ def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | 
 
 
 def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
-    """Return the victims without those that the waiting job can do without."""
+    """Return the victims that the waiting job needs."""
     for key in list(chosen):
         others = without_key(chosen, key)
         if tasks_with(others.values()) is not None:
@@ -158,7 +158,7 @@ def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
 
 
 def _is_enough(chosen: Victims, tasks_with: TasksWith, smaller: Victim) -> bool:
-    """Return True if the waiting job fits with this cut in place of the victim's larger one."""
+    """Return True if the waiting job fits with this smaller cut of a victim."""
     return tasks_with({**chosen, smaller.job.key: smaller}.values()) is not None
 
 
@@ -177,7 +177,7 @@ def decide_tasks(situation: Situation, tasks: Sequence[TaskPlan], reason: str) -
 
 
 def release_wait(situation: Situation) -> Verdict | None:
-    """A suspended job starts again once its pods have saved and gone; None if it may start."""
+    """Wait until the pods of a suspended job have saved and ended; None: it may start."""
     job = situation.job
     until_s = job.suspended_s + job.request.grace_s + RELEASE_S
     if not job.suspended_s or situation.now >= until_s:
@@ -206,7 +206,7 @@ def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules
 
 
 def _order_of_giving_way(job: Job) -> tuple[int, float, int]:
-    """Return the lower one for the job that gives way first."""
+    """Return a sort key; the job with the lowest one gives way first."""
     return job.request.priority, -job.started_s, -job.uid
 
 
@@ -263,7 +263,7 @@ def _payback(job: Job, rules: Rules) -> Payback:
 
 
 def _shrunk(job: Job, size: Size) -> Victim:
-    """Return the job as a victim that keeps its oldest tasks, as many as this size has."""
+    """Return the job as a victim that keeps its oldest tasks at this size."""
     tasks = job.active_decision.tasks if job.active_decision else ()
     return Victim(job=job, tasks=shrink_tasks(tasks, size))
 

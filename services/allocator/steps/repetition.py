@@ -50,7 +50,7 @@ def repeat_ignored_decisions(
         if now >= due_s or job.repeats >= rules.repeat_max:
             late[job.key] = job
 
-    # Only of late jobs the pods are looked at.
+    # Look at the pods of late jobs only.
     pods = pods_of(late, nodes)
     for key, job in late.items():
         updated[key] = _repeat_if_due(job, verdicts[key], pods[key], now, rules)
@@ -86,7 +86,7 @@ def repeatable_decision(job: Job) -> AllocationDecided | None:
 
 
 def repeat_wait_s(job: Job, rules: Rules) -> float:
-    """Return the time (s) for which the newest decision waits for the launcher to act on it."""
+    """Return how long (s) the newest decision waits for an action of the launcher."""
     doublings = min(job.repeats, rules.repeat_max, 30)
     wait_s = max(rules.repeat_s, LEAST_S) * 2.0**doublings
     if job.repeats >= rules.repeat_max:
@@ -95,8 +95,8 @@ def repeat_wait_s(job: Job, rules: Rules) -> float:
 
 
 def repeat_due_s(job: Job, rules: Rules) -> float:
-    """Return the time (s) at which the newest decision is repeated, if nobody has acted on it by
-    then.
+    """Return the time (s) at which the newest decision is repeated, unless the launcher acts on it
+    before.
     """
     return max(job.sent_s, job.abandoned_s) + repeat_wait_s(job, rules)
 
@@ -147,7 +147,7 @@ def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
 
 
 def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
-    """Return CPU and memory in the units in which Kubernetes keeps them."""
+    """Return CPU and memory in the units of Kubernetes."""
     return round(resources.cpu * 1000), round(resources.memory_gib * 1024)
 
 
@@ -180,9 +180,7 @@ def _repeat_reason(job: Job, pending: AllocationDecided, rules: Rules) -> str:
 
 
 def first_reason(pending: AllocationDecided) -> str:
-    """Return the reason of the decision without the words that earlier repetitions put in front of
-    it.
-    """
+    """Return the reason of the decision without the prefix of earlier repetitions."""
     if pending.reason.startswith("repeated ("):
         return pending.reason.partition(" s: ")[2]
     return pending.reason

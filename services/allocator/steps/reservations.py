@@ -1,29 +1,26 @@
-"""Capacity held back for jobs that have waited too long, or that others must give way to. Pure.
+"""Reservations of capacity for jobs that have waited too long, or that others must give way to.
 
-Law: a job that fits the empty cluster starts, at its smallest size, within `reserve_after_s` and
-the longest time that what runs then still needs to end or shrink, whatever is submitted later with
-its priority or a lower one.
+Law: a job that fits the empty cluster starts, at its smallest size, within `reserve_after_s` plus
+the longest time that the jobs running then still need to end or shrink. Later jobs of its priority
+or a lower one do not delay it.
 
-    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission;
-                        `MOST` of those that have a place at a time. One that fits nowhere takes
-                        nobody's turn
-    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is
-                        above the lowest, or, if it lost tasks, when their room had the time to
-                        come free by itself. One that was not started in so many tries that it
-                        would have failed, had it never run, has none in the pauses between further
-                        tries: others may start in them
-    what is reserved    the places of its smallest size (gang floor), tried on what would be free
-                        without the jobs that started up to some moment: the earliest moment for
-                        which there is a place
-    from whom           jobs of lower priority; after `reserve_after_s` from those of the same
-                        priority, too, except ones that wait and were submitted earlier. They may
-                        use everything else (backfill).
+    head of the queue   waiting jobs, by priority, then in the order of submission; at most `MOST`
+                        jobs with a place at a time. A job that fits nowhere does not block others
+    claimants           a job that has waited for `reserve_after_s`; at once, a job with a priority
+                        above the lowest; after a loss of tasks, once their room had the time to
+                        become free by itself. A job with too many failed tries to start has no
+                        claim in the pauses between further tries, so others may start in them
+    reserved capacity   the places of its smallest size (gang floor), tried on the room without the
+                        jobs that started up to some moment: the earliest moment with a place
+    reserved from       jobs of lower priority; after `reserve_after_s` also those of the same
+                        priority, except ones that wait and were submitted earlier. They may use
+                        everything else (backfill)
 
-Nothing is remembered: the choice follows from the state. It is stable because newcomers start
-elsewhere, so the jobs in the way of a reserved job are only ever those that started before it was
-reserved. Running jobs keep what they have; `preemption.py` says who gives something up. What a
-namespace has left of its quota is reserved in the same way; while the quota is short, even with
-what is ending and what others give up, no node is held back from other namespaces.
+Nothing is remembered: the choice follows from the state. It is stable because later jobs start
+elsewhere; so only jobs that started before the reservation can be in its way. Running jobs keep
+their capacity, except the victims of `preemption.py`. The rest of a namespace's quota is reserved
+in the same way. While the quota is short, even after all ending pods and victims have ended, no
+node is held back from other namespaces.
 """
 
 from __future__ import annotations
@@ -70,20 +67,20 @@ Sizes with more than all nodes have together, or with a task larger than each no
 
 
 Impossible = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
-"""A question without a place: the smallest size of a job, the sizes of its tasks, the tasks that
-stay, and the nodes out of its reach.
+"""A request without a place: the smallest size of a job, the sizes of its tasks, the tasks that it
+keeps, and the nodes out of its reach.
 """
 
 
 def claimants(
     jobs: Mapping[str, Job], now: float, rules: Rules, opened_s: float = 0.0
 ) -> tuple[list[Job], float | None]:
-    """Return the waiting jobs with a claim, in the order to serve them, and when (s) there will be
-    another one. `opened_s`: when the newest node came, or came back.
+    """Return the waiting jobs with a claim, in the order of service, and the time (s) of the next
+    claim. `opened_s`: the time at which a node last became ready.
     """
     if not rules.reserve_after_s:
         return [], None
-    # Most jobs run, and have lost no task: those need not be looked at.
+    # Most jobs run and have lost no task. They are skipped quickly.
     waiting = [
         job for job in jobs.values() if (job.running is None or job.exits) and is_waiting(job)
     ]
@@ -144,7 +141,7 @@ class ReservationPlan:
         self._held: Reservations = ()
         self._nowhere: defaultdict[str, set[Impossible]] = defaultdict(set)
 
-    # ------------------------------------------------------------ what is reserved
+    # ------------------------------------------------------------ the choice of reservations
 
     def plan(self, jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> None:
         """Choose the reservations and the victims. `jobs`: in the order of priority and submission;
@@ -173,7 +170,7 @@ class ReservationPlan:
 
         claim = _claim(job, self.now, self.rules)
 
-        # In what is ending, in what others give up, or else as early as possible.
+        # Use the capacity of ending pods, else that of victims, else the earliest capacity.
         is_short = self._is_quota_short(request, capacity, earlier)
         tasks = capacity.place(request, -inf, earlier)
         if tasks is None:
@@ -191,7 +188,9 @@ class ReservationPlan:
         self.reservations[job.key] = replace(claim, nodes=nodes, quota=self._needed_quota(request))
 
     def _needed_quota(self, request: PlacementRequest) -> Resources:
-        """Return what the job takes of its namespace's quota; nothing if there is none."""
+        """Return the amount that the job takes of its namespace's quota; nothing if there is no
+        quota.
+        """
         if request.namespace not in self.room.remaining_quotas:
             return NO_MORE
         return request.growth(request.most)
@@ -206,7 +205,9 @@ class ReservationPlan:
     def _is_quota_short(
         self, request: PlacementRequest, capacity: ProjectedCapacity, earlier: Reservations
     ) -> bool:
-        """Return True if the quota has no room for the job, even with what is ending."""
+        """Return True if the quota has no room for the job, even after all ending pods have
+        ended.
+        """
         if request.namespace not in self.room.remaining_quotas:
             return False
         remaining = capacity.trial(-inf, earlier).remaining_quotas[request.namespace]
@@ -229,7 +230,7 @@ class ReservationPlan:
         impossible.add(question)
         return False
 
-    # ------------------------------------------------------------ holding it back
+    # ------------------------------------------------------------ the reserved capacity
 
     def hold_all(self) -> None:
         self._hold(tuple(self.reservations.values()))
@@ -250,7 +251,7 @@ class ReservationPlan:
             nodes, quotas = _reserved_amounts(wanted)
             self.room.hold_back(nodes, quotas)
 
-    # ------------------------------------------------------------ who uses it
+    # ------------------------------------------------------------ the use of reservations
 
     def start_target(self, situation: Situation) -> Target | None:
         """Return the job's target; one with a reservation starts as soon as it can, even against

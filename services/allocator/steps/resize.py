@@ -50,9 +50,9 @@ def await_pending_decision(job: Job) -> Verdict | None:
 
 
 def is_settled(job: JobSnapshot, target: Target) -> bool:
-    """Return True if a job has what its policy wants, whatever room and time there is.
+    """Return True if a job has the size that its policy wants, so that room and time do not matter.
 
-    For jobs of which no generation is in flight or was abandoned, without a quota.
+    Only for jobs without a quota, without a pending generation and without an abandoned one.
     """
     if not target.ps and not target.workers:
         return True
@@ -63,7 +63,7 @@ def is_settled(job: JobSnapshot, target: Target) -> bool:
 
 
 def start_or_resize(situation: Situation) -> Verdict:
-    """Start a job, resize it, or say why nothing is done for it now."""
+    """Start a job, resize it, or return why nothing changes now."""
     job = situation.job
     now = situation.now
     pending_change, releasing = bounded_wait(
@@ -72,7 +72,7 @@ def start_or_resize(situation: Situation) -> Verdict:
     if pending_change is not situation.pending_change or releasing is not situation.releasing:
         situation = replace(situation, pending_change=pending_change, releasing=releasing)
 
-    # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
+    # 1. Wait for the pods of a suspended job to end, and after an abandoned generation.
     if job.suspended_s:
         waits = release_wait(situation)
         if waits:
@@ -126,7 +126,7 @@ def _start(situation: Situation, target: Target) -> Verdict:
         return Verdict(why=trial.describe())
     if trial.is_whole:
         return _grant(situation, trial.tasks, target)
-    # What it could have now stays taken, so that no later job of this pass has it.
+    # Its part stays taken, so that no later job of this pass gets it.
     releasing = situation.releasing
     if releasing.free and trial.has_more_room_later(releasing.free, releasing.quota):
         return _await_release(situation, _pending_change(situation, target))
@@ -147,8 +147,8 @@ def _start_smaller(situation: Situation, target: Target, trial: Placed) -> Verdi
 
 
 def _await_release(situation: Situation, pending: PendingChange) -> Verdict:
-    """Keep the pending change until the capacity is free; `decide` wakes at the latest when the
-    wait ends.
+    """Keep the pending change until the capacity is free. The next pass begins at the end of the
+    wait at the latest.
     """
     if pending.awaits_s is None:
         pending = replace(pending, awaits_s=situation.now)
@@ -283,7 +283,7 @@ def _without_room(
     releasing = situation.releasing
     if releasing.free and shortage.has_more_room_later(size, releasing.free, releasing.quota):
         if grows:
-            shortage.place_part(size)  # so that no later job of this pass has it
+            shortage.place_part(size)  # so that no later job of this pass gets it
         return _await_release(situation, pending)
 
     quota = shortage.quota_reason()
@@ -312,7 +312,9 @@ def _decide_placed(
     gain: Payback,
     placed: Placed,
 ) -> Verdict:
-    """Decide on a change that has a place, unless its devices would stand too far apart to pay."""
+    """Decide on a change that has a place, unless it does not pay because its devices are on
+    several nodes.
+    """
     size = situation.size
     if (
         target.speedup_if_spread is not None
@@ -339,13 +341,13 @@ def _try_target(
 
 
 def _placer(target: Target) -> Placer:
-    """Return how the tasks of a job that is resized are placed."""
+    """Return the placer for the tasks of a job that is resized."""
     if target.sizes is not None:
         return place_all_resized
     return place_colocated if target.ps == 0 else place
 
 
-# ---------------------------------------------------------------- what a change is worth
+# ---------------------------------------------------------------- the gain of a change
 
 
 def _gain(situation: Situation, target: Target) -> Payback:
@@ -389,7 +391,7 @@ def _shrinks(size: Size, target: Target) -> bool:
     return target.ps <= size.ps and target.workers <= size.workers
 
 
-# ---------------------------------------------------------------- what is decided
+# ---------------------------------------------------------------- decisions
 
 
 def _grant(

@@ -29,7 +29,7 @@ from shared.messages import AllocationDecided, TaskPlan
 
 
 def slow_nodes(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
-    """Return the nodes on which a task starves: they take nothing new meanwhile."""
+    """Return the nodes with a starving task. They take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
         for task in _starving(job, now, rules):
@@ -115,7 +115,7 @@ def _share(job: Job, task: TaskPlan) -> float:
 
 
 def _speed_share(current: AllocationDecided, task: TaskPlan) -> float:
-    """Return the share of the job's speed that waits for a task."""
+    """Return the share of the job's speed that depends on a task."""
     if task.role != "worker":
         return 1.0
     return 1 / size_of(current).workers

@@ -1,4 +1,4 @@
-"""The time at which a pending change may become a decision.
+"""The earliest time for a pending change to become a decision.
 
     due = max(resumed + cooldown, min(since + window, first + max_delay))
 
@@ -31,7 +31,7 @@ class PendingChange(msgspec.Struct, frozen=True):
     sizes: RoleResources | None = None
     """Of the tasks; None: as they are."""
     awaits_s: float | None = None
-    """Since when it waits for capacity that is being released; None: it never did."""
+    """The time (s) since which it waits for capacity that is being released; None: it never did."""
 
 
 def update_pending_change(
@@ -51,17 +51,17 @@ def update_pending_change(
 
 
 def change_due_s(change: PendingChange, resumed_s: float, rules: Rules) -> float:
-    """Return the time (s) at which a pending change may become a decision."""
+    """Return the earliest time (s) for a pending change to become a decision."""
     return max(stabilised_s(change, rules), resumed_s + rules.cooldown_s)
 
 
 def stabilised_s(change: PendingChange, rules: Rules) -> float:
-    """Return the time (s) from which a pending change has been stable for long enough."""
+    """Return the time (s) at which a pending change has been stable for long enough."""
     return min(change.since_s + rules.window_s, change.first_s + rules.max_delay_s)
 
 
 def retry_s(job: Job, rules: Rules) -> float:
-    """Return the time (s) before which nothing is tried again after what was abandoned."""
+    """Return the time (s) until which nothing is tried again after an abandoned generation."""
     if not job.abandonments:
         return -math.inf
     wait = rules.backoff_s * 2.0 ** min(job.abandonments - 1, 30)

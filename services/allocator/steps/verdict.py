@@ -32,10 +32,11 @@ Attempt = tuple[Sequence[TaskPlan], Size, Size]
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """`room`: what is free at this step. `cause`: the fact that made the state what it is.
-    `opened_s`: when the newest node came, or came back. `target`: what the job's policy wants for
-    it; None: nothing, or it was not asked yet. `pending_change`: the one of the last pass.
-    `releasing`: capacity that is being released. `seen`: the job as its policy sees it.
+    """The input of a step for one job. `seen`: the job as its policy sees it. `room`: the free
+    capacity at this step. `cause`: the id of the newest fact. `opened_s`: the time at which a node
+    last became ready. `target`: the target of the job's policy; None: there is none, or the policy
+    was not called yet. `pending_change`: that of the last pass. `releasing`: capacity that is being
+    released.
     """
 
     job: Job
@@ -65,7 +66,7 @@ class Situation(msgspec.Struct, frozen=True):
         return self.job.newest_decision
 
     def sizes(self, target: Target | None = None) -> RoleResources:
-        """Return how large each task is to be: as a policy wants it, or else as it is."""
+        """Return the size of each task that the policy wants, or else its present size."""
         return wanted_sizes(self.job, target.sizes if target else None, self.settings)
 
     def trial(
@@ -102,7 +103,7 @@ class Situation(msgspec.Struct, frozen=True):
         placer: Placer = place,
         avoid: frozenset[str] = frozenset(),
     ) -> PlacementRequest:
-        """Return what `trial` places."""
+        """Return the request that `trial` places."""
         job = self.job
         return PlacementRequest(
             job=job.key,
@@ -118,7 +119,9 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An action, or the reason for none, with the time of the next look."""
+    """The result of a step: an action, or the reason for none. `wake_s`: the time (s) of the next
+    pass; None: after the next fact.
+    """
 
     why: str
     action: AllocationDecided | JobFinished | None = None
@@ -141,7 +144,7 @@ class Rationale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def next_decision(
     job: Job, tasks: Sequence[TaskPlan], batch: int, now: float, rationale: Rationale
 ) -> AllocationDecided:
-    """Return the next decision about a job. Its generation rises only where tasks, nodes or batch
+    """Return the next decision about a job. Its generation rises only if tasks, nodes or batch
     change.
     """
     generation = job.next_generation if needs_new_generation(job, tasks, batch) else job.generation
@@ -174,7 +177,7 @@ def grant_tasks(
 
 
 def _bounded_s(seconds: float) -> float:
-    """Return a time that a message can hold; 0 for NaN and infinity, which JSON does not know."""
+    """Return a time that a message can hold; 0 for NaN and infinity, because JSON has neither."""
     if not math.isfinite(seconds):
         return 0.0
     return max(-MOST_MEASURED, min(seconds, MOST_MEASURED))

@@ -143,7 +143,7 @@ def test_program_code_in_another_thread_is_found(tmp_path: Path) -> None:
 
 
 def test_a_thread_without_program_code_shows_its_own_stack(tmp_path: Path) -> None:
-    assert "in test_a_thread_that_never_meets" in thread_stack(
+    assert "in test_a_thread_without_program_code" in thread_stack(
         threading.get_ident(), str(tmp_path / "net.py")
     )
 

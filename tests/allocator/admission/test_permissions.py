@@ -37,7 +37,7 @@ def test_a_job_runs_where_jobs_may_run():
     assert reasons(Rules(), namespace="kube-system") == ()
 
 
-def test_who_names_no_namespace_means_the_default_one():
+def test_a_request_without_a_namespace_is_checked_for_the_default_one():
     bare = msgspec.json.encode({name: value for name, value in GOOD.items() if name != "namespace"})
     wrong = check_request(bare, STRICT)
     assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith(
@@ -55,7 +55,7 @@ def test_who_names_no_namespace_means_the_default_one():
         "trainer@sha256:0",
     ],
 )
-def test_an_image_below_a_prefix_or_one_of_any_tag_may_be_named(image: str):
+def test_images_are_allowed_by_prefix_or_with_any_tag(image: str):
     assert reasons(image=image) == ()
 
 
@@ -71,13 +71,13 @@ def test_an_image_below_a_prefix_or_one_of_any_tag_may_be_named(image: str):
         "",
     ],
 )
-def test_another_image_may_not(image: str):
+def test_other_images_are_refused(image: str):
     allowed = "WEIR_ALLOCATOR_IMAGES allows registry.example/ml/, trainer"
     assert reasons(image=image) == (f"image: {image!r} is not allowed; {allowed}",)
     assert reasons(Rules(images=()), image=image) == ()
 
 
-def test_where_nothing_is_set_only_the_shipped_image_may_be_named():
+def test_by_default_only_the_shipped_image_is_allowed():
     """The code of another image could read the credentials of its job."""
     assert reasons(Rules(), image="weir-trainer:0.1.0") == ()
     for image in ("other:1", "registry.example/weir-trainer:1", "weir-trainer-evil"):
@@ -86,11 +86,11 @@ def test_where_nothing_is_set_only_the_shipped_image_may_be_named():
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/", "/data/a/b"])
-def test_a_folder_of_the_node_may_be_seen_where_the_cluster_says_so(path: str):
+def test_configured_host_paths_are_allowed(path: str):
     assert mounted(path) == () == mounted(path, Rules(host_paths=("/",)))
 
 
-def test_other_folders_of_the_node_may_not():
+def test_other_host_paths_are_refused():
     assert mounted("/database") == (
         "volumes[0].host_path: '/database' is not below a folder of the node that is allowed: /data",
     )
@@ -110,12 +110,12 @@ def test_a_claim_of_the_namespace_may_be_mounted():
 @pytest.mark.parametrize(
     "field", ["privileged", "security_context", "securityContext", "hostNetwork", "service_account"]
 )
-def test_a_privilege_cannot_be_asked_for(field: str):
+def test_privileges_are_refused(field: str):
     assert reasons(**{field: True}) == (f"{field}: not allowed: a job's pods get no privileges",)
 
 
 @pytest.mark.parametrize("source", ["secret", "configMap", "projected", "hostPath", "csi"])
-def test_no_other_volume_can_be_named(source: str):
+def test_other_volume_types_are_refused(source: str):
     found = reasons(
         volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}]
     )
@@ -123,7 +123,7 @@ def test_no_other_volume_can_be_named(source: str):
     assert found == (f"volumes[0].{source}: {only}",)
 
 
-def test_what_every_pod_has_of_weir_cannot_be_covered():
+def test_weirs_own_volumes_and_paths_cannot_be_replaced():
     volumes = [
         {"name": "weir-tmp", "mount_path": "/a", "claim": "c"},
         *(
@@ -138,7 +138,7 @@ def test_what_every_pod_has_of_weir_cannot_be_covered():
     ]
 
 
-def test_all_that_is_forbidden_is_told_at_once_beside_what_cannot_be_read():
+def test_every_forbidden_and_every_invalid_field_is_listed():
     found = reasons(
         namespace="kube-system",
         image="evil",
@@ -150,7 +150,7 @@ def test_all_that_is_forbidden_is_told_at_once_beside_what_cannot_be_read():
     assert fields == ["privileged", "epochs", "namespace", "image", "volumes[0].host_path"]
 
 
-def test_a_request_that_can_be_read_is_held_to_the_same():
+def test_a_valid_request_is_checked_for_permissions():
     assert [why.partition(":")[0] for why in reasons_against(request(image="evil"), STRICT)] == [
         "namespace",
         "image",

@@ -107,7 +107,9 @@ def scene(bus: Bus) -> Scene:
     return Scene(bus)
 
 
-async def test_a_finished_job_goes_and_one_that_runs_stays(scene: Scene) -> None:
+async def test_messages_of_a_finished_job_are_purged_and_those_of_a_running_one_kept(
+    scene: Scene,
+) -> None:
     over, runs = await scene.job("over"), await scene.job("runs")
     await scene.end("over", over)
     assert await scene.left("over") == [3, 1, 1, 1]
@@ -120,7 +122,7 @@ async def test_a_finished_job_goes_and_one_that_runs_stays(scene: Scene) -> None
     assert await scene.left("runs") == [2, 1, 1, 1] and runs > over
 
 
-async def test_of_a_name_that_another_job_bears_only_what_was_before_it_goes(scene: Scene) -> None:
+async def test_with_a_reused_name_only_earlier_messages_are_purged(scene: Scene) -> None:
     await scene.end("again", await scene.job("again"))
     second = await scene.job("again")
 
@@ -133,7 +135,7 @@ async def test_of_a_name_that_another_job_bears_only_what_was_before_it_goes(sce
     assert await scene.left("again") == [0, 0, 0, 0] and scene.removed == ["default.again"]
 
 
-async def test_a_request_that_nobody_has_heard_yet_stays(scene: Scene) -> None:
+async def test_an_unread_request_is_kept(scene: Scene) -> None:
     await scene.end("over", await scene.job("over"))
     await scene.bus.publish(replace(request("over"), request_id="not heard yet"))
 
@@ -142,7 +144,7 @@ async def test_a_request_that_nobody_has_heard_yet_stays(scene: Scene) -> None:
     assert (await scene.left("over"))[0] == 1 and scene.removed == []
 
 
-async def test_a_request_that_was_refused_goes_with_its_answer(scene: Scene) -> None:
+async def test_a_refused_request_is_purged_with_its_answer(scene: Scene) -> None:
     (uid,) = await scene.say(request("wrong"))
     await scene.say(JobRejected(job="wrong", uid=uid, reasons=("no",)))
 
@@ -151,7 +153,7 @@ async def test_a_request_that_was_refused_goes_with_its_answer(scene: Scene) -> 
     assert (await scene.left("wrong"))[0] == 0
 
 
-async def test_a_request_that_is_not_answered_stays(scene: Scene) -> None:
+async def test_an_unanswered_request_is_kept(scene: Scene) -> None:
     (uid,) = await scene.say(request("twice"))
     await scene.say(JobRejected(job="twice", uid=uid, reasons=("no",)))
     await scene.say(replace(request("twice"), request_id="second"))
@@ -161,7 +163,7 @@ async def test_a_request_that_is_not_answered_stays(scene: Scene) -> None:
     assert (await scene.left("twice"))[0] == 1
 
 
-async def test_the_view_of_a_job_that_was_removed_is_not_written_again(scene: Scene) -> None:
+async def test_the_view_of_a_purged_job_is_not_written_again(scene: Scene) -> None:
     await scene.end("over", await scene.job("over"))
     assert "default.over" in job_views(scene.state, {}, 0.0, 0.0)
 
@@ -171,7 +173,7 @@ async def test_the_view_of_a_job_that_was_removed_is_not_written_again(scene: Sc
     assert "default.over" not in state.last_decision_seq
 
 
-async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for_long_is_not(
+async def test_only_the_fact_of_a_deleted_node_is_purged(
     scene: Scene,
 ) -> None:
     gone, there = node("gone", cpu=1, gone=True), node("there", cpu=1)
@@ -186,7 +188,7 @@ async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for
 # ---------------------------------------------------------------- forgetting
 
 
-async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_request_for_it(
+async def test_forget_purges_a_finished_job_with_its_program(
     scene: Scene,
 ) -> None:
     for body in (BODY, OTHER):
@@ -206,7 +208,7 @@ async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_requ
     )
 
 
-async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene: Scene) -> None:
+async def test_forget_keeps_a_program_that_another_job_uses(scene: Scene) -> None:
     await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.end("mine", await scene.job("mine"))
     await scene.end("other", await scene.job("other"))
@@ -220,7 +222,7 @@ async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene
     assert not await stored(scene.bus, BODY) and await parts(scene.bus) == 0
 
 
-async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_after_its_end(
+async def test_forget_of_a_running_job_purges_nothing_even_after_its_end(
     scene: Scene,
 ) -> None:
     uid = await scene.job("runs")
@@ -233,7 +235,7 @@ async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_afte
     assert await scene.left("runs") == [3, 1, 1, 1] and scene.removed == []
 
 
-async def test_one_that_is_asked_for_again_stays_and_only_what_was_before_it_is_forgotten(
+async def test_forget_purges_only_messages_before_a_new_job_with_the_name(
     scene: Scene,
 ) -> None:
     await scene.end("again", await scene.job("again"))
@@ -246,7 +248,7 @@ async def test_one_that_is_asked_for_again_stays_and_only_what_was_before_it_is_
     assert await scene.bus.last_sequence(JobRequested, "default.again") == second
 
 
-async def test_a_request_to_forget_that_was_not_heard_yet_waits(scene: Scene) -> None:
+async def test_an_unread_forget_request_waits(scene: Scene) -> None:
     await scene.end("over", await scene.job("over"))
     await scene.bus.publish(ForgetRequested(job="over"))
 
@@ -269,7 +271,7 @@ async def parts(bus: Bus) -> int:
     return sum((info.state.subjects or {}).values())
 
 
-async def test_a_program_that_no_job_uses_goes_and_the_others_stay(scene: Scene) -> None:
+async def test_unused_programs_are_deleted_and_others_kept(scene: Scene) -> None:
     for body in (BODY, OTHER):
         await store_program(scene.bus, HOME, digest_of(body), body)
     await scene.job("runs", digest_of(BODY))
@@ -281,7 +283,7 @@ async def test_a_program_that_no_job_uses_goes_and_the_others_stay(scene: Scene)
     assert await parts(scene.bus) == 1
 
 
-async def test_a_program_of_a_job_that_ended_lately_stays(scene: Scene) -> None:
+async def test_the_program_of_a_recently_finished_job_is_kept(scene: Scene) -> None:
     await store_program(scene.bus, HOME, digest_of(BODY), BODY)
     await scene.end("over", await scene.job("over"))
 
@@ -291,7 +293,7 @@ async def test_a_program_of_a_job_that_ended_lately_stays(scene: Scene) -> None:
     assert await stored(scene.bus, BODY)
 
 
-async def test_a_program_that_is_stored_again_after_its_description_went_is_whole(
+async def test_a_program_stored_during_its_deletion_is_complete(
     scene: Scene,
 ) -> None:
     await store_program(scene.bus, HOME, digest_of(BODY), BODY)
@@ -304,7 +306,7 @@ async def test_a_program_that_is_stored_again_after_its_description_went_is_whol
     assert await stored(scene.bus, BODY)
 
 
-async def test_storing_a_program_that_is_there_makes_it_young(bus: Bus) -> None:
+async def test_storing_an_existing_program_renews_its_age(bus: Bus) -> None:
     await store_program(bus, HOME, digest_of(BODY), BODY)
     between_s = time.time()
     await store_program(bus, HOME, digest_of(BODY), BODY)
@@ -315,7 +317,7 @@ async def test_storing_a_program_that_is_there_makes_it_young(bus: Bus) -> None:
     assert await stored(bus, BODY) and await parts(bus) == 1
 
 
-async def test_the_allocator_s_own_credentials_let_it_remove(tmp_path: Path) -> None:
+async def test_the_allocators_credentials_permit_the_removal(tmp_path: Path) -> None:
     async with secured_server.guarded(tmp_path) as server:
         root = await wire.connect(server.url, "root", secured_server.unlimited())
         allocator = await wire.connect(server.url, ALLOCATOR, secured_server.credentials(ALLOCATOR))

@@ -30,7 +30,7 @@ def asked(resources: dict[str, dict[str, float]] | None) -> RoleResources:
     return answered.request.resources
 
 
-def test_a_role_given_in_part_takes_the_default_for_what_is_left_out() -> None:
+def test_a_partial_role_gets_defaults() -> None:
     given = asked({"worker": {"cpu": 4}, "ps": {"memory_gib": 3}, "chief": {"gpu": 1}})
 
     assert given.worker == Resources(cpu=4, memory_gib=DEFAULT.worker.memory_gib)
@@ -40,20 +40,20 @@ def test_a_role_given_in_part_takes_the_default_for_what_is_left_out() -> None:
     )
 
 
-def test_no_resources_are_the_default_and_whole_ones_stay() -> None:
+def test_missing_resources_get_defaults_and_complete_ones_are_kept() -> None:
     whole = {role: {"cpu": 2.0, "memory_gib": 5.0} for role in ("chief", "ps", "worker")}
 
     assert asked(None) == DEFAULT
     assert asked(whole) == msgspec.convert(whole, RoleResources)
 
 
-def test_who_simulates_may_leave_memory_out_of_account() -> None:
+def test_a_simulation_may_ignore_memory() -> None:
     weightless = RoleResources(chief=Resources(), ps=Resources(cpu=1), worker=Resources(cpu=1))
 
     assert with_defaults(request(resources=weightless), AT_ONCE).resources == weightless
 
 
-def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_reasons() -> None:
+def test_a_minimum_above_the_quota_is_rejected_with_other_reasons() -> None:
     rules = msgspec.structs.replace(AT_ONCE, quotas={"default": Quota(cpu=3)})
     there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
     answered = answer_request(there, 1, ProgramFault.MISSING, 0.0, rules)
@@ -66,7 +66,7 @@ def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_rea
     assert isinstance(just, JobAccepted)
 
 
-def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidden() -> None:
+def test_a_missing_or_too_large_program_is_listed_with_other_reasons() -> None:
     rules = msgspec.structs.replace(AT_ONCE, job_namespaces=("team-a",))
     there = apply(State(), request(), "weir-orders", 1, 0.0)
 
@@ -86,7 +86,7 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
     assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")
 
 
-def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() -> None:
+def test_an_accepted_job_has_its_own_checkpoint_folder() -> None:
     asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
     accepted = answer_request(asked_for, 12, 0, 86_400.0, AT_ONCE)
     assert (
@@ -100,7 +100,7 @@ def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() 
     assert decided.checkpoint_folder == accepted.checkpoint_folder
 
 
-def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> None:
+def test_a_job_may_continue_only_from_a_finished_job() -> None:
     asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
     running = answer_request(asked_for, 12, 0, 86_400.0, AT_ONCE)
     assert isinstance(running, JobAccepted)

@@ -34,7 +34,7 @@ def reasons(**changed: object) -> tuple[str, ...]:
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
-def test_a_good_request_is_read():
+def test_a_valid_request_is_accepted():
     assert check_request(msgspec.json.encode(GOOD)) == request()
     assert (
         check_request(msgspec.json.encode({k: v for k, v in GOOD.items() if k != "fact"}))
@@ -42,7 +42,7 @@ def test_a_good_request_is_read():
     )
 
 
-def test_every_reason_comes_at_once():
+def test_every_reason_is_listed():
     found = reasons(
         program=...,
         epochs=0,
@@ -67,7 +67,7 @@ def test_every_reason_comes_at_once():
     )
 
 
-def test_the_owner_s_limits_are_named_in_the_refusal():
+def test_the_cluster_owners_limits_are_named_in_the_refusal():
     asked = msgspec.json.encode(
         request(namespace="team-a", priority=11, workers=span(1, most=9), batch=span(64))
     )
@@ -103,7 +103,7 @@ def test_the_limits_are_settings():
     assert read.max_priority == 1000 and read.limits == {"team-a": Limit(priority=10, ps=4)}
 
 
-def test_rules_between_fields_hold():
+def test_rules_between_fields_are_checked():
     assert reasons(batch={"start": 32, "min": 16, "max": 64}, device_batch_max=8) == (
         "device_batch_max: 8 is less than batch.min, 16",
     )
@@ -131,7 +131,7 @@ def test_an_unusable_name_is_answered_under_a_digest():
         )
 
 
-def test_a_job_has_no_more_trainers_than_the_bus_lets_in() -> None:
+def test_the_number_of_trainers_is_limited_by_the_bus() -> None:
     assert (
         reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 799})
         == ()
@@ -150,11 +150,11 @@ def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
-def test_any_bytes_are_answered(body):
+def test_any_bytes_get_an_answer(body):
     assert isinstance(check_request(body), Wrong)
 
 
-def test_a_grace_beyond_the_clusters_limit_is_refused_by_the_name_of_the_setting() -> None:
+def test_a_grace_period_above_the_limit_names_the_setting() -> None:
     assert reasons(grace_s=601) == (
         "grace_s: 601 is more than 600, the limit of this cluster (WEIR_ALLOCATOR_GRACE_MAX_S)",
     )
@@ -164,7 +164,7 @@ def test_a_grace_beyond_the_clusters_limit_is_refused_by_the_name_of_the_setting
 SPAN = "Expected `{start, min, max}` (a job's file may have one number)"
 
 
-def test_what_a_field_should_have_been_is_told_in_words() -> None:
+def test_the_expected_format_of_a_field_is_explained() -> None:
     name = (
         "Expected a name: small letters, digits and -, beginning with a letter, not ending with -"
     )
@@ -205,7 +205,7 @@ def test_what_a_field_should_have_been_is_told_in_words() -> None:
         ([1], "[1]"),
     ],
 )
-def test_what_a_field_is_is_told_as_it_was_written(value: object, told: str) -> None:
+def test_the_given_value_is_shown_as_written(value: object, told: str) -> None:
     assert reasons(epochs=value) == (f"epochs: Expected `int`, got {told}",)
 
 
@@ -216,7 +216,7 @@ def test_a_long_value_is_shortened() -> None:
     assert deep.endswith("...") and len(deep) < 100
 
 
-def test_a_value_of_a_choice_is_told_once() -> None:
+def test_an_invalid_choice_is_shown_once() -> None:
     assert reasons(handover=7) == (
         "handover: Expected `str`, got 7; use one of 'make-before-break', 'restart'",
     )

@@ -60,7 +60,7 @@ def extremes(message: Message) -> list[tuple[Place, float]]:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_at_the_bounds_of_every_number_of_a_fact_the_policy_decides(policy: str) -> None:
+def test_every_policy_decides_at_the_bounds_of_every_number_of_a_fact(policy: str) -> None:
     world = running(policy)
     before, now, decided = world.state, world.now, world.decided
     for fact in facts(world):
@@ -84,7 +84,7 @@ def test_at_the_bounds_of_every_number_of_a_fact_the_policy_decides(policy: str)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_at_the_bounds_of_every_number_of_a_request_it_is_refused_or_decided(policy: str) -> None:
+def test_requests_at_the_bounds_of_every_number_are_refused_or_decided(policy: str) -> None:
     asked = replace(request("extreme", 18, 1), resources=RoleResources())
     refused = 0
     for place, value in extremes(asked):
@@ -105,7 +105,7 @@ def test_at_the_bounds_of_every_number_of_a_request_it_is_refused_or_decided(pol
 
 
 @pytest.mark.parametrize("message", one_of_each(), ids=lambda message: type(message).__name__)
-def test_beyond_the_bounds_of_any_number_a_message_is_refused(message: Message) -> None:
+def test_messages_beyond_any_bound_are_refused(message: Message) -> None:
     for place in places(message):
         if place[0][0] not in UNBOUNDED:
             for value in beyond_bounds(place[1]):

@@ -52,7 +52,7 @@ to it.
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(st.booleans(), SHAPE, STORY, QUOTAS))
 @example(LOST_WORKER)
-def test_whatever_happens_every_decision_keeps_the_laws(
+def test_every_decision_keeps_the_laws_in_random_worlds(
     policy: str, drawn: tuple[bool, bytes, bytes, Quotas]
 ) -> None:
     at_once, shape, story, quotas = drawn

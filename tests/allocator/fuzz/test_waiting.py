@@ -173,7 +173,7 @@ def test_no_job_waits_longer_than_the_bound(
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MACHINES, st.lists(JOB, min_size=1, max_size=6), GUESTS)
 @example([8.0], [((1, 2, 2.0), False, 0, 0, 20_000)], (0, 50, 10))
-def test_nor_does_one_that_lost_tasks(
+def test_no_job_that_lost_tasks_waits_longer_than_the_bound(
     policy: str, machines: list[float], shapes: list[Any], drawn: Any
 ) -> None:
     guests = guests_of(machines, drawn)

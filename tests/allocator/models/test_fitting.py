@@ -33,7 +33,7 @@ PRIORS = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.lists(SEEN, max_size=20), PRIORS), max_size=5))
-def test_a_model_beside_others_is_the_one_that_it_is_alone(cases):
+def test_models_fitted_together_equal_those_fitted_alone(cases):
     for together, (seen, prior) in zip(fit_models(cases), cases, strict=True):
         alone = fit_model(seen, prior)
         assert (together.form, together.usual) == (alone.form, alone.usual)
@@ -46,7 +46,7 @@ def test_a_model_beside_others_is_the_one_that_it_is_alone(cases):
         )
 
 
-def test_what_is_seen_as_expected_changes_no_coefficient():
+def test_an_observation_equal_to_the_prediction_changes_no_coefficient():
     prior = Prior(shares=SHARES, step_s=2.0, batch=64)
     seen, unseen = fit_models([([Observed(1, 1, 64, 32.0)], prior), ([], prior)])
     assert seen.coefficients == pytest.approx(unseen.coefficients)

@@ -30,7 +30,7 @@ BATCH = 32
 
 
 @pytest.mark.parametrize("model", [RESNET_50, INCEPTION_3])
-def test_deep_narrow_networks_compute(model):
+def test_deep_narrow_networks_are_compute_bound(model):
     assert step_parts(model, FOUR_EACH, BATCH, DEVICE).kind == "compute-bound"
     assert (
         step_parts(model, FOUR_EACH, BATCH, replace(DEVICE, link=DEVICE.link / 10)).kind
@@ -39,18 +39,18 @@ def test_deep_narrow_networks_compute(model):
 
 
 @pytest.mark.parametrize("model", [VGG_16, ALEXNET])
-def test_networks_with_large_dense_layers_communicate(model):
+def test_networks_with_large_dense_layers_are_transfer_bound(model):
     assert step_parts(model, FOUR_EACH, BATCH, DEVICE).kind == "communication-bound"
 
 
-def test_ten_times_the_bandwidth_makes_vgg_compute():
+def test_ten_times_the_bandwidth_makes_vgg_compute_bound():
     assert (
         step_parts(VGG_16, FOUR_EACH, BATCH, replace(DEVICE, link=10 * DEVICE.link)).kind
         == "compute-bound"
     )
 
 
-def test_a_variable_that_lies_on_one_ps_binds_however_many_there_are():
+def test_one_large_variable_is_the_bottleneck_for_any_number_of_ps():
     split = replace(VGG_16, largest=0.0)
     assert (
         step_parts(VGG_16, Size(8, 4), BATCH, DEVICE).transfer
@@ -58,7 +58,7 @@ def test_a_variable_that_lies_on_one_ps_binds_however_many_there_are():
     )
 
 
-def test_the_prior_leans_to_what_the_profile_says():
+def test_the_prior_follows_the_profile():
     dense, narrow = (prior_of(model, BATCH, rates=DEVICE) for model in (ALEXNET, RESNET_50))
     compute, link = 0, 3
     assert dense.shares[link] > SHARES[link] > narrow.shares[link]
@@ -67,11 +67,11 @@ def test_the_prior_leans_to_what_the_profile_says():
 
 
 @pytest.mark.parametrize("profile, batch", [(None, 32), (Profile(0.0, 0.0), 32), (RESNET_50, 0)])
-def test_who_knows_nothing_of_a_model_believes_the_same_of_all(profile, batch):
+def test_without_a_profile_the_prior_is_the_default(profile, batch):
     assert prior_of(profile, batch).shares == SHARES and prior_of(profile, batch).step_s is None
 
 
-def test_what_the_trainer_tells_counts_six_operations_a_parameter():
+def test_a_reported_profile_counts_six_operations_per_parameter():
     assert profile_of(ModelProfile(parameters=1000, bytes=4000, variables=4)) == Profile(
         4000.0, 6000.0
     )

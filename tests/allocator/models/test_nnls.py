@@ -40,7 +40,7 @@ def brute_force(a: Array, b: Array) -> float:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 6))
-def test_it_is_as_good_as_trying_every_set_of_columns(seed, rows, columns):
+def test_nnls_is_as_good_as_trying_every_set_of_columns(seed, rows, columns):
     chance = np.random.default_rng(seed)
     a, b = chance.normal(size=(rows, columns)), chance.normal(size=rows)
     x = nnls(a, b)
@@ -50,7 +50,7 @@ def test_it_is_as_good_as_trying_every_set_of_columns(seed, rows, columns):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 8), st.booleans())
-def test_it_meets_the_conditions_of_karush_kuhn_and_tucker(seed, rows, columns, alike):
+def test_nnls_meets_the_kkt_conditions(seed, rows, columns, alike):
     """The error does not change along a column that is used, and rises along every other one."""
     chance = np.random.default_rng(seed)
     a = chance.uniform(size=(rows, columns))
@@ -68,7 +68,7 @@ def test_it_meets_the_conditions_of_karush_kuhn_and_tucker(seed, rows, columns, 
     assert slope[x > 0] == pytest.approx(0.0, abs=1e-9 * np.linalg.norm(b))
 
 
-def test_it_finds_the_solutions_that_the_implementation_before_scipy_found():
+def test_nnls_equals_recorded_solutions():
     """A fitted performance model has a row of each speed, and one of each term of its prior;
     solutions are unique.
     """
@@ -81,7 +81,7 @@ def test_it_finds_the_solutions_that_the_implementation_before_scipy_found():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(0.0, 100.0), min_size=1, max_size=7))
-def test_what_was_planted_is_found_again_whatever_its_units(seed, planted):
+def test_planted_solutions_are_recovered_in_any_units(seed, planted):
     chance = np.random.default_rng(seed)
     x, units = np.array(planted), 10.0 ** chance.integers(-100, 100, size=len(planted))
     a = chance.uniform(0.1, 1.0, size=(20, len(x)))
@@ -90,20 +90,20 @@ def test_what_was_planted_is_found_again_whatever_its_units(seed, planted):
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(6, 9), st.integers(1, 6))
-def test_many_are_solved_as_each_is_alone(seed, problems, rows, columns):
+def test_a_batch_of_problems_equals_single_solutions(seed, problems, rows, columns):
     chance = np.random.default_rng(seed)
     a, b = chance.normal(size=(problems, rows, columns)), chance.normal(size=(problems, rows))
     alone = np.array([nnls(one, goal) for one, goal in zip(a, b, strict=True)])
     assert nnls(a, b) == pytest.approx(alone, abs=1e-9)
 
 
-def test_numbers_whose_squares_are_none_can_be_solved_for():
+def test_numbers_with_overflowing_squares_are_solved():
     a, b = np.array([[1e200, 0.0], [0.0, 1e-200]]), np.array([2e180, 3e180])
     assert nnls(a[:, :1], b).tolist() == pytest.approx([2e-20])
     assert nnls(a * 1e-100, b * 1e-180).tolist() == pytest.approx([2e-100, 3e300])
 
 
-def test_a_problem_that_is_not_finite_has_no_answer_and_the_others_have_theirs():
+def test_a_non_finite_problem_has_no_solution_and_others_do():
     a = np.broadcast_to(np.eye(2), (3, 2, 2)).copy()
     b = np.ones((3, 2))
     a[0, 0, 0] = np.nan
@@ -112,17 +112,17 @@ def test_a_problem_that_is_not_finite_has_no_answer_and_the_others_have_theirs()
     assert np.isnan(x[:2]).all() and x[2].tolist() == [1.0, 1.0]
 
 
-def test_equal_columns_share_and_an_empty_one_gets_nothing():
+def test_equal_columns_share_and_an_empty_column_gets_zero():
     a = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
     x = nnls(a, np.array([3.0, 6.0]))
     assert x[0] + x[1] == pytest.approx(3.0) and x[2] == 0.0
 
 
-def test_where_every_column_makes_it_worse_all_stay_zero():
+def test_all_coefficients_are_zero_if_every_column_is_harmful():
     assert nnls(np.array([[1.0, 2.0], [1.0, 1.0]]), np.array([-1.0, -2.0])).tolist() == [0.0, 0.0]
 
 
-def test_without_rows_or_columns_there_is_nothing_to_solve():
+def test_an_empty_problem_has_an_empty_solution():
     assert nnls(np.zeros((0, 3)), np.zeros(0)).tolist() == [0.0, 0.0, 0.0]
     assert nnls(np.zeros((2, 0)), np.ones(2)).tolist() == []
 
@@ -131,9 +131,7 @@ def test_without_rows_or_columns_there_is_nothing_to_solve():
 @given(
     st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 6)
 )
-def test_problems_of_different_heights_side_by_side_are_solved_as_each_alone(
-    seed, heights, columns
-):
+def test_problems_of_different_heights_equal_single_solutions(seed, heights, columns):
     chance = np.random.default_rng(seed)
     systems = [(chance.normal(size=(rows, columns)), chance.normal(size=rows)) for rows in heights]
     for (a, b), x in zip(systems, nnls_each(systems), strict=True):

@@ -24,7 +24,7 @@ def ended(outcome: str = "succeeded", **fields: object) -> Story:
     return story.hear(JobFinished(job="mnist", uid=1, outcome=outcome, finished_s=7.0))  # type: ignore[arg-type]
 
 
-def test_a_job_that_succeeded_leaves_its_plan_its_memory_and_its_times():
+def test_a_successful_job_adds_its_plan_memory_and_times_to_the_history():
     kin = history_of(histories_by_program(ended().state.closed), request())
     assert kin is not None
     (past,) = kin.past
@@ -36,12 +36,12 @@ def test_a_job_that_succeeded_leaves_its_plan_its_memory_and_its_times():
     assert [(t.plan, t.batch, t.step_s) for t in past.timed] == [(Plan(1, 2, 1.0, 1.0), 32, 1.0)]
 
 
-def test_a_job_that_failed_is_no_guide_but_has_been_seen():
+def test_a_failed_job_adds_observations_but_no_plan():
     kin = history_of(histories_by_program(ended("failed").state.closed), request())
     assert kin is not None and kin.past == () and kin.observed
 
 
-def test_what_was_never_measured_counts_as_what_its_tasks_had():
+def test_unmeasured_usage_counts_as_the_tasks_resources():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
     story.hear(resumed(1), JobFinished(job="mnist", uid=1, outcome="succeeded"))
@@ -53,7 +53,7 @@ def test_what_was_never_measured_counts_as_what_its_tasks_had():
     )
 
 
-def test_another_version_of_a_program_is_a_guide_to_the_plan_and_to_nothing_else():
+def test_another_version_of_a_program_contributes_only_its_plan():
     closed = ended().state.closed
     newer = request(program=Program(name="train.py", digest="sha256-" + "1" * 64))
     kin = history_of(histories_by_program(closed), newer)

@@ -54,7 +54,7 @@ def share(speeds: dict[Size, float], size: Size) -> float:
 
 
 @pytest.mark.parametrize("probes, least", [(8, 0.97), (4, 0.93)])
-def test_a_few_probes_come_near_to_the_best_of_many_sizes(probes, least):
+def test_a_few_probes_come_close_to_the_best_size(probes, least):
     reached = []
     for seed in range(40):
         speeds = surface(seed)
@@ -85,23 +85,23 @@ def test_no_size_is_measured_twice_and_never_more_than_allowed(seed, probes, siz
     assert found.size in tried and set(tried) <= sizes
 
 
-def test_the_gain_is_the_mean_of_what_is_better():
+def test_the_expected_gain_is_the_mean_improvement():
     draws = np.random.default_rng(0).normal(0.05, 0.2, 400_000)
     (gain,) = expected_gain(np.array([0.05]), np.array([0.2]), 0.1)
     assert gain == pytest.approx(np.maximum(draws - 0.1, 0.0).mean(), rel=0.02)
 
 
-def test_of_two_that_promise_the_same_the_less_known_gains_more():
+def test_the_more_uncertain_of_two_equal_means_has_the_larger_expected_gain():
     known, unknown = expected_gain(np.array([0.0, 0.0]), np.array([0.05, 0.3]), 0.1)
     assert unknown > known > 0.0
 
 
-def test_there_is_no_next_where_all_were_tried():
+def test_there_is_no_next_probe_after_all_sizes():
     fitted = fit_model([Observed(1, 1, BATCH, 10.0)])
     assert next_probe(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
 
 
-def test_kept_is_the_best_mean_and_not_the_best_luck():
+def test_the_best_mean_is_kept_and_not_the_best_single_report():
     """The fastest report is of six workers, of which all other reports say that eight are
     faster.
     """
@@ -112,7 +112,7 @@ def test_kept_is_the_best_mean_and_not_the_best_luck():
     assert best_of(fit_model(seen), sizes, BATCH).workers == 8
 
 
-def test_a_size_is_certain_only_where_doubt_cannot_change_it():
+def test_a_size_is_certain_only_if_uncertainty_cannot_change_the_order():
     seen = [Observed(p, w, BATCH, BATCH * w / 8.0) for p, w in ((8, 1), (8, 2), (8, 4))]
     fitted, tried = (
         fit_model(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.0))),

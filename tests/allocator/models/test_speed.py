@@ -73,13 +73,13 @@ def errors(fitted: Fit, shares: tuple[float, ...], form: Form = "synchronous") -
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
-def test_eight_sizes_tell_of_eighty(shares, form):
+def test_eight_observed_sizes_predict_eighty(shares, form):
     fitted = fit_model(observed(shares, SPREAD_OUT, form), Prior(form=form))
     assert np.median(errors(fitted, shares, form)) < 0.02
     assert errors(fitted, shares, form).max() < 0.1
 
 
-def test_noise_of_some_per_cent_does_little_harm():
+def test_a_few_per_cent_of_noise_do_little_harm():
     wrong = [
         errors(fit_model(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER)
         for n in range(20)
@@ -87,7 +87,7 @@ def test_noise_of_some_per_cent_does_little_harm():
     assert np.median(wrong) < 0.05
 
 
-def test_one_worker_more_helps_where_computing_binds_and_harms_where_transfer_does():
+def test_one_more_worker_helps_compute_bound_and_harms_transfer_bound_models():
     """By the formula 6 ps with 8 workers compute 1.34 times as fast as with 4."""
     quick, slow = (
         fit_model(observed(COMPUTE, SPREAD_OUT)),
@@ -97,7 +97,7 @@ def test_one_worker_more_helps_where_computing_binds_and_harms_where_transfer_do
     assert slow.speed(1, 8) < slow.speed(1, 2) < slow.speed(6, 2)
 
 
-def test_devices_side_by_side_are_the_same_model_without_ps():
+def test_all_reduce_jobs_use_the_same_model_without_ps():
     seen = [
         Observed(0, w, BATCH, BATCH / (0.9 / w + 0.1 * (w - 1) / w + 0.05)) for w in (1, 2, 4, 8)
     ]
@@ -106,7 +106,7 @@ def test_devices_side_by_side_are_the_same_model_without_ps():
     assert fitted.seconds(0, 6)["ps"] == fitted.seconds(0, 6)["update"] == 0.0
 
 
-def test_the_seconds_of_all_terms_make_the_step():
+def test_the_step_time_is_the_sum_of_its_terms():
     seconds = fit_model(observed(TRANSFER, SPREAD_OUT)).seconds(1, 1)
     assert tuple(seconds) == TERMS
     assert sum(seconds.values()) == pytest.approx(1.0, rel=0.1)
@@ -117,7 +117,7 @@ def test_the_seconds_of_all_terms_make_the_step():
 
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
-def test_without_an_observation_the_prior_speaks(form):
+def test_without_observations_the_prior_is_used(form):
     fitted = fit_model([], Prior(step_s=2.0, form=form, batch=BATCH))
     assert fitted.speed(1, 1, BATCH) == pytest.approx(BATCH / 2.0)
     assert fitted.speed(4, 4, BATCH) > fitted.speed(1, 1, BATCH) > fitted.speed(1, 1, 1)
@@ -129,13 +129,13 @@ def test_one_observation_sets_the_level():
     assert 400.0 < fitted.speed(4, 4) < 1000.0
 
 
-def test_a_prior_that_knows_the_model_predicts_better_from_one_observation():
+def test_a_profile_improves_the_prediction_from_one_observation():
     seen = observed(TRANSFER, [(1, 1)])
     knowing, ignorant = fit_model(seen, Prior(shares=TRANSFER)), fit_model(seen)
     assert errors(knowing, TRANSFER).mean() < errors(ignorant, TRANSFER).mean()
 
 
-def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
+def test_a_slowdown_with_more_workers_identifies_a_shared_batch():
     seen = observed(TRANSFER, [(1, 1), (1, 4), (1, 8)])
     assert [one.form for one in fit_closest_form([(seen, PRIORS), (seen, PRIORS[::-1])])] == [
         "synchronous"
@@ -144,7 +144,7 @@ def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
-def test_where_both_forms_explain_the_speeds_it_matters_little_which_is_taken(shares, form):
+def test_if_both_forms_fit_their_predictions_are_close(shares, form):
     seen = observed(shares, SPREAD_OUT, form)
     assert np.median(errors(*fit_closest_form([(seen, PRIORS)]), shares, form)) < 0.06
 
@@ -152,19 +152,19 @@ def test_where_both_forms_explain_the_speeds_it_matters_little_which_is_taken(sh
 # ---------------------------------------------------------------- how far to trust it
 
 
-def test_a_size_that_was_seen_is_surer_than_one_nearby_and_that_one_surer_than_one_far_off():
+def test_uncertainty_grows_with_the_distance_from_observed_sizes():
     fitted = fit_model(observed(TRANSFER, [(1, 1), (2, 2), (2, 4)]))
     assert fitted.speed_std(2, 2) < fitted.speed_std(3, 3) < fitted.speed_std(12, 12)
     assert fitted.speed_std(2, 2) < 0.05
 
 
-def test_every_observation_makes_it_surer():
+def test_every_observation_reduces_the_uncertainty():
     seen = observed(TRANSFER, SPREAD_OUT)
     spreads = [fit_model(seen[:n]).speed_std(5, 5) for n in (1, 3, 5, 8)]
     assert spreads == sorted(spreads, reverse=True) and spreads[-1] < spreads[0] / 2
 
 
-def test_two_spreads_hold_what_they_should():
+def test_two_standard_deviations_cover_the_expected_share():
     """On random models with a quirk of their own at each size."""
     chance, inside = np.random.default_rng(3), []
     for _ in range(40):
@@ -180,7 +180,7 @@ def test_two_spreads_hold_what_they_should():
     assert 0.85 < np.mean(inside) < 1.0
 
 
-def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
+def test_a_batch_of_several_passes_is_not_faster():
     """64 samples at once, in 0.5 s + 0.1 s; the batch of 64 tells all of one of 6,400, but only who
     knows of passes.
     """
@@ -192,7 +192,7 @@ def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
     assert not_told.speed(0, 1, 6400) > 1.5 * 64 / 0.6
 
 
-def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_costs():
+def test_the_cost_of_spread_devices_is_separated_from_that_of_their_number():
     """A step of 1 s for 64 samples on each device, and 2 s more as soon as they stand on two
     nodes.
     """
@@ -206,14 +206,14 @@ def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_
     assert together == pytest.approx(128.0, rel=0.2) and apart == pytest.approx(256 / 3, rel=0.2)
 
 
-def test_shares_are_of_the_first_batch_and_not_of_the_last_that_ran():
+def test_shares_refer_to_the_first_batch_and_not_the_last():
     """At the first batch of 32 an unknown half is fixed; so little of a step of 3,200 is."""
     fitted = fit_model([Observed(0, 1, 3200, 100.0)], Prior(batch=32))
     assert 80.0 < fitted.speed(0, 1, 320) <= 100.0
     assert fit_model([Observed(0, 1, 3200, 100.0)]).speed(0, 1, 320) < 40.0
 
 
-def test_an_outlier_loses_its_say():
+def test_an_outlier_has_little_weight():
     seen = observed(TRANSFER, SPREAD_OUT)
     wrong = [*seen[:3], Observed(4, 4, BATCH, seen[3].samples_per_second / 5), *seen[4:]]
     assert np.median(errors(fit_model(wrong), TRANSFER)) < 0.1
@@ -232,7 +232,7 @@ def test_an_outlier_loses_its_say():
     st.integers(0, 100),
     st.integers(1, 100),
 )
-def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, workers):
+def test_predicted_speeds_are_positive_for_any_reports(seen, prior, ps, workers):
     fitted = fit_model(seen, prior)
     assert math.isfinite(fitted.speed(ps, workers, 32)) and fitted.speed(ps, workers, 32) > 0.0
     assert (
@@ -243,7 +243,7 @@ def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, wor
 # ---------------------------------------------------------------- cores, place, batch
 
 
-def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds():
+def test_twice_the_cores_nearly_double_a_compute_bound_speed():
     seen = [Observed(1, 1, BATCH, 10.0, 1.0, 1.0), Observed(1, 1, BATCH, 19.0, 1.0, 2.0)]
     fitted = fit_model(seen, Prior(shares=COMPUTE))
     one, four = (
@@ -252,14 +252,14 @@ def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds(
     assert 2.5 < math.exp(four - one) < 4.0
 
 
-def test_bytes_that_stay_on_their_node_cost_less():
+def test_transfers_within_a_node_cost_less():
     apart = UsableObservation(2, 4, BATCH, 100.0, remote=1.0)
     fitted = fit_model([apart], Prior(shares=TRANSFER))
     together = Points(np.array([[2.0, 4.0, BATCH, 1.0, 1.0, 0.0]]))
     assert fitted.predict(together)[0][0] > math.log(110.0)
 
 
-def test_a_larger_batch_spreads_what_each_step_costs():
+def test_a_larger_batch_amortises_the_fixed_cost():
     fitted = fit_model([Observed(1, 2, 32, 100.0), Observed(1, 2, 64, 150.0)])
     assert 150.0 < fitted.speed(1, 2, 128) < 260.0
 
@@ -297,7 +297,7 @@ def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(FITS, PS, AXIS, BATCHES), min_size=1, max_size=4))
-def test_a_speed_on_a_grid_is_the_models_at_that_size(jobs):
+def test_grid_speeds_equal_the_models(jobs):
     fits, *axes = zip(*jobs, strict=True)
     grid = Grid(*map(pad_rows, axes))
     for n, found in enumerate(grid_log_speeds(fits, grid, grid.sizes(), [TOGETHER] * len(fits))):
@@ -306,5 +306,5 @@ def test_a_speed_on_a_grid_is_the_models_at_that_size(jobs):
         assert found == pytest.approx(alone(fits[n], sizes), abs=1e-9)
 
 
-def test_a_short_row_is_filled_up_with_its_last_number():
+def test_a_short_row_is_padded_with_its_last_number():
     assert pad_rows([(1, 2, 3), (5,)]).tolist() == [[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]

@@ -94,9 +94,7 @@ def fill_by_scan(
     nodes(EIGHTHS),
     st.lists(st.tuples(JOBS, amounts(EIGHTHS), st.integers(1, 4), st.booleans()), max_size=12),
 )
-def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as_before(
-    there, steps
-):
+def test_the_index_chooses_like_a_scan_of_all_nodes_and_undo_restores_it(there, steps):
     room, plain = Room(there), {node.name: node for node in there}
     for job, wants, count, keep in steps:
         mark, before = room.mark(), dict(plain)
@@ -111,7 +109,7 @@ def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as
 
 @settings(max_examples=200, deadline=None)
 @given(nodes(EIGHTHS), st.lists(st.tuples(JOBS, amounts(EIGHTHS), amounts(EIGHTHS)), max_size=5))
-def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_first(there, jobs):
+def test_a_job_goes_to_one_node_if_possible_and_else_its_workers_are_placed_first(there, jobs):
     room, plain = Room(there), {node.name: node for node in there}
     for job, ps, worker in jobs:
         sizes = RoleResources(chief=Resources(), ps=ps, worker=worker)
@@ -129,9 +127,7 @@ def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_firs
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(amounts(TENTHS), max_size=8), amounts(TENTHS), st.integers(0, 4))
-def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_rounded(
-    free, wants, count
-):
+def test_best_fit_is_exact_despite_rounding(free, wants, count):
     named = [(f"n{i}", one) for i, one in enumerate(free)]
     fitting = [best_fit_key(one, name) for name, one in named if fits(wants, one)]
     assert BestFitIndex(named).best_fit(wants) == (min(fitting)[-1] if fitting else None)
@@ -142,7 +138,7 @@ def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_round
         assert count_fitting(one, wants, count) == (taken_so_far, left)
 
 
-def test_a_task_without_devices_leaves_nodes_with_devices_to_others():
+def test_a_task_without_devices_avoids_nodes_with_devices():
     order = BestFitIndex([("rich", Resources(cpu=1, gpu=4)), ("plain", Resources(cpu=9))])
     assert (
         order.best_fit(Resources(cpu=1)) == "plain"

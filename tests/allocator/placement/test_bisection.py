@@ -10,11 +10,11 @@ from services.allocator.placement.amounts import smallest_enough
 
 
 @given(st.integers(0, 3000), st.integers(0, 2000))
-def test_the_smallest_is_found_where_there_is_one(most: int, edge: int) -> None:
+def test_the_smallest_solution_is_found(most: int, edge: int) -> None:
     assert smallest_enough(most, lambda n: n >= edge) == (edge if edge <= most else None)
 
 
-def test_nobody_is_asked_more_often_than_it_takes() -> None:
+def test_bisection_needs_a_logarithmic_number_of_calls() -> None:
     asked: list[int] = []
 
     def holds(n: int) -> bool:
@@ -25,7 +25,7 @@ def test_nobody_is_asked_more_often_than_it_takes() -> None:
 
 
 @pytest.mark.parametrize("holes", [{3}, {5, 6}, {9}])
-def test_where_more_is_not_always_better_what_is_found_holds_and_one_less_does_not(
+def test_for_a_non_monotonic_predicate_the_result_holds_and_one_less_does_not(
     holes: set[int],
 ) -> None:
     def holds(n: int) -> bool:

@@ -63,14 +63,14 @@ def nodes_of(decision: AllocationDecided) -> set[str]:
 
 @pytest.mark.parametrize("zone", ["a", "b"])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whoever_decides_tasks_go_where_the_claim_can_be_used(policy: str, zone: str):
+def test_under_every_policy_tasks_are_placed_where_the_claim_is_usable(policy: str, zone: str):
     story = Story(replace(AT_ONCE, policy=policy)).hear(
         *zones(), bound(zone, "data"), accepted(mounting("data"))
     )
     assert nodes_of(story.decided()) == {f"{zone}1"}
 
 
-def test_a_job_grows_no_further_than_there_is_room_where_its_claim_can_be_used():
+def test_a_job_grows_only_on_nodes_where_its_claim_is_usable():
     story = Story().hear(*zones(a=4, b=20), bound("a", "data"), accepted(mounting("data")))
     first = story.decided()
     listed = own("mnist", *first.tasks)
@@ -79,7 +79,7 @@ def test_a_job_grows_no_further_than_there_is_room_where_its_claim_can_be_used()
     assert nodes_of(grown) == {"a1"} and sum(size(grown)) == 3
 
 
-def test_who_has_no_room_there_waits_and_is_told_of_the_claim():
+def test_a_job_without_room_at_its_claim_waits_with_that_reason():
     story = Story().hear(*zones(a=2, b=20), bound("a", "data"), accepted(mounting("data")))
     assert story.decide() == ()
     assert story.why().endswith("; its claim data can be used on a1 only")
@@ -91,7 +91,7 @@ def test_who_has_no_room_there_waits_and_is_told_of_the_claim():
     assert nodes_of(story.decided()) == {"b1"}
 
 
-def test_claims_in_different_zones_have_no_node_in_common():
+def test_claims_in_different_zones_have_no_common_node():
     apart = bound("a", "data")
     apart = replace(apart, placements=(*apart.placements, *bound("b", "models").placements))
     story = Story().hear(*zones(), apart, accepted(mounting("data", "models")))
@@ -100,7 +100,7 @@ def test_claims_in_different_zones_have_no_node_in_common():
     )
 
 
-def test_a_lost_task_comes_back_where_the_claim_can_be_used():
+def test_a_lost_task_is_replaced_where_the_claim_is_usable():
     story = Story().hear(
         *zones(),
         node("a2", cpu=1, labels={KEY: "a"}),
@@ -118,7 +118,7 @@ def test_a_lost_task_comes_back_where_the_claim_can_be_used():
     assert tasks(again, "worker")[0].node == "a2"
 
 
-def test_a_lost_task_for_which_there_is_no_room_there_is_told_of_the_claim():
+def test_a_lost_task_without_room_at_its_claim_has_that_reason():
     asked = mounting("data", ps=span(1), workers=span(1))
     story = Story().hear(*zones(), bound("a", "data"), accepted(asked))
     lost = tasks(story.decided(), "worker")[0]
@@ -138,13 +138,13 @@ def test_a_lost_task_for_which_there_is_no_room_there_is_told_of_the_claim():
     ],
     ids=["no volume", "another claim", "no claim"],
 )
-def test_a_claim_that_the_job_does_not_mount_does_not_count(asked: JobRequested):
+def test_unmounted_claims_do_not_count(asked: JobRequested):
     elsewhere = bound("b", "data", "other", namespace="team-a")
     story = Story().hear(*zones(a=8, b=1), bound("b", "data"), elsewhere, accepted(asked))
     assert nodes_of(story.decided()) == {"a1"}
 
 
-def test_the_claim_of_the_checkpoints_counts_unless_they_are_elsewhere():
+def test_the_checkpoint_claim_counts_unless_checkpoints_are_elsewhere():
     rules = replace(AT_ONCE, checkpoint_claim="weir-checkpoints")
     for path, where in ((None, "b1"), ("s3://bucket/folder", "a1")):
         asked = request(checkpoint=CheckpointRule(path=path), workers=span(1))
@@ -152,14 +152,14 @@ def test_the_claim_of_the_checkpoints_counts_unless_they_are_elsewhere():
         assert nodes_of(story.decided()) == {where}
 
 
-def test_a_namespace_without_bound_claims_is_forgotten_and_a_restart_knows_the_others():
+def test_claims_of_a_namespace_are_removed_and_others_survive_a_restart():
     story = Story().hear(
         *zones(), bound("a", "data"), bound("b", "data", namespace="team-a"), bound("a")
     )
     assert story.state.claims.keys() == {"team-a"} and story.replayed().claims == story.state.claims
 
 
-def test_what_is_reserved_for_a_job_is_where_its_claim_can_be_used():
+def test_reservations_are_where_the_claim_is_usable():
     """The node of the other zone would have room sooner, and is held back from nobody."""
     rules = replace(AT_ONCE, reserve_after_s=10.0)
     story = Story(rules).hear(
@@ -201,11 +201,13 @@ def met(key: str, operator: str, *values: str) -> bool:
         (("zone", "In", "a"), ("zone", "Like", "a")),
     ],
 )
-def test_each_operator_means_what_the_scheduler_means(yes: tuple[str, ...], no: tuple[str, ...]):
+def test_node_selector_operators_match_as_in_the_scheduler(
+    yes: tuple[str, ...], no: tuple[str, ...]
+):
     assert met(*yes) and not met(*no)
 
 
-def test_all_of_one_term_has_to_be_met_and_a_term_without_requirements_means_no_node():
+def test_every_requirement_of_a_term_must_match_and_an_empty_term_matches_nothing():
     zone = NodeRequirement(key="zone", operator="In", values=("a",))
     here = NodeRequirement(key="metadata.name", operator="In", values=("n1",))
     there = NodeRequirement(key="metadata.name", operator="In", values=("n2",))

@@ -171,14 +171,14 @@ class World:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 9)), max_size=60))
-def test_no_interleaving_counts_a_task_twice_or_forgets_one(steps):
+def test_every_task_counts_once_for_any_interleaving(steps):
     world = World()
     for step, pick in steps:
         world.do(step, pick)
         world.check()
 
 
-def test_a_promise_becomes_a_listed_pod_without_a_gap():
+def test_a_promised_task_becomes_a_listed_pod_without_a_gap():
     story = Story().hear(node(cpu=8), accepted())
     first = story.decided()
     (promised,) = free_nodes(story.state)
@@ -191,7 +191,7 @@ def test_a_promise_becomes_a_listed_pod_without_a_gap():
     assert promised.hosts == listed.hosts == {"default.mnist"}
 
 
-def test_a_promise_of_an_abandoned_generation_is_released():
+def test_promises_of_an_abandoned_generation_are_released():
     story = Story().hear(node(cpu=8), accepted())
     story.decided()
     story.hear(GenerationAbandoned(job="mnist", uid=1, generation=1, reason="x"))
@@ -229,14 +229,14 @@ def running(asked: JobRequested | None = None, rules: Rules = AT_ONCE) -> Story:
     )
 
 
-def test_a_job_starts_as_large_as_what_others_leave_of_the_quota():
+def test_a_job_starts_within_the_remaining_resource_quota():
     first = Story().hear(node(cpu=20), quota(7, used=3), accepted(LARGE)).decided()
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
     because = "quota of namespace default: needs at least 6 cpu, and the limit is 4 (ResourceQuota compute)"
     assert first.alternatives[0].why == because
 
 
-def test_a_job_grows_as_far_as_the_quota_would_admit_and_is_told_which_one():
+def test_a_job_grows_within_the_resource_quota_and_names_it():
     story = running().hear(quota(7, used=5))
     grown = story.decided()
     assert size(grown) in ((1, 3), (2, 2)) and "as far as its quota allows" in grown.reason
@@ -249,7 +249,7 @@ def test_a_job_grows_as_far_as_the_quota_would_admit_and_is_told_which_one():
     )
 
 
-def test_a_size_that_the_quota_refuses_is_not_asked_for_again_and_what_others_give_back_is_taken():
+def test_a_refused_size_is_not_repeated_and_returned_quota_is_used():
     story = running().hear(quota(3, used=3))
     assert story.decide() == () and "ResourceQuota compute" in story.why()
     before = story.state
@@ -260,7 +260,7 @@ def test_a_size_that_the_quota_refuses_is_not_asked_for_again_and_what_others_gi
     assert size(story.decided()) == (2, 4)
 
 
-def test_what_is_decided_is_not_given_twice_whether_its_pods_count_already_or_not():
+def test_decided_capacity_is_not_granted_twice():
     story = Story().hear(node(cpu=20), quota(6), accepted(), accepted(request("other"), uid=2))
     one, other = story.decide()
     assert isinstance(one, AllocationDecided) and isinstance(other, AllocationDecided)
@@ -273,7 +273,7 @@ def test_what_is_decided_is_not_given_twice_whether_its_pods_count_already_or_no
 
 
 @pytest.mark.parametrize("resource", ["pods", "count/pods"])
-def test_tasks_count_where_the_quota_counts_pods(resource: str):
+def test_a_pod_count_quota_limits_the_number_of_tasks(resource: str):
     story = Story().hear(node(cpu=20), quota(5, used=1, resource=resource), accepted(LARGE))
     first = story.decided()
     assert size(first) == (1, 2)
@@ -290,19 +290,19 @@ def test_tasks_count_where_the_quota_counts_pods(resource: str):
 @pytest.mark.parametrize(
     "resource", ["cpu", "limits.cpu", "memory", "requests.memory", "limits.memory"]
 )
-def test_every_name_of_a_resource_counts(resource: str):
+def test_every_name_of_a_resource_in_a_quota_counts(resource: str):
     assert size(
         Story().hear(node(cpu=20), quota(4, resource=resource), accepted(LARGE)).decided()
     ) == (1, 2)
 
 
-def test_a_resource_that_no_task_has_does_not_count():
+def test_an_unused_resource_in_a_quota_does_not_count():
     assert size(
         Story().hear(node(cpu=20), quota(0, resource="services"), accepted(LARGE)).decided()
     ) == (1, 4)
 
 
-def test_of_several_quotas_and_the_settings_the_narrowest_counts():
+def test_the_narrowest_of_several_quotas_counts():
     both = quota(20, **{"requests.memory": 4})
     first = Story().hear(node(cpu=20), both, accepted(LARGE)).decided()
     assert (
@@ -312,7 +312,7 @@ def test_of_several_quotas_and_the_settings_the_narrowest_counts():
     assert size(Story(rules).hear(node(cpu=20), quota(20), accepted(LARGE)).decided()) == (1, 2)
 
 
-def test_a_quota_of_another_namespace_does_not_count_and_one_that_is_gone_counts_no_more():
+def test_quotas_of_other_namespaces_and_deleted_ones_do_not_count():
     elsewhere = replace(quota(0), namespace="team-a")
     story = Story().hear(node(cpu=20), elsewhere, quota(1), accepted(LARGE))
     assert story.decide() == ()
@@ -321,7 +321,7 @@ def test_a_quota_of_another_namespace_does_not_count_and_one_that_is_gone_counts
     assert story.state.quotas.keys() == {"team-a"} and story.replayed().quotas == story.state.quotas
 
 
-def test_a_task_that_a_limit_range_does_not_allow_is_never_asked_for():
+def test_a_task_outside_a_limit_range_is_not_decided():
     story = Story().hear(node(cpu=20), limits(MostResources(cpu=0.5)), accepted())
     assert story.decide() == ()
     assert story.why() == (
@@ -331,7 +331,7 @@ def test_a_task_that_a_limit_range_does_not_allow_is_never_asked_for():
     assert size(story.hear(limits(MostResources(cpu=1))).decided()) == (1, 1)
 
 
-def test_a_task_has_what_a_limit_range_demands():
+def test_a_task_is_raised_to_the_minimum_of_a_limit_range():
     sizes = RoleResources(chief=Resources(cpu=0.25, memory_gib=1), ps=EVEN.ps, worker=EVEN.worker)
     first = (
         Story().hear(node(cpu=20), limits(cpu=0.5), accepted(request(resources=sizes))).decided()
@@ -341,7 +341,7 @@ def test_a_task_has_what_a_limit_range_demands():
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whoever_decides_nobody_gets_more_than_the_quota_leaves(policy: str):
+def test_under_every_policy_resource_quotas_hold(policy: str):
     story = Story(replace(AT_ONCE, policy=policy)).hear(node(cpu=20), quota(8, used=3, pods=20))
     sizes = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
     for uid in (1, 2, 3):

@@ -34,7 +34,7 @@ def standing(*nodes: str) -> list[TaskPlan]:
     ]
 
 
-def test_devices_that_must_pause_anyway_are_gathered_on_fewer_nodes():
+def test_devices_are_gathered_on_fewer_nodes_during_a_resize():
     """Two of three stand on n0, where there is room for two more; a fourth fits nowhere else beside
     the third.
     """
@@ -48,7 +48,7 @@ def test_devices_that_must_pause_anyway_are_gathered_on_fewer_nodes():
     assert stay and worker_node_count(stay) == 2
 
 
-def test_who_does_not_gain_by_moving_stays():
+def test_tasks_that_do_not_gain_from_moving_stay():
     keep = standing("n0", "n0")
     tasks = place_colocated(room(1, 9), "a", keep, Size(0, 2), EVEN, 9)
     assert tasks and [t.serial for t in tasks if t.role == "worker"] == [1, 2]
@@ -64,7 +64,7 @@ def standing_test_placement(*where: tuple[str, int, int, str]) -> list[TaskPlan]
 
 @settings(max_examples=80, deadline=None)
 @given(CPUS, SIZES, SIZES)
-def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
+def test_no_node_is_overcommitted_and_surviving_tasks_stay(cpus, first, second):
     free = room(*cpus)
     keep = place(free, "a", (), first, EVEN, 0)
     if keep is None:
@@ -86,9 +86,7 @@ def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
 
 @settings(max_examples=100, deadline=None)
 @given(CPUS, SIZES, SIZES, st.data())
-def test_there_is_room_where_tasks_can_be_placed_and_to_ask_takes_nothing(
-    cpus, first, second, data
-):
+def test_fits_agrees_with_placement_and_changes_nothing(cpus, first, second, data):
     free = room(*cpus)
     stood = place(free, "a", (), first, EVEN, 0) or ()
     keep = [task for task in stood if data.draw(st.booleans())]
@@ -100,7 +98,7 @@ def test_there_is_room_where_tasks_can_be_placed_and_to_ask_takes_nothing(
 
 @settings(max_examples=60, deadline=None)
 @given(CPUS, SIZES)
-def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(cpus, most):
+def test_the_largest_fitting_size_is_within_bounds_and_maximal(cpus, most):
     tasks = place_most(room(*cpus), "a", (), most, Size(1, 1), EVEN, 0)
     if tasks is None:
         assert sum(cpus) < 3
@@ -114,9 +112,7 @@ def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(
 
 @settings(max_examples=60, deadline=None)
 @given(CPUS, st.lists(SIZES, min_size=1, max_size=6))
-def test_those_who_wait_are_placed_in_a_room_that_refused_others_as_in_one_that_never_did(
-    cpus, sizes
-):
+def test_earlier_refusals_do_not_change_a_placement(cpus, sizes):
     used = room(*cpus)
     before = []
     for n, most in enumerate(sizes):
@@ -138,7 +134,7 @@ def test_those_who_wait_are_placed_in_a_room_that_refused_others_as_in_one_that_
         before += [(f"job-{n}", found)] if found else []
 
 
-def test_what_was_refused_fits_once_what_was_taken_is_given_back():
+def test_a_refused_placement_fits_after_capacity_is_returned():
     free = room(4)
     mark = free.mark()
     assert place(free, "a", (), Size(1, 2), EVEN, 0)
@@ -147,17 +143,17 @@ def test_what_was_refused_fits_once_what_was_taken_is_given_back():
     assert place_most(free, "b", (), Size(1, 1), Size(1, 1), EVEN, 0)
 
 
-def test_a_job_goes_to_the_smallest_node_that_holds_all_of_it():
+def test_a_job_goes_to_the_smallest_node_that_fits_all_tasks():
     tasks = place(room(9, 4, 3), "a", (), Size(1, 2), EVEN, 0)
     assert tasks and [t.node for t in tasks] == ["n1"] * 4
 
 
-def test_a_job_that_no_node_holds_stands_on_few():
+def test_a_job_larger_than_a_node_uses_few_nodes():
     tasks = place(room(1, 1, 4, 1, 1, 3), "a", (), Size(1, 5), EVEN, 0)
     assert tasks and [t.node for t in tasks] == ["n5", "n5", *["n2"] * 4, "n5"]
 
 
-def test_more_tasks_go_beside_the_others_first():
+def test_new_tasks_are_placed_beside_existing_ones():
     keep = standing_test_placement(
         ("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0")
     )
@@ -169,7 +165,7 @@ def test_more_tasks_go_beside_the_others_first():
     assert tasks and [t.node for t in tasks if t.role == "worker"] == ["n0", "n0", "n1", "n1"]
 
 
-def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():
+def test_the_newest_tasks_are_removed_first_and_gaps_filled_by_the_highest_index():
     keep = standing_test_placement(
         ("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"), ("worker", 2, 3, "n0")
     )
@@ -179,7 +175,7 @@ def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():
     assert tasks and [(t.index, t.serial) for t in tasks if t.role == "worker"] == [(0, 2)]
 
 
-def test_memory_and_devices_count_as_cpu_does():
+def test_memory_and_devices_count_like_cpu():
     wants = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=200))
     assert place(room(9), "a", (), Size(1, 1), wants, 0) is None
     wants = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, gpu=1))

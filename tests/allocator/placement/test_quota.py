@@ -26,7 +26,7 @@ def room(**quota: float) -> Room:
     return Room([Node("n1", WIDE, WIDE), Node("n2", WIDE, WIDE)], {"team-a": Quota(**quota).most()})
 
 
-def test_what_is_absent_has_no_limit():
+def test_an_absent_quota_is_unlimited():
     free = room(gpu=0)
     assert len(free.fill("team-a.one", ONE_CORE, 100)) == 100
     assert (
@@ -35,7 +35,7 @@ def test_what_is_absent_has_no_limit():
     )
 
 
-def test_no_more_tasks_are_put_than_the_quota_holds_whatever_the_nodes_hold():
+def test_placement_is_limited_by_the_quota():
     free = room(cpu=3)
     assert len(free.fill("team-a.one", ONE_CORE, 2)) == 2
     assert len(free.fill("team-a.two", ONE_CORE, 2)) == 1
@@ -50,7 +50,7 @@ def test_a_task_grows_in_place_within_its_quota():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["team-a", "team-b"]), st.floats(0, 3)), max_size=12))
-def test_to_undo_gives_the_quota_back_exactly(puts):
+def test_undo_restores_the_quota_exactly(puts):
     free = room(cpu=7.3, memory_gib=9.1)
     before, nodes, mark = free.remaining_quotas["team-a"], dict(free.nodes), free.mark()
     for space, cpu in puts:
@@ -59,13 +59,13 @@ def test_to_undo_gives_the_quota_back_exactly(puts):
     assert (free.remaining_quotas["team-a"], free.nodes) == (before, nodes)
 
 
-def test_what_does_not_fit_as_a_whole_takes_nothing():
+def test_a_failed_placement_takes_nothing():
     free = room(cpu=3)
     assert place(free, "team-a.one", (), Size(1, 3), EVEN, 0) is None
     assert len(place_most(free, "team-a.one", (), Size(1, 3), Size(1, 1), EVEN, 0) or ()) == 3
 
 
-def test_ps_and_workers_of_all_jobs_are_counted_together_and_grow_in_their_ratio():
+def test_quotas_count_all_roles_and_growth_keeps_their_ratio():
     free = room(cpu=9)
     one = place_most(free, "team-a.one", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
     two = place_most(free, "team-a.two", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
@@ -78,7 +78,7 @@ def test_ps_and_workers_of_all_jobs_are_counted_together_and_grow_in_their_ratio
     assert place_most(free, "team-b.one", (), Size(2, 4), Size(1, 1), EVEN, 0)
 
 
-def test_devices_are_counted_as_cores_are():
+def test_device_quotas_count_like_cores():
     devices = RoleResources(
         chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=1, gpu=2)
     )
@@ -89,7 +89,7 @@ def test_devices_are_counted_as_cores_are():
     )
 
 
-def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
+def test_a_growth_takes_new_tasks_and_in_place_increases():
     tasks = place(room(), "team-a.one", (), Size(2, 1), EVEN, 0) or ()
     two = RoleResources(chief=ONE_CORE, ps=Resources(cpu=2, memory_gib=0.5), worker=ONE_CORE)
     assert added_resources(tasks, Size(1, 3), two, stretched=False) == Resources(
@@ -99,7 +99,7 @@ def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
     assert gang_resources(EVEN, Size(2, 3)) == Resources(cpu=6, memory_gib=6)
 
 
-def test_the_reason_names_the_namespace_and_all_that_is_lacking():
+def test_a_quota_shortage_names_the_namespace_and_every_resource():
     wants = Resources(cpu=4, memory_gib=3, gpu=2)
     assert quota_shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
         "quota of namespace team-a: needs 4 cpu more, and 2.5 is left; needs 2 gpu more, and 1 is left"

@@ -92,7 +92,7 @@ def free(story: Story) -> float:
     return free_nodes(story.state)[0].free.cpu
 
 
-def test_other_sizes_are_a_new_revision_of_the_same_generation(told: Told) -> None:
+def test_new_task_resources_are_a_new_revision(told: Told) -> None:
     story = running()
     told.sizes["mnist"] = cores(0.5, 2.5)
     now = story.decided()
@@ -101,7 +101,7 @@ def test_other_sizes_are_a_new_revision_of_the_same_generation(told: Told) -> No
     assert now.reason == "told so" and story.decide() == ()
 
 
-def test_who_is_said_nothing_of_keeps_the_sizes_that_it_has(told: Told) -> None:
+def test_a_job_without_a_target_keeps_its_resources(told: Told) -> None:
     story = running()
     told.sizes["mnist"] = cores(0.5, 2.5)
     story.decided()
@@ -109,7 +109,7 @@ def test_who_is_said_nothing_of_keeps_the_sizes_that_it_has(told: Told) -> None:
     assert story.decide() == () and story.why() == "told so"
 
 
-def test_growth_is_promised_at_once_and_what_is_given_up_is_free_when_it_is_seen(
+def test_a_grow_in_place_is_reserved_at_once_and_a_shrink_is_free_when_observed(
     told: Told,
 ) -> None:
     story = running(cpu=6)
@@ -121,7 +121,7 @@ def test_growth_is_promised_at_once_and_what_is_given_up_is_free_when_it_is_seen
     assert (seen.free.cpu, seen.returning.cpu) == (2.0, 0.0)
 
 
-def test_a_task_that_has_no_room_to_grow_stays_as_it_is_and_the_others_change(told: Told) -> None:
+def test_a_task_without_room_keeps_its_resources_and_others_change(told: Told) -> None:
     story = running(cpu=4)
     told.sizes["mnist"] = cores(0.5, 2.5)
     now = story.decided()
@@ -133,7 +133,7 @@ def test_a_task_that_has_no_room_to_grow_stays_as_it_is_and_the_others_change(to
     assert has(story.decided()) == [1, 0.5, 2.5]
 
 
-def test_nothing_grows_on_a_node_that_is_cordoned(told: Told) -> None:
+def test_nothing_grows_in_place_on_a_cordoned_node(told: Told) -> None:
     story = running()
     told.sizes["mnist"] = cores(0.5, 2.5)
     listed = own("mnist", *story.state.jobs["default.mnist"].active_decision.tasks)
@@ -144,7 +144,7 @@ def test_nothing_grows_on_a_node_that_is_cordoned(told: Told) -> None:
     ]
 
 
-def test_one_waits_for_what_another_gives_up(told: Told) -> None:
+def test_a_grow_in_place_waits_for_a_shrink(told: Told) -> None:
     story = Story(RULES).hear(
         node(cpu=6), accepted(), accepted(replace(accepted().request, job="other"), uid=2)
     )
@@ -159,7 +159,7 @@ def test_one_waits_for_what_another_gives_up(told: Told) -> None:
     assert has(story.hear(node(cpu=6, free=0.5, own=tuple(pods))).decided()) == [1, 1, 1.5]
 
 
-def test_sizes_must_stay_wanted_but_need_no_peace_after_a_pause(told: Told) -> None:
+def test_in_place_changes_need_stabilisation_but_no_cooldown(told: Told) -> None:
     story = running(rules=replace(RULES, window_s=2.0, max_delay_s=5.0, cooldown_s=100.0))
     told.sizes["mnist"] = cores(0.5, 2.5)
     assert story.decide() == () and story.decisions.wake_s == story.now + 2.0
@@ -178,7 +178,7 @@ def test_after_an_abandoned_generation_nothing_changes_in_place(told: Told) -> N
     assert story.why() == "keeps its cores until a generation after 2 runs: told so"
 
 
-def test_a_task_that_has_ended_is_replaced_before_anything_changes_in_place(told: Told) -> None:
+def test_an_ended_task_is_replaced_before_in_place_changes(told: Told) -> None:
     story = running(cpu=6)
     (worker,) = tasks(story.state.jobs["default.mnist"].active_decision, "worker")
     told.sizes["mnist"] = cores(0.5, 2.5)
@@ -188,7 +188,7 @@ def test_a_task_that_has_ended_is_replaced_before_anything_changes_in_place(told
     assert all(task == before[task.serial] for task in fixed.tasks if task.serial in before)
 
 
-def test_new_tasks_and_standing_ones_get_the_sizes_together_or_not_at_all(told: Told) -> None:
+def test_new_and_existing_tasks_get_their_resources_together(told: Told) -> None:
     roomy, tight = running(cpu=6), running(cpu=5.5)
     told.workers, told.sizes["mnist"] = 2, cores(0.5, 2.0)
     grown = roomy.decided()
@@ -200,12 +200,12 @@ def test_new_tasks_and_standing_ones_get_the_sizes_together_or_not_at_all(told: 
     assert free(tight) == 2.5
 
 
-def test_a_job_starts_with_the_sizes_that_are_wanted(told: Told) -> None:
+def test_a_job_starts_with_the_target_resources(told: Told) -> None:
     told.sizes["mnist"] = cores(0.25, 0.5)
     assert has(Story(RULES).hear(node(cpu=2), accepted()).decided()) == [1, 0.25, 0.5]
 
 
-def test_a_lost_task_comes_back_as_large_as_it_was(told: Told) -> None:
+def test_a_lost_task_is_replaced_with_its_resources(told: Told) -> None:
     story = running(cpu=6)
     told.sizes["mnist"] = cores(0.5, 2.5)
     now = story.decided()
@@ -214,7 +214,7 @@ def test_a_lost_task_comes_back_as_large_as_it_was(told: Told) -> None:
     assert fixed.generation == 2 and has(fixed) == [1, 0.5, 2.5]
 
 
-def test_a_role_that_ran_out_of_memory_is_not_given_so_little_again(told: Told) -> None:
+def test_a_role_that_ran_out_of_memory_keeps_its_increase(told: Told) -> None:
     story = running(cpu=6)
     told.sizes["mnist"] = cores(1.0, 1.0, worker_gib=2.0)
     now = story.decided()
@@ -271,7 +271,7 @@ def _whim(job: Any, chance: random.Random) -> Target:
 @given(
     st.integers(0, 10**6), st.binary(min_size=12, max_size=12), st.binary(min_size=80, max_size=80)
 )
-def test_whatever_sizes_are_wanted_no_node_is_promised_more_than_it_has_free(
+def test_no_node_is_overcommitted_for_any_target_resources(
     seed: int, shape: bytes, story: bytes
 ) -> None:
     POLICIES["whims"] = whims(seed)
@@ -284,7 +284,7 @@ def test_whatever_sizes_are_wanted_no_node_is_promised_more_than_it_has_free(
         del POLICIES["whims"]
 
 
-def test_the_whims_do_change_sizes_in_place() -> None:
+def test_the_random_policy_does_change_resources_in_place() -> None:
     POLICIES["whims"] = whims(1)
     try:
         world, revised = World(replace(AT_ONCE, policy="whims"), bytes(12)), 0
@@ -301,7 +301,7 @@ def test_the_whims_do_change_sizes_in_place() -> None:
     assert revised >= 5 and EVEN.worker.cpu == 1
 
 
-def test_a_job_that_ends_before_a_change_could_come_is_left_as_it_is(told: Told) -> None:
+def test_a_job_that_ends_before_a_change_is_not_changed(told: Told) -> None:
     """A pause is taken to last 5 s. Fewer tasks need not pay, as others have the room then; here it
     is free sooner.
     """

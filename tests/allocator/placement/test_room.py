@@ -36,9 +36,7 @@ def told(room: Room) -> Told:
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 6))
-def test_a_room_with_changes_is_one_made_of_the_changed_nodes_and_leaves_the_first_as_it_was(
-    chance, rounds
-):
+def test_a_changed_copy_equals_a_new_room_and_keeps_the_original(chance, rounds):
     room = Room(node(f"n{number}", chance) for number in range(COUNT))
     for _ in range(rounds):
         place(room, chance.choice("abcd"), (), Size(1, chance.randrange(1, 4)), EVEN, 0)
@@ -55,14 +53,14 @@ def test_a_room_with_changes_is_one_made_of_the_changed_nodes_and_leaves_the_fir
         assert told(room) == before
 
 
-def test_what_a_room_gives_away_the_next_one_has_again():
+def test_a_new_room_has_the_full_capacity_again():
     nodes = [Node(f"n{i}", Resources(cpu=8, memory_gib=64)) for i in range(COUNT)]
     placed = [place(Room(nodes), "a", (), Size(1, 2), EVEN, 0) for _ in range(2)]
 
     assert placed[0] is not None and placed[0] == placed[1]
 
 
-def test_nodes_that_are_shunned_take_nothing_new() -> None:
+def test_avoided_nodes_take_no_new_task() -> None:
     nodes = [Node(f"n{i}", Resources(cpu=8, memory_gib=64)) for i in range(2)]
     room = Room(nodes, shunned=["n0", "nowhere"])
 
@@ -73,9 +71,7 @@ def test_nodes_that_are_shunned_take_nothing_new() -> None:
     )
 
 
-def test_what_is_held_back_takes_the_place_of_what_was_held_back_before_as_far_as_it_is_there() -> (
-    None
-):
+def test_a_new_reservation_replaces_the_previous_one() -> None:
     room = Room([Node(f"n{i}", Resources(cpu=4)) for i in range(2)], {"default": Resources(cpu=6)})
     room.hold_back(
         {"n0": Resources(cpu=3), "gone": Resources(cpu=1)}, {"default": Resources(cpu=9)}

@@ -41,7 +41,7 @@ def against(wants: Resources, *nodes: Node) -> str:
     return unschedulable_reason(Room(nodes), ["worker"], RoleResources(worker=wants))
 
 
-def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
+def test_a_worker_larger_than_every_node_is_named_with_the_largest_node() -> None:
     story = Story().hear(node(cpu=4), node("n2", cpu=8), accepted(request(resources=HUGE)))
 
     assert story.decide() == ()
@@ -52,7 +52,7 @@ def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("policy", ["optimus", "elastic-batch"])
-def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_for(
+def test_a_too_large_task_is_named_under_every_policy(
     policy: str,
 ) -> None:
     story = Story(Rules(policy=policy)).hear(node(cpu=4), accepted(request(resources=HUGE)))
@@ -69,21 +69,21 @@ def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_fo
     )
 
 
-def test_it_starts_when_a_node_comes_that_is_large_enough() -> None:
+def test_a_job_starts_when_a_large_enough_node_arrives() -> None:
     story = Story().hear(node(cpu=8), accepted(request(resources=HUGE)))
     story.decide()
 
     assert len(story.hear(node("n2", cpu=18)).decided().tasks) == 3
 
 
-def test_a_node_that_is_only_full_is_waited_for() -> None:
+def test_a_full_node_is_a_reason_to_wait() -> None:
     story = Story().hear(node(cpu=18, free=0), accepted(request(resources=HUGE)))
     story.decide()
 
     assert story.why().startswith("waits for room")
 
 
-def test_a_node_that_takes_no_tasks_is_none() -> None:
+def test_an_unschedulable_node_does_not_count_as_the_largest() -> None:
     shut = node("big", cpu=32, taints=(Taint(key="gpu"),))
 
     assert "the largest has 8 cpu" in _why(
@@ -97,20 +97,20 @@ def _why(story: Story) -> str:
     return story.why()
 
 
-def test_cores_of_one_node_and_memory_of_another_are_no_node() -> None:
+def test_cores_and_memory_of_different_nodes_are_not_combined() -> None:
     told = against(Resources(cpu=4, memory_gib=16), empty(1, 64), empty(8, 8))
 
     assert told.endswith("it wants 4 cpu, 16 GiB, and the largest has 8 cpu, 8 GiB")
     assert against(Resources(cpu=4, memory_gib=16), empty(8, 8), empty(4, 16)) == ""
 
 
-def test_the_largest_is_the_one_that_lacks_least_of_what_is_wanted() -> None:
+def test_the_largest_node_is_the_one_closest_to_the_request() -> None:
     told = against(Resources(cpu=2, memory_gib=4, gpu=2), empty(64, 512), empty(4, 8, gpu=1))
 
     assert told.endswith("the largest has 4 cpu, 8 GiB, 1 gpu")
 
 
-def test_each_role_that_fits_nowhere_is_told() -> None:
+def test_each_role_that_fits_nowhere_is_named() -> None:
     told = unschedulable_reason(Room([empty(0.5, 4)]), ROLES, EVEN)
 
     assert [part.partition(":")[0] for part in told.split("; ")] == [
@@ -118,7 +118,7 @@ def test_each_role_that_fits_nowhere_is_told() -> None:
     ]
 
 
-def test_a_task_that_outgrew_every_node_by_running_out_of_memory_is_told() -> None:
+def test_a_task_that_outgrew_every_node_is_named() -> None:
     sizes = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=50))
     first = Story().hear(node(cpu=3), accepted(request(resources=sizes)))
     plan = first.decided().tasks
@@ -150,11 +150,13 @@ def lacks(*nodes: Node, sizes: RoleResources = EVEN, size: Size = ONE_EACH) -> s
         (free(16, 64, takes=False), ""),
     ],
 )
-def test_it_is_what_the_tasks_would_fit_without(there: Node, told: str) -> None:
+def test_the_missing_resource_is_the_one_without_which_tasks_would_fit(
+    there: Node, told: str
+) -> None:
     assert lacks(there) == told
 
 
-def test_a_task_that_no_node_has_room_for_is_told_with_what_there_is() -> None:
+def test_a_task_without_room_on_any_node_is_shown_with_the_free_capacity() -> None:
     """3.5 GiB are free in sum: on one node 1, 0.5 on each of five others; one more takes no
     tasks.
     """
@@ -184,14 +186,14 @@ def test_a_task_that_no_node_has_room_for_is_told_with_what_there_is() -> None:
     )
 
 
-def test_cores_here_and_memory_there_lack_either_way() -> None:
+def test_scattered_cores_and_memory_are_both_named_as_missing() -> None:
     """Without wanting memory they would fit on the one, without wanting cores on the other: the
     first is told.
     """
     assert lacks(free(8, 0.5), free(0.5, 8, name="n2")) == " (too little cpu)"
 
 
-def test_devices_are_few_and_what_is_not_wanted_never_lacks() -> None:
+def test_devices_can_be_missing_and_unrequested_resources_cannot() -> None:
     with_device = RoleResources(
         chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1)
     )
@@ -206,7 +208,7 @@ def test_devices_are_few_and_what_is_not_wanted_never_lacks() -> None:
     assert lacks(free(2.5, 64)) == " (too little cpu)"
 
 
-def test_to_look_takes_nothing_and_who_asks_the_same_is_answered_the_same() -> None:
+def test_describing_a_shortage_changes_nothing() -> None:
     room = Room([free(2.5, 64)])
 
     assert missing_resources(room, "default.one", (), ONE_EACH, EVEN) == missing_resources(
@@ -215,7 +217,7 @@ def test_to_look_takes_nothing_and_who_asks_the_same_is_answered_the_same() -> N
     assert room.nodes["n1"].free.cpu == 2.5 and len(room.lacks) == 1
 
 
-def test_the_allocator_says_it_of_a_job_that_waits_for_memory() -> None:
+def test_a_job_that_waits_for_memory_has_that_reason() -> None:
     large = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=40))
     asked = request(resources=large, workers=span(2, least=2))
     story = Story().hear(node(cpu=16), accepted(asked))

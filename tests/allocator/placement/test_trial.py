@@ -54,7 +54,7 @@ def short(trial: Placed | Shortage) -> Shortage:
     return trial
 
 
-def test_what_is_placed_stays_taken_until_it_is_undone() -> None:
+def test_a_trial_holds_its_capacity_until_undo() -> None:
     free = room(4.0)
     trial = placed(try_place(free, request(Size(1, 2))))
     assert trial.is_whole and len(trial.tasks) == 4 and free.nodes["n1"].free.cpu == 0
@@ -62,14 +62,14 @@ def test_what_is_placed_stays_taken_until_it_is_undone() -> None:
     assert free.nodes["n1"].free.cpu == 4
 
 
-def test_nothing_is_taken_where_not_even_the_least_size_fits_and_the_shortage_says_why() -> None:
+def test_a_trial_that_fits_nothing_takes_nothing_and_has_a_shortage() -> None:
     free = room(2.0)
     trial = short(try_place(free, request(Size(1, 4), Size(1, 1))))
     assert free.nodes["n1"].free.cpu == 2 and trial.size == Size(1, 1)
     assert trial.describe() == "waits for room (too little cpu) for a chief, 1 ps and 1 worker"
 
 
-def test_a_job_that_is_smaller_than_wanted_knows_what_was_missing() -> None:
+def test_a_partial_trial_knows_the_shortage() -> None:
     trial = placed(try_place(room(3.0), request(Size(1, 4), Size(1, 1))))
     assert not trial.is_whole and len(trial.tasks) == 3
     assert (
@@ -78,7 +78,7 @@ def test_a_job_that_is_smaller_than_wanted_knows_what_was_missing() -> None:
     )
 
 
-def test_a_quota_that_is_short_is_told_as_it_was_before_the_part_was_placed() -> None:
+def test_a_quota_shortage_is_described_before_the_partial_placement() -> None:
     free = room(9.0, quota=4.0)
     quota = Quota(cpu=9.0)
     trial = placed(try_place(free, request(Size(1, 4), Size(1, 1), quota=quota)))
@@ -89,14 +89,14 @@ def test_a_quota_that_is_short_is_told_as_it_was_before_the_part_was_placed() ->
     )
 
 
-def test_a_quota_that_will_never_do_is_told_as_such() -> None:
+def test_a_quota_that_can_never_suffice_is_described_as_such() -> None:
     trial = short(try_place(room(9.0, quota=2.0), request(Size(1, 4), quota=Quota(cpu=2.0))))
     assert (
         trial.describe() == "quota of namespace default: needs at least 6 cpu, and the limit is 2"
     )
 
 
-def test_nodes_that_are_to_be_avoided_take_nothing_new_and_do_so_again_afterwards() -> None:
+def test_avoided_nodes_are_restored_after_a_trial() -> None:
     free = room(9.0, 9.0)
     trial = placed(try_place(free, request(Size(1, 1), avoid=frozenset({"n1"}))))
     assert {task.node for task in trial.tasks} == {"n2"}
@@ -104,9 +104,7 @@ def test_nodes_that_are_to_be_avoided_take_nothing_new_and_do_so_again_afterward
     assert {task.node for task in placed(try_place(free, request(Size(1, 1)))).tasks} == {"n1"}
 
 
-def test_what_is_being_released_may_give_a_job_that_starts_more_and_leaves_its_part_as_it_is() -> (
-    None
-):
+def test_releases_may_enlarge_a_starting_job_and_keep_its_partial_placement() -> None:
     free = room(3.0)
     trial = placed(try_place(free, request(Size(1, 4), Size(1, 1))))
     assert trial.has_more_room_later({"n1": Resources(cpu=1)}, {})
@@ -114,13 +112,13 @@ def test_what_is_being_released_may_give_a_job_that_starts_more_and_leaves_its_p
     assert not trial.has_more_room_later({"n1": Resources(memory_gib=1)}, {})
 
 
-def test_what_is_being_released_may_give_a_job_that_runs_more() -> None:
+def test_releases_may_enlarge_a_running_job() -> None:
     trial = short(try_place(room(1.0), request(Size(1, 4), keep=standing())))
     assert trial.has_more_room_later(NOW, {"n1": Resources(cpu=1)}, {})
     assert not trial.has_more_room_later(NOW, {"n1": Resources(memory_gib=1)}, {})
 
 
-def test_a_job_that_runs_is_placed_in_part_beside_its_tasks() -> None:
+def test_a_running_job_is_partially_placed_beside_its_tasks() -> None:
     free = room(2.0)
     trial = short(try_place(free, request(Size(1, 4), keep=standing())))
     part = trial.place_part(NOW)
@@ -130,7 +128,7 @@ def test_a_job_that_runs_is_placed_in_part_beside_its_tasks() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4))
-def test_a_part_is_the_first_of_the_sizes_from_the_most_down_for_which_there_is_room(
+def test_a_partial_placement_is_the_largest_fitting_size(
     cores: list[int],
 ) -> None:
     free = room(*map(float, cores))
@@ -143,7 +141,7 @@ def test_a_part_is_the_first_of_the_sizes_from_the_most_down_for_which_there_is_
     assert trial.largest_part(NOW) == next(holds, NOW)
 
 
-def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
+def test_if_no_task_can_be_resized_there_is_no_partial_placement() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
     trial = short(
         try_place(room(0.0), request(MOST, keep=standing(), sizes=wide, placer=place_all_resized))
@@ -151,7 +149,7 @@ def test_where_no_task_can_get_its_new_size_there_is_no_part() -> None:
     assert trial.largest_part(NOW) == NOW and trial.place_part(NOW) is None
 
 
-def test_tasks_that_cannot_grow_where_they_stand_are_a_shortage() -> None:
+def test_tasks_that_cannot_grow_in_place_are_a_shortage() -> None:
     wide = RoleResources(chief=EVEN.chief, ps=replace(EVEN.ps, cpu=4.0), worker=EVEN.worker)
     free = room(1.0)
     asked = request(NOW, keep=standing(), sizes=wide, placer=place_resized)

@@ -134,7 +134,7 @@ class Run:
 
 
 @pytest.mark.parametrize("speed", [computes, transfers])
-def test_a_job_finds_nearly_the_best_size_and_stays_there(speed):
+def test_dike_finds_nearly_the_best_size_and_stays_there(speed):
     best = max(speed(Size(p, w)) for p in range(1, 9) for w in range(1, 13))
     for seed in range(5):
         run = Run(speed, seed=seed).reports(30)
@@ -143,7 +143,7 @@ def test_a_job_finds_nearly_the_best_size_and_stays_there(speed):
         assert len(set(run.sizes[-12:])) == 1
 
 
-def test_it_tries_no_more_sizes_than_it_may():
+def test_dike_stays_within_its_number_of_probes():
     run = Run(transfers, noise=0.0).reports(40)
     assert len({Size(1, 1), *run.sizes}) <= PROBES
 
@@ -154,14 +154,14 @@ def test_a_short_job_is_not_probed():
     assert set(run.sizes) == {Size(1, 1)}
 
 
-def test_the_probe_says_what_it_expects_and_what_is_given_up():
+def test_a_probes_reason_has_its_expected_gain():
     want = only(dike(ROOMY, [running(Size(1, 1), seen_at(Size(1, 1), 50.0))], 0.0))
     assert want.size != Size(1, 1)
     assert want.reason.startswith("probe 2: expected to be ")
     assert [(a.ps, a.workers) for a in want.alternatives] == [(1, 1)]
 
 
-def test_an_offer_that_grew_is_used_after_all_probes_where_it_is_surely_better():
+def test_a_larger_offer_is_used_after_all_probes_if_it_is_surely_better():
     small, large = (
         [Node("n", Resources(cpu=6, memory_gib=99))],
         [Node("n", Resources(cpu=64, memory_gib=999))],
@@ -176,7 +176,7 @@ def test_an_offer_that_grew_is_used_after_all_probes_where_it_is_surely_better()
 # ---------------------------------------------------------------- with a model that was fitted before
 
 
-def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
+def test_a_stored_model_gives_the_same_size():
     jobs = [
         running(Size(1, 1)),
         running(Size(1, 1), seen_at(Size(1, 1), 50.0)),
@@ -188,7 +188,7 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
     assert dike(ROOMY, [carrying[0], jobs[1], carrying[2]], 0.0) == dike(ROOMY, jobs, 0.0)
 
 
-def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
+def test_without_a_plausible_speed_a_job_has_no_model():
     other_batch = Observed(1, 1, 2 * BATCH, 50.0)
     none, some = fit_dike_jobs(
         [running(Size(1, 1), other_batch), running(Size(1, 1), seen_at(Size(1, 1), 50.0))]
@@ -199,21 +199,21 @@ def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
 # ---------------------------------------------------------------- what it waits for
 
 
-def test_a_job_that_waits_starts_at_the_size_that_was_asked_for():
+def test_a_waiting_job_starts_at_the_requested_size():
     waiting = JobSnapshot(key="default.mnist", request=asked(), sizes=EVEN, submitted_s=0.0)
     assert only(dike(ROOMY, [waiting], 0.0)).size == Size(1, 1)
 
 
-def test_a_size_that_has_not_reported_yet_is_waited_for():
+def test_a_size_without_a_report_is_awaited():
     want = only(dike(ROOMY, [running(Size(2, 3), seen_at(Size(1, 1), 50.0))], 0.0))
     assert want.size == Size(2, 3) and "waits for its speed" in want.reason
 
 
-def test_a_job_with_a_decision_in_flight_is_left_alone():
+def test_a_job_with_a_decision_in_flight_is_not_changed():
     assert dike(ROOMY, [running(Size(1, 1), seen_at(Size(1, 1), 50.0), busy=True)], 0.0) == []
 
 
-def test_a_job_that_waits_is_served_before_one_that_could_grow():
+def test_a_waiting_job_precedes_a_growing_one():
     tight = [Node("n", Resources(cpu=4, memory_gib=99))]
     waiting = JobSnapshot(key="default.second", request=asked(), sizes=EVEN, submitted_s=1.0)
     wants = dike(tight, [running(Size(1, 1), seen_at(Size(1, 1), 50.0)), waiting], 2.0)
@@ -231,21 +231,21 @@ def fitted_to(*shares: float) -> Any:
     return fit_model([seen_at(Size(1, 1), BATCH)], Prior(shares=(*shares, 0.0)))
 
 
-def test_what_computes_gets_all_workers_and_few_ps():
+def test_a_compute_bound_job_gets_all_workers_and_few_ps():
     size = size_by_kind(
         "compute-bound", fitted_to(0.9, 0.02, 0.01, 0.05, 0.0, 0.0, 0.02), OFFER, BATCH
     )
     assert (size is not None and size.workers == 8 and size.ps < 6) or size == Size(6, 8)
 
 
-def test_what_transfers_gets_a_ps_for_each_worker_as_far_as_computing_keeps_up():
+def test_a_transfer_bound_job_gets_a_ps_for_each_worker():
     size = size_by_kind(
         "communication-bound", fitted_to(0.7, 0.0, 0.0, 0.28, 0.01, 0.01, 0.0), OFFER, BATCH
     )
     assert size is not None and size.ps == size.workers == 2
 
 
-def test_what_only_transfers_gets_one_worker_and_all_ps():
+def test_a_purely_transfer_bound_job_gets_one_worker_and_all_ps():
     size = size_by_kind(
         "communication-bound", fitted_to(0.01, 0.0, 0.0, 0.97, 0.02, 0.0, 0.0), OFFER, BATCH
     )
@@ -314,7 +314,7 @@ def trained(policy: str, samples: int) -> JobRecord:
     return record
 
 
-def test_a_long_job_is_probed_and_ends_in_a_fraction_of_the_time():
+def test_a_long_job_is_probed_and_finishes_much_earlier():
     """With one ps and one worker it trains 32 / 0.81 = 40 samples a second; with eight and two, the
     best size, 74.
     """
@@ -324,6 +324,6 @@ def test_a_long_job_is_probed_and_ends_in_a_fraction_of_the_time():
     assert (after.finished_s or math.inf) < 0.6 * (before.finished_s or 0.0)
 
 
-def test_a_job_that_is_nearly_done_at_its_first_report_is_left_at_its_first_size():
+def test_a_nearly_finished_job_keeps_its_first_size():
     record = trained("dike", 1_200)
     assert record.is_completed and record.resizes == 0

@@ -30,7 +30,7 @@ def job(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 6))
-def test_what_is_offered_can_be_placed_and_what_is_not_cannot(cpus, ps, workers):
+def test_exactly_the_offered_sizes_can_be_placed(cpus, ps, workers):
     cluster, asks = nodes(*cpus), job(ps, workers)
     offer = set(offered_sizes(FreeNodes(cluster), asks))
     for size in (Size(p, w) for p in range(1, ps + 1) for w in range(1, workers + 1)):
@@ -38,7 +38,7 @@ def test_what_is_offered_can_be_placed_and_what_is_not_cannot(cpus, ps, workers)
         assert (placed is not None) == (size in offer)
 
 
-def test_what_a_job_holds_is_free_to_it_even_on_a_node_that_is_closed():
+def test_a_job_can_use_its_own_capacity_on_an_unschedulable_node():
     held = [
         TaskPlan(role=r, index=0, serial=s, node="n0", resources=EVEN.ps)
         for s, r in enumerate(("chief", "ps", "worker"))
@@ -57,17 +57,17 @@ def test_ps_leave_devices_to_the_workers():
     assert max(s.workers for s in offered_sizes(FreeNodes([plain, rich]), job(sizes=wants))) == 2
 
 
-def test_nothing_is_offered_where_not_even_the_chief_fits():
+def test_nothing_is_offered_if_the_chief_does_not_fit():
     assert offered_sizes(FreeNodes([]), job()) == offered_sizes(FreeNodes(nodes(0.5)), job()) == []
 
 
-def test_tasks_that_want_nothing_fit_anywhere_but_nowhere_without_a_node():
+def test_tasks_without_requests_fit_anywhere_if_there_is_a_node():
     nothing = RoleResources(chief=Resources(), ps=Resources(), worker=Resources())
     assert len(offered_sizes(FreeNodes(nodes(0.0)), job(sizes=nothing))) == 4 * 6
     assert offered_sizes(FreeNodes([]), job(sizes=nothing)) == []
 
 
-def test_numbers_grow_faster_where_they_are_large():
+def test_step_sizes_grow_with_the_numbers():
     assert growing_steps(1, 6) == [1, 2, 3, 4, 5, 6]
     assert growing_steps(3, 3) == [3] and growing_steps(4, 3) == []
     many = growing_steps(1, 500)

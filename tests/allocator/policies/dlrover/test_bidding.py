@@ -38,7 +38,7 @@ def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> B
 # ---------------------------------------------------------------- what is in reach
 
 
-def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
+def test_candidate_plans_include_the_current_one_and_steps_in_each_direction():
     plans = plan_space(Plan(4, 8, 2.0, 3.0), LEAST, MOST).on_nodes(32).plans()
     assert [4, 8, 2.0, 3.0] in plans.tolist() and len(np.unique(plans, axis=0)) == len(plans)
     assert (plans.min(axis=0) < [4, 8, 2, 3]).all() and (plans.max(axis=0) > [4, 8, 2, 3]).all()
@@ -48,7 +48,7 @@ def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
 @given(
     st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32)
 )
-def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, worker_cpu, node_cpu):
+def test_candidate_plans_are_within_bounds_and_near(ps, workers, ps_cpu, worker_cpu, node_cpu):
     plans = (
         plan_space(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST).on_nodes(node_cpu).plans()
     )
@@ -63,7 +63,7 @@ def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, work
     assert (plans[:, 2:] > 0).all() and (plans[:, 2:] <= node_cpu + ROUNDING).all()
 
 
-def test_a_job_beyond_its_bounds_is_led_back_into_them():
+def test_a_job_outside_its_bounds_is_brought_back():
     plans = plan_space(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12)).plans()
     assert plans[:, 0].tolist() == [8.0] * len(plans) and plans[:, 1].min() >= 3
 
@@ -72,7 +72,7 @@ def test_a_job_beyond_its_bounds_is_led_back_into_them():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
-def test_the_front_is_what_no_other_beats(points):
+def test_the_pareto_front_has_only_undominated_plans(points):
     cost, gain = np.array(points, dtype=float).T
 
     def beaten(one: tuple[int, int]) -> bool:
@@ -85,13 +85,13 @@ def test_the_front_is_what_no_other_beats(points):
 # ---------------------------------------------------------------- who gets it
 
 
-def test_capacity_goes_where_it_gains_most():
+def test_capacity_goes_to_the_largest_gain():
     steep, flat = bid((2, 100), (4, 190)), bid((2, 100), (4, 150))
     assert weighted_greedy({"flat": flat, "steep": steep}, cpu=2, gib=0) == {"flat": 0, "steep": 1}
     assert weighted_greedy({"flat": flat, "steep": steep}, cpu=4, gib=0) == {"flat": 1, "steep": 1}
 
 
-def test_gain_is_relative_to_the_job_s_own_throughput():
+def test_gain_is_relative_to_the_jobs_own_throughput():
     """A job of a model that is a thousand times as fast to train is not a thousand times as
     deserving.
     """
@@ -104,13 +104,13 @@ def test_weight_decides_between_equals():
     assert weighted_greedy({"a": light, "b": heavy}, cpu=2, gib=0) == {"a": 0, "b": 1}
 
 
-def test_what_gains_too_little_for_its_cost_stays_free():
+def test_capacity_with_too_little_gain_stays_free():
     below, above = (LEAST_ELASTICITY * f for f in (0.9, 1.1))
     assert weighted_greedy({"j": bid((2, 100), (4, 100 * (1 + below)))}, cpu=100, gib=0) == {"j": 0}
     assert weighted_greedy({"j": bid((2, 100), (4, 100 * (1 + above)))}, cpu=100, gib=0) == {"j": 1}
 
 
-def test_who_cannot_have_the_best_step_gets_one_that_fits():
+def test_a_job_whose_best_step_does_not_fit_gets_a_fitting_one():
     three = bid((2, 100), (3, 130), (9, 800))
     assert weighted_greedy({"j": three}, cpu=7, gib=0) == {"j": 2}
     assert weighted_greedy({"j": three}, cpu=6, gib=0) == {"j": 1}
@@ -123,7 +123,7 @@ def test_who_cannot_have_the_best_step_gets_one_that_fits():
     st.floats(0, 20),
     st.integers(0, 9),
 )
-def test_no_more_is_given_than_there_is(rises, cpu, gib, seed):
+def test_grants_never_exceed_the_capacity(rises, cpu, gib, seed):
     chance = np.random.default_rng(seed)
     bids = {
         f"{n}": bid(
@@ -136,7 +136,7 @@ def test_no_more_is_given_than_there_is(rises, cpu, gib, seed):
     assert at.keys() == bids.keys() and more <= cpu + 1e-9 and 0.5 * more <= gib + 1e-9
 
 
-def test_alone_with_room_for_all_a_job_takes_what_pays():
+def test_a_job_alone_takes_every_step_that_pays():
     rising = bid(*((c, 100 * c**0.9) for c in range(1, 12)))
     assert weighted_greedy({"j": rising}, cpu=1000, gib=0) == {"j": len(rising.cost) - 1}
     assert weighted_greedy({}, cpu=1000, gib=0) == {}

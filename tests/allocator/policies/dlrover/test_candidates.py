@@ -92,7 +92,7 @@ def due(job: JobSnapshot, plan: Plan, role: Role, speed: float) -> float | None:
 # ---------------------------------------------------------------- candidates
 
 
-def test_candidates_cost_more_only_where_they_are_faster():
+def test_more_expensive_candidates_are_faster():
     bid = bid_of(running())
     assert len(bid.plans) > 3 and (np.diff(bid.cost) > 0).all() and (np.diff(bid.speed) > 0).all()
     assert bid.cpu == pytest.approx(
@@ -100,14 +100,14 @@ def test_candidates_cost_more_only_where_they_are_faster():
     ) and bid.now[0] == pytest.approx(SPEED, rel=0.05)
 
 
-def test_cores_that_nobody_uses_are_given_back():
+def test_unused_cores_are_returned():
     """Half of the workers' cores stood idle: no candidate has as many for its speed."""
     job, used = running(reading(ps_cpu=3.6, worker_cpu=8.0)), 3.6 + 8.0
     uses = used / SPEED * (bid := bid_of(job)).speed / bid.cpu
     assert uses.min() > 1.15 * used / (2 * 2 + 4 * 4)
 
 
-def test_the_use_of_cores_tells_nothing_of_a_job_without_ps():
+def test_cpu_usage_is_ignored_for_a_job_without_ps():
     job = running(reading(ps=0, worker_cpu=3.0))
     alone = replace(
         job, size=Size(0, 4), tasks=tuple(task for task in job.tasks if task.role != "ps")
@@ -126,7 +126,7 @@ def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
     assert on_ps(uneven).min() >= 0.99 * HOT * 1.8 * 2.0 / SPEED
 
 
-def test_bounds_that_the_candidates_do_not_need_change_nothing_and_narrower_ones_are_kept():
+def test_only_binding_bounds_change_the_candidates():
     job = running(reading(ps_cpu=3.6, worker_cpu=15.0))
     tasks, (model,) = tasks_of(job), fit_throughputs([case_of(job)])
     found = candidates(job, tasks, model, plan_space(tasks.plan, job.least, job.most))
@@ -138,12 +138,12 @@ def test_bounds_that_the_candidates_do_not_need_change_nothing_and_narrower_ones
     )
 
 
-def test_by_numbers_alone_the_cores_of_a_task_stay():
+def test_sizing_by_numbers_keeps_the_cores_of_a_task():
     bid = bid_of(running(), counts_only=True)
     assert set(map(tuple, bid.plans[:, 2:].tolist())) == {(2.0, 4.0)}
 
 
-def test_a_job_that_is_nearly_done_weighs_more_and_pauses_cost_it_more():
+def test_a_nearly_finished_job_has_a_larger_weight_and_pause_cost():
     early = running()
     assert early.progress
     late = replace(early, progress=replace(early.progress, samples=LONG - 1000), pause_s=30.0)
@@ -154,14 +154,14 @@ def test_a_job_that_is_nearly_done_weighs_more_and_pauses_cost_it_more():
 # ---------------------------------------------------------------- what is seen
 
 
-def test_speeds_are_seen_as_iterations_and_standing_still_is_not_a_speed():
+def test_speeds_become_iteration_times_and_zero_is_no_speed():
     job = running(tried=(Observed(2, 4, BATCH, SPEED), Observed(1, 1, BATCH, 0.0)))
     (timed,) = timed_of(job)
     assert timed.plan == Plan(2, 4, 2.0, 4.0) and timed.step_s == pytest.approx(4 * BATCH / SPEED)
     assert role_resources(running(tasks=()), "ps") == Resources()
 
 
-def test_memory_seen_on_few_ps_tells_of_many():
+def test_memory_on_few_ps_predicts_that_on_many():
     """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed
     on the way. A task has to hold two generations.
     """
@@ -176,7 +176,7 @@ def test_memory_seen_on_few_ps_tells_of_many():
     assert due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 2 * 1.5
 
 
-def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
+def test_memory_is_predicted_only_up_to_the_end_and_from_measurements():
     grown = [reading(1000 * i, ps_gib=4.0 + 0.5 * i) for i in range(6)]
     job = running(*grown)
     assert job.progress

@@ -140,18 +140,18 @@ def after(*past: FinishedJob) -> JobSnapshot:
     return replace(waiting(), history=ProgramHistory(past=past))
 
 
-def test_the_first_job_of_its_kind_starts_at_the_size_that_was_asked_for():
+def test_the_first_job_of_a_program_starts_at_the_requested_size():
     assert only(dlrover(ROOMY, [waiting()], 0.0)).size == Size(1, 1)
 
 
-def test_a_job_starts_as_those_like_it_ended():
+def test_a_job_starts_at_the_final_size_of_similar_jobs():
     want = only(dlrover(ROOMY, [after(past(4, 8), past(4, 8, finished_s=5.0))], 0.0, AS_PUBLISHED))
     assert want.size == Size(4, 8) and want.sizes is not None
     assert (want.sizes.ps.cpu, want.sizes.worker.cpu) == (2.0, 3.0)
     assert want.sizes.ps.memory_gib >= 8.0 / 4 and want.sizes.worker.memory_gib >= 4.0
 
 
-def test_a_job_that_has_run_before_does_not_start_again_with_less_memory():
+def test_a_restarted_job_does_not_get_less_memory():
     """It may have run out of what its like once used."""
     raised = replace(
         EVEN, ps=Resources(cpu=1, memory_gib=50), worker=Resources(cpu=1, memory_gib=30)
@@ -164,32 +164,32 @@ def test_a_job_that_has_run_before_does_not_start_again_with_less_memory():
     )
 
 
-def test_history_does_not_lead_out_of_the_bounds():
+def test_a_warm_start_stays_within_the_bounds():
     assert only(dlrover(ROOMY, [after(past(40, 80))], 0.0)).size == Size(8, 12)
 
 
 # ---------------------------------------------------------------- how it goes on
 
 
-def test_what_computes_gets_workers_and_what_transfers_gets_ps_before_workers():
+def test_compute_bound_jobs_get_workers_and_transfer_bound_jobs_get_ps_first():
     quick = only(dlrover(ROOMY, [running(computes, (1, 1), (1, 2), (2, 2))], NOW))
     slow = only(dlrover(ROOMY, [running(transfers, (1, 1), (1, 2), (2, 2))], NOW))
     assert quick.workers > 2 and quick.workers > quick.ps
     assert slow.ps > slow.workers
 
 
-def test_a_size_is_watched_for_a_while_first():
+def test_a_new_size_is_observed_before_a_change():
     fresh = running(computes, (1, 1), since_s=NOW - SETTLE_S / 2)
     assert only(dlrover(ROOMY, [fresh], NOW)).size == Size(1, 1)
     assert only(dlrover(ROOMY, [replace(fresh, since_s=0.0)], NOW)).size != Size(1, 1)
 
 
-def test_a_job_that_is_nearly_done_is_not_stopped_for_more():
+def test_a_nearly_finished_job_is_not_resized():
     late = running(computes, (1, 1), samples=LONG - 300, pause_s=30.0)
     assert only(dlrover(ROOMY, [late], NOW)).size == Size(1, 1)
 
 
-def test_of_two_jobs_the_more_urgent_one_gets_the_room():
+def test_the_job_of_higher_priority_gets_the_capacity():
     tight = one_node(3)
     jobs = [running(computes, (1, 1), name=name) for name in ("one", "two")]
     jobs = [
@@ -200,7 +200,7 @@ def test_of_two_jobs_the_more_urgent_one_gets_the_room():
     assert two.ps + two.workers > one.ps + one.workers
 
 
-def test_a_job_that_waits_is_left_room_for():
+def test_capacity_is_left_for_a_waiting_job():
     tight = one_node(4)
     alone = only(dlrover(tight, [running(computes, (1, 1))], NOW))
     other = replace(waiting(), key="default.other")
@@ -210,14 +210,14 @@ def test_a_job_that_waits_is_left_room_for():
     assert beside.ps + beside.workers < alone.ps + alone.workers
 
 
-def test_cores_are_part_of_a_plan_and_by_number_they_stay():
+def test_plans_change_cores_unless_sizing_is_by_number():
     job = running(computes, (1, 1), (2, 4))
     free, kept = only(dlrover(ROOMY, [job], NOW, AS_PUBLISHED)), only(dlrover(ROOMY, [job], NOW))
     assert free.sizes is not None and free.sizes.worker.cpu > EVEN.worker.cpu
     assert kept.sizes is None and kept.workers > 4
 
 
-def test_sizes_are_chosen_where_they_were_left_open_and_stay_where_they_were_given():
+def test_resources_are_chosen_only_if_the_request_left_them_open():
     job = running(computes, (1, 1), (2, 4))
     open_ = replace(job, request=replace(job.request, resources=None))
     (given,), (free,) = dlrover(ROOMY, [job], NOW), dlrover(ROOMY, [open_], NOW)
@@ -227,7 +227,7 @@ def test_sizes_are_chosen_where_they_were_left_open_and_stay_where_they_were_giv
     assert only(dlrover(ROOMY, [after(past(4, 8))], 0.0)).sizes is None
 
 
-def test_a_task_holds_two_generations_where_one_is_made_before_the_other_breaks():
+def test_make_before_break_needs_memory_for_two_generations():
     twice, once = after(past(4, 8)), after(past(4, 8))
     once = replace(once, request=replace(once.request, handover="restart"))
     gib = [
@@ -236,7 +236,7 @@ def test_a_task_holds_two_generations_where_one_is_made_before_the_other_breaks(
     assert gib[0] == pytest.approx(2 * gib[1], rel=0.05)
 
 
-def test_no_plan_asks_for_cores_that_the_nodes_of_its_tasks_do_not_have():
+def test_no_plan_exceeds_the_cores_of_its_nodes():
     """Half a core is free beside seven tasks; elsewhere there is plenty, where no pod can move
     to.
     """
@@ -248,7 +248,7 @@ def test_no_plan_asks_for_cores_that_the_nodes_of_its_tasks_do_not_have():
     assert max(sizes.ps.cpu, sizes.worker.cpu) <= 1.0 + 0.5 / 7 and want.workers > 4
 
 
-def test_no_plan_goes_beyond_what_others_leave_of_the_quota():
+def test_no_plan_exceeds_the_remaining_quota():
     job, other = running(computes, (1, 1), (2, 4)), running(computes, (1, 1), name="other")
     both = [replace(each, quota=Quota(cpu=12)) for each in (job, other)]
     mine, theirs = dlrover(ROOMY, both, NOW)
@@ -260,7 +260,7 @@ def test_no_plan_goes_beyond_what_others_leave_of_the_quota():
 
 
 @pytest.mark.parametrize("resources", [EVEN, None])
-def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(
+def test_stored_models_give_the_same_decisions(
     resources: RoleResources | None,
 ) -> None:
     jobs = [
@@ -283,14 +283,14 @@ def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(
 # ---------------------------------------------------------------- what it leaves alone
 
 
-def test_devices_side_by_side_have_no_ps_and_no_model():
+def test_all_reduce_jobs_have_no_dlrover_model():
     waits = waiting(ps=span(0, least=0))
     runs = replace(running(computes, (1, 2)), request=waits.request, size=Size(0, 2))
     assert dlrover(ROOMY, [runs], NOW) == []
     assert only(dlrover(ROOMY, [waits], NOW)).size == Size(0, 1)
 
 
-def test_a_job_with_a_decision_in_flight_is_left_alone():
+def test_a_job_with_a_decision_in_flight_is_not_changed():
     assert dlrover(ROOMY, [running(computes, (1, 1), busy=True)], NOW) == []
 
 
@@ -304,7 +304,7 @@ def test_a_job_with_a_decision_in_flight_is_left_alone():
     st.sampled_from([None, 0.0, 30.0]),
     st.floats(0, 20),
 )
-def test_whatever_was_reported_the_size_stays_within_its_bounds(sizes, speeds, pause_s, cpu):
+def test_sizes_stay_within_bounds_for_any_reports(sizes, speeds, pause_s, cpu):
     job = running(computes, *sizes, pause_s=pause_s)
     told = tuple(replace(o, samples_per_second=v) for o, v in zip(job.tried, speeds, strict=False))
     want = only(dlrover(one_node(cpu), [replace(job, tried=told)], NOW))
@@ -330,13 +330,13 @@ def trained(policy: str, speed: Speed) -> JobRecord:
 
 
 @pytest.mark.parametrize("speed, share", [(computes, 0.3), (transfers, 0.4)])
-def test_a_job_ends_in_a_fraction_of_the_time_that_its_first_size_takes(speed, share):
+def test_a_job_finishes_much_earlier_than_at_its_first_size(speed, share):
     before, after = trained("static", speed), trained("dlrover", speed)
     assert before.is_completed and after.is_completed and 0 < after.resizes < 10
     assert (after.finished_s or math.inf) < share * (before.finished_s or 0.0)
 
 
-def test_jobs_that_share_a_cluster_all_end():
+def test_all_jobs_of_a_shared_cluster_finish():
     jobs = [growing(f"job-{n}", submitted_s=60.0 * n, samples=30_000) for n in range(4)]
     alone = work("ring", model="ring", ps=span(0, least=0), worker_cpu=0.0, worker_gpu=1)
     done = simulated(scenario(*jobs, alone, cluster=cluster(2, cpu=6, gpu=1)), "dlrover")
@@ -382,7 +382,7 @@ def trained_live() -> Story:
     return story
 
 
-def test_a_live_job_whose_sizes_were_left_open_is_sized_in_all_four_numbers() -> None:
+def test_a_job_with_open_resources_is_sized_in_all_four_numbers() -> None:
     story = trained_live()
     grown = story.decided()
     before = RoleResources()
@@ -392,7 +392,7 @@ def test_a_live_job_whose_sizes_were_left_open_is_sized_in_all_four_numbers() ->
     assert worker.memory_gib < before.worker.memory_gib
 
 
-def test_the_next_job_of_its_program_starts_where_it_ended() -> None:
+def test_the_next_job_of_a_program_starts_at_its_final_size() -> None:
     story = trained_live()
     grown = story.decided()
     story.hear(resumed(2), JobFinished(job="mnist", uid=1, outcome="succeeded", finished_s=9.0))

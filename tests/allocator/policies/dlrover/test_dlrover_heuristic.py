@@ -103,7 +103,7 @@ def decided(job: JobSnapshot, cpu: float = 60.0, now: float = NOW) -> Target:
 # ---------------------------------------------------------------- where it starts
 
 
-def test_a_job_whose_sizes_were_left_open_begins_with_one_ps_and_one_worker_of_a_fifth():
+def test_a_job_with_open_resources_starts_with_a_fifth_of_the_limit():
     want = decided(waiting(), cpu=15)
     assert want.size == Size(1, 1) and want.sizes is not None
     assert (want.sizes.ps.cpu, want.sizes.worker.cpu) == (
@@ -112,11 +112,11 @@ def test_a_job_whose_sizes_were_left_open_begins_with_one_ps_and_one_worker_of_a
     ) and want.sizes.chief == OPEN.chief
 
 
-def test_where_sizes_were_given_it_begins_as_it_was_asked_for():
+def test_a_job_with_given_resources_starts_as_requested():
     assert (decided(waiting(EVEN)).size, decided(waiting(EVEN)).sizes) == (Size(1, 2), None)
 
 
-def test_a_job_begins_as_those_like_it_ended_within_its_bounds():
+def test_a_job_starts_like_similar_jobs_within_its_bounds():
     past = FinishedJob(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
     want = decided(waiting(history=ProgramHistory(past=(past,))))
     assert (
@@ -125,13 +125,13 @@ def test_a_job_begins_as_those_like_it_ended_within_its_bounds():
     assert (want.sizes.ps.cpu, want.sizes.worker) == (2.0, Resources(cpu=4.0, memory_gib=3.0))
 
 
-def test_who_is_pending_for_long_asks_for_half():
+def test_a_long_pending_job_halves_its_request():
     late = waiting(submitted_s=NOW - PENDING_S - 1)
     want = decided(late)
     assert want.sizes is not None and want.sizes.ps.cpu == 6.0  # a fifth of 60, halved
 
 
-def test_no_task_is_larger_than_the_largest_node_nor_smaller_than_usual():
+def test_task_sizes_are_between_the_default_and_the_largest_node():
     many = [
         Node(f"n{i}", Resources(cpu=1, memory_gib=4), Resources(cpu=1, memory_gib=4))
         for i in range(40)
@@ -145,17 +145,17 @@ def test_no_task_is_larger_than_the_largest_node_nor_smaller_than_usual():
 # ---------------------------------------------------------------- how it goes on
 
 
-def test_while_the_ps_have_cores_to_spare_workers_come():
+def test_workers_are_added_while_ps_have_spare_cores():
     want = decided(running(0.3, 0.9))
     assert want.size == Size(1, 3) and want.sizes is None and "30%" in want.reason
 
 
-def test_workers_come_only_as_far_as_there_is_room_and_bounds_allow():
+def test_workers_are_added_within_capacity_and_bounds():
     assert decided(running(0.3, 0.9), cpu=1.5).size == Size(1, 2)
     assert decided(running(0.01, 0.9)).size == Size(1, 12)
 
 
-def test_where_the_last_workers_brought_little_no_more_come():
+def test_no_workers_are_added_after_a_small_speedup():
     def after(speed: float) -> Target:
         seen = (Observed(1, 1, 32, 10.0), Observed(1, 2, 32, speed))
         return decided(replace(running(0.3, 0.9, (1, 2)), observed=seen), cpu=2.0)
@@ -163,7 +163,7 @@ def test_where_the_last_workers_brought_little_no_more_come():
     assert (after(11.0).size, after(19.0).size) == (Size(1, 2), Size(1, 4))
 
 
-def test_once_workers_have_been_tried_there_are_ps_for_all_that_may_come():
+def test_after_the_worker_trials_ps_are_sized_for_the_maximum():
     """Half a core on the ps and one on the worker a process: 42 fit into 63 cores, whose ps need
     21, at most 8.
     """
@@ -171,25 +171,25 @@ def test_once_workers_have_been_tried_there_are_ps_for_all_that_may_come():
     assert decided(tried).size == Size(8, 2)
 
 
-def test_a_hot_ps_of_a_given_size_is_relieved_by_others():
+def test_a_hot_ps_with_given_resources_gets_more_ps():
     want = decided(running(0.95, 0.55), cpu=3.0)
     assert want.size == Size(3, 1)  # three processes of 1.5 cores would fit into 5
 
 
-def test_a_hot_ps_whose_size_was_left_open_grows_in_place():
+def test_a_hot_ps_with_open_resources_grows_in_place():
     want = decided(running(0.24, 0.4, sizes=OPEN), cpu=10.0)
     assert want.size == Size(1, 1) and want.sizes is not None
     assert want.sizes.ps.cpu > 1.0 and want.sizes.worker == OPEN.worker
 
 
-def test_the_ps_are_left_alone_for_an_hour():
+def test_ps_are_not_changed_for_an_hour():
     hot = running(0.95, 0.55, (2, 1))
     before = replace(hot.recent[0], ps=1, at_s=NOW - 60)
     assert decided(replace(hot, recent=(before, *hot.recent))).size == Size(2, 1)
     assert decided(replace(hot, recent=(before, *hot.recent)), now=NOW + PS_S).ps > 2
 
 
-def test_workers_get_the_cores_that_they_use_where_sizes_were_left_open():
+def test_workers_with_open_resources_get_the_cores_they_use():
     sizes = replace(OPEN, ps=Resources(cpu=4, memory_gib=4), worker=Resources(cpu=4, memory_gib=4))
     job = running(3.5, 2.0, sizes=sizes)
     want = decided(replace(job, request=replace(job.request, resources=None)))
@@ -199,7 +199,7 @@ def test_workers_get_the_cores_that_they_use_where_sizes_were_left_open():
 # ---------------------------------------------------------------- what it leaves alone
 
 
-def test_nothing_changes_before_it_was_watched_or_without_a_word_of_use():
+def test_nothing_changes_without_observations():
     fresh = running(0.3, 0.9, since_s=NOW - 100)
     assert decided(fresh).size == Size(1, 1) and "watches" in decided(fresh).reason
     silent = running(0.3, 0.9)
@@ -208,7 +208,7 @@ def test_nothing_changes_before_it_was_watched_or_without_a_word_of_use():
     )
 
 
-def test_who_is_in_flight_or_has_no_ps_is_not_spoken_of():
+def test_jobs_in_flight_or_without_ps_have_no_target():
     assert dlrover_heuristic(room(9), [running(0.3, 0.9, busy=True)], NOW) == []
     alone = replace(running(0.3, 0.9), size=Size(0, 1))
     assert dlrover_heuristic(room(9), [alone], NOW) == []
@@ -224,13 +224,13 @@ def use(
     ("limit", "task"),
     [((12, 30), (3, 6)), ((200, 400), (16, 8)), ((2, 4), (0.4, 0.8)), ((0, 0), (0, 0))],
 )
-def test_a_first_task_is_a_fifth_of_the_limit_and_never_more_than_its_bounds(limit, task):
+def test_a_first_task_is_a_fifth_of_the_limit_within_its_bounds(limit, task):
     assert created_plan(Resources(cpu=limit[0], memory_gib=limit[1])) == Resources(
         cpu=task[0], memory_gib=task[1]
     )
 
 
-def test_a_job_inherits_the_mean_of_all_ps_cores_and_the_most_of_everything_else():
+def test_a_warm_start_takes_the_mean_ps_cores_and_the_maximum_of_the_rest():
     past = [
         FinishedJob(request=request(), plan=Plan(2, 4, 4.0, 2.0), ps_gib=10.0, worker_gib=1.0),
         FinishedJob(request=request(), plan=Plan(6, 4, 2.0, 3.0), ps_gib=20.0, worker_gib=2.0),
@@ -241,13 +241,13 @@ def test_a_job_inherits_the_mean_of_all_ps_cores_and_the_most_of_everything_else
     assert sizes.worker.memory_gib == 3.0
 
 
-def test_as_many_ps_as_the_workers_to_come_will_keep_busy():
+def test_the_number_of_ps_matches_the_expected_workers():
     """5 cores a process (2 + 3): 6 of them fit into 30 cores, and leave 12 to the ps."""
     assert initial_ps(use(), 1, 30.0, 4.0) == 3
     assert initial_ps(use(), 1, 3000.0, 4.0) == 15
 
 
-def test_a_hot_ps_gets_cores_for_the_workers_to_come_and_no_more_than_a_node_has():
+def test_a_hot_ps_gets_cores_for_the_expected_workers_within_a_node():
     assert relieved_ps_size(use(hottest=1.7), 1, 30.0, 2.0) == 2.0
     assert relieved_ps_size(use(hottest=1.9), 2, 30.0, 2.0) == pytest.approx(1.9 * 7 / 2, abs=0.06)
     assert relieved_ps_size(use(hottest=30.0, ps_cpu=30.0), 1, 4000.0, 30.0) == 32.0
@@ -266,13 +266,11 @@ def test_a_hot_ps_gets_cores_for_the_workers_to_come_and_no_more_than_a_node_has
         (0.0, 1.0, 4),
     ],
 )
-def test_workers_come_until_the_busiest_ps_is_at_its_threshold_or_speed_no_longer_rises(
-    utilisation, ratio, workers
-):
+def test_workers_are_added_until_the_busiest_ps_or_the_speedup_limit(utilisation, ratio, workers):
     assert more_workers(4, utilisation, ratio) == workers
 
 
-def test_the_last_workers_are_measured_by_those_before_them():
+def test_the_speedup_of_the_last_workers_is_relative():
     assert speed_ratio({1: 10.0, 2: 19.0, 4: 21.0}, 4) == pytest.approx(1.0 / 9.5)
     assert (
         speed_ratio({2: 19.0}, 2)
@@ -283,16 +281,16 @@ def test_the_last_workers_are_measured_by_those_before_them():
 
 
 @given(st.dictionaries(st.integers(1, 9), st.floats(), max_size=5), st.integers(1, 9))
-def test_no_speed_brings_the_ratio_out_of_the_numbers(speeds, workers):
+def test_the_speed_ratio_is_finite_for_any_speeds(speeds, workers):
     assert abs(speed_ratio(speeds, workers)) < float("inf")
 
 
-def test_a_worker_has_what_workers_use_with_memory_to_spare():
+def test_a_worker_is_sized_by_usage_with_a_memory_margin():
     assert worker_size(use(worker_cpu=2.64, worker_gib=2.0)) == Resources(cpu=2.6, memory_gib=3.0)
     assert worker_size(use(worker_cpu=0.2, worker_gib=0.1)) == Resources(cpu=1.0, memory_gib=1.0)
 
 
-def test_what_is_pending_is_halved_down_to_a_least_and_never_enlarged():
+def test_a_pending_task_is_halved_down_to_a_minimum():
     assert halved_task(Resources(cpu=16, memory_gib=32)) == Resources(cpu=8, memory_gib=16)
     assert halved_task(Resources(cpu=6, memory_gib=8)) == Resources(cpu=4, memory_gib=6)
     assert halved_task(Resources(cpu=1, memory_gib=1)) == Resources(cpu=1, memory_gib=1)

@@ -79,7 +79,7 @@ def test_planted_coefficients_are_recovered():
 
 
 @pytest.mark.parametrize("column, cores", [(WORKER_CPU, 4.0), (PS_CPU, 2.0)])
-def test_cores_that_a_task_cannot_use_are_found_out(column, cores):
+def test_the_number_of_usable_cores_is_fitted(column, cores):
     """Of the numbers that were tried, the bound is the one that was planted."""
     heavy = np.array([8e-4, 0.2, 0.0, 0.0, 0.001])
     truth = Model(heavy, np.where(np.arange(4) == column, cores, FREE))
@@ -96,7 +96,7 @@ def test_cores_that_a_task_cannot_use_are_found_out(column, cores):
     )
 
 
-def test_one_observation_says_nothing_of_other_plans_and_similar_jobs_do():
+def test_similar_jobs_supplement_a_single_observation():
     truth, other = Model(PLANTED, FREE), Model(1.1 * PLANTED, FREE)
     own = timed([Plan(1, 1, 2.0, 4.0)], truth)
     assert (
@@ -106,7 +106,7 @@ def test_one_observation_says_nothing_of_other_plans_and_similar_jobs_do():
     )
 
 
-def test_busy_workers_mean_that_more_cores_help_and_idle_ones_that_they_do_not():
+def test_more_cores_help_only_busy_workers():
     own = timed([Plan(1, 2, 2.0, 4.0)], Model(PLANTED, FREE))
     twice = plan_grid([Plan(1, 2, 2.0, 4.0), Plan(1, 2, 2.0, 8.0)])
 
@@ -119,7 +119,7 @@ def test_busy_workers_mean_that_more_cores_help_and_idle_ones_that_they_do_not()
 
 
 @given(st.floats(-1, 2), st.floats(-1, 2))
-def test_the_shares_of_an_iteration_are_parts_of_a_whole(workers, ps):
+def test_the_shares_of_an_iteration_sum_to_one(workers, ps):
     shares = shares_of(workers, ps)
     assert min(shares) >= 0 and math.fsum(shares) == pytest.approx(1.0)
 
@@ -132,13 +132,13 @@ def test_the_shares_of_an_iteration_are_parts_of_a_whole(workers, ps):
         max_size=8,
     )
 )
-def test_whatever_was_timed_no_coefficient_is_negative_and_every_iteration_takes_time(rows):
+def test_coefficients_and_iteration_times_are_positive_for_any_timings(rows):
     seen = [TimedPlan(Plan(p, w, 1.0 + p % 3, 2.0 + w % 5), BATCH, s) for p, w, s in rows]
     found = fit_throughput(seen)
     assert (found.coefficients >= 0).all() and (iteration_s(UNSEEN, BATCH, found) > 0).all()
 
 
-def test_what_cannot_be_is_not_used():
+def test_impossible_timings_are_not_used():
     plan = Plan(1, 1, 1.0, 1.0)
     wrong = [
         TimedPlan(plan, 0, 1.0),

@@ -37,20 +37,20 @@ def past(
     )
 
 
-def test_the_same_program_is_more_alike_than_one_of_its_name_and_that_more_than_another():
+def test_similarity_prefers_the_same_program_then_the_same_name():
     alike = [past(), past(digest="b"), past(file="other.py"), past(file="other.py", digest="b")]
     same, renamed_digest, moved, stranger = (similarity(asked(), each) for each in alike)
     assert same > moved > renamed_digest > stranger == 0.0
 
 
-def test_where_it_ran_and_its_batch_decide_between_jobs_of_one_program():
+def test_similarity_of_one_programs_jobs_depends_on_cluster_and_batch():
     here, elsewhere = past(), past(namespace="other")
     near, far = past(batch=64), past(batch=1024)
     assert similarity(asked(), here) > similarity(asked(), elsewhere)
     assert similarity(asked(), here) > similarity(asked(), near) > similarity(asked(), far)
 
 
-def test_of_many_only_the_most_similar_count_and_of_equals_the_latest():
+def test_only_the_most_similar_and_latest_jobs_count():
     old = [past(finished_s=float(n)) for n in range(MOST_SIMILAR + 3)]
     kept = most_similar(
         asked(), [*reversed(old), past(file="other.py", digest="b", finished_s=99.0)]
@@ -58,18 +58,18 @@ def test_of_many_only_the_most_similar_count_and_of_equals_the_latest():
     assert [each.finished_s for each in kept] == [3.0, 4.0, 5.0, 6.0, 7.0]
 
 
-def test_another_program_is_no_guide():
+def test_another_program_gives_no_warm_start():
     assert warm_start(asked(), []) is None
     assert warm_start(asked(), [past(file="other.py", digest="b")]) is None
 
 
-def test_the_most_similar_weighs_half_and_the_one_before_half_of_the_rest():
+def test_similar_plans_are_smoothed_exponentially():
     plans = [Plan(1, 8, 1.0, 8.0), Plan(3, 8, 3.0, 4.0), Plan(6, 16, 3.0, 2.0)]
     assert smooth_plans(plans, 0.5) == Plan(4, 12, 2.5, 4.0)
     assert smooth_plans(plans, 1.0) == plans[-1]
 
 
-def test_memory_is_the_most_that_any_used():
+def test_warm_start_memory_is_the_maximum_used():
     guess = warm_start(asked(), [past(gib=40.0, finished_s=1.0), past(gib=10.0, finished_s=2.0)])
     assert guess is not None and (guess.ps_gib, guess.worker_gib, guess.jobs) == (40.0, 20.0, 2)
 
@@ -82,7 +82,7 @@ def test_memory_is_the_most_that_any_used():
         min_size=1,
     )
 )
-def test_a_guess_lies_between_the_plans_that_it_is_made_of(plans):
+def test_a_warm_start_is_between_its_plans(plans):
     mean = smooth_plans(plans, 0.5)
     for number in ("ps", "workers", "ps_cpu", "worker_cpu"):
         values = [getattr(plan, number) for plan in plans]

@@ -183,7 +183,7 @@ def wanted(wants: Sequence[Target]) -> dict[str, tuple[int, int, int]]:
     return {w.job.removeprefix("default."): (w.ps, w.workers, w.batch) for w in wants}
 
 
-def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
+def test_a_stored_model_gives_the_same_size():
     seen = tuple(Observed(1, k, 32, 32.0 * k / (0.4 + 0.1 * k)) for k in (1, 2, 4))
     jobs = [
         running(served("a"), 2, 32, observed=seen),

@@ -87,7 +87,7 @@ WISHES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wish", WISHES)
-async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wish: str) -> None:
+async def test_a_huge_invalid_request_gets_a_short_answer(crowd: Crowd, wish: str) -> None:
     await crowd.bus.publish(node(cpu=3))
     fields = msgspec.to_builtins(await with_program(crowd.bus, job="huge")) | WISHES[wish]
     ack = await crowd.bus.js.publish("weir.job.requested.default.huge", json.dumps(fields).encode())
@@ -109,7 +109,7 @@ async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wi
     await crowd.is_answered()
 
 
-async def test_a_job_whose_decisions_somebody_has_covered_is_decided_on(
+async def test_a_job_with_a_foreign_message_on_its_subject_is_decided(
     nats_url: str, person: Bus
 ) -> None:
     await person.publish(node(cpu=3))
@@ -125,7 +125,7 @@ async def test_a_job_whose_decisions_somebody_has_covered_is_decided_on(
 
 @settings(max_examples=200, deadline=None)
 @given(said=st.lists(odd_messages(), max_size=12), now=st.floats(0, 1e10))
-def test_whatever_can_be_read_can_be_decided_on(said: list[Message], now: float) -> None:
+def test_any_readable_messages_can_be_decided_on(said: list[Message], now: float) -> None:
     known = [m for m in one_of_each() if isinstance(m, JobAccepted | CapacityChanged)]
     state = State()
     for sequence, message in enumerate([*known, *said], 1):

@@ -78,13 +78,13 @@ def asked(name: str, seen: JobSeen) -> tuple[list[Want], list[Failure]]:
     return [*wants.values()], [*search.faulty.values()]
 
 
-def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(write: Write) -> None:
+def test_a_function_in_the_working_directory_is_a_policy(write: Write) -> None:
     wants, failures = asked(write("first", want()), job())
 
     assert [(w.job, w.ps, w.workers) for w in wants] == [("default.mnist", 1, 2)] and failures == []
 
 
-def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
+def test_loading_does_not_change_existing_policies(write: Write) -> None:
     before = POLICIES["static"]
 
     register_policies(["static", write("again", want())])
@@ -94,7 +94,7 @@ def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
     assert POLICIES["static"] is before and POLICIES["again:mine"] is mine
 
 
-def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
+def test_every_invalid_policy_name_has_its_reason(write: Write) -> None:
     write("broken", "return 1 +")
     names = ["best", "nowhere:mine", "broken:mine", "json:dumpss", "json:__name__"]
 
@@ -154,7 +154,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         ),
     ],
 )
-def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(
+def test_invalid_targets_of_a_policy_are_reported_and_ignored(
     write: Write, body: str, why: str
 ) -> None:
     wants, failures = asked(write("faulty", body), job())
@@ -165,14 +165,14 @@ def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(
     assert failures[0].error.partition(": ")[2] == why
 
 
-def test_to_wait_and_to_stay_as_it_is_may_always_be_wanted(write: Write) -> None:
+def test_waiting_and_keeping_the_size_are_always_valid_targets(write: Write) -> None:
     waits, _ = asked(write("waits", want().replace("ps=1, workers=2", "ps=0, workers=0")), job())
     stays, failures = asked(write("stays", want("workers=9")), job(size=Size(1, 9), batch=32))
 
     assert waits[0].size == Size(0, 0) and stays[0].size == Size(1, 9) and failures == []
 
 
-def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:
+def test_a_service_with_an_invalid_policy_does_not_start(write: Write) -> None:
     load_policies(Settings(policy=write("fine", want()), policies=("static", "fine:mine")))
     with pytest.raises(ServiceExit) as left:
         load_policies(Settings(policies=("fine:yours",)))

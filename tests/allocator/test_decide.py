@@ -31,7 +31,7 @@ def running(story: Story, cpu: float = 3) -> Story:
     return story.hear(node(cpu=cpu, free=cpu - len(first.tasks), own=listed), resumed(1))
 
 
-def test_a_job_starts_at_its_size_on_the_node_that_has_room():
+def test_a_job_starts_at_its_size_on_a_node_with_room():
     first = Story().hear(node(), accepted()).decided()
     assert size(first) == (1, 1) and first.generation == first.revision == 1
     assert [(t.role, t.index, t.serial, t.node) for t in first.tasks] == [
@@ -48,7 +48,7 @@ def test_a_job_waits_until_its_gang_floor_fits():
     assert size(story.hear(node("n2", cpu=1)).decided()) == (1, 1)
 
 
-def test_a_job_starts_smaller_where_its_start_does_not_fit():
+def test_a_job_starts_smaller_if_its_start_size_does_not_fit():
     big = request(ps=request().ps, workers=replace(request().workers, start=4, max=4))
     first = Story().hear(node(cpu=5), accepted(big)).decided()
     assert size(first) == (1, 3) and "as far as there is room" in first.reason
@@ -80,7 +80,7 @@ def test_nothing_is_decided_while_a_generation_is_in_flight():
     assert story.why() == "generation 2 is in flight: free resources exist"
 
 
-def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_far_as_there_is_room():
+def test_a_job_waiting_for_fragmented_capacity_grows_partially_after_a_while():
     """Three cores on one node and one on another are two workers of two cores by their sum, and
     room for one.
     """
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_fa
     assert "(wanted: 1 ps and 4 workers)" in grown.reason and grown.gain_s > grown.cost_s
 
 
-def test_a_job_is_not_grown_for_less_than_its_pause():
+def test_a_job_does_not_grow_for_less_than_its_pause():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10))
     assert story.hear(node("n2", cpu=2)).decide() == ()
     assert "is not worth the pause: saves 5.00 s for a pause of 5.00 s" in story.why()
@@ -106,13 +106,13 @@ def test_a_job_is_not_grown_for_less_than_its_pause():
     assert size(story.decided()) == (2, 2)
 
 
-def test_a_speed_that_cannot_be_true_stops_nobody_and_promises_nothing():
+def test_an_implausible_speed_blocks_nothing_and_promises_no_gain():
     story = running(Story()).hear(progress(1, done=0, total=1000, speed=1e-310), node("n2", cpu=2))
     grown = story.decided()
     assert size(grown) == (2, 2) and grown.gain_s == 0.0
 
 
-def test_a_job_that_was_changed_says_how_fast_it_is_before_it_is_changed_again():
+def test_a_resized_job_must_report_before_the_next_resize():
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     grown = story.hear(node("n2", cpu=2)).decided()
     assert size(grown) == (2, 2)
@@ -122,7 +122,7 @@ def test_a_job_that_was_changed_says_how_fast_it_is_before_it_is_changed_again()
     assert size(story.hear(progress(2, done=200, total=100_000, speed=20)).decided()) == (2, 3)
 
 
-def test_a_change_must_stay_wanted_and_leaves_a_job_its_peace_after_a_pause():
+def test_a_change_needs_stabilisation_and_cooldown():
     story = running(Story(replace(AT_ONCE, window_s=2.0, max_delay_s=5.0, cooldown_s=10.0)))
     resumed_s = story.now
     assert story.hear(node("n2", cpu=2)).decide() == ()
@@ -131,7 +131,7 @@ def test_a_change_must_stay_wanted_and_leaves_a_job_its_peace_after_a_pause():
     assert size(story.decided(after_s=0.2)) == (2, 2)
 
 
-def test_a_wish_that_keeps_moving_is_granted_after_the_maximum_delay():
+def test_a_moving_target_is_granted_after_the_maximum_delay():
     story = running(Story(replace(AT_ONCE, window_s=3.0, max_delay_s=5.0)))
     for cpu in (2, 3, 4):
         assert story.hear(node("n2", cpu=cpu), after_s=2.0).decide() == ()
@@ -151,7 +151,7 @@ def test_a_lost_worker_is_replaced_by_a_new_serial_with_its_index():
     assert set(survivors) < set(fixed.tasks) and fixed.cause == "mnist-worker-2"
 
 
-def test_a_lost_task_overtakes_the_generation_in_flight():
+def test_a_lost_task_supersedes_the_generation_in_flight():
     story = running(Story(), cpu=4)
     runs = story.state.jobs["default.mnist"].active_decision
     story.hear(node("n2", cpu=3)).decided()
@@ -159,7 +159,7 @@ def test_a_lost_task_overtakes_the_generation_in_flight():
     assert fixed.generation == 3 and size(fixed) == (2, 4)
 
 
-def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_lost():
+def test_a_job_stopped_with_its_cluster_continues_without_losses():
     story = running(Story())
     runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
@@ -170,7 +170,7 @@ def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_
     )
 
 
-def test_a_job_that_was_stopped_with_its_cluster_waits_for_nodes_that_come_back_one_after_another():
+def test_a_job_stopped_with_its_cluster_waits_for_returning_nodes():
     story = Story(replace(AT_ONCE, settle_s=1.0)).hear(
         node("n1", cpu=2), node("n2", cpu=2), accepted()
     )
@@ -188,7 +188,7 @@ def test_a_job_that_was_stopped_with_its_cluster_waits_for_nodes_that_come_back_
     assert size(again) == size(first)
 
 
-def test_a_job_that_was_stopped_with_its_cluster_takes_what_came_back_when_no_more_comes():
+def test_a_job_stopped_with_its_cluster_starts_on_the_returned_nodes():
     story = Story(replace(AT_ONCE, settle_s=1.0))
     asked = request(workers=replace(request().workers, start=3))
     first = story.hear(node("n1", cpu=3), node("n2", cpu=2), accepted(asked)).decided()
@@ -200,7 +200,7 @@ def test_a_job_that_was_stopped_with_its_cluster_takes_what_came_back_when_no_mo
     assert {task.node for task in again.tasks} == {"n1"}
 
 
-def test_a_job_whose_cluster_was_killed_waits_for_nodes_that_come_back_one_after_another():
+def test_a_job_of_a_killed_cluster_waits_for_returning_nodes():
     story = Story(replace(AT_ONCE, settle_s=1.0))
     asked = request(workers=replace(request().workers, start=3))
     first = story.hear(node("n1", cpu=3), node("n2", cpu=2), accepted(asked)).decided()
@@ -212,7 +212,7 @@ def test_a_job_whose_cluster_was_killed_waits_for_nodes_that_come_back_one_after
     assert size(story.hear(node("n2", cpu=2), after_s=0.02).decided()) == size(first)
 
 
-def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free():
+def test_a_job_does_not_shrink_while_a_lost_pods_capacity_may_come_free():
     story = running(Story(replace(AT_ONCE, settle_s=1.0)))
     runs = story.state.jobs["default.mnist"].active_decision
     assert story.hear(exited(tasks(runs, "worker")[0])).decide() == ()
@@ -223,7 +223,7 @@ def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free(
     assert size(fixed) == (1, 1)
 
 
-def test_a_job_that_cannot_replace_a_task_shrinks_and_else_waits():
+def test_a_job_that_cannot_replace_a_task_shrinks_or_waits():
     story = Story().hear(
         node("n1", cpu=3),
         node("n2", cpu=1),
@@ -243,7 +243,7 @@ def test_a_job_that_cannot_replace_a_task_shrinks_and_else_waits():
     )
 
 
-def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
+def test_three_task_failures_fail_the_job():
     story = running(Story(), cpu=12)
     for generation in (1, 2):
         worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
@@ -259,14 +259,14 @@ def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
     assert story.state.jobs == {}
 
 
-def test_a_task_that_ran_out_of_memory_gets_more_of_it():
+def test_a_task_that_ran_out_of_memory_gets_more():
     story = running(Story(), cpu=12)
     worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
     fixed = story.hear(exited(worker, 137, "OOMKilled")).decided()
     assert tasks(fixed, "worker")[0].resources.memory_gib == 1.5
 
 
-def test_a_chief_that_ended_well_is_replaced_only_if_the_job_is_not_over_soon():
+def test_a_chief_that_exits_with_zero_is_replaced_only_if_the_job_does_not_end():
     story = running(Story(), cpu=12)
     chief = tasks(story.state.jobs["default.mnist"].active_decision, "chief")[0]
     assert story.hear(exited(chief, 0, "Completed")).decide() == ()
@@ -275,14 +275,14 @@ def test_a_chief_that_ended_well_is_replaced_only_if_the_job_is_not_over_soon():
     assert [t.serial for t in tasks(fixed, "chief")] != [chief.serial]
 
 
-def test_a_worker_that_ended_well_before_the_job_was_over_is_replaced():
+def test_a_worker_that_exits_with_zero_early_is_replaced():
     story = running(Story(), cpu=12)
     worker = tasks(story.state.jobs["default.mnist"].active_decision, "worker")[0]
     fixed = story.hear(exited(worker, 0, "Completed")).decided()
     assert worker.serial not in {t.serial for t in fixed.tasks}
 
 
-def test_after_an_abandoned_generation_the_old_one_goes_on_and_growing_waits_longer_each_time():
+def test_after_an_abandonment_growth_backs_off():
     story = running(Story(replace(AT_ONCE, backoff_s=4.0)))
     story.hear(node("n2", cpu=2)).decided()
     assert story.hear(abandoned(2)).decide() == ()
@@ -294,7 +294,7 @@ def test_after_an_abandoned_generation_the_old_one_goes_on_and_growing_waits_lon
     assert story.hear(abandoned(3)).decide() == () and story.decisions.wake_s == story.now + 8.0
 
 
-def test_a_job_whose_generations_do_not_fit_side_by_side_restarts_from_then_on():
+def test_a_job_without_room_for_two_generations_uses_restart_hand_overs():
     story = running(Story(AT_ONCE))
     story.hear(node("n2", cpu=2)).decided()
     short = replace(abandoned(2), reason="mnist-worker-2: NotEnoughMemory: 0.9 GiB are in use")
@@ -302,7 +302,7 @@ def test_a_job_whose_generations_do_not_fit_side_by_side_restarts_from_then_on()
     assert (again.generation, again.request.handover) == (3, "restart")
 
 
-def test_a_job_that_never_starts_fails_after_its_tries():
+def test_a_job_that_never_starts_fails_after_its_retries():
     story = Story(replace(AT_ONCE, max_start_failures=2)).hear(node(), accepted())
     for generation in (1, 2):
         assert story.decided().generation == generation
@@ -322,14 +322,14 @@ def test_a_cancelled_job_is_finished_and_its_promises_are_released():
     assert size(story.hear(accepted(request("next"), uid=9)).decided()) == (1, 1)
 
 
-def test_what_one_job_was_promised_is_not_given_to_the_next():
+def test_promised_capacity_is_not_given_to_another_job():
     story = Story().hear(node(cpu=5), accepted(), accepted(request("second"), uid=2))
     (first,) = story.decide()
     assert first.job == "mnist"
     assert story.why("second").startswith("waits for room")
 
 
-def test_the_more_urgent_job_starts_first():
+def test_the_job_of_higher_priority_starts_first():
     story = Story().hear(node(cpu=3), accepted(), accepted(request("urgent", priority=5), uid=2))
     (first,) = story.decide()
     assert first.job == "urgent"
@@ -342,7 +342,7 @@ def test_a_static_job_never_changes():
     assert story.why() == "the policy leaves it as it is"
 
 
-def test_ps_grow_with_workers_in_their_first_ratio():
+def test_ps_and_workers_grow_in_their_starting_ratio():
     two_each = request(
         workers=replace(request().workers, start=2, max=6), ps=replace(request().ps, max=3)
     )
@@ -351,7 +351,7 @@ def test_ps_grow_with_workers_in_their_first_ratio():
     assert size(story.hear(resumed(1), node("n2", cpu=4)).decided()) == (2, 4)
 
 
-def test_a_gpu_task_goes_only_where_a_gpu_is():
+def test_a_gpu_task_goes_only_to_a_gpu_node():
     wants = RoleResources(
         chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1)
     )

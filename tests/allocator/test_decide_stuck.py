@@ -56,12 +56,12 @@ def keeps(story: Story, after_s: float = 1.0) -> Decisions:
     return found
 
 
-def test_without_a_node_what_runs_is_kept_and_what_waits_waits(story: Story) -> None:
+def test_without_nodes_running_jobs_are_kept_and_waiting_ones_wait(story: Story) -> None:
     story.hear(node(gone=True))
     assert story.state.nodes == {} and keeps(story).actions == ()
 
 
-def test_nodes_of_no_size_are_no_room(story: Story) -> None:
+def test_nodes_without_capacity_are_no_room(story: Story) -> None:
     zero = replace(node("n2", cpu=0), allocatable=NOWHERE, free=NOWHERE)
     story.hear(node(gone=True), replace(zero, node="n1"), zero)
     assert keeps(story).actions == ()
@@ -78,7 +78,7 @@ def unheard(story: Story, speed: float, loss: float) -> None:
     [(100.0, math.nan), (-5.0, 1.0), (0.0, math.inf), (math.nan, math.nan), (math.inf, 1.0)],
     ids=["NaN loss", "negative speed", "no speed", "NaN speed", "endless speed"],
 )
-def test_reports_of_nonsense_move_nobody(story: Story, speed: float, loss: float) -> None:
+def test_nonsense_reports_cause_no_decision(story: Story, speed: float, loss: float) -> None:
     full = story.state.nodes
     unheard(story, speed, loss)
     assert story.state.nodes == full
@@ -92,7 +92,7 @@ def test_reports_of_nonsense_move_nobody(story: Story, speed: float, loss: float
         )
 
 
-def test_a_job_that_reports_nothing_is_kept_for_ever() -> None:
+def test_a_job_without_reports_is_kept() -> None:
     for policy in sorted(POLICIES):
         story = Story(replace(AT_ONCE, policy=policy)).hear(node(cpu=3), accepted())
         first = story.decided()
@@ -102,16 +102,14 @@ def test_a_job_that_reports_nothing_is_kept_for_ever() -> None:
 
 
 @pytest.mark.parametrize("jump_s", [-1e9, -5.0])
-def test_a_clock_that_jumps_back_moves_nobody(story: Story, jump_s: float) -> None:
+def test_a_clock_that_jumps_back_causes_no_decision(story: Story, jump_s: float) -> None:
     keeps(story)
     found = keeps(story, after_s=jump_s)
     assert found.wake_s is None or math.isfinite(found.wake_s)
 
 
 @pytest.mark.parametrize("jump_s", [1e7, 1e12])
-def test_a_clock_that_jumps_ahead_is_no_more_than_time_that_passed(
-    story: Story, jump_s: float
-) -> None:
+def test_a_clock_that_jumps_ahead_equals_elapsed_time(story: Story, jump_s: float) -> None:
     later, far = (decide(story.state, story.now + s, story.rules) for s in (86400.0, jump_s))
     assert far.why == later.why
     assert [a.tasks for a in far.actions] == [a.tasks for a in later.actions]

@@ -14,7 +14,7 @@ from tests.allocator.test_replicas import Replica, asked, heard, until
 from tests.shared.bus.three_servers import three_servers
 
 
-async def test_it_starts_while_there_is_no_leader_and_decides_when_one_is_elected(
+async def test_the_allocator_starts_without_a_stream_leader(
     tmp_path: Path,
 ) -> None:
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
@@ -35,7 +35,7 @@ async def test_it_starts_while_there_is_no_leader_and_decides_when_one_is_electe
             await allocator.end()
 
 
-async def test_it_starts_while_the_stream_that_it_reads_first_elects(tmp_path: Path) -> None:
+async def test_the_allocator_starts_during_an_election_of_its_first_stream(tmp_path: Path) -> None:
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
         await bus.publish(node(cpu=3))
         await asked(bus)

@@ -76,7 +76,7 @@ def started(told: Story) -> list[str]:
 
 
 @pytest.mark.parametrize("guilty", [("j00",), ("j07",), ("j19",)])
-def test_the_job_that_makes_a_policy_raise_is_set_aside_and_the_others_start(
+def test_a_job_that_makes_its_policy_raise_is_set_aside(
     fragile: Callable[..., Calls], guilty: tuple[str, ...]
 ) -> None:
     calls, told = fragile(*guilty), story(*JOBS)
@@ -92,7 +92,7 @@ def test_the_job_that_makes_a_policy_raise_is_set_aside_and_the_others_start(
     assert "in policy" in told.decisions.failures[0].traceback and len(calls) < 15
 
 
-def test_of_two_jobs_that_fail_only_together_one_is_set_aside(
+def test_one_of_two_jobs_that_fail_only_together_is_set_aside(
     fragile: Callable[..., Calls],
 ) -> None:
     fragile("j03", "j15")
@@ -102,7 +102,7 @@ def test_of_two_jobs_that_fail_only_together_one_is_set_aside(
     assert len(started(told)) == len(JOBS) - 1 and len(told.decisions.failures) == 1
 
 
-def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(
+def test_a_policy_that_always_raises_keeps_its_jobs_at_little_cost(
     fragile: Callable[..., Calls],
 ) -> None:
     calls, told = fragile(), story(*JOBS)
@@ -121,7 +121,7 @@ def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(
     assert all(why.startswith("set aside: ") for why in told.decisions.why.values())
 
 
-def test_a_policy_that_fails_without_jobs_is_never_called_without_any(
+def test_a_policy_is_never_called_without_jobs(
     monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
 ) -> None:
     def policy(cluster: Any, jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
@@ -138,7 +138,7 @@ def test_a_policy_that_fails_without_jobs_is_never_called_without_any(
     assert told.why("j07").endswith("OverflowError: by design")
 
 
-def test_the_traceback_of_a_want_that_stays_wrong_does_not_grow(
+def test_the_traceback_of_a_repeated_failure_does_not_grow(
     monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
 ) -> None:
     wants: dict[str, Target] = {}
@@ -196,7 +196,7 @@ BAD, GOOD = (
 )
 
 
-def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(
+def test_many_faulty_jobs_do_not_delay_a_healthy_one_for_long(
     faulty: tuple[set[str], Calls],
 ) -> None:
     bad, calls = faulty
@@ -219,7 +219,7 @@ def test_many_faulty_jobs_hold_no_sound_one_behind_them_aside_for_long(
     assert told.decisions.untried == ()
 
 
-def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(
+def test_an_untried_job_has_that_reason_and_is_tried_first(
     faulty: tuple[set[str], Calls],
 ) -> None:
     bad, _ = faulty
@@ -239,7 +239,7 @@ def test_a_job_that_was_not_tried_says_so_and_is_the_first_to_be_tried(
     assert "good" in started(told), "although as many faulty jobs were submitted before it in rank"
 
 
-def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(
+def test_faulty_jobs_are_retried_rarely_and_in_turn(
     faulty: tuple[set[str], Calls],
 ) -> None:
     bad, calls = faulty
@@ -262,7 +262,7 @@ def test_jobs_that_stay_faulty_are_tried_again_seldom_and_in_turn(
     )
 
 
-def test_many_jobs_that_make_a_step_raise_hold_no_sound_one_aside_for_long(
+def test_many_jobs_with_failing_steps_do_not_delay_a_healthy_one_for_long(
     faulty: tuple[set[str], Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raises_for(monkeypatch, resize, "start_or_resize", *BAD)
@@ -274,7 +274,7 @@ def test_many_jobs_that_make_a_step_raise_hold_no_sound_one_aside_for_long(
     assert {each.job for each in told.decisions.failures} == {f"default.{name}" for name in BAD}
 
 
-def test_all_searches_of_a_pass_together_are_bounded(
+def test_the_total_search_effort_of_a_pass_is_bounded(
     faulty: tuple[set[str], Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, calls = faulty
@@ -292,7 +292,7 @@ def test_all_searches_of_a_pass_together_are_bounded(
     assert told.decisions.untried == () and len(told.decisions.failures) == 40
 
 
-def test_a_job_that_runs_keeps_what_it_has_while_its_policy_fails(
+def test_a_running_job_keeps_its_size_while_its_policy_fails(
     fragile: Callable[..., Calls],
 ) -> None:
     fragile("absent")
@@ -316,7 +316,7 @@ def test_a_faulty_job_can_be_cancelled(fragile: Callable[..., Calls]) -> None:
     assert told.decide(after_s=1.0) == () and told.decisions.failures == ()
 
 
-def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
+def test_a_job_that_makes_a_step_raise_is_set_aside(
     fragile: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragile("absent")
@@ -332,7 +332,7 @@ def test_a_job_that_makes_a_step_raise_is_set_aside_and_the_others_start(
     )
 
 
-def test_where_all_steps_raise_nothing_changes_but_what_is_cancelled_ends(
+def test_if_every_step_raises_only_cancelled_jobs_change(
     fragile: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -357,7 +357,7 @@ def test_strict_rules_raise_what_the_policy_raises(fragile: Callable[..., Calls]
         decide.decide(told.state, told.now, replace(RULES, strict=True))
 
 
-def test_an_error_that_has_no_text_is_a_failure_like_any_other() -> None:
+def test_an_error_without_text_is_a_failure() -> None:
     class Silent(Exception):
         def __str__(self) -> str:
             raise ValueError("by design")

@@ -17,7 +17,7 @@ def test_the_oldest_requests_of_each_namespace_are_answered_first() -> None:
     assert first_numbers_by_namespace(namespaces, 3) == [1, 2, 3, 100]
 
 
-def test_a_namespace_has_so_many_open_jobs_and_no_more() -> None:
+def test_the_number_of_open_jobs_of_a_namespace_is_limited() -> None:
     state = apply(State(), accepted(request("one", namespace="team-a"), uid=1), ORDERS, 2, 0.0)
     rules = Rules(open_jobs=1)
 
@@ -28,7 +28,7 @@ def test_a_namespace_has_so_many_open_jobs_and_no_more() -> None:
     assert not list(_too_many(state, "team-a", Rules(open_jobs=0)))
 
 
-def test_a_fact_of_no_known_job_changes_nothing_to_decide_on() -> None:
+def test_a_fact_of_an_unknown_job_causes_no_decision() -> None:
     empty = State()
     known = apply(empty, accepted(request(), uid=1), ORDERS, 2, 0.0)
 

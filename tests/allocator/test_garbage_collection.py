@@ -31,7 +31,7 @@ def looks_while_making(containers: int) -> int:
     return int(gc.get_stats()[0]["collections"]) - before
 
 
-def test_what_a_decision_makes_is_not_looked_through_in_between():
+def test_garbage_collection_does_not_run_during_a_decision():
     assert looks_while_making(30_000) > 10
 
     collect_garbage_seldom()
@@ -39,7 +39,7 @@ def test_what_a_decision_makes_is_not_looked_through_in_between():
     assert looks_while_making(30_000) == 0
 
 
-def test_cycles_are_freed_once_enough_is_new():
+def test_reference_cycles_are_freed_between_decisions():
     collect_garbage_seldom()
     gc.collect()
     gone = weakref.ref(Cycle())

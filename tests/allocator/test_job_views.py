@@ -45,7 +45,7 @@ def closed(outcome: str, **fields: Any) -> JobView:
     return closed_view(ClosedJob(job(), finished))
 
 
-def test_a_running_job_says_why_it_has_its_size() -> None:
+def test_a_running_jobs_view_has_the_reason_of_its_size() -> None:
     view = job_view(job(), "no node is free")
 
     assert (view.phase, view.reason, view.why) == ("Running", "the first size", "no node is free")
@@ -59,7 +59,7 @@ def test_a_job_that_succeeded_has_all_its_epochs_and_samples_and_its_metrics() -
     assert view.metrics == {"accuracy": 0.9} and view.finished_s == 2000.0
 
 
-def test_of_a_job_that_is_over_nothing_is_told_that_was_only_true_before() -> None:
+def test_a_finished_jobs_view_has_no_outdated_values() -> None:
     succeeded, failed = (
         closed("succeeded", samples=400),
         closed("failed", samples=60, cause="ValueError: no"),
@@ -70,9 +70,7 @@ def test_of_a_job_that_is_over_nothing_is_told_that_was_only_true_before() -> No
     assert (failed.epoch, failed.samples, failed.total_samples) == (0, 60, 400)
 
 
-def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits_until_it_trains_again() -> (
-    None
-):
+def test_a_job_of_a_stopped_cluster_shows_no_old_speed() -> None:
     story = Story().hear(node(), accepted())
     first = story.decided()
     story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(
@@ -89,7 +87,7 @@ def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits
     assert (trains.phase, trains.samples_per_second) == ("Running", 20.0)
 
 
-def test_the_time_that_is_left_does_not_jump_with_one_report() -> None:
+def test_the_remaining_time_is_smoothed() -> None:
     story = Story().hear(node(), accepted())
     story.decided()
     story.hear(resumed(1), progress(1, 50, 400, 40.0), progress(1, 60, 400, 20.0, step=2))
@@ -115,7 +113,7 @@ def job_test_silence(story: Story) -> Job:
     return story.state.jobs["default.mnist"]
 
 
-def test_a_job_that_reports_is_not_silent_until_ten_seconds_after_its_last_report() -> None:
+def test_a_job_is_silent_ten_seconds_after_its_last_report() -> None:
     story = trained()
 
     assert silent_s(job_test_silence(story), LIMIT_S) == story.now + LIMIT_S
@@ -123,7 +121,7 @@ def test_a_job_that_reports_is_not_silent_until_ten_seconds_after_its_last_repor
     assert next_silence_s(story.state.jobs.values(), story.now, LIMIT_S) == story.now + LIMIT_S
 
 
-def test_a_silent_job_says_since_which_step_and_where_to_look() -> None:
+def test_a_silent_job_has_its_last_step_and_a_hint() -> None:
     story = trained()
 
     said = silent_jobs(story.state.jobs, story.now + LIMIT_S, LIMIT_S)["default.mnist"]
@@ -137,13 +135,13 @@ def test_a_silent_job_says_since_which_step_and_where_to_look() -> None:
     assert (view.phase, view.shown_phase, view.samples_per_second) == ("Running", "Silent", 0.0)
 
 
-def test_a_job_with_slow_updates_is_given_twice_its_usual_time() -> None:
+def test_a_job_with_slow_updates_is_silent_after_twice_its_usual_time() -> None:
     story = trained(gap_s=30.0)
 
     assert silent_s(job_test_silence(story), LIMIT_S) == story.now + 60.0
 
 
-def test_what_has_not_begun_stands_still_or_is_trained_is_not_silent() -> None:
+def test_waiting_pausing_and_finished_jobs_are_not_silent() -> None:
     waiting = Story().hear(node(), accepted())
     starting = Story().hear(node(), accepted())
     starting.decided()
@@ -156,5 +154,5 @@ def test_what_has_not_begun_stands_still_or_is_trained_is_not_silent() -> None:
         assert silent_s(job_test_silence(story), LIMIT_S) == inf
 
 
-def test_no_job_is_silent_where_the_limit_is_zero() -> None:
+def test_a_limit_of_zero_disables_silence() -> None:
     assert silent_s(job_test_silence(trained()), 0.0) == inf

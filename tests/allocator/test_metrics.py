@@ -64,14 +64,14 @@ def changed(decision: AllocationDecided, tasks: int, generation: int = 2) -> All
         (3, 3, 1, "resize"),
     ],
 )
-def test_a_decision_is_named_by_what_it_does(
+def test_a_decision_is_counted_by_its_outcome(
     had: int | None, has: int, generation: int, what: str
 ) -> None:
     before = None if had is None else changed(first(), had, generation=1)
     assert decision_outcome(changed(first(), has, generation), before) == what
 
 
-def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
+def test_jobs_are_counted_by_state_including_zeros() -> None:
     story = Story().hear(node(), accepted())
     assert jobs_by_state(story.state).series[("pending",)] == 1
     story.decide()
@@ -93,7 +93,7 @@ def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
     assert jobs_by_state(story.state).series[("requested",)] == 1
 
 
-def test_a_pause_is_counted_whole_and_by_phase() -> None:
+def test_a_pause_is_counted_in_total_and_by_phase() -> None:
     meters = Meters()
     meters.count_fact(resumed(1), State(), 0.0)  # a start is no pause
     meters.count_fact(
@@ -139,7 +139,7 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
     assert 'weir_allocator_jobs_finished_total{outcome="failed"} 1000.0' in text
 
 
-def test_what_says_nothing_of_these_counts_nothing() -> None:
+def test_unrelated_messages_count_nothing() -> None:
     meters = Meters()
     before = format_metrics(meters.measures(State(), 0.0))
     meters.count_fact(
@@ -188,14 +188,14 @@ def used(samples: int, *usage: tuple[str, float]) -> Message:
     return replace(progress(1, samples, 1000, 50.0), usage=by_task)
 
 
-def test_examples_are_counted_once_each_however_often_they_are_told_of() -> None:
+def test_repeated_reports_count_examples_once() -> None:
     story = running(progress(1, 100, 1000, 50.0), progress(1, 250, 1000, 50.0, step=2))
     story.hear(progress(1, 250, 1000, 50.0, step=2))
 
     assert (story.count(EXAMPLES.name), story.count(UNDONE.name)) == (250, 0)
 
 
-def test_what_is_rolled_back_is_told_as_undone_and_counts_again() -> None:
+def test_rolled_back_examples_are_counted_as_undone_and_again() -> None:
     story = running(progress(1, 400, 1000, 50.0))
     decided = story.state.jobs["default.mnist"].decided[1]
     story.hear(replace(decided, generation=2, revision=2))
@@ -208,7 +208,7 @@ def test_what_is_rolled_back_is_told_as_undone_and_counts_again() -> None:
     assert (story.count(EXAMPLES.name), story.count(UNDONE.name)) == (400 + 200, 100)
 
 
-def test_a_service_that_begins_in_the_middle_counts_what_comes_after() -> None:
+def test_a_service_that_starts_late_counts_only_new_examples() -> None:
     story = running(progress(1, 400, 1000, 50.0))
     story.work = TrainingWork()
     story.hear(progress(1, 450, 1000, 50.0, step=2))
@@ -216,7 +216,7 @@ def test_a_service_that_begins_in_the_middle_counts_what_comes_after() -> None:
     assert story.count(EXAMPLES.name) == 50
 
 
-def test_a_change_takes_from_the_decision_to_the_first_update() -> None:
+def test_the_duration_of_a_change_is_from_decision_to_first_update() -> None:
     story = Watched().hear(node(), accepted())
     decided = story.decided()
     story.hear(resumed(1), after_s=7.0)
@@ -226,7 +226,7 @@ def test_a_change_takes_from_the_decision_to_the_first_update() -> None:
     assert (sum(histogram.counts), histogram.sum) == (1, story.now - 2.0 - decided.decided_s)
 
 
-def test_cores_are_those_of_the_tasks_that_train_and_what_they_were_seen_to_use() -> None:
+def test_core_metrics_cover_training_tasks_and_their_usage() -> None:
     story = running(
         used(100, ("chief-0", 0.1), ("ps-1", 0.5), ("worker-2", 0.9), ("worker-99", 3.0))
     )
@@ -236,7 +236,7 @@ def test_cores_are_those_of_the_tasks_that_train_and_what_they_were_seen_to_use(
     assert story.told()[CORES.name] == {("had",): 3.0, ("used",): 1.5}
 
 
-def test_what_was_used_before_a_change_is_not_told_of_what_runs_after_it() -> None:
+def test_usage_before_a_change_does_not_count_after_it() -> None:
     story = running(used(100, ("ps-1", 0.5)))
     decided = story.state.jobs["default.mnist"].decided[1]
     story.hear(replace(decided, generation=2, revision=2), resumed(2, samples=100))
@@ -244,7 +244,7 @@ def test_what_was_used_before_a_change_is_not_told_of_what_runs_after_it() -> No
     assert used_cores(story.state.jobs["default.mnist"]) == 0.0
 
 
-def test_the_longest_wait_is_of_a_job_without_tasks_or_of_a_request_without_an_answer() -> None:
+def test_the_longest_wait_includes_waiting_jobs_and_unanswered_requests() -> None:
     assert longest_wait_s(State(), 5.0) == 0.0
     story = Watched().hear(accepted())  # no node: it waits
     assert story.told()[WAIT.name] == {(): 0.0}
@@ -254,7 +254,7 @@ def test_the_longest_wait_is_of_a_job_without_tasks_or_of_a_request_without_an_a
     assert longest_wait_s(running().state, 9e9) == 0.0
 
 
-def test_a_job_that_is_over_is_forgotten() -> None:
+def test_a_finished_job_leaves_the_metrics() -> None:
     story = running(progress(1, 400, 1000, 50.0)).hear(
         JobFinished(job="mnist", uid=1, outcome="succeeded")
     )
@@ -262,7 +262,7 @@ def test_a_job_that_is_over_is_forgotten() -> None:
     assert story.work.at == {} and story.told()[CORES.name] == {("had",): 0, ("used",): 0}
 
 
-def test_all_of_it_is_well_formed_and_told_before_anything_happens() -> None:
+def test_allocator_metrics_are_well_formed_from_the_start() -> None:
     story = running(progress(1, 100, 1000, 50.0))
 
     for measures in (

@@ -105,7 +105,7 @@ async def letters(operator: Bus) -> int:
 
 
 @pytest.mark.parametrize("priority", [1024, -1075, 1_000_000, -(2**31)])
-async def test_a_priority_of_any_size_ends_nothing(server: NatsServer, priority: int) -> None:
+async def test_any_priority_is_handled(server: NatsServer, priority: int) -> None:
     async with speaking(server, OPERATOR) as operator:
         await set_up(operator, server)
         async with allocating(server):
@@ -115,7 +115,7 @@ async def test_a_priority_of_any_size_ends_nothing(server: NatsServer, priority:
             assert (await decided(operator, "team-b.first")).tasks
 
 
-async def test_numbers_out_of_range_cost_nobody_else_a_decision_and_the_job_can_be_cancelled(
+async def test_numbers_out_of_range_do_not_affect_other_jobs(
     server: NatsServer,
 ) -> None:
     tiny = replace(EVEN, worker=Resources(cpu=5e-324, memory_gib=1.0))
@@ -164,7 +164,7 @@ async def cancelled(operator: Bus, namespace: str, job: str) -> str:
     return (await last(operator, JobFinished, f"{namespace}.{job}")).outcome
 
 
-async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_after_a_restart(
+async def test_a_policy_failing_with_one_job_decides_the_others_also_after_a_restart(
     server: NatsServer,
     monkeypatch: pytest.MonkeyPatch,
     failures_set_aside: None,

@@ -150,7 +150,7 @@ async def asked(bus: Bus, job: str = "mnist") -> int:
     return await bus.request(request(job, program=Program(name="train.py", digest=digest)))
 
 
-async def test_a_leader_that_is_killed_is_followed_when_its_lease_is_over(
+async def test_a_killed_leader_is_replaced_when_its_lease_expires(
     nats_url: str, person: Bus, tmp_path: Path
 ) -> None:
     await person.publish(node(cpu=3))
@@ -170,7 +170,7 @@ async def test_a_leader_that_is_killed_is_followed_when_its_lease_is_over(
     ]
 
 
-async def test_a_leader_that_is_stopped_is_followed_at_once(
+async def test_a_stopped_leader_is_replaced_at_once(
     nats_url: str, person: Bus, tmp_path: Path
 ) -> None:
     async with replicas(nats_url, tmp_path, lease_s=LONG_S) as (first, second):
@@ -183,7 +183,7 @@ async def test_a_leader_that_is_stopped_is_followed_at_once(
     assert second.leads() and took_s < LONG_S / 2, f"a stand-by looks each {LONG_S / LOOKS} s"
 
 
-async def test_one_that_was_frozen_is_refused_and_ends(
+async def test_a_frozen_leader_is_refused_and_exits(
     nats_url: str, person: Bus, tmp_path: Path
 ) -> None:
     """It wakes with news in its buffers, about which another has decided meanwhile."""
@@ -252,7 +252,7 @@ def spoke_late(log: str) -> bool:
     return '"DecidedOnAnOldState"' in log or '"AllocationDecided"' in log
 
 
-async def test_one_that_acts_late_without_knowing_it_is_refused_by_the_server(
+async def test_a_late_write_of_an_old_leader_is_refused_by_the_server(
     nats_url: str, person: Bus, tmp_path: Path
 ) -> None:
     await person.publish(node(cpu=3))
@@ -284,7 +284,7 @@ async def test_one_that_acts_late_without_knowing_it_is_refused_by_the_server(
 @pytest.mark.parametrize(
     ("signalled", "turns"), [(signal.SIGKILL, 2), (signal.SIGTERM, 4)], ids=["killed", "stopped"]
 )
-async def test_a_story_in_which_they_take_turns_has_each_answer_once(
+async def test_alternating_leaders_give_each_answer_once(
     nats_url: str, person: Bus, tmp_path: Path, signalled: signal.Signals, turns: int
 ) -> None:
     await person.publish(node(cpu=64))

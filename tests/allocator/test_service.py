@@ -110,7 +110,7 @@ async def with_program(bus: Bus, **fields: object):
     return request(program=Program(name="train.py", digest=digest), **fields)
 
 
-async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: Bus):
+async def test_a_job_is_accepted_decided_grown_and_listed(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url):
         uid = await person.request(await with_program(person))
@@ -150,14 +150,14 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
 
 
-async def test_a_node_that_no_fact_tells_of_any_more_takes_a_job(nats_url: str, person: Bus):
+async def test_a_node_whose_facts_were_purged_takes_a_job(nats_url: str, person: Bus):
     await lost_history(person, await person.publish(node(cpu=3)))
     async with allocator(nats_url):
         await person.request(await with_program(person))
         assert size(await last(person, AllocationDecided)) == (1, 1)
 
 
-async def test_a_quota_that_no_fact_tells_of_any_more_bounds_a_job(nats_url: str, person: Bus):
+async def test_a_quota_whose_facts_were_purged_limits_a_job(nats_url: str, person: Bus):
     bound = QuotaBound(quota="compute", resource="requests.cpu", hard=1)
     await person.publish(QuotaChanged(namespace="default", seen="1", bounds=(bound,)))
     await lost_history(person, await person.publish(node(cpu=9)))
@@ -166,7 +166,7 @@ async def test_a_quota_that_no_fact_tells_of_any_more_bounds_a_job(nats_url: str
         assert "ResourceQuota compute" in (await view(person, lambda v: v.why != "")).why
 
 
-async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_and_the_kept_facts(
+async def test_a_leader_with_restored_streams_starts_from_them_and_the_last_facts(
     nats_url: str, person: Bus
 ):
     kept = await person.publish(node(cpu=3))
@@ -183,7 +183,7 @@ async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_a
         assert decided.uid == asked and {task.node for task in decided.tasks} == {"n1"}
 
 
-async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, person: Bus):
+async def test_the_stream_has_precedence_over_the_last_node_fact(nats_url: str, person: Bus):
     await lost_history(person, await person.publish(node(cpu=9)))
     await person.publish(msgspec.structs.replace(node(cpu=1), seen="1"))
     async with allocator(nats_url):
@@ -200,7 +200,7 @@ async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, pers
         (SuspendRequested, b'{"job": "mnist", "until": "noon"}'),
     ],
 )
-async def test_a_change_that_cannot_be_read_is_answered(
+async def test_an_unreadable_change_request_is_answered(
     nats_url: str, person: Bus, kind: type[Message], body: bytes
 ) -> None:
     async with allocator(nats_url):
@@ -210,7 +210,7 @@ async def test_a_change_that_cannot_be_read_is_answered(
         assert answer.uid == sent.seq and len(answer.reasons) == 1
 
 
-async def test_a_leader_that_starts_answers_what_was_asked_before_and_keeps_what_was_answered(
+async def test_a_new_leader_answers_open_requests_and_keeps_answers(
     nats_url: str, person: Bus
 ) -> None:
     await person.publish(node(cpu=3))
@@ -226,7 +226,7 @@ async def test_a_leader_that_starts_answers_what_was_asked_before_and_keeps_what
         assert (await last(person, AllocationDecided)).uid == asked
 
 
-async def test_a_job_that_stops_to_report_is_shown_as_silent_and_again_as_running_once_it_reports(
+async def test_a_job_without_reports_is_shown_as_silent_until_it_reports(
     nats_url: str, person: Bus
 ):
     await person.publish(node(cpu=3))
@@ -257,9 +257,7 @@ async def test_a_job_that_stops_to_report_is_shown_as_silent_and_again_as_runnin
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(
-    nats_server: NatsServer, person: Bus
-):
+async def test_a_bus_restart_while_answering_loses_nothing(nats_server: NatsServer, person: Bus):
     speaker, asked = await connected(nats_server.url, "speaker"), 0
 
     async def ask() -> None:
@@ -282,7 +280,7 @@ async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(
     await speaker.close()
 
 
-async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, person: Bus):
+async def test_an_invalid_request_is_answered_with_every_reason(nats_url: str, person: Bus):
     async with allocator(nats_url):
         body = msgspec.json.encode(
             msgspec.to_builtins(request("wrong")) | {"epochs": 0, "workrs": 1}
@@ -298,9 +296,7 @@ async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, pers
         assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
 
 
-async def test_an_unreadable_request_is_answered_under_its_subject_and_not_under_the_name_in_its_body(
-    nats_url: str, person: Bus
-):
+async def test_an_unreadable_request_is_answered_under_its_subject(nats_url: str, person: Bus):
     body = msgspec.json.encode(msgspec.to_builtins(request("victim")) | {"namespace": "team-b"})
     async with allocator(nats_url):
         sequence = (await person.js.publish("weir.job.requested.default.attack", body)).seq
@@ -329,7 +325,7 @@ def overtaken(connection: Bus, name: str, times: int = 1) -> None:
 @pytest.mark.parametrize(
     "body", [b"{not json", msgspec.json.encode(request("wrong"))], ids=["unreadable", "readable"]
 )
-async def test_a_request_is_rejected_though_another_message_on_its_name_came_first(
+async def test_a_request_is_rejected_despite_another_message_on_its_name(
     nats_url: str, person: Bus, body: bytes
 ):
     name = "default.wrong"
@@ -351,9 +347,7 @@ def behind(connection: Bus, filtered: str) -> asyncio.Event:
     return caught_up
 
 
-async def test_a_copy_that_lags_delays_the_answers_on_one_name_and_is_asked_again_after_a_pause(
-    nats_url: str, person: Bus
-):
+async def test_a_lagging_replica_delays_answers_for_one_name_only(nats_url: str, person: Bus):
     async with allocator(nats_url) as connection:
         caught_up = behind(connection, subjects.area_pattern("default.late", "job"))
         with capture_logs() as lines:
@@ -370,9 +364,7 @@ async def test_a_copy_that_lags_delays_the_answers_on_one_name_and_is_asked_agai
         assert (await last(person, JobAccepted, "default.late")).uid == late
 
 
-async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(
-    nats_url: str, person: Bus
-):
+async def test_an_unanswered_request_is_answered_after_a_restart(nats_url: str, person: Bus):
     """The snapshot is ahead of the request that cannot be read, so it is not read again."""
     sequence = (await person.js.publish("weir.job.requested.default.wrong", b"{not json")).seq
     behind = await person.publish(CancelRequested(job="other"))
@@ -386,7 +378,7 @@ async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["whole", "with-a-privilege"])
-async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(
+async def test_forbidden_fields_are_answered_with_all_other_reasons(
     nats_url: str, person: Bus, readable: bool
 ):
     strict = msgspec.structs.replace(QUICK, job_namespaces=("team-a",), images=("trainer",))
@@ -419,7 +411,7 @@ async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(
 
 
 @pytest.mark.parametrize("spoilt", [b"no json", b'{"size": "large"}', b"\xff"])
-async def test_a_program_whose_description_is_spoilt_is_no_program(
+async def test_a_program_with_a_damaged_description_is_missing(
     nats_url: str, person: Bus, spoilt: bytes
 ):
     digest = "sha256-" + "b" * 64
@@ -433,7 +425,7 @@ async def test_a_program_whose_description_is_spoilt_is_no_program(
         await last(person, JobAccepted)
 
 
-async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: Bus):
+async def test_a_restart_repeats_nothing_and_continues(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url):
         uid = await person.request(await with_program(person))
@@ -454,7 +446,7 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
         assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
 
 
-async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, person: Bus):
+async def test_messages_of_a_finished_job_are_purged_after_a_while(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(
         nats_url, msgspec.structs.replace(QUICK, finished_kept_s=0.2, removal_s=0.1)
@@ -479,7 +471,7 @@ async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, 
         assert (await last(person, AllocationDecided)).uid == again
 
 
-async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str, person: Bus):
+async def test_a_decision_missed_by_the_launcher_is_repeated(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url, msgspec.structs.replace(QUICK, repeat_s=1.0, repeat_max=2)):
         await person.request(await with_program(person))
@@ -503,7 +495,7 @@ async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str,
         assert (shown.phase, shown.reason) == ("Starting", again.reason)
 
 
-async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str, person: Bus):
+async def test_a_decision_on_an_old_state_is_refused_and_recomputed(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url):
         await person.request(await with_program(person))
@@ -538,7 +530,7 @@ async def stored_decisions(bus: Bus) -> int:
     return (state.subjects or {}).get(subject, 0)
 
 
-async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgotten_its_id(
+async def test_a_stale_leaders_decision_is_refused_after_the_deduplication_window(
     nats_url: str, person: Bus
 ):
     """The server ignores a second message of one id for two minutes only. Behind that the expected
@@ -581,7 +573,7 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
     await connection.close()
 
 
-async def test_a_copy_that_lags_makes_no_storm_of_refused_decisions(nats_url: str, person: Bus):
+async def test_a_lagging_replica_causes_no_storm_of_refused_decisions(nats_url: str, person: Bus):
     asked = await with_program(person)
     seen_at, uid = await person.publish(node(cpu=3)), await person.request(asked)
     known = apply(State(), node(cpu=3), subjects.FACTS, seen_at, time.time())
@@ -638,7 +630,7 @@ async def refusals(allocator: Allocator, action: AllocationDecided, times: int) 
     return [line["event"] for line in lines].count("DecidedOnAnOldState")
 
 
-async def test_a_copy_that_lags_costs_one_decision(bus: Bus):
+async def test_a_lagging_replica_costs_one_decision(bus: Bus):
     ours, first = await with_a_decision(bus)
     caught_up = behind(bus, subjects.pattern(AllocationDecided, first.key()))
     rival = msgspec.structs.replace(first, revision=2, reason="a rival's")
@@ -652,7 +644,7 @@ async def test_a_copy_that_lags_costs_one_decision(bus: Bus):
     assert (await last(bus, AllocationDecided)).reason == "third"
 
 
-async def test_a_subject_that_was_purged_costs_two_decisions(bus: Bus):
+async def test_a_purged_subject_costs_two_decisions(bus: Bus):
     ours, first = await with_a_decision(bus)
     await bus.js.purge_stream(
         subjects.ORDERS, subject=subjects.pattern(AllocationDecided, first.key())

@@ -53,7 +53,7 @@ async def test_a_snapshot_ahead_of_a_stream_counts_as_absent(bus: Bus, ahead: st
     assert await snapshot.load_snapshot(bus) == State()
 
 
-async def test_a_snapshot_of_streams_that_were_made_anew_counts_as_absent(bus: Bus) -> None:
+async def test_a_snapshot_of_recreated_streams_counts_as_absent(bus: Bus) -> None:
     last = await streams_with_two_messages(bus)
     await snapshot.store_snapshot(bus, State(sequences=last, cause="of streams that are gone"))
     for stream in last:
@@ -71,7 +71,7 @@ async def test_an_unreadable_snapshot_counts_as_absent(bus: Bus, body: bytes) ->
     assert await snapshot.load_snapshot(bus) == State()
 
 
-async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
+async def test_messages_skipped_by_an_older_leader_are_read_again(bus: Bus) -> None:
     """A snapshot of 0.2.0 is behind messages that it did not know: a quota, a change with its
     answer, and a request.
     """
@@ -104,7 +104,7 @@ async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
     assert state.changes == {unanswered: second}
 
 
-async def test_a_snapshot_says_what_its_writer_knows(bus: Bus) -> None:
+async def test_a_snapshot_has_the_message_kinds_of_its_writer(bus: Bus) -> None:
     """So that a later version can tell what was passed over."""
     await snapshot.store_snapshot(bus, State())
 

@@ -13,9 +13,7 @@ PRIORITIES = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(PRIORITIES, PRIORITIES)
-def test_a_higher_priority_weighs_more_and_each_weight_can_be_divided_by(
-    one: int, other: int
-) -> None:
+def test_priority_weights_are_increasing_and_positive(one: int, other: int) -> None:
     low, high = sorted((one, other))
 
     assert (
@@ -25,7 +23,7 @@ def test_a_higher_priority_weighs_more_and_each_weight_can_be_divided_by(
     assert low == high or priority_weight(low) < priority_weight(high)
 
 
-def test_each_small_step_doubles_it() -> None:
+def test_each_small_priority_step_doubles_the_weight() -> None:
     assert [priority_weight(priority) for priority in (-16, -2, 0, 1, 16)] == [
         2.0**-16,
         0.25,
@@ -35,7 +33,7 @@ def test_each_small_step_doubles_it() -> None:
     ]
 
 
-def test_beyond_that_it_is_in_proportion() -> None:
+def test_large_priorities_are_proportional() -> None:
     assert (
         priority_weight(17) == 2 * priority_weight(16)
         and priority_weight(-17) == priority_weight(-16) / 2

@@ -18,14 +18,14 @@ def trained() -> tuple[Story, tuple[TaskPlan, ...]]:
     return story.hear(resumed(1)), tasks
 
 
-def test_it_lasts_from_the_last_shut_down_to_the_decision_that_goes_on() -> None:
+def test_downtime_is_from_the_last_shutdown_to_the_next_decision() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 0, "Terminated") for task in tasks))
 
     assert story.decided(after_s=OFF_S).off_s == OFF_S
 
 
-def test_who_overtakes_a_decision_of_after_it_tells_the_same() -> None:
+def test_a_superseding_decision_has_the_same_downtime() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 0, "Terminated") for task in tasks))
     again = story.decided(after_s=OFF_S)
@@ -34,7 +34,7 @@ def test_who_overtakes_a_decision_of_after_it_tells_the_same() -> None:
     assert (lost.generation, lost.off_s) == (again.generation + 1, OFF_S)
 
 
-def test_it_is_over_once_training_has_resumed() -> None:
+def test_downtime_ends_when_training_resumes() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 0, "Terminated") for task in tasks))
     story.hear(
@@ -44,7 +44,7 @@ def test_it_is_over_once_training_has_resumed() -> None:
     assert downtime_s(story.state.jobs[JOB], story.now) == 0.0
 
 
-def test_what_a_resize_has_to_pay_for_is_told_by_hand_overs_and_not_by_cold_starts() -> None:
+def test_cold_starts_do_not_count_as_pauses() -> None:
     story, _ = trained()
     story.hear(resumed(story.decided().generation, pause_s=0.5))
     runs = story.state.jobs[JOB].active_decision
@@ -56,7 +56,7 @@ def test_what_a_resize_has_to_pay_for_is_told_by_hand_overs_and_not_by_cold_star
     assert story.state.jobs[JOB].pauses == (0.5,)
 
 
-def test_what_a_resize_has_to_pay_for_is_not_the_time_for_which_all_lay_killed() -> None:
+def test_downtime_does_not_count_as_a_pause() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, None, "Deleted") for task in tasks))
     story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=OFF_S))
@@ -65,14 +65,14 @@ def test_what_a_resize_has_to_pay_for_is_not_the_time_for_which_all_lay_killed()
     assert job.pauses == () and view_of_job(job, AT_ONCE).pause_s is None
 
 
-def test_a_loss_is_a_pause_however_long_nobody_sees_to_it() -> None:
+def test_a_lost_task_is_a_pause_and_no_downtime() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 137, "NodeLost") for task in tasks))
 
     assert story.decided(after_s=OFF_S).off_s == 0.0
 
 
-def test_a_job_that_trains_on_is_not_off_for_one_task_that_was_shut_down() -> None:
+def test_one_stopped_task_of_a_running_job_is_no_downtime() -> None:
     story = Story().hear(node(), accepted())
     first = story.decided()
     story.hear(resumed(1)).decided()

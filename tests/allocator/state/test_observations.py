@@ -72,13 +72,13 @@ def read(*usage: TaskUsage, runs: AllocationDecided = RUNS) -> Reading:
     return reading_of(runs, report(*usage), 5.0)
 
 
-def test_it_has_the_size_that_runs_and_the_most_cores_of_a_task() -> None:
+def test_an_observation_has_the_running_size_and_the_cores() -> None:
     found = read()
 
     assert (found.ps, found.workers, found.ps_had, found.worker_had) == (2, 2, 2.0, 1.0)
 
 
-def test_cores_are_of_all_tasks_of_a_role_and_memory_of_the_one_that_uses_most() -> None:
+def test_cores_are_summed_and_memory_is_the_maximum() -> None:
     found = read(
         use("ps-1", 0.5, 1.0),
         use("ps-2", 0.25, 1.5),
@@ -89,7 +89,7 @@ def test_cores_are_of_all_tasks_of_a_role_and_memory_of_the_one_that_uses_most()
     assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (0.75, 1.5, 1.0, 0.5)
 
 
-def test_a_role_without_figures_or_with_an_impossible_one_is_not_measured() -> None:
+def test_a_role_with_missing_or_impossible_figures_is_unmeasured() -> None:
     found = read(use("worker-3", 1.0), use("worker-4", 2 * MOST_USED))
 
     assert (found.ps_cpu, found.ps_gib, found.worker_cpu, found.worker_gib) == (
@@ -100,7 +100,7 @@ def test_a_role_without_figures_or_with_an_impossible_one_is_not_measured() -> N
     )
 
 
-def test_nodes_count_only_without_ps() -> None:
+def test_the_number_of_nodes_counts_only_without_ps() -> None:
     alone = decision(
         task("chief", 0), task("worker", 1, "n1"), task("worker", 2, "n1"), task("worker", 3, "n2")
     )
@@ -109,17 +109,17 @@ def test_nodes_count_only_without_ps() -> None:
 
 
 @pytest.mark.parametrize(("gib", "crowded"), [(1.3, False), (1.5, True)])
-def test_a_ps_is_crowded_by_the_memory_of_the_smallest(gib: float, crowded: bool) -> None:
+def test_memory_pressure_is_that_of_the_smallest_ps(gib: float, crowded: bool) -> None:
     assert is_crowded(RUNS, read(use("ps-1", memory_gib=gib))) is crowded
 
 
-def test_where_a_task_has_no_limit_of_memory_nobody_is_crowded() -> None:
+def test_without_memory_limits_there_is_no_pressure() -> None:
     runs = decision(task("worker", 1), task("worker", 2, resources=Resources(cpu=1)))
 
     assert not is_crowded(runs, read(use("worker-1", memory_gib=50.0), runs=runs))
 
 
-def test_figures_too_small_to_divide_by_count_as_none() -> None:
+def test_figures_too_small_for_division_count_as_missing() -> None:
     found = measurable_report(report(use("ps-1", cpu=1e-9), speed=1e-9))
 
     assert (found.samples_per_second, found.usage[0].cpu, found.usage[0].memory_gib) == (
@@ -129,13 +129,13 @@ def test_figures_too_small_to_divide_by_count_as_none() -> None:
     )
 
 
-def test_a_report_with_sound_figures_stays_the_same_object() -> None:
+def test_a_valid_report_is_returned_unchanged() -> None:
     said = report(use("ps-1"))
 
     assert measurable_report(said) is said
 
 
-def test_a_size_has_the_mean_of_its_speeds_in_which_the_newest_counts_half() -> None:
+def test_speeds_of_a_size_are_an_exponential_mean() -> None:
     known = (Observed(2, 2, 32, 50.0), Observed(1, 1, 32, 10.0))
 
     found = update_speeds(known, read())
@@ -143,14 +143,14 @@ def test_a_size_has_the_mean_of_its_speeds_in_which_the_newest_counts_half() -> 
     assert [(o.ps, o.samples_per_second) for o in found] == [(1, 10.0), (2, 75.0)]
 
 
-def test_a_disturbed_speed_counts_only_for_a_size_that_is_not_known() -> None:
+def test_a_disturbed_speed_counts_only_for_an_unknown_size() -> None:
     known = (Observed(2, 2, 32, 50.0),)
 
     assert update_speeds(known, read(), disturbed=True) is known
     assert len(update_speeds((), read(), disturbed=True)) == 1
 
 
-def test_by_cores_the_same_size_with_other_cores_is_another_one() -> None:
+def test_with_sizing_by_cores_other_cores_are_another_size() -> None:
     known = (Observed(2, 2, 32, 50.0, ps_cpu=4.0, worker_cpu=1.0),)
 
     assert len(update_speeds(known, read(), by_cores=True)) == 2
@@ -190,15 +190,15 @@ def but(*others: TaskUsage) -> list[TaskUsage]:
     return [changed.get(one.task, one) for one in WELL]
 
 
-def test_nobody_starves_who_gets_what_he_can_use() -> None:
+def test_a_task_with_enough_cpu_does_not_starve() -> None:
     assert starving_tasks(WELL, TASKS) == []
 
 
-def test_a_ps_whose_node_gives_it_a_quarter_starves() -> None:
+def test_a_ps_with_a_quarter_of_its_cpu_starves() -> None:
     assert starving_tasks(but(use_test_strain("ps-1", 0.25, 1.8)), TASKS) == ["ps-1"]
 
 
-def test_so_does_a_worker() -> None:
+def test_a_worker_with_a_quarter_of_its_cpu_starves() -> None:
     assert starving_tasks(but(use_test_strain("worker-3", 0.3, 2.0)), TASKS) == ["worker-3"]
 
 
@@ -206,11 +206,11 @@ def test_a_task_that_has_little_to_do_does_not_starve() -> None:
     assert starving_tasks(but(use_test_strain("ps-1", 0.05, 0.0)), TASKS) == []
 
 
-def test_nor_does_one_that_has_all_it_was_promised_and_could_use_more() -> None:
+def test_a_task_at_its_full_limit_does_not_starve() -> None:
     assert starving_tasks(but(use_test_strain("ps-1", 1.0, 3.0)), TASKS) == []
 
 
-def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
+def test_a_task_with_bursts_does_not_starve() -> None:
     """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait
     then.
     """
@@ -220,13 +220,13 @@ def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
     ]
 
 
-def test_where_all_starve_alike_nobody_is_to_be_moved() -> None:
+def test_equally_starved_tasks_are_not_moved() -> None:
     assert (
         starving_tasks([use_test_strain(one.task, one.cpu / 4, 4.0) for one in WELL], TASKS) == []
     )
 
 
-def test_neighbours_on_the_same_node_are_no_measure() -> None:
+def test_tasks_on_the_same_node_are_not_compared() -> None:
     beside = [task_test_strain("ps", 1, "b"), task_test_strain("worker", 2, "b")]
 
     assert (
@@ -240,15 +240,15 @@ def test_neighbours_on_the_same_node_are_no_measure() -> None:
 @pytest.mark.parametrize(
     "usage", [[], [use_test_strain("ps-1", 0.1, None)], [use_test_strain("other-9", 0.1, 3.0)]]
 )
-def test_of_what_was_not_measured_nothing_is_said(usage: list[TaskUsage]) -> None:
+def test_unmeasured_tasks_are_not_starving(usage: list[TaskUsage]) -> None:
     assert starving_tasks(usage, TASKS) == []
 
 
-def test_nothing_was_promised_without_a_limit() -> None:
+def test_without_a_limit_the_cpu_share_is_unknown() -> None:
     assert cpu_share(use_test_strain("ps-1", 0.1, 3.0), 0.0) is None
 
 
-def test_it_counts_from_the_first_report_and_anew_after_a_break() -> None:
+def test_starvation_counts_from_the_first_report_and_restarts_after_a_break() -> None:
     hot = but(use_test_strain("ps-1", 0.25, 1.8))
 
     first = starving_since({}, hot, TASKS, 10.0)

@@ -114,19 +114,19 @@ def sizes_while_released(pair: Pair, order: Sequence[str]) -> list[tuple[int, in
 
 
 @pytest.mark.parametrize("order", list(permutations(NODES)))
-def test_a_job_grows_once_and_to_its_final_size_while_another_ones_pods_go_one_by_one(
+def test_a_job_grows_once_while_another_jobs_pods_are_released(
     order: tuple[str, ...],
 ) -> None:
     assert sizes_while_released(Pair(), order) == [(3, 8)]
 
 
-def test_without_the_setting_it_grows_in_the_middle_of_the_release() -> None:
+def test_without_the_setting_a_job_grows_during_a_release() -> None:
     sizes = sizes_while_released(Pair(replace(LIVE, release_s=0)), NODES)
 
     assert sizes[0] < (3, 8)
 
 
-def test_pods_that_never_go_are_waited_for_no_longer_than_said() -> None:
+def test_the_wait_for_released_pods_is_bounded() -> None:
     pair = Pair()
     pair.first_ends()
     pair.release("n1")  # the pods on the other nodes stay
@@ -144,7 +144,7 @@ def test_pods_that_never_go_are_waited_for_no_longer_than_said() -> None:
     assert pair.story.now - ended_s <= LIVE.release_s + LIVE.window_s
 
 
-def test_a_job_that_starts_waits_for_what_is_being_released_instead_of_starting_smaller() -> None:
+def test_a_starting_job_waits_for_a_release_to_start_larger() -> None:
     story = Story(replace(LIVE, policy="static"))
     pod = OwnPod(
         namespace="default", job="old", pod="old-worker-1", resources=Resources(cpu=3, memory_gib=1)
@@ -163,7 +163,7 @@ def test_a_job_that_starts_waits_for_what_is_being_released_instead_of_starting_
     assert size(story.decided()) == (1, 3)
 
 
-def test_how_long_a_release_takes_is_learned_from_the_last_ones() -> None:
+def test_the_release_time_is_learned_from_earlier_releases() -> None:
     pair = Pair()
     pair.first_ends()
     for name in NODES:
@@ -183,9 +183,7 @@ def test_how_long_a_release_takes_is_learned_from_the_last_ones() -> None:
     assert usual_release_s((20.0,), replace(LIVE, release_s=0)) == 0.0
 
 
-def test_what_a_smaller_generation_leaves_is_being_released_until_its_node_lists_it_no_more() -> (
-    None
-):
+def test_removed_pods_are_being_released_until_their_node_drops_them() -> None:
     story = Story()
     story.hear(node("n1", cpu=8))
     story.hear(accepted(request(workers=span(4, most=4))))
@@ -204,7 +202,7 @@ def test_what_a_smaller_generation_leaves_is_being_released_until_its_node_lists
     assert story.replayed().releases == story.state.releases
 
 
-def test_pods_of_an_overtaken_generation_are_being_released_too() -> None:
+def test_pods_of_a_superseded_generation_are_being_released() -> None:
     story = Story()
     story.hear(node("n1", cpu=8))
     story.hear(accepted(request(workers=span(4, most=4))))
@@ -265,13 +263,13 @@ def test_a_change_that_waited_for_one_release_waits_for_a_later_one_too() -> Non
 
 
 @pytest.mark.parametrize("order", list(permutations(NODES)))
-def test_what_a_quota_is_still_charged_for_is_waited_for_too(order: tuple[str, ...]) -> None:
+def test_quota_of_released_pods_is_awaited(order: tuple[str, ...]) -> None:
     rules = replace(LIVE, quotas={"default": Quota(cpu=CORES * len(NODES))})
 
     assert sizes_while_released(Pair(rules), order) == [(3, 8)]
 
 
-def test_the_room_is_as_it_was_after_a_trial() -> None:
+def test_a_trial_restores_the_room() -> None:
     room = Room([Node("n1", free=Resources(cpu=1))], {"default": Resources(cpu=2)})
     coming = ReleasingCapacity(
         {"n1": Resources(cpu=3), "lost": Resources(cpu=1)},
@@ -307,7 +305,7 @@ def start_all(story: Story, cpu: float, **requests: JobRequested) -> dict[str, A
     return decided
 
 
-def test_a_job_that_waits_to_start_leaves_what_it_could_have_to_no_younger_one() -> None:
+def test_a_job_waiting_to_start_keeps_its_capacity_from_younger_jobs() -> None:
     story = Story(PLAIN)
     decided = start_all(story, 3, x=request("x", **FIXED), y=request("y", **FIXED))
     story.hear(accepted(request("older", ps=span(1), workers=span(4, least=1)), 3))
@@ -322,7 +320,7 @@ def test_a_job_that_waits_to_start_leaves_what_it_could_have_to_no_younger_one()
     assert (start.job, size(start)) == ("older", (1, 4))
 
 
-def test_a_job_that_waits_to_grow_leaves_what_it_could_have_to_no_younger_one(
+def test_a_job_waiting_to_grow_keeps_its_capacity_from_younger_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(

@@ -34,12 +34,12 @@ def eventful() -> Story:
     return story
 
 
-def test_a_restart_from_the_log_gives_the_same_state():
+def test_a_replay_of_the_log_gives_the_same_state():
     story = eventful()
     assert story.replayed() == story.facts
 
 
-def test_a_report_proves_that_its_generation_runs_though_the_resumption_is_gone():
+def test_a_report_proves_that_its_generation_runs_without_its_resumption():
     story = Story().hear(node(cpu=3), accepted())
     story.decided()
     job = story.hear(progress(1, 10, 1000, 5)).state.jobs["default.mnist"]
@@ -47,7 +47,7 @@ def test_a_report_proves_that_its_generation_runs_though_the_resumption_is_gone(
     assert job.pauses == ()
 
 
-def test_a_report_that_comes_before_its_decision_proves_the_same():
+def test_a_report_before_its_decision_proves_that_its_generation_runs():
     story = Story().hear(node(cpu=3), accepted())
     decision = Story().hear(node(cpu=3), accepted()).decided()
     assert story.hear(progress(1, 10, 1000, 5), decision).state.jobs["default.mnist"].running == 1
@@ -62,7 +62,7 @@ def test_a_report_of_an_older_generation_changes_nothing():
     assert story.hear(progress(1, 20, 1000, 5, step=9)).state.jobs["default.mnist"] == job
 
 
-def test_no_task_gets_the_name_of_a_pod_that_is_there_although_its_decision_was_lost():
+def test_new_tasks_do_not_reuse_names_of_pods_with_a_lost_decision():
     """The bus was set back: what it still has of that pod is that it holds capacity."""
     left = TaskPlan(role="worker", index=0, serial=7, node="n1", resources=Resources(cpu=1))
     story = Story().hear(request(), accepted(), node(cpu=8, own=own("mnist", left)))
@@ -71,7 +71,7 @@ def test_no_task_gets_the_name_of_a_pod_that_is_there_although_its_decision_was_
     assert story.replayed() == story.facts
 
 
-def test_no_generation_gets_the_number_of_one_that_trains_although_its_decision_was_lost():
+def test_new_generations_do_not_reuse_numbers_of_a_lost_decision():
     story = Story().hear(request(), accepted(), node(cpu=3))
     assert story.decided().generation == 1
     story.hear(resumed(1), resumed(4, pause_s=0.5), node("n2", cpu=8))
@@ -80,7 +80,7 @@ def test_no_generation_gets_the_number_of_one_that_trains_although_its_decision_
     assert story.state.jobs["default.mnist"].running == 1
 
 
-def test_what_comes_twice_changes_nothing():
+def test_a_repeated_message_changes_nothing():
     story = eventful()
     jobs, nodes = story.state.jobs, story.state.nodes
     for message, *_ in list(story.log[1:]):
@@ -89,13 +89,13 @@ def test_what_comes_twice_changes_nothing():
     assert set(story.state.nodes) == set(nodes)
 
 
-def test_a_message_with_an_old_sequence_is_the_same_state():
+def test_a_message_with_an_old_sequence_changes_nothing():
     story = eventful()
     message, stream, _, stored_s = story.log[0]
     assert apply(story.state, message, stream, 1, stored_s) is story.state
 
 
-def test_a_message_with_the_last_sequence_is_the_same_state():
+def test_a_message_with_the_last_sequence_changes_nothing():
     story = eventful()
     assert all(
         apply(story.state, m, stream, seq, at_s) is story.state
@@ -103,7 +103,7 @@ def test_a_message_with_the_last_sequence_is_the_same_state():
     )
 
 
-def test_an_acceptance_that_comes_after_the_end_of_its_job_opens_nothing():
+def test_an_acceptance_after_the_jobs_end_opens_nothing():
     story = Story().hear(
         request(), accepted(uid=1), JobFinished(job="mnist", uid=1, outcome="succeeded")
     )
@@ -111,7 +111,7 @@ def test_an_acceptance_that_comes_after_the_end_of_its_job_opens_nothing():
     assert story.hear(accepted(uid=8)).state.jobs["default.mnist"].uid == 8
 
 
-def test_a_request_said_twice_under_one_request_id_is_one_request():
+def test_requests_with_one_request_id_are_one_request():
     story = Story().hear(request(request_id="a"), request(request_id="a"), request(request_id="b"))
     assert list(story.state.asked) == [1, 3]
 
@@ -129,7 +129,7 @@ def test_a_fact_with_another_jobs_uid_does_not_change_that_job():
     assert story.state.jobs == before and story.state.closed == {}
 
 
-def test_many_facts_of_a_job_push_out_no_early_fact_of_another_one():
+def test_many_facts_of_one_job_displace_no_early_fact_of_another():
     story = Story().hear(resumed(1))
     story.hear(*(resumed(1, job="other", step=step) for step in range(2_000)))
     assert len(story.state.early) <= 1 + MOST_OF_JOB
@@ -138,7 +138,7 @@ def test_many_facts_of_a_job_push_out_no_early_fact_of_another_one():
     assert story.state.jobs["default.mnist"].running == 1
 
 
-def test_notices_of_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_of_its_own():
+def test_notices_of_invented_pods_are_bounded():
     story = Story().hear(node(cpu=20), accepted())
     own = story.decided().tasks[0]
     about = {
@@ -158,14 +158,14 @@ def test_notices_of_pods_that_a_job_invents_are_kept_in_small_numbers_beside_tho
     )
 
 
-def test_a_stale_generation_reports_into_the_void():
+def test_reports_of_a_stale_generation_are_ignored():
     story = eventful()
     before = story.state.jobs["default.mnist"]
     story.hear(progress(1, 999, 1000, 5, step=99), resumed(1), abandoned(1))
     assert story.state.jobs["default.mnist"] == before
 
 
-def test_a_generation_that_is_decided_again_may_be_abandoned_again():
+def test_a_repeated_generation_may_be_abandoned_again():
     story = Story().hear(node(cpu=20), accepted())
     first = story.decided()
     story.hear(abandoned(1), replace(first, revision=2, reason="said again"), abandoned(1))
@@ -176,12 +176,12 @@ def test_a_generation_that_is_decided_again_may_be_abandoned_again():
     assert story.replayed() == story.facts
 
 
-def test_facts_whose_job_nobody_knows_any_more_are_ignored():
+def test_facts_of_unknown_jobs_are_ignored():
     story = Story().hear(resumed(3), abandoned(3), progress(3, 1, 2, 3))
     assert story.state.jobs == {} and story.decide() == ()
 
 
-def test_the_generation_that_was_overtaken_may_still_come_to_run():
+def test_a_superseded_generation_may_still_run():
     story = Story().hear(node(cpu=20), accepted())
     first = story.decided()
     story.hear(exited(first.tasks[2])).decided()
@@ -190,7 +190,7 @@ def test_the_generation_that_was_overtaken_may_still_come_to_run():
     assert (job.running, job.pending_generation) == (1, 2)
 
 
-def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as_it_is():
+def test_a_resumption_read_before_its_decision_counts():
     story = Story().hear(node(cpu=20), accepted())
     (first,) = decide(story.state, story.now, story.rules).actions
     story.hear(resumed(1), first)
@@ -198,7 +198,7 @@ def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as
     assert (job.running, job.pending_generation, job.early) == (1, None, None)
 
 
-def test_what_a_job_says_while_its_next_generation_is_prepared_is_not_the_speed_of_its_size():
+def test_reports_during_a_preparation_are_no_speed_of_the_size():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
     story.hear(resumed(1), progress(1, 10, 1000, 8.0))
@@ -209,7 +209,7 @@ def test_what_a_job_says_while_its_next_generation_is_prepared_is_not_the_speed_
     assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [7.0]
 
 
-def test_a_size_of_which_nothing_else_is_known_is_as_fast_as_it_was_while_the_next_one_was_prepared():
+def test_a_speed_during_a_preparation_counts_if_there_is_no_other():
     story = Story().hear(node(cpu=20), accepted())
     story.decided()
     grows = replace(story.state.jobs["default.mnist"].newest_decision, generation=2, revision=2)
@@ -217,19 +217,19 @@ def test_a_size_of_which_nothing_else_is_known_is_as_fast_as_it_was_while_the_ne
     assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [2.0]
 
 
-def test_a_job_of_the_same_name_goes_on_numbering_its_tasks():
+def test_a_job_with_a_reused_name_continues_the_task_numbers():
     story = Story().hear(node(), accepted())
     story.decided()
     story.hear(JobFinished(job="mnist", uid=1, outcome="succeeded"), accepted(uid=8))
     assert min(t.serial for t in story.decided().tasks) == 3
 
 
-def test_a_view_tells_what_runs_what_is_wanted_and_why():
+def test_a_job_view_has_the_running_size_the_target_and_the_reason():
     story = eventful()
     view = job_view(story.state.jobs["default.mnist"], "because")
     assert (view.phase, view.generation, view.pauses, view.why) == ("Scaling", 3, (0.5,), "because")
     assert (view.samples, view.total_samples, view.samples_per_second) == (10, 1000, 5)
 
 
-def test_a_state_without_a_past_decides_nothing():
+def test_an_empty_state_decides_nothing():
     assert Story().decide() == () and Story().replayed() == State()

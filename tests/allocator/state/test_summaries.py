@@ -71,7 +71,7 @@ def whole_end(job: Job) -> ClosedJob:
     )
 
 
-def test_a_summary_teaches_the_same_and_shows_the_same() -> None:
+def test_a_summary_gives_the_same_history_and_view() -> None:
     whole = whole_end(long_job(tasks=8))
     short = ClosedJob(summary_of(whole.job), whole.finished)
 
@@ -94,14 +94,14 @@ def test_a_job_that_ends_is_kept_as_its_summary() -> None:
     assert job.exits and story.state.closed["default.mnist"].job == summary_of(job) != job
 
 
-def test_as_many_ends_as_are_kept_fit_into_one_message() -> None:
+def test_all_kept_summaries_fit_into_one_message() -> None:
     ends = {f"default.j{n}": whole_end(long_job(tasks=8, seed=n)) for n in range(CLOSED_KEPT)}
 
     assert len(snapshot.encode_snapshot(State(closed=ends))) > PART_BYTES
     assert len(snapshot.encode_snapshot(with_summaries(State(closed=ends)))) < PART_BYTES / 2
 
 
-async def test_what_an_earlier_version_stored_whole_is_a_summary_from_then_on(bus: Bus) -> None:
+async def test_finished_jobs_of_an_earlier_version_become_summaries(bus: Bus) -> None:
     whole = whole_end(long_job(tasks=8))
     await snapshot.store_snapshot(bus, State(closed={"default.mnist": whole}))
 

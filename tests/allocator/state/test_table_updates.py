@@ -71,7 +71,7 @@ def grown(rules: Rules, jobs: int = 10) -> Cluster:
 @pytest.mark.parametrize(
     "rules", [WEIR, with_quotas(16), Rules(policy="dike")], ids=["weir", "quotas", "dike"]
 )
-def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules) -> None:
+def test_incrementally_updated_tables_equal_recomputed_ones(rules: Rules) -> None:
     cluster = grown(rules)
     story = cluster.story
 
@@ -106,7 +106,7 @@ def test_tables_that_follow_each_fact_are_those_of_the_whole_state(rules: Rules)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_state_that_was_stored_and_read_again_is_decided_on_alike(policy: str) -> None:
+def test_a_stored_state_gives_the_same_decisions(policy: str) -> None:
     rules = Rules(policy=policy)
     cluster = grown(rules)
     state, now = prepare_tables(cluster.story.state, rules), cluster.story.now + 60.0
@@ -147,7 +147,7 @@ def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None
     )
 
 
-def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart() -> None:
+def test_stored_rows_are_updated_when_a_job_of_the_program_ends() -> None:
     cluster = grown(WEIR)
     cluster.story.state = read_back(prepare_tables(cluster.story.state, WEIR))
     job = next(job for job in cluster.story.state.jobs.values() if job.running and job.progress)
@@ -158,7 +158,7 @@ def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart
     assert is_as_from_facts(cluster.story.state, WEIR)
 
 
-def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
+def test_a_name_reused_under_another_policy_leaves_its_program() -> None:
     """The end of the first job and the second one are heard before the next decision."""
     cluster = grown(WEIR)
     story = cluster.story
@@ -176,7 +176,7 @@ def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
     assert is_as_from_facts(state, WEIR)
 
 
-def test_a_policy_sees_what_the_jobs_of_others_leave_of_a_quota() -> None:
+def test_a_policy_sees_the_quota_left_by_other_policies_jobs() -> None:
     cluster = grown(WEIR)
     story = cluster.story
     first = next(job for job in story.state.jobs.values() if job.active_decision)
@@ -234,7 +234,7 @@ print(msgspec.json.encode((took, decisions.actions, decisions.why)).decode())
 """
 
 
-def test_a_fresh_process_decides_alike_on_a_stored_state(tmp_path: Path) -> None:
+def test_a_new_process_decides_the_same_from_a_stored_state(tmp_path: Path) -> None:
     """Its time is in the test's log; `make bench-decide` measures it."""
     warm, cluster = grown(WEIR, 4), grown(WEIR, 40)
     now = cluster.story.now + 60.0

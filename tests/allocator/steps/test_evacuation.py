@@ -67,7 +67,7 @@ def closed(first: AllocationDecided, name: str = "n1", **fields: object) -> obje
     )
 
 
-def test_a_task_that_was_told_to_end_moves_at_once_and_the_rest_stays_where_it_is():
+def test_an_evicted_task_moves_at_once_and_others_stay():
     story, first = training()
     (ps,) = tasks(first, "ps")
     moved = story.hear(leaving(ps, leaves_s=2000.0)).decided()
@@ -77,14 +77,14 @@ def test_a_task_that_was_told_to_end_moves_at_once_and_the_rest_stays_where_it_i
     assert story.decide() == () and "in flight" in story.why()
 
 
-def test_the_same_notice_twice_moves_a_task_once_and_not_again_after_it_moved():
+def test_a_repeated_notice_moves_a_task_once():
     story, first = training()
     notice = leaving(tasks(first, "worker")[0])
     story.hear(notice).decided()
     assert story.hear(notice, resumed(2), notice).decide() == ()
 
 
-def test_it_never_moves_to_where_it_stands_though_there_is_room():
+def test_an_evicted_task_does_not_move_to_its_own_node():
     story, first = training(spare=0)
     story.hear(node("n1", cpu=9, free=6, own=own("mnist", *first.tasks)))
     assert story.hear(leaving(tasks(first, "ps")[0], leaves_s=2000.0)).decide() == ()
@@ -94,7 +94,7 @@ def test_it_never_moves_to_where_it_stands_though_there_is_room():
     assert tasks(again, "ps")[0].node == "n1"
 
 
-def test_a_doomed_task_overtakes_the_generation_in_flight():
+def test_an_eviction_supersedes_the_generation_in_flight():
     story, first = training()
     worker, ps = tasks(first, "worker")[0], tasks(first, "ps")[0]
     story.hear(leaving(worker)).decided()
@@ -106,7 +106,7 @@ def test_a_doomed_task_overtakes_the_generation_in_flight():
     )
 
 
-def test_where_not_all_fits_elsewhere_a_doomed_job_moves_smaller_down_to_its_minimum():
+def test_an_evacuated_job_may_shrink_to_its_minimum():
     story, first = training(spare=1, workers=3)
     doomed = tasks(first, "worker")[:2]
     moved = story.hear(closed(first), *map(leaving, doomed)).decided()
@@ -114,7 +114,7 @@ def test_where_not_all_fits_elsewhere_a_doomed_job_moves_smaller_down_to_its_min
     assert not {t.serial for t in doomed} & {t.serial for t in moved.tasks}
 
 
-def test_where_the_node_stays_a_doomed_job_waits_for_its_own_room_and_pauses_once():
+def test_an_evicted_job_waits_for_its_own_capacity_on_the_same_node():
     story, first = training(spare=1, workers=3)
     doomed = tasks(first, "worker")[:2]
     story.hear(*(leaving(t, "Deleted", leaves_s=2000.0) for t in doomed))
@@ -126,7 +126,7 @@ def test_where_the_node_stays_a_doomed_job_waits_for_its_own_room_and_pauses_onc
     assert size(whole) == (1, 3) and "as far as" not in whole.reason
 
 
-def test_the_doomed_move_without_the_cordoned_where_only_they_fit():
+def test_evicted_tasks_move_before_cordoned_ones():
     story, first = training(spare=1)
     (ps,) = tasks(first, "ps")
     story.hear(
@@ -137,7 +137,7 @@ def test_the_doomed_move_without_the_cordoned_where_only_they_fit():
     assert [t.role for t in story.decided().tasks if t.node == "n2"] == ["ps"]
 
 
-def test_who_has_no_room_and_no_deadline_keeps_the_job_from_nothing_else():
+def test_a_cordoned_task_without_room_blocks_no_other_change():
     grows = replace(SLOW, policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0)
     story, first = training(grows, spare=0)
     tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
@@ -150,7 +150,7 @@ def test_who_has_no_room_and_no_deadline_keeps_the_job_from_nothing_else():
     assert story.why().endswith("there is no room for it elsewhere"), "by then it is over"
 
 
-def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_shrinks_for_it():
+def test_tasks_of_a_cordoned_node_move_only_if_all_fit_elsewhere():
     story, first = training(spare=2)
     story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
     assert story.decide() == ()
@@ -161,7 +161,7 @@ def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_s
     assert {t.node for t in moved.tasks} == {"n2"} and size(moved) == (1, 1)
 
 
-def test_one_word_of_a_node_moves_all_that_stand_on_it_and_none_that_stand_elsewhere():
+def test_a_node_notice_moves_exactly_its_tasks():
     story, first = training()
     ps, worker = tasks(first, "ps")[0], tasks(first, "worker")[0]
     away = story.hear(leaving(ps)).decided()
@@ -172,7 +172,7 @@ def test_one_word_of_a_node_moves_all_that_stand_on_it_and_none_that_stand_elsew
     } == {"n2"}
 
 
-def test_a_cordon_waits_for_what_is_in_flight():
+def test_a_cordon_waits_for_the_generation_in_flight():
     story, first = training()
     (worker,) = tasks(first, "worker")
     story.hear(exited(worker)).decided()
@@ -186,7 +186,7 @@ NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 DISRUPTED = Taint(key="karpenter.sh/disrupted", effect="NoSchedule")
 
 
-def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_counts_again():
+def test_an_uncordon_withdraws_the_notice():
     story, first = training(spare=0)
     story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
     assert story.decide() == () and "cordoned" in story.why()
@@ -200,7 +200,7 @@ def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_count
     assert story.replayed() == story.facts
 
 
-def test_a_taint_that_was_taken_back_makes_no_later_cordon_any_harder():
+def test_a_removed_taint_does_not_affect_a_later_cordon():
     story, first = training(spare=2)
     tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
     story.hear(
@@ -215,7 +215,7 @@ def test_a_taint_that_was_taken_back_makes_no_later_cordon_any_harder():
     assert moved.reason.startswith("mnist-chief-0 has to leave n1 (NodeTainted)")
 
 
-def test_a_node_of_which_another_job_s_pod_is_sent_away_is_not_cordoned_for_that():
+def test_the_eviction_of_another_jobs_pod_is_no_cordon():
     story, first = training(spare=0)
     story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
     story.hear(
@@ -229,14 +229,14 @@ def test_a_node_of_which_another_job_s_pod_is_sent_away_is_not_cordoned_for_that
     assert [decision.job for decision in story.hear(sent_away).decide()] == ["other"]
 
 
-def test_a_lost_task_and_one_that_has_to_leave_are_replaced_by_the_same_hand_over():
+def test_lost_and_evicted_tasks_are_replaced_together():
     story, first = training()
     (worker,), (ps,) = tasks(first, "worker"), tasks(first, "ps")
     both = story.hear(leaving(ps), exited(worker)).decided()
     assert {t.serial for t in both.tasks} & {worker.serial, ps.serial} == set()
 
 
-def test_after_an_abandoned_move_the_next_is_tried_after_the_back_off():
+def test_an_abandoned_evacuation_is_retried_after_a_backoff():
     story, first = training()
     story.hear(leaving(tasks(first, "ps")[0])).decided()
     assert story.hear(abandoned(2)).decide() == ()
@@ -244,7 +244,7 @@ def test_after_an_abandoned_move_the_next_is_tried_after_the_back_off():
     assert story.decided(after_s=5.0).generation == 3
 
 
-def test_the_harder_and_the_sooner_notice_is_gone_by():
+def test_the_most_severe_and_earliest_notice_counts():
     story, first = training(spare=0)
     ps = tasks(first, "ps")[0]
     story.hear(
@@ -258,7 +258,7 @@ def test_the_harder_and_the_sooner_notice_is_gone_by():
     assert story.replayed() == story.facts
 
 
-def test_who_leaves_costs_the_job_none_of_its_budgets():
+def test_an_eviction_uses_no_failure_budget():
     story, first = training()
     (ps,) = tasks(first, "ps")
     story.hear(leaving(ps)).decided()

@@ -64,7 +64,7 @@ def comes_to_train(story: Story, action: object) -> AllocationDecided:
         (None, "NodeLost", "not the job's fault, so it counts against no budget"),
     ],
 )
-def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
+def test_a_replacement_names_its_failure_budget(
     code: int | None, reason: str, charged: str
 ) -> None:
     story, running = started()
@@ -74,9 +74,7 @@ def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
 
 @pytest.mark.parametrize("role", ["chief", "ps", "worker"])
 @pytest.mark.parametrize("code", [KILLED, LOST_ANOTHER])
-def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(
-    role: str, code: int
-) -> None:
+def test_a_job_without_progress_fails_after_repeated_kills(role: str, code: int) -> None:
     story, running = started()
     story.hear(progress(1, done=640, total=6400, speed=10))
     for _ in range(2):
@@ -92,7 +90,7 @@ def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_f
     assert f"exit code {code}" in finished.cause and finished.samples == 320
 
 
-def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
+def test_a_job_with_progress_may_lose_tasks_any_number_of_times() -> None:
     story, running = started()
     for times in range(1, 10):
         story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
@@ -109,15 +107,13 @@ def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
         (LOST_BUS, "Error"),
     ],
 )
-def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(
-    code: int | None, reason: str
-) -> None:
+def test_evictions_and_bus_losses_never_count_as_failures(code: int | None, reason: str) -> None:
     story, running = started()
     for _ in range(10):
         running = comes_to_train(story, replaced(story, running, "ps", code, reason))
 
 
-def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> None:
+def test_an_exit_caused_by_another_tasks_eviction_never_counts() -> None:
     """A drain with nowhere to go: the chief waits for a next generation, and then ends without
     one.
     """
@@ -130,7 +126,7 @@ def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> N
         assert running.reason.endswith("(not the job's fault, so it counts against no budget)")
 
 
-def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:
+def test_a_kill_during_another_tasks_eviction_counts() -> None:
     story, running = started()
     evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
     (again,) = story.hear(
@@ -140,9 +136,7 @@ def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:
     assert again.reason.endswith("(killed generation 1 of 3 while the job gets no further)")
 
 
-def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> (
-    None
-):
+def test_a_task_failure_counts_despite_progress() -> None:
     story, running = started()
     for times in range(1, 3):
         story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
@@ -162,7 +156,7 @@ def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log
     assert log == ["one", "two", "three"]
 
 
-def test_failures_are_forgotten_once_they_are_older_than_the_window() -> None:
+def test_failures_expire_after_the_window() -> None:
     story, running = started(replace(RULES, failure_window_s=600.0))
     for _ in range(10):
         story.decide(after_s=400.0)
@@ -175,7 +169,7 @@ def test_failures_are_forgotten_once_they_are_older_than_the_window() -> None:
     assert finished.cause.startswith("3 generations failed within 10 min; the last: mnist-worker-")
 
 
-def test_several_tasks_of_one_generation_that_fail_are_one_failure() -> None:
+def test_several_failed_tasks_of_one_generation_are_one_failure() -> None:
     story, running = started()
     for role in ("chief", "ps", "worker"):
         story.hear(exited(of_role(running, role), 1, "Error", running.generation))
@@ -192,7 +186,7 @@ def hung(generation: int, stood: bool = True) -> GenerationAbandoned:
     )
 
 
-def test_a_job_that_stands_still_and_whose_every_new_generation_hangs_fails() -> None:
+def test_a_stalled_job_whose_generations_all_hang_fails() -> None:
     story, running = started()
     action = replaced(story, running, "ps", None, "NodeLost")
     for _ in range(2):
@@ -203,7 +197,7 @@ def test_a_job_that_stands_still_and_whose_every_new_generation_hangs_fails() ->
     assert action.cause == "not started again in 2 tries; not prepared within 180 s: mnist-chief-0"
 
 
-def test_a_job_that_trains_on_may_try_for_ever() -> None:
+def test_a_training_job_may_retry_any_number_of_times() -> None:
     grown = Story(replace(RULES, policy="config-manager")).hear(node(cpu=3), accepted())
     grown.decided()
     grown.hear(resumed(1), node("n2", cpu=2))
@@ -211,7 +205,7 @@ def test_a_job_that_trains_on_may_try_for_ever() -> None:
         grown.hear(hung(grown.decided(after_s=1000).generation))
 
 
-def test_a_job_for_whose_new_tasks_there_is_no_place_waits() -> None:
+def test_a_job_without_room_for_new_tasks_waits() -> None:
     story, running = started()
     action = replaced(story, running, "ps", None, "NodeLost")
     for _ in range(10):
@@ -219,7 +213,7 @@ def test_a_job_for_whose_new_tasks_there_is_no_place_waits() -> None:
         (action,) = story.hear(hung(action.generation, stood=False)).decide(after_s=1000)
 
 
-def test_one_that_comes_to_train_forgives_those_before() -> None:
+def test_a_resumed_generation_resets_the_failures() -> None:
     story, running = started()
     for _ in range(5):
         action = replaced(story, running, "ps", None, "NodeLost")

@@ -61,7 +61,7 @@ def gib(decision: AllocationDecided, role: str) -> float:
     return tasks(decision, role)[0].resources.memory_gib
 
 
-def test_a_ps_whose_tables_grow_gets_more_in_place_in_time():
+def test_a_growing_ps_gets_more_memory_in_place():
     story, first = training()
     raised = growing(story, until=36).decided()
 
@@ -78,7 +78,7 @@ def test_a_ps_whose_tables_grow_gets_more_in_place_in_time():
     assert story.decide() == ()
 
 
-def test_where_its_node_has_no_room_it_moves_to_one_that_has():
+def test_a_growing_ps_without_room_moves_to_another_node():
     story, first = training(spare_gib=0.5)
     story.hear(node("n2"))
     moved = growing(story, until=36).decided()
@@ -90,7 +90,7 @@ def test_where_its_node_has_no_room_it_moves_to_one_that_has():
     assert moved.reason.endswith("moved to where there is room for it")
 
 
-def test_without_room_anywhere_it_stays_as_it_is():
+def test_a_growing_ps_without_room_anywhere_stays():
     story, _ = training(spare_gib=0.5)
     assert growing(story, until=36).decide() == ()
 
@@ -98,9 +98,7 @@ def test_without_room_anywhere_it_stays_as_it_is():
 @pytest.mark.parametrize(
     ("after_s", "raises"), [(10.0, 0), (1e9, 1)], ids=["overdue", "not overdue"]
 )
-def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(
-    after_s: float, raises: int
-):
+def test_memory_growth_takes_no_reserved_capacity(after_s: float, raises: int):
     story, first = training()
     second = story.hear(
         accepted(request("two", ps=span(1), workers=span(2, least=2)), uid=2)
@@ -115,14 +113,14 @@ def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(
     assert ("reserved for it" in story.why("large")) == (not raises)
 
 
-def test_memory_that_does_not_grow_is_left_alone():
+def test_constant_memory_changes_nothing():
     story, _ = training()
     assert (
         story.hear(*(report(step, 0.8 + 0.01 * (step % 2)) for step in range(1, 80))).decide() == ()
     )
 
 
-def test_nor_is_what_grows_and_will_be_over_before():
+def test_memory_growth_beyond_the_jobs_end_changes_nothing():
     story, _ = training()
     nearly = [
         replace(report(step, 0.1 + 0.01 * step), total_samples=10 * step + 100)
@@ -131,32 +129,32 @@ def test_nor_is_what_grows_and_will_be_over_before():
     assert story.hear(*nearly).decide() == ()
 
 
-def test_a_worker_that_is_at_its_limit_is_raised_though_it_does_not_grow():
+def test_a_worker_at_its_limit_gets_more_memory():
     story, _ = training()
     raised = story.hear(*(report(step, 0.3, worker_gib=0.99) for step in range(1, 40))).decided()
     assert gib(raised, "worker") == 1.125 and gib(raised, "ps") == 1.0
 
 
-def test_a_later_decision_does_not_take_it_back():
+def test_later_decisions_keep_the_added_memory():
     story, _ = training()
     raised = growing(story, until=36).decided()
     lost = tasks(raised, "ps")[0]
     assert gib(story.hear(exited(lost)).decided(), "ps") == gib(raised, "ps")
 
 
-def test_a_quota_keeps_it_within_its_bounds():
+def test_memory_growth_stays_within_the_quota():
     story, _ = training()
     story.rules = replace(STATIC, quotas={"default": Quota(cpu=8, memory_gib=3)})
     assert growing(story, until=36).decide() == ()
 
 
-def test_what_a_program_takes_at_first_is_no_growth():
+def test_initial_allocation_is_no_memory_growth():
     story, _ = training()
     for step in range(1, 100):
         assert story.hear(report(step, 0.3 if step < 3 else 0.75)).decide() == ()
 
 
-def test_one_step_up_is_followed_by_one_raise_at_most_of_twice():
+def test_one_step_causes_at_most_one_increase():
     story, _ = training()
     raised = [
         a
@@ -169,7 +167,7 @@ def test_one_step_up_is_followed_by_one_raise_at_most_of_twice():
     assert len(raised) <= 1 and all(gib(one, "ps") <= 2.0 for one in raised)
 
 
-def test_tasks_with_unlike_cores_keep_them():
+def test_memory_growth_keeps_the_cores_of_tasks():
     story, first = training()
     odd = [
         replace(t, resources=replace(t.resources, cpu=0.5)) if t.role == "ps" else t

@@ -64,7 +64,7 @@ def suspended() -> tuple[Story, AllocationDecided]:
     return story, first
 
 
-def test_a_job_shrinks_by_no_more_than_one_of_higher_priority_needs() -> None:
+def test_preemption_shrinks_a_job_by_no_more_than_needed() -> None:
     story, first = training()
     story.hear(accepted(request(HIGH, ps=span(1), workers=span(1), priority=7), uid=2))
     given = story.decided()
@@ -75,7 +75,7 @@ def test_a_job_shrinks_by_no_more_than_one_of_higher_priority_needs() -> None:
     assert story.decide() == (), "what is on its way to be free is enough"
 
 
-def test_one_that_shrinks_to_its_floor_in_vain_is_suspended_instead() -> None:
+def test_a_job_is_suspended_if_its_floor_does_not_suffice() -> None:
     story, _ = suspended()
     given = story.decided()
     assert (given.job, given.tasks, given.generation) == (LOW, (), 2)
@@ -85,7 +85,7 @@ def test_one_that_shrinks_to_its_floor_in_vain_is_suspended_instead() -> None:
     assert story.decide() == ()
 
 
-def test_the_other_starts_when_its_pods_are_gone_and_it_goes_on_after_that() -> None:
+def test_the_preempting_job_starts_first_and_the_victim_continues_later() -> None:
     story, first = suspended()
     story.decide()
     story.hear(node(cpu=7))
@@ -104,7 +104,7 @@ def test_the_other_starts_when_its_pods_are_gone_and_it_goes_on_after_that() -> 
     assert story.replayed() == story.facts
 
 
-def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:
+def test_a_preempted_job_restarts_only_after_its_pods_are_gone() -> None:
     story, first = suspended()
     story.decide()
     story.hear(
@@ -121,7 +121,7 @@ def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:
     )
 
 
-def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
+def test_a_job_with_a_failing_policy_starts_on_preempted_capacity(
     monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
 ) -> None:
     def fails(cluster: Any, jobs: Any, now: float) -> Any:
@@ -140,9 +140,7 @@ def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
     assert [each.job for each in story.decisions.failures] == ["default.high"]
 
 
-def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_still_to_come_free() -> (
-    None
-):
+def test_a_victim_does_not_return_while_the_quota_is_being_released() -> None:
     """Two give way: one for its quota, which saves for long, and one for its node."""
     story = Story(replace(STATIC, quotas={"a": Quota(cpu=14)}))
     story.hear(
@@ -174,7 +172,7 @@ def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_sti
     )
 
 
-def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
+def test_other_jobs_may_start_between_the_retries_of_a_failing_job() -> None:
     story, _ = suspended()
     story.rules = replace(STATIC, backoff_s=5.0)
     story.decide()
@@ -195,7 +193,7 @@ def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
     )
 
 
-def test_late_facts_about_its_last_generation_change_nothing() -> None:
+def test_late_facts_of_a_suspended_generation_change_nothing() -> None:
     story, _ = suspended()
     story.decide()
     before = story.state.jobs["default.mnist"]
@@ -215,7 +213,7 @@ def test_late_facts_about_its_last_generation_change_nothing() -> None:
     assert replace(after, exits={}) == before
 
 
-def test_starts_that_fail_do_not_end_a_job_that_had_been_training() -> None:
+def test_failed_restarts_do_not_end_a_job_that_had_trained() -> None:
     story, _ = suspended()
     story.decide()
     story.hear(JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node(cpu=7))
@@ -234,20 +232,20 @@ def test_starts_that_fail_do_not_end_a_job_that_had_been_training() -> None:
     ],
     ids=["fixed size", "same priority", "higher priority"],
 )
-def test_others_keep_what_they_have(low: JobRequested) -> None:
+def test_jobs_of_equal_priority_are_not_preempted(low: JobRequested) -> None:
     story, _ = training(low=low)
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))
     assert story.decide() == ()
 
 
-def test_a_job_that_is_nearly_through_is_not_suspended() -> None:
+def test_a_nearly_finished_job_is_not_suspended() -> None:
     story, _ = training()
     story.hear(progress(1, TOTAL - 500, TOTAL, 100.0, step=2))
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))
     assert story.decide() == (), "it ends in 5 s, and its pauses would take longer"
 
 
-def test_a_cordon_that_was_taken_back_keeps_nobody_from_giving_way() -> None:
+def test_a_withdrawn_cordon_does_not_prevent_preemption() -> None:
     story, first = training()
     full = node(cpu=7, free=0, own=own(LOW, *first.tasks))
     last = first.tasks[-1]
@@ -269,7 +267,7 @@ def test_a_cordon_that_was_taken_back_keeps_nobody_from_giving_way() -> None:
     assert (given.job, given.tasks) == (LOW, ())
 
 
-def test_after_long_waiting_a_job_of_the_same_priority_shrinks_but_is_not_suspended() -> None:
+def test_after_a_long_wait_jobs_of_equal_priority_shrink_and_are_not_suspended() -> None:
     story, _ = training()
     story.hear(accepted(request("next"), uid=2))
     assert story.decide() == ()
@@ -278,7 +276,7 @@ def test_after_long_waiting_a_job_of_the_same_priority_shrinks_but_is_not_suspen
     assert len(tasks(given, "chief")) == 1
 
 
-def test_after_long_waiting_it_is_not_suspended_and_a_younger_job_gets_nothing_before() -> None:
+def test_after_a_long_wait_younger_jobs_get_nothing_first() -> None:
     story, _ = training()
     story.hear(
         accepted(request("next", workers=span(5, least=5)), uid=2), accepted(request("last"), uid=3)
@@ -288,7 +286,7 @@ def test_after_long_waiting_it_is_not_suspended_and_a_younger_job_gets_nothing_b
     assert "reserved for default.next: 7 cpu, 7 GiB on n1" in story.why("last")
 
 
-def test_with_the_rule_off_nobody_gives_way() -> None:
+def test_preemption_can_be_disabled() -> None:
     story, _ = training()
     story.rules = replace(story.rules, reserve_after_s=0.0)
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))

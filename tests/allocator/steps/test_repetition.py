@@ -102,7 +102,7 @@ def repetition(story: Story) -> AllocationDecided:
     raise AssertionError(f"nothing was decided until {story.now}")
 
 
-def test_a_decision_that_nobody_acts_on_is_repeated_within_a_minute_with_the_reason() -> None:
+def test_an_unanswered_decision_is_repeated_within_a_minute() -> None:
     story, first = decided()
     assert story.decide() == ()
 
@@ -121,7 +121,7 @@ def test_a_decision_that_nobody_acts_on_is_repeated_within_a_minute_with_the_rea
     assert count_unanswered(story.state.jobs, story.state.nodes) == 1
 
 
-def test_repetitions_come_ever_later_and_never_end() -> None:
+def test_repetitions_back_off_and_never_end() -> None:
     story, first = decided()
     story.decide()
     times = []
@@ -146,7 +146,7 @@ def test_repetitions_come_ever_later_and_never_end() -> None:
         story.decide()
 
 
-def test_later_repetitions_are_no_closer_than_the_longest_backoff() -> None:
+def test_the_backoff_of_repetitions_is_bounded() -> None:
     story, _ = decided()
     story.rules = replace(RULES, repeat_s=1.0, repeat_max=2, backoff_max_s=300.0)
     for wait_s in (1, 2, 300, 300):
@@ -156,7 +156,7 @@ def test_later_repetitions_are_no_closer_than_the_longest_backoff() -> None:
 
 
 @pytest.mark.parametrize("acts", [started, ready, spec, unschedulable])
-def test_a_decision_that_the_launcher_acts_on_is_not_repeated_however_long_it_takes(
+def test_a_decision_that_the_launcher_acts_on_is_not_repeated(
     acts: Callable[[AllocationDecided], Message],
 ) -> None:
     story, first = decided()
@@ -166,7 +166,7 @@ def test_a_decision_that_the_launcher_acts_on_is_not_repeated_however_long_it_ta
         assert not [a for a in actions if "repeated" in a.reason]
 
 
-def test_pods_that_exist_are_enough_though_none_has_started() -> None:
+def test_existing_pods_prove_that_the_launcher_acts() -> None:
     story, first = decided()
     story.hear(node(free=5, own=own("mnist", *first.tasks)))
     assert story.decide() == ()
@@ -174,7 +174,7 @@ def test_pods_that_exist_are_enough_though_none_has_started() -> None:
         assert wait(story) == ()
 
 
-def test_the_pods_of_the_generation_that_runs_do_not_count() -> None:
+def test_pods_of_the_running_generation_prove_nothing() -> None:
     story, first = decided()
     story.hear(spec(first), resumed(1), node(free=5, own=own("mnist", *first.tasks)))
     change = replace(first, generation=2, revision=2, batch=64)
@@ -186,7 +186,7 @@ def test_the_pods_of_the_generation_that_runs_do_not_count() -> None:
     assert (again.generation, again.revision, again.batch) == (2, 3, 64)
 
 
-def test_a_new_decision_is_counted_from_its_own_time_and_number() -> None:
+def test_repetitions_restart_with_a_new_decision() -> None:
     story, _ = decided()
     story.decide()
     wait(story)
@@ -220,7 +220,7 @@ def suspended_story() -> tuple[Story, AllocationDecided, AllocationDecided]:
     return story, first, suspension
 
 
-def test_a_suspension_that_the_launcher_missed_is_repeated_as_long_as_the_pods_go_on() -> None:
+def test_a_missed_suspension_is_repeated_while_pods_run() -> None:
     story, _, suspension = suspended_story()
     since_s = story.state.jobs["default.mnist"].suspended_s
     assert story.decide() == () and count_unanswered(story.state.jobs, story.state.nodes) == 0
@@ -244,7 +244,7 @@ def test_a_suspension_that_the_launcher_missed_is_repeated_as_long_as_the_pods_g
     assert start.job == "high" and count_unanswered(story.state.jobs, story.state.nodes) == 0
 
 
-def test_a_suspension_is_not_repeated_while_the_pods_save_and_end() -> None:
+def test_a_suspension_is_not_repeated_while_pods_end() -> None:
     story, first, _ = suspended_story()
     ending = [replace(pod, terminating=True) for pod in own("mnist", *first.tasks)]
     story.hear(node(cpu=7, free=0, own=tuple(ending)))
@@ -252,7 +252,7 @@ def test_a_suspension_is_not_repeated_while_the_pods_save_and_end() -> None:
         assert not [a for a in story.decide(after_s=40) if "repeated" in a.reason]
 
 
-def test_a_job_that_could_not_start_again_is_suspended_anew_while_its_pods_go_on() -> None:
+def test_a_failed_restart_is_suspended_again_while_pods_run() -> None:
     """The launcher takes a generation that it gave up for the newest, and hears of none before
     it.
     """
@@ -285,7 +285,7 @@ def resized_story() -> tuple[Story, AllocationDecided]:
     return story, change
 
 
-def test_a_change_in_place_that_the_launcher_missed_is_repeated() -> None:
+def test_a_missed_resize_in_place_is_repeated() -> None:
     story, change = resized_story()
     story.decide()
     for number in range(1, 9):
@@ -301,7 +301,7 @@ def test_a_change_in_place_that_the_launcher_missed_is_repeated() -> None:
         assert story.decide(after_s=1000) == ()
 
 
-def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -> None:
+def test_the_last_of_two_resizes_in_place_is_repeated() -> None:
     for acted in (False, True):
         story, change = resized_story()
         three = Resources(cpu=3, memory_gib=1)
@@ -317,7 +317,7 @@ def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -
         assert (again.tasks, again.revision) == (tuple(largest), 4)
 
 
-def test_pods_that_something_else_makes_larger_are_no_sign_of_a_missed_change() -> None:
+def test_pods_enlarged_by_others_are_no_missed_resize() -> None:
     story, change = resized_story()
     sidecars = [
         replace(pod, resources=Resources(cpu=pod.resources.cpu + 0.1))
@@ -328,7 +328,7 @@ def test_pods_that_something_else_makes_larger_are_no_sign_of_a_missed_change() 
         assert story.decide(after_s=100) == ()
 
 
-def test_nobody_looks_where_repetitions_are_switched_off() -> None:
+def test_repetitions_can_be_disabled() -> None:
     story, _ = decided()
     story.rules = replace(RULES, repeat_max=0)
 
@@ -337,9 +337,7 @@ def test_nobody_looks_where_repetitions_are_switched_off() -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), steps, st.sampled_from([0.0, 10.0, 1e3, 1e6]))
-def test_no_job_stays_in_flight_without_a_time_to_look_again(
-    data: st.DataObject, drawn, later_s: float
-) -> None:
+def test_every_job_in_flight_has_a_wake_time(data: st.DataObject, drawn, later_s: float) -> None:
     history = History()
     for kind, choice in drawn:
         history.act(kind, choice)

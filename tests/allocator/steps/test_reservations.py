@@ -65,7 +65,7 @@ def ended(job: str, uid: int, now: float) -> JobFinished:
     return JobFinished(job=job, uid=uid, outcome="succeeded", finished_s=now)
 
 
-def test_nothing_is_reserved_before_the_time_and_then_what_the_smallest_size_needs() -> None:
+def test_the_smallest_size_is_reserved_after_the_waiting_time() -> None:
     story = filled()
     asked_s = story.state.jobs["default.large"].asked_s
     early = reserve(story, asked_s + AFTER_S - 0.5)
@@ -77,15 +77,13 @@ def test_nothing_is_reserved_before_the_time_and_then_what_the_smallest_size_nee
     assert late.wake_s is None
 
 
-def test_a_decision_asks_to_be_woken_when_something_is_to_be_reserved() -> None:
+def test_decisions_have_a_wake_time_for_reservations() -> None:
     story = filled()
     story.decide()
     assert story.decisions.wake_s == story.state.jobs["default.large"].asked_s + AFTER_S
 
 
-def test_of_several_nodes_it_is_the_one_whose_jobs_started_first_whatever_starts_elsewhere() -> (
-    None
-):
+def test_the_node_with_the_earliest_started_jobs_is_reserved() -> None:
     """There is no other memory of it than the state, so a restart of the allocator changes nothing
     either.
     """
@@ -100,7 +98,7 @@ def test_of_several_nodes_it_is_the_one_whose_jobs_started_first_whatever_starts
     assert list(reserve(story).reservations["default.large"].nodes) == ["n1"]
 
 
-def test_later_jobs_use_what_is_not_reserved() -> None:
+def test_later_jobs_use_unreserved_capacity() -> None:
     story = filled(nodes=2)
     story.hear(accepted(fixed("late", 2), uid=60))
     story.decide(after_s=AFTER_S)
@@ -109,7 +107,7 @@ def test_later_jobs_use_what_is_not_reserved() -> None:
     assert (started.job, {task.node for task in started.tasks}) == ("late", {"n3"})
 
 
-def test_what_becomes_free_of_a_reserved_node_is_kept_from_later_jobs() -> None:
+def test_freed_capacity_of_a_reserved_node_is_kept() -> None:
     story = Story(RULES)
     story.hear(node(cpu=8), accepted(fixed("one", 2), uid=1), accepted(fixed("two", 2), uid=2))
     one, two = story.decide()
@@ -126,14 +124,14 @@ def test_what_becomes_free_of_a_reserved_node_is_kept_from_later_jobs() -> None:
     assert [action.job for action in story.decide()] == ["late"], "without the rule it starts"
 
 
-def test_a_job_that_no_cluster_of_this_size_can_hold_reserves_nothing() -> None:
+def test_a_job_larger_than_the_cluster_reserves_nothing() -> None:
     story = filled()
     story.hear(accepted(fixed("vast", 50), uid=51))
     story.decide(after_s=2 * AFTER_S)
     assert set(reserve(story).reservations) == {"default.large"}
 
 
-def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> None:
+def test_while_the_quota_is_short_only_the_quota_is_reserved() -> None:
     story = Story(replace(RULES, quotas={"default": Quota(cpu=8)}))
     story.hear(node(cpu=8), node("n2", cpu=8), accepted(fixed("one", 2), uid=1))
     (one,) = story.decide()
@@ -147,7 +145,7 @@ def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> 
     assert "8 cpu, 8 GiB of the quota of namespace default" in story.why("late")
 
 
-def test_a_job_is_told_of_the_reservation_that_is_in_its_way() -> None:
+def test_a_blocked_job_names_the_reservation() -> None:
     story = Story(replace(RULES, quotas={"a": Quota(cpu=4), "b": Quota(cpu=4)})).hear(node(cpu=100))
     story.hear(
         accepted(fixed("one", 2, namespace="a"), uid=1),
@@ -186,7 +184,7 @@ def test_only_the_head_of_the_queue_has_reservations() -> None:
 
 @pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
 @pytest.mark.parametrize("namespace", ["default", "other"])
-def test_jobs_larger_than_the_cluster_take_nobodys_turn(sizes: int, namespace: str) -> None:
+def test_jobs_larger_than_the_cluster_use_no_reservation_slot(sizes: int, namespace: str) -> None:
     story = Story(RULES)
     story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
     started = story.decided()
@@ -202,7 +200,7 @@ def test_jobs_larger_than_the_cluster_take_nobodys_turn(sizes: int, namespace: s
 
 
 @pytest.mark.parametrize("namespace", ["default", "other"])
-def test_sizes_without_a_place_on_scattered_nodes_cost_only_their_namespace_a_turn(
+def test_unplaceable_jobs_use_only_their_namespaces_slot(
     namespace: str,
 ) -> None:
     """All together they are smaller than the cluster, but no node has room for two of their
@@ -222,7 +220,7 @@ def test_sizes_without_a_place_on_scattered_nodes_cost_only_their_namespace_a_tu
 
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["all of them", "all but two"])
-def test_a_job_that_lost_tasks_has_its_turn_as_one_that_never_had_any(kept: int) -> None:
+def test_a_job_that_lost_tasks_gets_a_reservation(kept: int) -> None:
     """Two small jobs stand where it stood, and the next ones wait already."""
     story = Story(RULES)
     first = story.hear(node(cpu=8 + kept), accepted(fixed("mnist", 6 + kept), uid=1)).decided()
@@ -256,9 +254,7 @@ def test_a_job_that_lost_tasks_has_its_turn_as_one_that_never_had_any(kept: int)
     assert (again.job, len(again.tasks)) == ("mnist", 8 + kept) and set(stay) < set(again.tasks)
 
 
-def test_a_job_of_higher_priority_that_lost_tasks_looks_first_whether_their_room_comes_free() -> (
-    None
-):
+def test_a_job_that_lost_tasks_first_waits_for_their_capacity() -> None:
     story = Story(replace(RULES, settle_s=3.0))
     high = request(ps=span(1), workers=span(5, least=5), priority=7)
     low = request("low", ps=span(2, most=2), workers=span(4, most=4))
@@ -279,7 +275,7 @@ def test_a_job_of_higher_priority_that_lost_tasks_looks_first_whether_their_room
     assert (again.job, len(again.tasks)) == ("mnist", 7)
 
 
-def test_explain_says_what_is_reserved() -> None:
+def test_explain_shows_reservations() -> None:
     story = filled()
     story.decide(after_s=AFTER_S)
     told = explain_job(Moment(story.state, story.now, {}, {}, None), "default.large", story.rules)

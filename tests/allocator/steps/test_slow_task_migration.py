@@ -49,7 +49,7 @@ def report(
     return replace(progress(1, done=done, total=10_000, speed=10.0, step=step), usage=usage)
 
 
-def test_it_moves_once_it_has_starved_for_so_long_and_the_rest_stays():
+def test_a_starving_task_moves_after_the_configured_time():
     story, first, hungry = training()
     assert story.hear(report(first, hungry, 1)).decide() == ()
     assert story.hear(report(first, hungry, 2), after_s=20).decide() == ()
@@ -68,31 +68,31 @@ def test_it_moves_once_it_has_starved_for_so_long_and_the_rest_stays():
     assert moved.gain_s == 9_900 / 10 * 0.8 and story.decide() == ()
 
 
-def test_what_passes_by_itself_moves_nobody():
+def test_temporary_starvation_moves_nothing():
     story, first, hungry = training()
     story.hear(report(first, hungry, 1), report(first, None, 2), after_s=20)
     assert story.hear(report(first, hungry, 3), after_s=20).decide() == ()
 
 
-def test_nor_does_it_move_when_the_job_is_nearly_over():
+def test_a_starving_task_of_a_nearly_finished_job_stays():
     story, first, hungry = training()
     story.hear(report(first, hungry, 1, done=9_990))
     assert story.hear(report(first, hungry, 2, done=9_995), after_s=40).decide() == ()
 
 
-def test_without_room_elsewhere_it_stays_and_the_job_is_not_shrunk():
+def test_a_starving_task_without_room_elsewhere_stays():
     story, first, hungry = training(spare=0.5)
     story.hear(report(first, hungry, 1))
     assert story.hear(report(first, hungry, 2), after_s=40).decide() == ()
 
 
-def test_it_does_not_go_back_to_its_own_node_though_that_has_room():
+def test_a_starving_task_does_not_return_to_its_node():
     story, first, hungry = training(spare=0)
     story.hear(node(hungry.node, cpu=8, free=6, own=own("mnist", hungry)), report(first, hungry, 1))
     assert story.hear(report(first, hungry, 2), after_s=40).decide() == ()
 
 
-def test_a_node_that_starves_somebody_takes_nothing_new_meanwhile():
+def test_a_node_with_a_starving_task_takes_nothing_new():
     story, first, hungry = training(spare=0)
     story.hear(node(hungry.node, cpu=8, free=6, own=own("mnist", hungry)), report(first, hungry, 1))
     story.hear(report(first, hungry, 2), after_s=40)
@@ -101,13 +101,13 @@ def test_a_node_that_starves_somebody_takes_nothing_new_meanwhile():
     assert story.hear(report(first, None, 3)).decided().job == "other"
 
 
-def test_a_restart_remembers_since_when_it_starves():
+def test_the_start_of_starvation_survives_a_restart():
     story, first, hungry = training()
     story.hear(report(first, hungry, 1), report(first, hungry, 2))
     assert story.replayed() == story.facts
 
 
-def test_it_does_not_go_round_in_circles_where_every_node_starves_it():
+def test_a_task_that_starves_everywhere_stops_moving():
     story, first, hungry = training()
     moved = story.hear(report(first, hungry, 1), report(first, hungry, 2), after_s=40).decided()
     again = next(t for t in moved.tasks if t.role == hungry.role)
@@ -127,7 +127,7 @@ def test_it_does_not_go_round_in_circles_where_every_node_starves_it():
 
 
 @pytest.mark.parametrize("policy", ["static", "weir", "config-manager"])
-def test_where_one_job_starves_others_keep_what_they_have(policy: str):
+def test_starvation_of_one_job_shrinks_no_other(policy: str):
     """What is shunned is no less there: nobody shrinks because a node takes nothing new."""
     story, first, hungry = training(spare=0)
     story.rules = replace(STATIC, policy=policy)
@@ -142,7 +142,7 @@ def test_where_one_job_starves_others_keep_what_they_have(policy: str):
         assert story.hear(report(first, hungry, step), after_s=10).decide() == ()
 
 
-def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_one_that_starves():
+def test_slow_task_migration_takes_no_reserved_capacity():
     story, first, hungry = training(spare=4)
     story.hear(accepted(request("two", ps=span(1), workers=span(1)), uid=2))
     second = story.decided()

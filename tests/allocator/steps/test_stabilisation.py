@@ -27,7 +27,7 @@ JOB = JobSnapshot(
 )
 
 
-def test_a_wish_that_holds_still_keeps_its_time_and_another_starts_anew():
+def test_an_unchanged_pending_change_keeps_its_start_time():
     first = update_pending_change(None, Size(2, 2), 32, 100.0, "a")
     assert update_pending_change(first, Size(2, 2), 32, 101.0, "b") is first
     assert update_pending_change(first, Size(2, 3), 32, 101.0, "b") == PendingChange(
@@ -35,26 +35,26 @@ def test_a_wish_that_holds_still_keeps_its_time_and_another_starts_anew():
     )
 
 
-def test_a_wish_is_due_after_its_window_its_longest_delay_or_the_cooldown():
+def test_a_pending_change_is_due_after_window_delay_and_cooldown():
     assert change_due_s(PendingChange(Size(2, 2), 32, 100, 100), 0, RULES) == 102
     assert change_due_s(PendingChange(Size(2, 2), 32, 100, 104), 0, RULES) == 105
     assert change_due_s(PendingChange(Size(2, 2), 32, 100, 100), 99, RULES) == 109
 
 
-def test_the_gain_is_what_remains_at_both_speeds():
+def test_the_gain_is_the_remaining_time_at_both_speeds():
     gain = payback_of(JOB, Size(1, 4), 32, RULES)
     assert (gain.saved_s, gain.cost_s, gain.pays) == (50, 5, True)
     assert not payback_of(replace(JOB, pause_s=60.0), Size(1, 4), 32, RULES).pays
 
 
-def test_a_size_that_was_seen_is_not_guessed():
+def test_an_observed_speed_precedes_a_prediction():
     seen = (*JOB.observed, Observed(1, 4, 32, 9))
     assert observed_speed(seen, Size(1, 4), 32) == 9
     assert observed_speed(seen, Size(1, 8), 32) == 18
     assert not payback_of(replace(JOB, observed=seen), Size(1, 4), 32, RULES).pays
 
 
-def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
+def test_a_smaller_batch_pays_off_if_it_is_more_efficient():
     """At a noise of 8 examples a batch of 32 is worth (8 + 32)/(8 + 512) times 512, at 8/10 of the
     speed.
     """
@@ -67,10 +67,10 @@ def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
     assert payback_of(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
 
 
-def test_what_a_policy_foresees_is_believed():
+def test_a_policys_prediction_is_used():
     assert payback_of(JOB, Size(1, 2), 512, RULES, faster=2.0).saved_s == 50
     assert not payback_of(JOB, Size(1, 4), 32, RULES, faster=1.01).pays
 
 
-def test_a_job_without_a_report_has_all_its_work_before_it():
+def test_a_job_without_a_report_has_all_its_work_left():
     assert payback_of(replace(JOB, progress=None), Size(1, 4), 32, RULES).pays

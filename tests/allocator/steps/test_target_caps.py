@@ -54,7 +54,7 @@ def running(rules: Rules, asked: JobRequested | None = None) -> Story:
     return story.hear(node(cpu=20, free=20 - len(first.tasks), own=listed), resumed(1))
 
 
-def test_a_job_starts_as_large_as_the_quota_has_room_for():
+def test_a_job_starts_within_its_quota():
     first = Story(limited(cpu=4)).hear(node(cpu=20), accepted(larger())).decided()
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
     assert (
@@ -63,7 +63,7 @@ def test_a_job_starts_as_large_as_the_quota_has_room_for():
     )
 
 
-def test_below_its_gang_floor_it_waits_and_says_for_how_much():
+def test_a_job_below_its_gang_floor_waits_with_the_missing_amount():
     story = Story(limited(cpu=5, gpu=0)).hear(
         node(cpu=20), accepted(), accepted(request("other"), uid=2)
     )
@@ -73,13 +73,13 @@ def test_below_its_gang_floor_it_waits_and_says_for_how_much():
 
 
 @pytest.mark.parametrize("policy", ["static", "weir", "dike", "elastic-batch"])
-def test_a_job_that_no_room_in_its_quota_will_ever_do_is_told_so(policy: str):
+def test_a_job_larger_than_its_quota_has_that_reason(policy: str):
     story = Story(limited(policy, memory_gib=2)).hear(node(cpu=20), accepted())
     assert story.decide() == ()
     assert story.why() == "quota of namespace default: needs at least 3 GiB, and the limit is 2"
 
 
-def test_a_job_grows_as_far_as_its_quota_has_room_and_then_waits():
+def test_a_job_grows_within_its_quota_and_then_waits():
     story = running(limited(cpu=5))
     grown = story.decided()
     assert size(grown) in ((1, 3), (2, 2)) and "as far as its quota allows" in grown.reason
@@ -88,12 +88,12 @@ def test_a_job_grows_as_far_as_its_quota_has_room_and_then_waits():
     assert story.why().startswith("quota of namespace default: needs ")
 
 
-def test_a_quota_binds_its_own_namespace_only():
+def test_a_quota_limits_only_its_own_namespace():
     rules = replace(AT_ONCE, quotas={"elsewhere": Quota(cpu=0)})
     assert size(running(rules).decided()) == (2, 4)
 
 
-def test_what_is_decided_and_not_listed_yet_counts_and_what_is_listed_counts_once():
+def test_decided_and_listed_tasks_count_once_in_a_quota():
     rules = limited(cpu=6)
     story = Story(rules).hear(node(cpu=20), accepted(), accepted(request("other"), uid=2))
     one, other = story.decide()
@@ -104,7 +104,7 @@ def test_what_is_decided_and_not_listed_yet_counts_and_what_is_listed_counts_onc
     assert story.decide() == () and "and 0 is left" in story.why("third")
 
 
-def test_who_waits_starts_when_the_pods_of_another_are_gone_and_not_before():
+def test_a_job_waiting_for_quota_starts_after_the_other_pods_are_gone():
     story = running(limited(cpu=3))
     story.hear(accepted(request("other"), uid=2))
     assert story.decide() == () and "and 0 is left" in story.why("other")
@@ -114,7 +114,7 @@ def test_who_waits_starts_when_the_pods_of_another_are_gone_and_not_before():
     assert size(story.hear(node(cpu=20, free=19, own=listed[:1]), node(cpu=20)).decided()) == (1, 1)
 
 
-def test_to_shrink_is_allowed_above_a_quota_that_was_lowered():
+def test_a_shrink_is_allowed_above_a_lowered_quota():
     story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
     story.rules = limited("weir", cpu=4)
     story.hear(progress(1, 100, 10**9, 50.0))
@@ -122,14 +122,14 @@ def test_to_shrink_is_allowed_above_a_quota_that_was_lowered():
     assert size(shrunk)[1] < 4 and sum(task.resources.cpu for task in shrunk.tasks) <= 4
 
 
-def test_a_job_that_has_no_example_left_changes_no_more():
+def test_a_job_without_remaining_examples_is_not_changed():
     story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
     story.rules = limited("weir", cpu=4)
     assert story.hear(progress(1, 1000, 1000, 50.0)).decide() == ()
     assert story.why() == "all examples are applied: the job is about to finish"
 
 
-def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
+def test_a_lost_task_beyond_the_quota_is_not_replaced():
     """Its memory is too little, and there is no more: a worker of three has to go."""
     story = running(limited(memory_gib=5), request(workers=span(3, most=3)))
     first = story.state.jobs["default.mnist"].active_decision
@@ -140,7 +140,7 @@ def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
     assert size(story.decided()) == (1, 2)
 
 
-def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_listed():
+def test_an_ended_task_frees_its_quota_while_its_pod_is_listed():
     """A dead node tells nothing any more of the pods on it."""
     story = running(limited(cpu=3))
     first = story.state.jobs["default.mnist"].active_decision
@@ -151,7 +151,7 @@ def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_list
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whoever_decides_nobody_gets_more_than_the_quota(policy: str):
+def test_under_every_policy_quotas_hold(policy: str):
     story = Story(limited(policy, cpu=5))
     sizes = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
     for uid in (1, 2, 3):
@@ -191,13 +191,13 @@ def test_a_job_gets_no_more_ps_than_its_model_has_variables():
     assert (grown.alternatives[0].ps, grown.alternatives[0].workers) == (3, 3)
 
 
-def test_with_variables_enough_it_gets_them_all():
+def test_a_model_with_enough_variables_gets_every_ps():
     assert size(running_test_usefulness(variables=3).decided()) == (3, 3)
 
 
-def test_nothing_is_kept_from_a_job_whose_model_is_not_known():
+def test_an_unknown_model_has_no_ps_cap():
     assert size(running_test_usefulness(variables=None).decided()) == (3, 3)
 
 
-def test_ps_that_stand_already_stay():
+def test_running_ps_are_not_removed_by_the_cap():
     assert size(running_test_usefulness(variables=1, ps=2).decided()) == (2, 3)

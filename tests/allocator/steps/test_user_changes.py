@@ -68,7 +68,7 @@ def running(cpu: float = 8, **fields: Any) -> Story:
     return story
 
 
-def test_a_suspended_job_gives_all_back_and_is_not_started_again_until_it_is_resumed() -> None:
+def test_a_suspended_job_frees_its_capacity_until_it_is_resumed() -> None:
     story = running()
 
     assert isinstance(ask(story, SuspendRequested(job="mnist")), JobChanged)
@@ -91,7 +91,7 @@ def test_a_suspended_job_gives_all_back_and_is_not_started_again_until_it_is_res
     assert job(story).waiting_since_s == story.now, "it waits as of now"
 
 
-def test_a_waiting_job_that_is_suspended_is_not_started_and_nothing_is_reserved_for_it() -> None:
+def test_a_suspended_waiting_job_has_no_reservation() -> None:
     story = Story().hear(node(cpu=1), accepted(request(priority=5)))
     assert story.decide() == ()
     ask(story, SuspendRequested(job="mnist"))
@@ -113,7 +113,7 @@ def test_the_capacity_of_a_suspended_job_goes_to_others() -> None:
     assert isinstance(given, AllocationDecided) and given.job == "other" and given.tasks
 
 
-def test_a_job_that_is_changing_is_suspended_as_soon_as_it_has_changed() -> None:
+def test_a_resizing_job_is_suspended_after_its_hand_over() -> None:
     story = Story().hear(node(cpu=8), accepted(request()))
     first = story.decided()
     ask(story, SuspendRequested(job="mnist"))
@@ -132,7 +132,7 @@ def test_a_job_that_lost_a_task_is_suspended_and_not_repaired() -> None:
     assert story.decided().tasks == ()
 
 
-def test_a_cancelled_job_ends_though_it_is_suspended() -> None:
+def test_a_suspended_job_can_be_cancelled() -> None:
     story = running()
     ask(story, SuspendRequested(job="mnist"))
     story.decided()
@@ -141,7 +141,7 @@ def test_a_cancelled_job_ends_though_it_is_suspended() -> None:
     assert over.outcome == "cancelled"
 
 
-def test_a_job_above_its_new_bounds_shrinks_in_the_next_pass_and_keeps_its_oldest_tasks() -> None:
+def test_a_job_above_its_new_bounds_shrinks_to_its_oldest_tasks() -> None:
     story = running()
     had = job(story).active_decision
     assert size(had) == (2, 4)
@@ -158,7 +158,7 @@ def test_a_job_above_its_new_bounds_shrinks_in_the_next_pass_and_keeps_its_oldes
     assert shrunk.request.workers.max == 2 and "its bounds were changed" in shrunk.reason
 
 
-def test_a_job_below_its_new_bounds_grows_in_the_next_pass_where_there_is_room() -> None:
+def test_a_job_below_its_new_bounds_grows_if_there_is_room() -> None:
     story = running(ps=span(1), workers=span(1, most=1))
 
     ask(story, ChangeRequested(job="mnist", workers=Bounds(min=3, max=4)))
@@ -168,7 +168,7 @@ def test_a_job_below_its_new_bounds_grows_in_the_next_pass_where_there_is_room()
     )
 
 
-def test_a_waiting_job_starts_within_its_new_bounds_though_these_exclude_its_start() -> None:
+def test_a_waiting_job_starts_within_its_new_bounds() -> None:
     story = Story().hear(node(cpu=3.5), accepted(request(ps=span(1), workers=span(4, least=4))))
     assert story.decide() == ()
 
@@ -176,7 +176,7 @@ def test_a_waiting_job_starts_within_its_new_bounds_though_these_exclude_its_sta
     assert size(story.decided()) == (1, 1)
 
 
-def test_a_new_priority_holds_in_the_next_pass() -> None:
+def test_a_new_priority_applies_in_the_next_pass() -> None:
     story = Story().hear(accepted(request("one")), accepted(request("two"), uid=2))
     story.decide()
     ask(story, ChangeRequested(job="two", priority=7))
@@ -223,9 +223,7 @@ def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
         (SuspendRequested(job="other"), "job: 'other' in namespace 'default' does not exist"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(
-    change: Message, reason: str
-) -> None:
+def test_an_invalid_change_is_refused_with_its_reason(change: Message, reason: str) -> None:
     story = running()
     before = story.state.jobs
 
@@ -235,7 +233,7 @@ def test_what_cannot_be_is_refused_with_its_reason_and_changes_nothing(
     assert story.state.jobs == before
 
 
-def test_a_waiting_job_may_grow_as_far_as_any_for_it_has_no_credentials_yet() -> None:
+def test_a_waiting_job_may_get_any_valid_bounds() -> None:
     story = Story().hear(accepted(request()))
 
     assert isinstance(
@@ -243,9 +241,7 @@ def test_a_waiting_job_may_grow_as_far_as_any_for_it_has_no_credentials_yet() ->
     )
 
 
-def test_a_change_waits_until_the_request_for_its_job_is_answered_and_changes_are_answered_in_turn() -> (
-    None
-):
+def test_changes_are_answered_in_order_after_their_request() -> None:
     story = Story().hear(request(), SuspendRequested(job="mnist"), ResumeRequested(job="mnist"))
 
     assert unanswered_changes(story.state) == {}

@@ -76,7 +76,7 @@ def brute(tables: Sequence[Sequence[float]], devices: int) -> float:
 
 @settings(max_examples=300, deadline=None)
 @given(TABLES, st.integers(1, 12))
-def test_the_programme_finds_what_trying_everything_finds(tables, devices):
+def test_the_dynamic_programme_is_optimal(tables, devices):
     able = [scales for scales in tables if max(scales) > NONE]
     picks = [p for p in autoscale([table(s) for s in able], devices) if p]
     kept = able[: len(picks)]
@@ -92,7 +92,7 @@ def test_the_programme_finds_what_trying_everything_finds(tables, devices):
 
 @settings(max_examples=300, deadline=None)
 @given(TABLES, st.integers(1, 12))
-def test_the_last_to_arrive_goes_until_the_programme_is_feasible(tables, devices):
+def test_the_latest_jobs_are_dropped_until_the_programme_is_feasible(tables, devices):
     tentative = [scales for scales in tables if max(scales) > NONE]
     while tentative and literal(tentative, devices) == NONE:
         tentative.pop()
@@ -105,32 +105,32 @@ def _options(scales: Sequence[float]) -> Options:
     return Options(there + 1, np.array(scales)[there])
 
 
-def test_a_batch_too_large_for_one_device_needs_more_of_them():
+def test_a_batch_too_large_for_one_device_needs_several():
     needs_two = table([NONE, 1.5, 1.8])
     assert autoscale([needs_two, needs_two, table([1.0])], 4) == [Pick(2, 20), Pick(2, 20), None]
     assert autoscale([needs_two, needs_two, table([1.0])], 5)[2] == Pick(1, 10)
 
 
-def test_a_job_that_no_pair_suits_stands_in_nobodys_way():
+def test_a_job_without_a_feasible_option_blocks_no_other():
     assert autoscale([table([NONE, NONE]), table([1.0])], 1) == [None, Pick(1, 10)]
 
 
-def test_among_equal_sums_a_job_keeps_what_it_has():
+def test_among_equal_sums_a_job_keeps_its_devices():
     same = table([1.0, 2.0, 3.0])
     assert [p.devices for p in autoscale([same, same], 4, held=[3, 1]) if p] == [3, 1]
     assert [p.devices for p in autoscale([same, same], 4, held=[1, 3]) if p] == [1, 3]
 
 
-def test_nobody_gets_a_device_that_slows_it_down():
+def test_no_job_gets_a_device_that_slows_it_down():
     assert autoscale([table([1.0, 1.4, 1.2, 0.9])], 100) == [Pick(2, 20)]
 
 
-def test_what_does_not_fit_together_is_an_error_and_not_an_answer():
+def test_an_infeasible_programme_is_an_error():
     with pytest.raises(ValueError, match="2 jobs need 4 devices, there are 3"):
         optimise([_options([NONE, 1.0])] * 2, 3)
 
 
-def test_under_load_few_devices_and_small_batches_and_when_they_are_free_many_and_large():
+def test_devices_and_batches_grow_when_load_falls():
     timing = Timing(step_s=0.1, sample_s=0.01, ring_s=0.2, hop_s=0.001)
     one = scale_table(
         timing.rate, Limits(batch_min=32, batch_max=512, device_batch_max=32, devices_max=16)
@@ -199,7 +199,7 @@ def test_a_stored_model_gives_the_same_size():
     )
 
 
-def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_theirs():
+def test_a_job_with_nan_timing_is_skipped():
     (model,) = fit_scale_models([served("broken")])
     unknown = np.full(len(model.table.scales), math.nan)
     broken = replace(
@@ -210,7 +210,7 @@ def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_their
     assert told == wanted(elastic_batch(nodes(cpu=20), [served("b", at=1)], 0.0))
 
 
-def test_of_batches_that_are_equally_fast_the_smallest_is_chosen_whatever_rounding_says():
+def test_among_equally_fast_batches_the_smallest_is_chosen():
     """Without any cost of a step all batches are."""
     timing = Timing(step_s=0.0, sample_s=0.1 / 3, ring_s=0.0, hop_s=0.0)
     table = scale_table(
@@ -219,7 +219,7 @@ def test_of_batches_that_are_equally_fast_the_smallest_is_chosen_whatever_roundi
     assert table.batches.tolist() == [10, 10, 12, 12]
 
 
-def test_one_job_gets_all_devices_and_a_crowd_one_each():
+def test_one_job_gets_all_devices_and_many_jobs_one_each():
     assert wanted(elastic_batch(nodes(gpu=4, count=4), [ringed()], 0.0)) == {"a": (0, 16, 512)}
     crowd = [ringed(f"j{i}", at=i) for i in range(20)]
     assert wanted(elastic_batch(nodes(gpu=4, count=4), crowd, 0.0)) == {
@@ -227,25 +227,25 @@ def test_one_job_gets_all_devices_and_a_crowd_one_each():
     }
 
 
-def test_who_runs_makes_room_for_who_arrives():
+def test_running_jobs_shrink_for_new_ones():
     old = running(ringed(), workers=16, batch=512)
     told = wanted(elastic_batch(nodes(gpu=0), [old, ringed("b", at=1)], 0.0))
     assert told == {"a": (0, 8, 256), "b": (0, 8, 256)}
 
 
-def test_a_job_in_flight_keeps_its_devices_and_is_not_told_anything():
+def test_a_job_in_flight_keeps_its_devices_without_a_target():
     flying = running(ringed(), workers=12, batch=384, busy=True)
     assert wanted(elastic_batch(nodes(gpu=4), [flying, ringed("b", at=1)], 0.0)) == {
         "b": (0, 4, 128)
     }
 
 
-def test_ps_follow_the_workers_in_the_ratio_of_the_start_and_are_paid_for():
+def test_ps_keep_their_starting_ratio_and_are_counted():
     assert wanted(elastic_batch(nodes(cpu=13.5), [served()], 0.0)) == {"a": (3, 5, 32)}
     assert wanted(elastic_batch(nodes(cpu=13), [served()], 0.0)) == {"a": (2, 4, 32)}
 
 
-def test_beside_ps_a_batch_starts_as_asked_and_changes_once_a_speed_tells_what_that_gains():
+def test_with_ps_the_batch_changes_only_after_a_measured_speed():
     asked = served(batch=Span(start=32, min=16, max=64))
     assert wanted(elastic_batch(nodes(cpu=13.5), [asked], 0.0)) == {"a": (3, 5, 32)}
     unheard = running(asked, workers=5, batch=32)
@@ -258,14 +258,14 @@ def test_beside_ps_a_batch_starts_as_asked_and_changes_once_a_speed_tells_what_t
     )
 
 
-def test_little_gain_is_no_reason_to_stop_anybody():
+def test_a_small_gain_changes_nothing():
     slow = tuple(Observed(0, k, 32 * k, 100.0 * (1 + 0.003 * k)) for k in (1, 4, 8, 12, 15))
     old = running(ringed(), workers=15, batch=480, observed=slow)
     (want,) = elastic_batch(nodes(gpu=1), [old], 0.0)
     assert (want.workers, want.batch) == (15, 480) and want.reason.startswith("nobody waits")
 
 
-def test_devices_that_slow_a_job_down_are_given_back():
+def test_devices_that_slow_a_job_down_are_returned():
     slow = tuple(Observed(0, k, 32 * k, 3200.0 / k) for k in (1, 2, 4, 8))
     (want,) = elastic_batch(
         nodes(gpu=8), [running(ringed(), workers=8, batch=256, observed=slow)], 0.0
@@ -273,7 +273,7 @@ def test_devices_that_slow_a_job_down_are_given_back():
     assert want.workers == 1
 
 
-def test_priority_comes_before_arrival_and_both_after_what_runs():
+def test_running_jobs_come_first_then_priority_then_arrival():
     jobs = [
         ringed("late", at=5, priority=1),
         ringed("early", at=1),
@@ -282,7 +282,7 @@ def test_priority_comes_before_arrival_and_both_after_what_runs():
     assert set(wanted(elastic_batch(nodes(gpu=1), jobs, 0.0))) == {"old", "late"}
 
 
-def test_closed_nodes_give_nothing_new():
+def test_unschedulable_nodes_give_nothing_new():
     closed = [Node("n0", Resources(gpu=8), open=False)]
     assert elastic_batch(closed, [ringed()], 0.0) == []
     assert wanted(elastic_batch(closed, [running(ringed(), 2, 64)], 0.0)) == {"a": (0, 2, 64)}
@@ -294,7 +294,7 @@ def test_closed_nodes_give_nothing_new():
     st.integers(0, 12),
     st.integers(0, 40),
 )
-def test_no_more_is_promised_than_there_is_and_bounds_hold(kinds, gpus, cores):
+def test_grants_never_exceed_capacity_and_bounds_hold(kinds, gpus, cores):
     jobs = []
     for i, (on_gpu, workers) in enumerate(kinds):
         job = (ringed if on_gpu else served)(f"j{i}", at=i)
@@ -309,7 +309,7 @@ def test_no_more_is_promised_than_there_is_and_bounds_hold(kinds, gpus, cores):
     assert all(1 <= w.workers <= 16 for w in wants.values())
 
 
-def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_another_comes():
+def test_the_allocator_grants_the_solution_and_takes_it_back_for_a_new_job():
     flexible = {
         "policy": "elastic-batch",
         "batch": Span(start=32, min=16, max=64),
@@ -324,7 +324,7 @@ def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_ano
     assert (decision.job, size(decision)) == ("first", (1, 2))
 
 
-def test_a_change_of_nothing_but_the_batch_is_a_generation_of_the_same_tasks():
+def test_a_batch_change_is_a_generation_with_the_same_tasks():
     asked = request(policy="elastic-batch", batch=span(32, most=64), ps=span(1), workers=span(1))
     story = Story(replace(AT_ONCE, window_s=2.0, max_delay_s=30.0)).hear(
         node(cpu=3), accepted(asked)

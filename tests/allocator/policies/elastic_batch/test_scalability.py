@@ -37,7 +37,7 @@ def seen(timing: Timing, *pairs: tuple[int, int], noise: float = 0.0) -> list[Sp
     ]
 
 
-def test_every_batch_of_the_table_is_feasible_and_what_is_infeasible_has_none():
+def test_exactly_the_feasible_entries_have_a_batch():
     table = scale_table(
         TRUE.rate, Limits(batch_min=100, batch_max=120, device_batch_max=32, devices_max=64)
     )
@@ -47,7 +47,7 @@ def test_every_batch_of_the_table_is_feasible_and_what_is_infeasible_has_none():
         assert not there or batch in there
 
 
-def test_the_batch_is_the_best_of_all_even_where_more_is_slower():
+def test_the_batch_of_an_entry_is_the_fastest():
     def humped(each, k):
         return np.asarray(each * k / (1.0 + (each - 5) ** 2), dtype=float)
 
@@ -59,13 +59,13 @@ def test_the_batch_is_the_best_of_all_even_where_more_is_slower():
         assert table.scales[k - 1] == pytest.approx(best / float(humped(8, 1)))
 
 
-def test_one_device_with_its_largest_batch_is_the_measure_of_all():
+def test_scalability_is_relative_to_one_device_with_its_largest_batch():
     table = scale_table(TRUE.rate, WIDE)
     assert (table.scales[0], table.batches[0]) == (1.0, 64)
     assert table.scales[15] == pytest.approx(float(TRUE.rate(32, 16) / TRUE.rate(64, 1)))
 
 
-def test_with_ps_a_batch_is_one_workers_own():
+def test_with_ps_the_batch_is_per_worker():
     table = scale_table(
         TRUE.rate,
         Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False),
@@ -73,7 +73,7 @@ def test_with_ps_a_batch_is_one_workers_own():
     assert table.batches.tolist() == [48, 48, 48, 48]
 
 
-def test_with_ps_the_first_batch_is_the_only_one_while_nothing_was_seen():
+def test_with_ps_only_the_first_batch_is_used_before_observations():
     first = Limits(
         batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False, first=32
     )
@@ -81,7 +81,7 @@ def test_with_ps_the_first_batch_is_the_only_one_while_nothing_was_seen():
     assert scale_table(TRUE.rate, replace(first, first=64)).batches.tolist() == [48, 48, 48, 48]
 
 
-def test_a_gang_floor_leaves_fewer_devices_out():
+def test_entries_below_the_gang_floor_are_infeasible():
     table = scale_table(
         TRUE.rate,
         Limits(batch_min=1, batch_max=64, device_batch_max=64, devices_max=4, devices_min=3),
@@ -89,26 +89,26 @@ def test_a_gang_floor_leaves_fewer_devices_out():
     assert np.isfinite(table.scales).tolist() == [False, False, True, True]
 
 
-def test_a_few_speeds_are_enough_to_tell_the_others():
+def test_a_few_speeds_predict_the_others():
     found = fit_timing(seen(TRUE, (8, 1), (64, 1), (64, 4), (16, 16), noise=0.02), reference=64)
     for each, k in [(32, 2), (48, 8), (8, 12), (64, 16)]:
         assert float(found.rate(each, k)) == pytest.approx(float(TRUE.rate(each, k)), rel=0.12)
 
 
-def test_before_anything_was_seen_more_devices_help_ever_less():
+def test_the_prior_has_diminishing_returns():
     scales = scale_table(prior_timing(64).rate, WIDE).scales
     gains = np.diff(scales[:8])
     assert (gains > 0).all() and (np.diff(gains) < 0).all()
 
 
-def test_one_speed_moves_the_scale_of_time_and_not_the_shape():
+def test_one_speed_scales_the_time_and_keeps_the_shape():
     found = fit_timing([Speed(64, 1, 640.0)], reference=64)
     assert float(found.rate(64, 1)) == pytest.approx(640.0, rel=0.02)
     guess, table = scale_table(prior_timing(64).rate, WIDE), scale_table(found.rate, WIDE)
     assert table.scales == pytest.approx(guess.scales, rel=0.05)
 
 
-def test_speeds_that_are_no_numbers_above_zero_are_passed_over():
+def test_non_positive_and_nan_speeds_are_ignored():
     nonsense = [
         Speed(64, 1, float("nan")),
         Speed(64, 2, -3.0),
@@ -118,7 +118,7 @@ def test_speeds_that_are_no_numbers_above_zero_are_passed_over():
     assert fit_timing(nonsense, reference=64) == prior_timing(64)
 
 
-def test_no_time_is_negative_however_odd_the_speeds():
+def test_fitted_times_are_never_negative():
     found = fit_timing([Speed(64, 1, 100.0), Speed(64, 2, 1000.0), Speed(8, 4, 1.0)], reference=64)
     assert min(found.step_s, found.sample_s, found.ring_s, found.hop_s) >= 0
 
@@ -137,11 +137,11 @@ def test_ps_follow_the_ratio_of_the_start_within_their_bounds():
     assert [ps_beside(job(), workers) for workers in (1, 2, 3, 4, 5, 9)] == [1, 1, 2, 2, 3, 3]
 
 
-def test_a_price_has_the_chief_and_the_ps_in_it():
+def test_a_cost_includes_chief_and_ps():
     assert cores_of_workers(job(), 4) == 250 + 2 * 250 + 4 * 500
 
 
-def test_a_unit_divides_every_task_and_what_a_node_has_beside_it_is_lost():
+def test_the_unit_divides_every_task_and_node_remainders_are_lost():
     pool = core_pool(
         [Node("a", Resources(cpu=0.9)), Node("b", Resources(cpu=0.6))], [job()], taken=0
     )

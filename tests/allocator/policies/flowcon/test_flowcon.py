@@ -82,7 +82,7 @@ def by_job(wants: list[Target]) -> dict[str, Target]:
     return {want.job.partition(".")[2]: want for want in wants}
 
 
-def test_cores_go_from_a_flat_job_to_a_learning_one_without_any_new_task():
+def test_cores_move_from_a_flat_to_a_learning_job_without_new_tasks():
     wants = by_job(flowcon([node()], [job("fast", *FAST), job("flat", *FLAT)], 48.0, TWELVE))
     fast, flat = wants["fast"], wants["flat"]
     assert fast.sizes and flat.sizes
@@ -102,7 +102,7 @@ def _whole(wants: dict[str, Target]) -> dict[str, float]:
     }
 
 
-def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_floor():
+def test_a_jobs_cores_are_divided_like_its_request_above_a_floor():
     asked = replace(
         EVEN, chief=Resources(cpu=0.5), ps=Resources(cpu=1.0), worker=Resources(cpu=4.5)
     )
@@ -118,7 +118,7 @@ def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_flo
     assert sizes and sizes.ps.cpu == TWELVE.floor_cpu
 
 
-def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
+def test_a_chief_without_requests_stays_without():
     free = [
         job(name, *losses, sizes=replace(EVEN, chief=Resources()))
         for name, losses in (("a", FAST), ("b", FLAT))
@@ -128,7 +128,7 @@ def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
     ] == [0.0, 0.0]
 
 
-def test_between_two_boundaries_the_answer_does_not_change():
+def test_targets_are_constant_within_an_interval():
     jobs = [job("fast", *FAST, *FAST[:11]), job("flat", *FLAT, *FLAT[:11])]
     answers = [flowcon([node()], jobs, now, TWELVE) for now in (48.0, 51.7, 59.9)]
     assert answers[0] == answers[1] == answers[2]
@@ -144,20 +144,20 @@ def taken(seen: JobSnapshot, wants: dict[str, Target]) -> JobSnapshot:
     )
 
 
-def test_when_its_advice_was_taken_it_has_nothing_more_to_say():
+def test_applied_targets_are_a_fixed_point():
     jobs = [job("fast", *FAST), job("flat", *FLAT)]
     first = by_job(flowcon([node()], jobs, 48.0, TWELVE))
     after = [taken(seen, first) for seen in jobs]
     assert [want.sizes for want in flowcon([node()], after, 50.0, TWELVE)] == [None, None]
 
 
-def test_what_pods_are_still_to_give_up_counts_as_there():
+def test_capacity_being_returned_counts_as_available():
     jobs = [job("fast", *FAST), job("flat", *FLAT, tasks=tasks("n1", cpu=1.0))]
     late = Node("n1", Resources(memory_gib=50), Resources(cpu=12.0), returning=Resources(cpu=2.0))
     assert flowcon([late], jobs, 48.0, TWELVE) == flowcon([node(free=2.0)], jobs, 48.0, TWELVE)
 
 
-def test_a_new_job_is_taken_to_learn_fast_until_it_has_told_of_two_intervals():
+def test_a_new_job_counts_as_learning_for_two_intervals():
     def cores_at(now: float) -> dict[str, float]:
         old = [job("fast", *falling(72, 1.0)), job("flat", *[5.0] * 72)]
         return _whole(
@@ -170,7 +170,7 @@ def test_a_new_job_is_taken_to_learn_fast_until_it_has_told_of_two_intervals():
     assert cores_at(60.0)["new"] < early["new"]
 
 
-def test_when_all_are_flat_everybody_gets_an_equal_share():
+def test_when_all_jobs_are_flat_shares_are_equal():
     jobs = [
         job("a", *[5.0] * 64, tasks=tasks("n1", cpu=3.0)),
         job("b", *[3.0] * 64, tasks=tasks("n1", cpu=1.0)),
@@ -193,7 +193,7 @@ NEXT = job(
 )
 
 
-def test_who_waits_starts_as_if_it_learnt_all_in_one_interval_and_the_others_make_room_for_it():
+def test_a_waiting_job_starts_with_the_highest_growth_and_others_shrink():
     fast = job("fast", *FAST, recent=readings(*FAST, cpu=6.0))
     cores = _whole(
         wants := by_job(flowcon([node()], [fast, job("flat", *FLAT), NEXT], 48.0, TWELVE))
@@ -209,13 +209,13 @@ def test_who_waits_starts_as_if_it_learnt_all_in_one_interval_and_the_others_mak
     )
 
 
-def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
+def test_beside_flat_jobs_a_waiting_job_gets_a_larger_share():
     flat = [job(f"flat{i}", *FLAT[:-1], 5.0 - 0.01, tasks=tasks("n1", cpu=2.0)) for i in range(2)]
     cores = _whole(by_job(flowcon([node()], [*flat, NEXT], 48.0, TWELVE)))
     assert cores["next"] > 1.5 * cores["flat0"]
 
 
-def test_who_waits_gets_in_where_its_share_leaves_less_than_the_floors_of_who_hardly_learns():
+def test_a_waiting_job_starts_although_slow_learners_are_at_their_floor():
     hardly = [100.0 - 0.15 * i for i in range(48)]
     small = replace(
         EVEN, chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6)
@@ -237,7 +237,7 @@ def test_who_waits_gets_in_where_its_share_leaves_less_than_the_floors_of_who_ha
     )
 
 
-def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
+def test_jobs_that_shrank_for_a_new_job_do_not_shrink_again():
     fading = [100.0 - i for i in range(24)] + [76.0] * 24
     steep = [200.0 - 4 * i for i in range(48)]
     jobs = [
@@ -253,14 +253,14 @@ def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
     assert _whole(again)["next"] == pytest.approx(_whole(first)["next"], abs=0.05)
 
 
-def test_who_comes_at_once_with_others_gets_as_much_as_they():
+def test_jobs_that_arrive_together_get_equal_shares():
     three = [replace(NEXT, key=f"default.j{i}", request=request(f"j{i}")) for i in range(3)]
     assert {
         round(c, 1) for c in _whole(by_job(flowcon([node(free=12.0)], three, 0.0, TWELVE))).values()
     } == {4.0}
 
 
-def test_who_waits_gets_no_more_than_was_asked_for():
+def test_a_waiting_job_gets_at_most_its_request():
     wants = by_job(flowcon([node(free=12.0)], [job("next", size=None, tasks=())], 0.0, TWELVE))
     assert wants["next"].sizes == EVEN
 
@@ -271,7 +271,7 @@ def test_jobs_that_report_seldom_are_judged_over_longer_intervals():
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None, 0.0])
-def test_losses_that_say_nothing_count_as_flat_and_their_jobs_have_as_much_as_each_other(loss):
+def test_jobs_with_unusable_losses_count_as_flat_and_share_equally(loss):
     jobs = [job("a", *[loss] * 60), job("b", *[loss] * 60, tasks=tasks("n1", cpu=1.0))]
     for now, list_ in ((10.0, "new"), (55.0, "completing")):
         one, other = flowcon([node()], jobs, now, TWELVE)
@@ -285,7 +285,7 @@ def test_losses_that_say_nothing_count_as_flat_and_their_jobs_have_as_much_as_ea
     st.lists(st.floats(0, 4), min_size=2, max_size=2),
     st.floats(-50, 200),
 )
-def test_no_node_is_ever_promised_more_than_it_has(losses, free, now):
+def test_no_node_is_overcommitted(losses, free, now):
     nodes = [node("n1", free[0]), node("n2", free[1])]
     places = [("n1",), ("n2",), ("n1", "n2"), ("n2", "n1", "n1"), ("n2", "n2")]
     jobs = [job(f"j{i}", *each, where=places[i]) for i, each in enumerate(losses)]
@@ -344,7 +344,7 @@ WIDE = RoleResources(
 )
 
 
-def test_live_cores_move_by_revisions_of_one_generation_and_a_new_job_gets_in():
+def test_live_cores_move_by_revisions_and_a_new_job_starts():
     story = Story(replace(AT_ONCE, policy="flowcon")).hear(told_node(cpu=LIVE_CORES))
     comes(story, 1, "fast")
     comes(story, 2, "flat")
@@ -361,7 +361,7 @@ def test_live_cores_move_by_revisions_of_one_generation_and_a_new_job_gets_in():
     assert new and sum(task.resources.cpu for task in new[-1].tasks) > cores["flat"]
 
 
-def test_live_once_all_are_flat_nothing_moves_any_more():
+def test_live_nothing_moves_once_all_jobs_are_flat():
     story = Story(replace(AT_ONCE, policy="flowcon")).hear(told_node(cpu=LIVE_CORES))
     comes(story, 1, "one")
     comes(story, 2, "other")

@@ -33,7 +33,7 @@ def samples(*losses: float | None, every_s: float = 5.0, share: float = 0.5) -> 
     return [Sample((i + 1) * every_s, loss, share) for i, loss in enumerate(losses)]
 
 
-def test_growth_is_the_change_of_the_normalised_mean_loss_by_second_and_cpu_share():
+def test_growth_is_the_normalised_loss_change_per_second_and_cpu_share():
     assert growth_efficiency(samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10) == pytest.approx(
         (3 - 1) / 4 / 10 / 0.5
     )
@@ -45,7 +45,7 @@ def test_a_rising_loss_counts_as_progress_too():
     )
 
 
-def test_the_largest_loss_seen_before_the_samples_normalises_as_well():
+def test_the_largest_earlier_loss_normalises_too():
     assert growth_efficiency(
         samples(4.0, 2.0, 1.0, 1.0), now=20, interval_s=10, largest=8.0
     ) == pytest.approx(2 / 8 / 10 / 0.5)
@@ -64,7 +64,7 @@ def test_without_cpu_there_is_no_growth(share):
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=12), st.floats(), st.floats(0, 100))
-def test_growth_is_a_finite_number_whatever_is_read(losses, share, now):
+def test_growth_is_finite_for_any_readings(losses, share, now):
     assert 0 <= growth_efficiency(samples(*losses, share=share), now, 10.0) < math.inf
 
 
@@ -98,9 +98,7 @@ def limits(containers: tuple[Container, ...]) -> list[float]:
         (0.03, "CL", "NL"),
     ],
 )
-def test_a_low_reading_moves_a_container_one_list_on_and_another_brings_it_back(
-    growth, before, after
-):
+def test_a_low_reading_moves_a_container_one_list_and_a_high_one_back(growth, before, after):
     others = container("b", 0.05)
     assert lists(run_pass([container("a", growth, list_=before), others], CORES, RULES)) == [
         after,
@@ -115,12 +113,12 @@ def test_growing_containers_share_the_cores_by_their_growth():
     ]
 
 
-def test_a_watched_one_keeps_its_limit_but_its_growth_counts_in_the_sum():
+def test_a_watched_container_keeps_its_limit_and_counts_in_the_sum():
     judged = run_pass([container("a", 0.02, limit=5.0), container("b", 0.06)], CORES, RULES)
     assert lists(judged) == ["WL", "NL"] and limits(judged) == [5.0, 6.0]
 
 
-def test_a_completing_one_keeps_one_part_of_n_plus_one():
+def test_a_completing_container_gets_one_of_n_plus_one_parts():
     judged = run_pass(
         [container("a", 0.001, list_="WL"), container("b", 0.05), container("c", 0.05)],
         CORES,
@@ -138,14 +136,14 @@ def test_limits_are_fractions_of_a_core_with_a_floor():
     )
 
 
-def test_where_nobody_grows_no_limit_changes():
+def test_without_growth_no_limit_changes():
     judged = run_pass(
         [container("a", limit=3.0, list_="WL"), container("b", limit=5.0, list_="CL")], CORES, RULES
     )
     assert limits(judged) == [3.0, 5.0]
 
 
-def test_limits_are_lifted_in_the_pass_after_the_last_one_is_completing():
+def test_limits_are_removed_in_the_pass_after_all_are_completing():
     first = run_pass(
         [container("a", 0.01, 2.0, "CL"), container("b", 0.01, 3.0, "WL")], CORES, RULES
     )
@@ -156,7 +154,7 @@ def test_limits_are_lifted_in_the_pass_after_the_last_one_is_completing():
 # ---------------------------------------------------------------- Algorithm 2
 
 
-def test_the_interval_doubles_with_each_pass_in_which_all_are_completing():
+def test_the_interval_doubles_while_all_are_completing():
     timing, flat = (
         Timing(interval_s=10, due_s=0, names=frozenset("ab")),
         [container("a", list_="CL")],
@@ -168,7 +166,7 @@ def test_the_interval_doubles_with_each_pass_in_which_all_are_completing():
 
 
 @pytest.mark.parametrize("names", ["abc", "a"], ids=["arrival", "departure"])
-def test_who_comes_or_goes_ends_the_back_off_and_calls_a_pass_at_once(names):
+def test_an_arrival_or_departure_resets_the_interval(names):
     resting = Timing(interval_s=80, due_s=500, names=frozenset("ab"))
     assert timing_after_change(resting, frozenset("ab"), 105, RULES) == resting
     assert timing_after_change(resting, frozenset(names), 105, RULES) == Timing(

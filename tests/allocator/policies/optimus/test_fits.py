@@ -30,7 +30,7 @@ def asynchronous(size: Size, batch: int = 64) -> float:
 
 
 @pytest.mark.parametrize("true", [sync, asynchronous])
-def test_planted_speeds_are_recovered_whichever_kind_the_job_is(true):
+def test_planted_speeds_are_recovered_for_every_kind_of_job(true):
     off_the_diagonal = [Size(1, 4), Size(6, 2)]
     rate = speed_model({size: true(size) for size in [*EIGHT, *off_the_diagonal]}, batch=64)
     assert [rate(size) for size in OTHERS] == pytest.approx(
@@ -38,12 +38,12 @@ def test_planted_speeds_are_recovered_whichever_kind_the_job_is(true):
     )
 
 
-def test_a_measured_speed_goes_before_the_fitted_one():
+def test_a_measured_speed_precedes_the_fitted_one():
     points = {size: sync(size) for size in EIGHT} | {Size(3, 3): 12.5}
     assert speed_model(points, batch=64)(Size(3, 3)) == 12.5
 
 
-def test_programs_are_fitted_side_by_side_as_each_alone():
+def test_programs_fitted_together_equal_those_fitted_alone():
     some = {size: sync(size) for size in EIGHT}
     more = {size: asynchronous(size) for size in [*EIGHT, Size(1, 4), Size(6, 2)]}
     cases = [(some, 64), ({}, 64), (more, 64), ({Size(0, 2): 7.0, Size(1, 2): 9.0}, 32)]
@@ -52,18 +52,18 @@ def test_programs_are_fitted_side_by_side_as_each_alone():
         assert [model(size) for size in OTHERS] == pytest.approx([alone(size) for size in OTHERS])
 
 
-def test_nothing_measured_nothing_told():
+def test_without_measurements_the_speed_is_unknown():
     assert speed_model({}, batch=64)(Size(1, 1)) == 0.0
 
 
-def test_devices_without_ps_are_fitted_in_workers_alone():
+def test_all_reduce_jobs_are_fitted_in_workers_only():
     points = {Size(0, w): 64 / (0.64 / w + 0.02 + 0.001 * w) for w in (1, 2, 4, 8, 16)}
     assert speed_model(points, batch=64)(Size(0, 12)) == pytest.approx(
         64 / (0.64 / 12 + 0.02 + 0.012), rel=1e-3
     )
 
 
-def test_a_planted_loss_curve_is_recovered_and_noise_bears_on_it_little():
+def test_a_planted_loss_curve_is_recovered_despite_noise():
     losses = 1 / (0.3 * EPOCHS + 0.5) + 0.2
     assert loss_fit(EPOCHS, losses) == pytest.approx((0.3, 0.5, 0.2), rel=1e-3)
     noisy = losses * (1 + 0.02 * np.random.default_rng(3).normal(size=len(EPOCHS)))
@@ -71,7 +71,7 @@ def test_a_planted_loss_curve_is_recovered_and_noise_bears_on_it_little():
     assert 1 / (a * 60 + b) + c == pytest.approx(1 / 18.5 + 0.2, rel=0.1)
 
 
-def test_later_losses_weigh_more_than_the_first():
+def test_later_losses_have_more_weight():
     losses = 1 / (0.3 * EPOCHS + 0.5) + 0.2
     losses[:5] += 1.0
     a, b, c = loss_fit(EPOCHS, losses)
@@ -79,11 +79,11 @@ def test_later_losses_weigh_more_than_the_first():
     assert abs(1 / (a * 30 + b) + c - losses[-1]) < 0.1 * abs(1 / (a * 5 + b) + c - losses[4])
 
 
-def test_no_coefficient_is_negative_even_where_the_loss_rises():
+def test_no_coefficient_is_negative_for_a_rising_loss():
     assert min(loss_fit(EPOCHS, 0.1 + 0.05 * EPOCHS)) >= 0
 
 
-def test_a_job_has_converged_when_the_fitted_loss_fell_little_in_ten_epochs():
+def test_convergence_is_a_small_fitted_decrease_over_ten_epochs():
     losses = (1 / (0.3 * EPOCHS + 0.5) + 0.2).tolist()
     end = converged_epoch(EPOCHS.tolist(), losses, progress=5, quiet=Quiet())
     assert end is not None
@@ -94,7 +94,7 @@ def test_a_job_has_converged_when_the_fitted_loss_fell_little_in_ten_epochs():
     assert fall(end) <= 0.05 < fall(end - 1)
 
 
-def test_convergence_that_is_too_far_or_hangs_on_two_losses_is_not_told():
+def test_uncertain_convergence_is_unknown():
     slow = (300 / (EPOCHS + 100)).tolist()
     assert converged_epoch(EPOCHS.tolist(), slow, progress=30, quiet=Quiet()) is None
     assert converged_epoch([1.0, 2.0], [3.0, 2.0], progress=2, quiet=Quiet()) is None

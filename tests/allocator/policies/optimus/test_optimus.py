@@ -187,7 +187,7 @@ def _sits(used: list[list[float]], nodes: Sequence[Resources], node: int, task: 
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 10**9))
-def test_counts_and_nodes_are_those_of_the_authors_rule(seed):
+def test_sizes_and_nodes_follow_the_authors_rule(seed):
     jobs, nodes = world(seed)
     cluster = total_resources((node, 1) for node in nodes)
     counts = slow_counts(jobs, cluster)
@@ -198,7 +198,7 @@ def test_counts_and_nodes_are_those_of_the_authors_rule(seed):
     assert stand == {key: tuple([str(n) for n in at] for at in both) for key, both in named.items()}
 
 
-def test_a_gain_is_seconds_for_the_amount_of_the_dominant_resource():
+def test_a_gain_is_seconds_per_dominant_resource():
     cluster = Resources(cpu=100, memory_gib=100, gpu=4)
     job = Candidate(
         key="a",
@@ -212,7 +212,7 @@ def test_a_gain_is_seconds_for_the_amount_of_the_dominant_resource():
     assert task_gain(job, "worker", 10.0, 12.5, cluster) == pytest.approx(20.0 / 2)
 
 
-def test_a_bound_stops_one_kind_of_task_and_not_the_other():
+def test_a_bound_stops_only_its_own_role():
     jobs, _ = world(7)
     bounded = [
         replace(job, most=Size(2, 3), remaining=1e6, rate=lambda s: float(s.ps * s.workers))
@@ -288,7 +288,7 @@ def story(
     return job, changes
 
 
-def test_eight_random_probes_of_three_minutes_come_before_the_first_fit():
+def test_eight_random_probes_precede_the_first_fit():
     _, changes = story(seen(), cpu=40, upto_s=3600)
     probes = [(now, want.size) for now, want in changes if want.reason == "a probe of the speed"]
     assert len({size for _, size in probes}) == len(probes) == 8
@@ -298,7 +298,7 @@ def test_eight_random_probes_of_three_minutes_come_before_the_first_fit():
     assert changes[8][0] % 600 == 0
 
 
-def test_after_the_probes_the_size_is_the_best_that_single_tasks_lead_to():
+def test_after_the_probes_the_size_is_a_greedy_optimum():
     job, _ = story(seen(), cpu=40, upto_s=3600)
     assert job.size is not None
     here = true_speed(job.size)
@@ -306,21 +306,21 @@ def test_after_the_probes_the_size_is_the_best_that_single_tasks_lead_to():
         assert true_speed(more) < here * 1.02
 
 
-def test_jobs_of_one_program_share_their_points():
+def test_jobs_of_one_program_share_observations():
     veteran, _ = story(seen(), cpu=40, upto_s=3600)
     newcomer = seen("b", at=3600)
     wants = {w.job: w for w in optimus(nodes(80, [veteran]), [veteran, newcomer], 3601)}
     assert wants["default.b"].reason != "a probe of the speed"
 
 
-def test_a_job_changes_at_most_once_an_interval():
+def test_a_job_changes_at_most_once_per_interval():
     job, changes = story(seen(), cpu=40, upto_s=7200, every_s=20)
     settled = [now for now, want in changes if want.reason != "a probe of the speed"]
     assert len({now // 600 for now in settled}) == len(settled)
     assert job.since_s == settled[-1]
 
 
-def test_everybody_has_one_of_each_before_anybody_has_more():
+def test_every_job_gets_one_task_of_each_role_first():
     jobs = [seen(f"j{i}", at=i) for i in range(5)]
     wants = optimus(nodes(11), jobs, 0.0)
     assert sum(w.ps + w.workers for w in wants) <= 11
@@ -328,7 +328,7 @@ def test_everybody_has_one_of_each_before_anybody_has_more():
     assert {w.job for w in optimus(nodes(7), jobs, 0.0)} == {f"default.j{i}" for i in range(3)}
 
 
-def test_a_job_in_flight_is_left_alone_and_its_room_too():
+def test_a_job_in_flight_keeps_its_capacity():
     flying = replace(
         having(seen(), Target(job="default.a", ps=2, workers=2, batch=32, reason=""), 0.0),
         busy=True,
@@ -337,7 +337,7 @@ def test_a_job_in_flight_is_left_alone_and_its_room_too():
     assert [(w.job, w.ps, w.workers) for w in wants] == [("default.b", 1, 1)]
 
 
-def test_what_remains_is_what_was_asked_for_unless_convergence_is_the_end():
+def test_remaining_work_is_the_request_unless_convergence_ends_it():
     want = Target(job="default.a", ps=1, workers=1, batch=32, reason="")
     job = having(seen(epochs=100), want, 0.0, done=200_000)
     assert remaining_examples(job, Rules()) == 800_000
@@ -346,7 +346,7 @@ def test_what_remains_is_what_was_asked_for_unless_convergence_is_the_end():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 30), st.lists(st.integers(0, 4), max_size=6), st.floats(0, 5000))
-def test_no_more_is_promised_than_there_is(cpu, sizes, now):
+def test_grants_never_exceed_the_cluster(cpu, sizes, now):
     jobs = []
     for i, n in enumerate(sizes):
         want = Target(job=f"default.j{i}", ps=n, workers=n, batch=32, reason="")
@@ -358,7 +358,7 @@ def test_no_more_is_promised_than_there_is(cpu, sizes, now):
     assert all(w.ps >= 1 and w.workers >= 1 for w in wants.values())
 
 
-def test_nonsense_moves_nobody():
+def test_nonsense_reports_change_nothing():
     odd = (Observed(1, 1, 32, float("nan")), Observed(2, 2, 32, -5.0), Observed(3, 3, 32, math.inf))
     job = replace(
         having(seen(), Target(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0),
@@ -368,7 +368,7 @@ def test_nonsense_moves_nobody():
     assert optimus([], [job], 700.0) == []
 
 
-def test_the_allocator_goes_from_probe_to_probe():
+def test_the_allocator_runs_every_probe():
     asked = request(policy="optimus", ps=span(1, most=4), workers=span(1, most=8))
     story = Story().hear(node(cpu=12), accepted(asked))
     sizes = [size(story.decided())]

@@ -38,7 +38,7 @@ def late(asked_s: list[float], work_s: list[float], now: float, pause_s: float =
     return overdue_jobs(stays, *all_arrivals(stays, []), now)
 
 
-def test_first_come_first_served_makes_a_job_wait_for_those_before_it():
+def test_fcfs_sojourn_includes_earlier_jobs():
     assert fcfs_sojourn_s(np.array([0.0, 1.0, 20.0]), np.array([4.0, 3.0, 2.0])).tolist() == [
         4.0,
         6.0,
@@ -46,7 +46,7 @@ def test_first_come_first_served_makes_a_job_wait_for_those_before_it():
     ]
 
 
-def test_while_jobs_keep_coming_the_first_of_them_are_expected_once_more():
+def test_typical_sojourn_includes_expected_arrivals():
     asked_s, work_s = np.arange(10.0), np.full(10, 2.0)
     found = [
         typical_sojourn_s(waiting(asked_s, work_s), asked_s, work_s, now) for now in (10.0, 1000.0)
@@ -56,24 +56,24 @@ def test_while_jobs_keep_coming_the_first_of_them_are_expected_once_more():
     assert found == pytest.approx([float(np.quantile(times, QUANTILE)) for times in expected])
 
 
-def test_who_would_end_too_late_goes_first_the_most_urgent_before_the_others():
+def test_late_jobs_come_first_most_urgent_first():
     """First come, first served, the last would be through after 570 s."""
     asked_s, work_s = [-30.0, 0.0, -20.0], [200.0, 200.0, 200.0]
     assert late(asked_s, work_s, 190.0) == []
     assert late(asked_s, work_s, 220.0) == [0, 2]
 
 
-def test_where_pauses_are_long_jobs_may_be_overtaken_for_longer():
+def test_long_pauses_allow_longer_overtaking():
     asked_s, work_s = [-30.0, 0.0, -20.0], [200.0, 200.0, 200.0]
     assert late(asked_s, work_s, 220.0, pause_s=0.1) == [0, 2]
     assert late(asked_s, work_s, 220.0, pause_s=20.0) == []
 
 
-def test_who_is_given_up_is_overtaken_again():
+def test_a_job_that_is_too_late_can_be_overtaken_again():
     assert 0 not in late([-1000.0, 0.0, 0.0, 0.0], [10.0, 10.0, 10.0, 10.0], 20.0)
 
 
-def test_the_largest_of_many_may_always_be_overtaken():
+def test_the_largest_job_may_always_be_overtaken():
     work = [10.0] * 29 + [50.0]
     ready = [late([0.0] * 30, work, now) for now in range(200, 320, 5)]
     assert any(ready) and not any(29 in found for found in ready)
@@ -92,25 +92,25 @@ def pauses_of(*jobs: Told) -> list[float]:
     ]
 
 
-def test_what_was_measured_of_a_job_counts_for_it():
+def test_a_jobs_own_pauses_count():
     assert pauses_of((0, 250.0, None), (0, 30.0, None)) == [250.0, 30.0]
 
 
-def test_before_its_first_pause_a_job_is_taken_to_pause_as_others_of_its_program():
+def test_before_its_first_pause_a_job_uses_its_programs_pauses():
     assert pauses_of((0, 20.0, None), (0, 40.0, None), (0, None, None), (1, 9.0, None))[2] == 30.0
     assert pauses_of((0, None, 60.0), (0, 40.0, 60.0), (1, 9.0, None))[0] == 50.0
 
 
-def test_a_program_of_which_nobody_paused_is_taken_to_be_like_the_median_one():
+def test_a_program_without_pauses_uses_the_median_program():
     assert pauses_of((0, 1.0, None), (1, 30.0, None), (2, 250.0, None), (3, None, None))[3] == 30.0
 
 
-def test_before_anybody_paused_a_setting_is_taken():
+def test_before_any_pause_the_setting_is_used():
     assert pauses_of((0, None, None), (1, None, None)) == [PAUSE_S, PAUSE_S]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), SECONDS, SECONDS), min_size=1, max_size=12))
-def test_it_is_its_own_else_its_programs_mean_else_the_median_program(jobs: list[Told]):
+def test_the_pause_estimate_is_own_then_program_then_median(jobs: list[Told]):
     over = {program: kin_s for program, _, kin_s in jobs if kin_s is not None}
     jobs = [(program, own_s, over.get(program)) for program, own_s, _ in jobs]
     means = {}

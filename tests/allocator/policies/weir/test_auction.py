@@ -51,7 +51,7 @@ def sold(
 @given(
     st.lists(POINTS, min_size=1, max_size=3), st.lists(st.integers(1, 9), min_size=3, max_size=3)
 )
-def test_what_is_granted_is_within_one_step_of_the_best_there_is(jobs, worth):
+def test_the_auction_is_within_one_step_of_the_optimum(jobs, worth):
     concave = []
     for points in jobs:
         cost, speed = np.array(points, dtype=float).T
@@ -73,20 +73,20 @@ def test_what_is_granted_is_within_one_step_of_the_best_there_is(jobs, worth):
     assert sum(w * c.speed for w, c in zip(worth, got, strict=False) if c) >= best - largest - 1e-6
 
 
-def test_room_that_is_too_small_for_one_goes_to_the_next():
+def test_capacity_too_small_for_one_job_goes_to_the_next():
     assert sold([stairs((5, 100)), stairs((1, 1))], [1.0, 1.0], 2.0) == [NO_STEP, 0]
 
 
-def test_whose_step_does_not_fit_gets_none_after_it():
+def test_a_job_whose_step_does_not_fit_gets_no_later_step():
     big_then_small = stairs((1, 10), (9, 50), (10, 51))
     assert sold([big_then_small], [1.0], 5.0) == [0]
 
 
-def test_who_is_first_has_its_floor_whatever_others_offer():
+def test_the_first_job_gets_its_floor_for_any_offers():
     assert sold([stairs((2, 1)), stairs((2, 100))], [1.0, 1.0], 2.0, first=(0,)) == [0, NO_STEP]
 
 
-def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
+def test_a_reserve_left_by_one_step_is_available_to_others():
     side_by_side = Staircases.from_configs([stairs((1, 10), (3, 20)), stairs((1, 1))])
     second = np.array([[False, True], [False, False]])
     leaves = ReservedRoom(second, np.array([[1.0, 0.0, 0.0], [9.0, 9.0, 9.0]]))
@@ -97,7 +97,7 @@ def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
     assert got == [[0, 0], [1, 0], [1, 0]]
 
 
-def test_no_resource_is_given_twice():
+def test_no_resource_is_granted_twice():
     wide = [Config(0, 1, 1, 1.0, 8.0, 1.0, 0.5, 10.0)]
     side_by_side = Staircases.from_configs([wide, wide])
     for there in ([9.0, 9.0, 9.0], [9.0, 99.0, 1.0], [1.0, 99.0, 9.0]):
@@ -109,7 +109,7 @@ def test_no_resource_is_given_twice():
         ]
 
 
-def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
+def test_a_job_with_a_spent_quota_takes_no_shared_capacity():
     """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the
     other.
     """
@@ -142,11 +142,11 @@ def hindered(
     return block_reasons(side_by_side, offers, room, given, runs)
 
 
-def test_at_the_top_nothing_hinders():
+def test_a_job_at_its_last_step_has_no_block_reason():
     assert hindered([stairs_test_hindrance(1.0, 2.0)], [1.0], 2.0) == [None]
 
 
-def test_alone_it_lacks_what_the_nodes_lack():
+def test_a_job_alone_is_blocked_by_the_nodes():
     assert hindered([stairs_test_hindrance(1.0, 2.0)], [1.0], 1.75) == [
         BlockReason("room", (0.25, 0.0, 0.0))
     ]
@@ -155,7 +155,7 @@ def test_alone_it_lacks_what_the_nodes_lack():
     ]
 
 
-def test_what_others_have_beyond_their_least_is_worth_more_to_them():
+def test_a_job_is_blocked_by_others_above_their_floor():
     one, other = hindered(
         [stairs_test_hindrance(1.0, 2.0), stairs_test_hindrance(1.0, 2.0)],
         [1.0, 2.0],
@@ -165,25 +165,25 @@ def test_what_others_have_beyond_their_least_is_worth_more_to_them():
     assert (one, other) == (BlockReason("others"), None)
 
 
-def test_the_least_of_those_that_run_is_nobody_elses():
+def test_the_floors_of_running_jobs_are_not_available():
     assert hindered(
         [stairs_test_hindrance(1.0, 2.0), stairs_test_hindrance(1.0)], [1.0, 2.0], 2.75, runs=(0, 1)
     )[0] == BlockReason("room", (0.25, 0.0, 0.0))
 
 
-def test_what_would_start_might_have_waited():
+def test_a_starting_job_can_block_another():
     assert hindered(
         [stairs_test_hindrance(1.0, 2.0), stairs_test_hindrance(1.0)], [1.0, 2.0], 2.75, runs=(0,)
     )[0] == BlockReason("others")
 
 
-def test_what_is_there_and_not_to_be_had():
+def test_reserved_capacity_is_a_block_reason():
     assert hindered([stairs_test_hindrance(1.0, 2.0)], [1.0], 2.5, spare=1.0) == [
         BlockReason("next")
     ]
 
 
-def test_who_has_just_paused_is_not_to_pause_again():
+def test_a_recent_pause_is_a_block_reason():
     side_by_side, offers = (
         Staircases.from_configs([stairs_test_hindrance(1.0, 2.0)]),
         np.array([[1.0, -np.inf]]),
@@ -192,7 +192,7 @@ def test_who_has_just_paused_is_not_to_pause_again():
     assert block_reasons(side_by_side, offers, room, np.array([0]), [0]) == [BlockReason("pause")]
 
 
-def test_of_a_spent_quota_is_told_what_of_it_lacks():
+def test_a_spent_quota_has_its_missing_amount():
     side_by_side, room = (
         Staircases.from_configs([stairs_test_hindrance(1.0, 2.0)], [0]),
         np.array([4.0, 0.0, 0.0, 1.75, 0.0, 0.0]),
@@ -201,7 +201,7 @@ def test_of_a_spent_quota_is_told_what_of_it_lacks():
     assert found == [BlockReason("quota", (0.25, 0.0, 0.0))]
 
 
-def test_who_waits_lacks_all_of_its_least_where_nothing_is_left():
+def test_a_waiting_job_without_capacity_lacks_its_whole_floor():
     assert block_reasons(
         Staircases.from_configs([stairs_test_hindrance(1.0)]),
         np.ones((1, 1)),
@@ -212,7 +212,7 @@ def test_who_waits_lacks_all_of_its_least_where_nothing_is_left():
 
 
 @given(st.lists(st.integers(1, 8), min_size=3, max_size=3), WORTH, st.integers(0, 20))
-def test_with_so_much_more_as_lacks_somebody_gets_more(tops, worth, cpu):
+def test_the_missing_amount_suffices_for_a_grant(tops, worth, cpu):
     jobs = [stairs_test_hindrance(*(float(n) for n in range(1, top + 1))) for top in tops]
     before = granted_in(jobs, worth, cpu)
     for lacks in filter(None, hindered(jobs, worth, float(cpu))):

@@ -94,7 +94,7 @@ def wanted(there: list[Node], *jobs: JobSnapshot) -> dict[str, int]:
     return {want.job.removeprefix("default."): want.workers for want in weir(there, jobs, NOW)}
 
 
-def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
+def test_an_idle_cluster_is_used_for_exploration():
     [want] = weir(nodes(12), [running()], NOW)
     assert want.workers == 32 and want.speedup and want.speedup > 1.2
     assert want.reason.startswith("tries 0 ps and 32 workers in room that is free: ")
@@ -122,14 +122,12 @@ def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
         "its quota is spent",
     ],
 )
-def test_it_does_not_try(fields):
+def test_conditions_that_prevent_exploration(fields):
     assert wanted(nodes(12), running(**fields))["one"] <= 16
 
 
 @pytest.mark.parametrize(("first_s", "most"), [(-1e4, 16), (-1e9, 32)], ids=["busy", "idle"])
-def test_while_jobs_come_it_tries_where_all_work_is_little_for_the_time_since_the_first(
-    first_s, most
-):
+def test_exploration_with_arrivals_needs_little_total_work(first_s, most):
     """The other one, of another program, has come just now, and has all that it may have."""
     other = running("other", IN_PASSES[0])
     asked = replace(
@@ -141,18 +139,18 @@ def test_while_jobs_come_it_tries_where_all_work_is_little_for_the_time_since_th
     assert wanted(nodes(11, held=5), running(submitted_s=first_s), other)["one"] == most
 
 
-def test_it_tries_no_more_than_there_is_room_and_quota_for():
+def test_exploration_stays_within_capacity_and_quota():
     assert wanted(nodes(12), running(quota=Quota(gpu=32))) == {"one": 32}
     assert [wanted(nodes(free), running())["one"] for free in (4, 3)] == [32, 16]
 
 
-def test_of_a_program_the_one_tries_that_has_most_left_to_do():
+def test_the_job_with_the_most_work_explores_for_its_program():
     jobs = running("short", left=5e8), running("long")
     assert wanted(nodes(24, held=8), *jobs) == {"short": 16, "long": 32}
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_while_another_job_of_its_program_is_about_to_tell_something_nobody_tries(busy):
+def test_no_exploration_while_a_job_of_the_program_is_about_to_report(busy):
     other = running("other", left=1e8, busy=busy, size=Size(0, 12), since_s=NOW - 1.0)
     assert wanted(nodes(24, held=8), running(), other)["one"] == 16
 
@@ -163,7 +161,7 @@ def of(digit: str, job: JobSnapshot) -> JobSnapshot:
     return replace(job, request=replace(job.request, program=program))
 
 
-def test_of_two_programs_the_one_tries_that_has_a_job_with_most_left_to_do_where_there_is_room_for_one():
+def test_with_room_for_one_exploration_the_program_with_the_most_work_explores():
     jobs = (
         running("small", left=3e8),
         of("1", running("middle", left=5e8)),
@@ -183,16 +181,14 @@ def waiting(name: str, most: int, **fields: object) -> JobSnapshot:
 @pytest.mark.parametrize(
     ("fields", "most"), [({}, 16), ({"quota": Quota(gpu=0)}, 32)], ids=["room", "its quota"]
 )
-def test_nobody_tries_while_a_job_waits_though_there_is_room_in_sum_but_for_one_that_waits_for_its_quota(
-    fields, most
-):
+def test_no_exploration_while_a_job_waits_except_for_its_quota(fields, most):
     waits = waiting("waits", 1, submitted_s=0.0, **fields)
     if fields:
         waits = replace(waits, key="other.waits", request=replace(waits.request, namespace="other"))
     assert wanted(nodes(24), running(), waits)["one"] == most
 
 
-def test_what_a_job_holds_that_is_given_nothing_is_not_free():
+def test_capacity_of_a_job_without_a_grant_is_not_free():
     """Its namespace's quota was taken away; what runs is left its least."""
     had = of("3", running("had", quota=Quota(gpu=0)))
     had = replace(
@@ -203,7 +199,7 @@ def test_what_a_job_holds_that_is_given_nothing_is_not_free():
     assert wanted(nodes(0, held=8), running(), had)["one"] == 16
 
 
-def test_a_size_is_tried_whole_or_not_at_all():
+def test_an_explored_size_is_complete_or_skipped():
     [want] = weir(nodes(12), [running()], NOW)
     part = want.shrunk_to(Size(0, 28), 12800, "as far as there is room")
     assert not payback_of(
@@ -211,7 +207,7 @@ def test_a_size_is_tried_whole_or_not_at_all():
     ).pays
 
 
-def test_devices_that_one_node_could_hold_are_tried_on_one():
+def test_devices_that_fit_on_one_node_are_explored_on_one():
     big = Resources(cpu=64.0, memory_gib=64.0, gpu=32)
     there = [Node("n0", replace(big, gpu=16), big), *(Node(f"n{n}", big, big) for n in (1, 2))]
     one = running()
@@ -273,7 +269,7 @@ def with_rows(there: list[Node], jobs: tuple[JobSnapshot, ...], kept: bool) -> l
         "one waits",
     ],
 )
-def test_with_rows_that_were_kept_the_same_is_tried_as_without(there, jobs, tried, kept):
+def test_stored_rows_give_the_same_exploration(there, jobs, tried, kept):
     wants = weir(there, jobs, NOW)
     assert {
         want.job.removeprefix("default."): want.workers for want in wants if "tries" in want.reason
@@ -293,7 +289,7 @@ def field_of(jobs: Sequence[JobSnapshot]) -> Market:
     return Market(table, table.changeable_places())
 
 
-def test_what_is_tried_takes_from_the_room_of_those_after_it_and_no_more_than_the_quota_of_its_own():
+def test_an_exploration_reduces_capacity_and_its_own_quota():
     """`tries` itself is told what is left to each."""
     jobs = running("large", left=9e8), of("1", running("middle", left=5e8))
     field = field_of(jobs)

@@ -98,12 +98,12 @@ def told(wants: Sequence[Target]) -> Iterator[Any]:
         )
 
 
-def test_with_rows_that_were_kept_the_same_is_wanted_as_without(questions: list[Question]) -> None:
+def test_stored_rows_give_the_same_targets(questions: list[Question]) -> None:
     for asked in questions:
         assert [*told(asked.with_rows(asked.rows()))] == [*told(asked.without_rows())]
 
 
-def test_rows_that_were_written_and_read_again_are_the_same(questions: list[Question]) -> None:
+def test_rows_round_trip(questions: list[Question]) -> None:
     for asked in questions:
         rows = asked.rows()
         read = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
@@ -117,7 +117,7 @@ def test_rows_that_were_written_and_read_again_are_the_same(questions: list[Ques
         assert [*told(asked.with_rows(read))] == [*told(asked.without_rows())]
 
 
-def test_a_row_is_of_its_job_and_its_program_s_model_alone(questions: list[Question]) -> None:
+def test_a_row_depends_only_on_its_job_and_program_model(questions: list[Question]) -> None:
     """So a job's row is kept whatever becomes of the others; all that differs is the rounding of
     sums.
     """
@@ -132,7 +132,7 @@ def test_a_row_is_of_its_job_and_its_program_s_model_alone(questions: list[Quest
 
 
 @pytest.mark.parametrize("lacking", [0, 1])
-def test_where_one_job_has_no_row_or_one_of_another_cluster_all_are_made_anew(lacking: int) -> None:
+def test_missing_or_outdated_rows_rebuild_all(lacking: int) -> None:
     """The others' are of a cluster that is far too small for what they have."""
     jobs = [running("one", 2), running("two", 1)]
     asked = Question([Node("n", Resources(cpu=16.0, memory_gib=64.0), NODE)], jobs, 0.0)
@@ -179,7 +179,7 @@ def row(job: JobSnapshot, there: Resources = THERE) -> tuple[Numbers, list[Confi
     )
 
 
-def test_a_row_holds_what_a_job_has_and_how_far_it_is() -> None:
+def test_a_row_has_the_jobs_size_and_progress() -> None:
     has, steps, _ = row(running("one", 2))
     assert (has.waits, has.busy, has.heard) == (0, 0, 1)
     assert (has.asked_s, has.since_s, has.pause_s) == (7.0, 9.0, 3.0)
@@ -194,14 +194,14 @@ def test_a_row_holds_what_a_job_has_and_how_far_it_is() -> None:
     assert has.weight > row(replace(running("one", 2), request=request()))[0].weight
 
 
-def test_what_is_not_known_of_a_job_that_waits_is_not_a_number() -> None:
+def test_unknown_values_of_a_waiting_job_are_nan() -> None:
     has, steps, untried = row(waiting("one"))
     assert (has.waits, has.heard, has.speed, has.cost, has.held_cpu) == (1, 0, 0.0, 0.0, 0.0)
     assert np.isnan([has.left, has.epoch, has.pause_s]).all()
     assert steps[0].size == Size(1, 1) and not untried
 
 
-def test_what_a_job_has_is_a_step_by_the_speed_that_was_measured_of_it() -> None:
+def test_the_current_size_is_a_step_with_its_measured_speed() -> None:
     """Three workers are no other job's step: four are much faster."""
     seen = (*SEEN, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
     has, steps, _ = row(running("one", 3, seen))
@@ -213,12 +213,12 @@ def test_what_a_job_has_is_a_step_by_the_speed_that_was_measured_of_it() -> None
     assert has.heard == 0 and 190.0 < has.speed < 390.0, "by the model"
 
 
-def test_a_job_of_which_the_least_is_larger_than_the_cluster_has_no_step() -> None:
+def test_a_job_larger_than_the_cluster_has_no_step() -> None:
     has, steps, _ = row(waiting("one"), Resources(cpu=3.0, memory_gib=1.0))
     assert not steps and has.best == 0.0
 
 
-def test_what_may_be_tried_is_larger_was_never_shown_and_comes_by_falling_speed() -> None:
+def test_explorable_sizes_are_larger_unseen_and_sorted_by_speed() -> None:
     seen = (*SEEN, Observed(1, 4, 32, 300.0))
     _, _, untried = row(running("one", 2, seen))
     assert len(untried) > 2
@@ -229,7 +229,7 @@ def test_what_may_be_tried_is_larger_was_never_shown_and_comes_by_falling_speed(
     assert all(size.cpu == 0.5 + size.ps + 2.0 * size.workers for size in untried)
 
 
-def test_a_speed_was_measured_where_it_stood_on_as_many_nodes_or_nobody_knows_on_how_many() -> None:
+def test_a_measured_speed_matches_the_number_of_nodes() -> None:
     """Its worker stands on one node; the last one counts."""
     alone, apart, unknown = (
         Observed(1, 1, 32, speed, nodes=on) for speed, on in ((200.0, 1), (90.0, 2), (150.0, None))

@@ -102,7 +102,7 @@ def field(
     return Market(table, table.changeable_places())
 
 
-def test_how_long_each_takes_is_in_seconds_of_its_first_and_last_step() -> None:
+def test_remaining_times_are_at_the_first_and_last_step() -> None:
     found = field()
     assert found.shortest_s.tolist() == [6.0, 0.0, 6.0, 6.0], "240 examples at 40 a second"
     assert found.alone_s.tolist() == [26.0, 2.0, 24.0, 24.0], (
@@ -115,7 +115,7 @@ def test_how_long_each_takes_is_in_seconds_of_its_first_and_last_step() -> None:
     )
 
 
-def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_median_one() -> None:
+def test_an_unknown_job_is_treated_like_the_median() -> None:
     """Work is in seconds of the whole cluster, the start of who waits included."""
     [queue] = field().queues
     assert queue.sojourn.left_s.tolist() == [3.25, 3.25, 3.0, 3.0]
@@ -123,7 +123,7 @@ def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_median_one() ->
     assert alike.sojourn.left_s.tolist() == [1.25, 1.25, 1.0, 1.0], "nothing is known of any"
 
 
-def test_who_paused_grows_when_that_is_little_beside_what_it_gains() -> None:
+def test_a_job_grows_again_once_its_pause_is_small_against_its_gain() -> None:
     settles = field().settled_s
     assert settles.tolist() == [
         -math.inf,
@@ -135,7 +135,7 @@ def test_who_paused_grows_when_that_is_little_beside_what_it_gains() -> None:
     assert np.isneginf(early[2]) and not np.isneginf(late[2]) and not np.isneginf(early[:2]).any()
 
 
-def test_growth_leaves_something_while_jobs_come() -> None:
+def test_growth_leaves_a_reserve_while_jobs_arrive() -> None:
     leaves = field(spare_cpu=1.0).reserved_room
     grows = [[False, True, True], [False, True, True], [False, False, True], [False, True, True]]
     assert leaves(5.0).steps.tolist() == grows, "beyond what each has"
@@ -153,9 +153,7 @@ def test_growth_leaves_something_while_jobs_come() -> None:
     ],
     ids=["all repay", "none repays", "the largest alone repays", "nobody knows what is left"],
 )
-def test_steps_that_do_not_repay_a_pause_are_left_out_and_the_fastest_of_them_is_told(
-    left, offered, unrepaid
-) -> None:
+def test_steps_that_do_not_repay_a_pause_are_left_out(left, offered, unrepaid) -> None:
     """It does 10 examples a second, and a pause takes 2 s: 30 examples take 3 s, and have to be
     done in 1.
     """
@@ -165,13 +163,11 @@ def test_steps_that_do_not_repay_a_pause_are_left_out_and_the_fastest_of_them_is
     assert Config.of_row(found.unrepaid_steps[0].tolist()).speed == unrepaid
 
 
-def test_a_job_that_waits_is_offered_all_its_steps_however_little_is_left_of_it() -> None:
+def test_a_waiting_job_is_offered_all_its_steps() -> None:
     assert field([job("one")], [5.0]).last_step.tolist() == [2]
 
 
-def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_without_it() -> (
-    None
-):
+def test_jobs_in_flight_or_without_steps_do_not_change() -> None:
     jobs = (job("busy", Size(1, 1), busy=True), *JOBS)
     rows = [row(one, 240.0) for one in jobs]
     rows[1] = replace(rows[1], steps=b"")
@@ -186,7 +182,7 @@ def test_a_job_in_flight_or_without_a_step_may_not_change_and_the_others_are_as_
     )
 
 
-def test_before_a_job_tells_what_is_left_its_program_s_epochs_do() -> None:
+def test_unknown_remaining_work_comes_from_the_programs_epochs() -> None:
     """Of jobs that are over, and rather of those that run; else nobody knows."""
     over = ProgramHistory(epoch_samples=100.0)
     runs, new = job("runs", Size(1, 1), history=over), job("new", history=over)
@@ -206,23 +202,23 @@ def prices(sizes: list[float], elasticity: float, weight: float = 1.0) -> list[f
     return [float(price) for price in found]
 
 
-def test_a_job_alone_has_price_one():
+def test_the_price_of_a_single_job_is_one():
     assert prices([7.0], 0.5) == [1.0]
 
 
 @given(SIZES, st.floats(-1.0, 2.0))
-def test_the_shorter_job_is_never_the_cheaper(sizes, elasticity):
+def test_a_shorter_job_never_has_a_lower_price(sizes, elasticity):
     found = prices(sizes, elasticity)
     ordered = [found[n] for n in sorted(range(len(sizes)), key=lambda n: -sizes[n])]
     assert ordered == sorted(ordered)
 
 
-def test_work_that_does_not_spread_is_priced_alike():
+def test_unscalable_work_has_equal_prices():
     assert max(prices([100.0, 10.0, 1.0], 0.0)) < 1.2
 
 
 @given(SIZES)
-def test_half_a_weight_is_as_good_as_half_a_price_where_ranks_stay(sizes):
+def test_prices_are_proportional_to_weights_for_equal_ranks(sizes):
     assert prices(sizes, 0.5, 2.0) == pytest.approx([2 * p for p in prices(sizes, 0.5)])
 
 
@@ -251,7 +247,7 @@ def by_price(sizes, p):
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.8])
-def test_the_prices_tell_the_total_time_and_no_ordering_of_shares_does_better(p):
+def test_prices_give_the_optimal_total_time(p):
     sizes, cores = [9.0, 5.0, 2.0, 1.0], 16.0
     best = flow_time(sizes, by_price, p, cores)
     assert best == pytest.approx(

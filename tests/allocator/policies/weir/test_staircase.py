@@ -42,24 +42,24 @@ def on_hull(points: list[Point]) -> list[Point]:
 POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 100)), max_size=12)
 
 
-def test_what_costs_more_and_is_no_faster_is_left_out():
+def test_dominated_points_are_left_out():
     assert on_hull([(1, 5), (2, 5), (3, 4)]) == [(1, 5)]
 
 
-def test_a_step_that_pays_only_together_with_the_next_is_taken_with_it():
+def test_points_below_the_hull_are_skipped():
     assert on_hull([(1, 1), (2, 10), (3, 12)]) == [(2, 10), (3, 12)]
 
 
-def test_a_straight_line_keeps_its_points():
+def test_points_on_a_straight_line_are_kept():
     assert len(on_hull([(n, 10.0 * n) for n in range(1, 6)])) == 5
 
 
-def test_a_job_that_never_moves_has_no_hull():
+def test_a_job_without_speed_has_no_hull():
     assert on_hull([(1, 0.0)]) == []
 
 
 @given(POINTS)
-def test_each_step_gains_less_for_its_cost_or_alike_and_nothing_lies_above(points):
+def test_the_hull_is_concave_and_complete(points):
     found = on_hull([(float(c), float(s)) for c, s in points])
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise([(0.0, 0.0), *found])]
     assert all(later <= earlier * SLOPE_TOLERANCE + 1e-9 for earlier, later in pairwise(slopes))
@@ -116,7 +116,7 @@ JOBS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(JOBS, FITS), min_size=1, max_size=5))
-def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
+def test_a_staircase_does_not_depend_on_other_jobs(jobs):
     for (one, fitted), array in zip(jobs, build_staircases(jobs, THERE, NODE), strict=True):
         steps, alone = _configs(array), _alone(one, fitted)
         assert [(c.size, c.batch, c.cpu) for c in steps] == [
@@ -135,7 +135,7 @@ def _configs(steps: Array) -> list[Config]:
 
 @settings(max_examples=40, deadline=None)
 @given(JOBS, FITS)
-def test_it_begins_at_the_gang_floor_and_each_step_gains_less_for_its_cost_or_alike(one, fitted):
+def test_a_staircase_starts_at_the_gang_floor_and_is_concave(one, fitted):
     steps = _alone(one, fitted)
     if not steps:
         assert _cpu(one, one.least) > THERE.cpu
@@ -155,7 +155,7 @@ def _cpu(one: JobSnapshot, size: Size) -> float:
     return one.sizes.chief.cpu + size.ps * one.sizes.ps.cpu + size.workers * one.sizes.worker.cpu
 
 
-def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
+def test_a_steps_cost_is_its_dominant_share():
     for one, total in (
         (job(span(1), span(1, 1, 8)), "cpu"),
         (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib"),
@@ -166,7 +166,7 @@ def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
         assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
 
 
-def test_noisy_gradients_make_large_batches_worth_more():
+def test_gradient_noise_favours_large_batches():
     quiet, noisy = (
         job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6)
     )
@@ -176,7 +176,7 @@ def test_noisy_gradients_make_large_batches_worth_more():
     assert few[-1].batch < many[-1].batch
 
 
-def test_few_numbers_are_tried_and_none_beyond_the_bounds_or_twice_what_ran():
+def test_candidate_counts_are_few_within_bounds_and_up_to_twice_the_observed():
     assert task_counts(span(1, 1, 3), 0) == (1, 2) and task_counts(span(1, 1, 3), 2) == (1, 2, 3)
     wide = task_counts(span(1, 1, 400), 200)
     assert wide[:8] == (1, 2, 3, 4, 5, 6, 7, 8) and wide[-1] == 400 and len(wide) < 48
@@ -197,7 +197,7 @@ def test_few_numbers_are_tried_and_none_beyond_the_bounds_or_twice_what_ran():
 @pytest.mark.parametrize(
     ("least", "most", "batch"), [(250, 250, {250}), (250, 330, {300}), (100, 330, {100, 200, 300})]
 )
-def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(least, most, batch):
+def test_device_batches_are_whole_passes(least, most, batch):
     """A device holds 100."""
     one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
     one = replace(one, request=replace(one.request, device_batch_max=100))
@@ -224,7 +224,7 @@ def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(leas
         "below the least",
     ],
 )
-def test_what_a_job_has_becomes_a_step_where_it_is_of_use(cost, speed, costs):
+def test_the_current_size_is_added_as_a_step_if_useful(cost, speed, costs):
     steps = np.array([Config(1, n, 32, 0.0, 0.0, 0.0, n / 4, 10.0 * n) for n in (1, 2, 4)])
     found = with_present_config(steps, Config(1, 3, 32, 0.0, 0.0, 0.0, cost, speed))
     assert [step.cost for step in _configs(found)] == costs

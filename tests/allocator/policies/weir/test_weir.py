@@ -63,16 +63,16 @@ def workers(wants: list[Target]) -> dict[str, int]:
     return {want.job.removeprefix("default."): want.workers for want in wants}
 
 
-def test_a_job_alone_gets_what_is_free():
+def test_a_single_job_gets_the_free_capacity():
     assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
 
 
-def test_the_shorter_of_two_gets_more():
+def test_the_shorter_job_gets_more():
     got = workers(weir([node(1.5)], [running("long", 100_000), running("short", 10_000)], 0.0))
     assert got["short"] > got["long"] >= 1
 
 
-def test_a_job_that_needs_more_than_the_rounded_total_still_fits_the_exact_one():
+def test_a_job_fits_the_exact_total_despite_rounding():
     """There are 104 cores, rounded 100; the job needs 102. With 101 cores it has no room."""
     large = waiting("large")
     large = replace(large, request=replace(large.request, workers=span(203, 203, 203)))
@@ -80,14 +80,12 @@ def test_a_job_that_needs_more_than_the_rounded_total_still_fits_the_exact_one()
     assert workers(weir([node(101.0)], [large], 0.0)) == {"large": 0}
 
 
-def test_a_job_that_has_just_paused_does_not_grow():
+def test_a_recently_paused_job_does_not_grow():
     assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-0.2)], 0.0)) == {"one": 1}
 
 
 @pytest.mark.parametrize(("stood_s", "keeps"), [(4.0, 2), (10_000.0, 1)])
-def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_their_pauses(
-    stood_s, keeps
-):
+def test_capacity_moves_to_a_shorter_job_only_if_it_pays_for_both_pauses(stood_s, keeps):
     """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will
     stand for long.
     """
@@ -98,7 +96,7 @@ def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_thei
     assert workers(weir([node(0.0)], [two, running("short", 100_000)], 0.0))["long"] == keeps
 
 
-def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
+def test_a_job_in_cooldown_keeps_a_size_between_two_steps():
     """Three workers are no step, because four are much faster; the job has just paused."""
     had = running("one", 100_000, since_s=-0.2)
     more = [replace(had.tasks[1], index=n, serial=n + 1) for n in (1, 2)]
@@ -108,7 +106,7 @@ def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
 
 
 @pytest.mark.parametrize("said", [1e300, math.inf, math.nan, 1e-300])
-def test_a_speed_that_cannot_be_true_counts_as_the_one_that_the_model_expects(said):
+def test_an_implausible_speed_is_replaced_by_the_predicted_one(said):
     had = running("one", 10_000)
     unheard, odd = (
         replace(had, observed=(*told, had.observed[1]))
@@ -120,7 +118,7 @@ def test_a_speed_that_cannot_be_true_counts_as_the_one_that_the_model_expects(sa
     )
 
 
-def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_does():
+def test_a_statistically_inefficient_batch_is_avoided():
     had = running("one", 10_000)
     asked = replace(had.request, batch=span(32, 32, 512), workers=span(1, 1, 1))
     fast = (Observed(1, 1, 32, 100.0), Observed(1, 1, 512, 120.0))
@@ -160,20 +158,20 @@ def side_by_side(devices: int, nodes: int) -> JobSnapshot:
     return replace(had, progress=report, pause_s=1.0)
 
 
-def test_devices_are_wanted_so_that_they_fill_nodes():
+def test_device_counts_fill_nodes():
     """Of three 2; of eight 4, as 8 apart would be no faster."""
     free = ([gpus("n0", 2)], [gpus("n0", 3), gpus("n1", 4)])
     assert [weir(there, [side_by_side(1, 1)], 0.0)[0].workers for there in free] == [2, 4]
 
 
-def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
+def test_the_speed_of_spread_devices_is_predicted():
     [want] = weir([gpus("n0", 3)], [side_by_side(1, 1)], 0.0)
     assert want.workers == 4 and want.speedup is not None and want.speedup_if_spread is not None
     assert want.speedup > 3.0 > want.speedup_if_spread
 
 
 @pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
-def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
+def test_the_saving_of_a_change_uses_the_speeds_of_its_reason(seen_there):
     """On two nodes it is half as fast as on one, or was never seen; four devices of one node are
     faster.
     """
@@ -186,12 +184,12 @@ def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
     assert want.workers == 4 and f"{then:,.0f} examples/s" in want.reason
 
 
-def test_before_anything_is_told_a_job_has_its_first_batch():
+def test_without_reports_a_job_has_its_first_batch():
     wide = replace(waiting("one"), request=replace(waiting("one").request, batch=span(64, 32, 512)))
     assert [want.batch for want in weir([node(4.0)], [wide], 0.0)] == [64]
 
 
-def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
+def test_a_job_shrinks_for_a_much_shorter_waiting_one():
     had = running("one", 1_000_000)
     more = replace(had.tasks[1], index=1, serial=2)
     wide = replace(
@@ -211,9 +209,7 @@ def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
         (105.0, 180.0, 2, Size(2, 1), "now or when they come"),
     ],
 )
-def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(
-    one_ps, one_worker, least, has, why
-):
+def test_a_shrink_names_the_cost_of_the_other_role(one_ps, one_worker, least, has, why):
     """Nothing, where there is none to give up."""
     had = running("one", 1_000_000)
     asked = replace(had.request, ps=span(2, least, 2), workers=span(2, 1, 2), epochs=10_000)
@@ -238,9 +234,7 @@ def with_two(job: JobSnapshot) -> JobSnapshot:
 
 
 @pytest.mark.parametrize(("pause_s", "more"), [(1.0, True), (250.0, False)])
-def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_shortly(
-    pause_s, more
-):
+def test_before_its_first_pause_growth_depends_on_the_programs_pauses(pause_s, more):
     """It has 53 s left."""
     one, beside = replace(with_two(running("one", 10_000)), pause_s=None), running("beside", 10_000)
     got = workers(weir([node(4.0)], [one, replace(beside, busy=True, pause_s=pause_s)], 0.0))
@@ -252,7 +246,7 @@ def field_of(jobs: list[JobSnapshot]) -> Market:
     return Market(JobArrays(jobs, fit_rows(jobs, there, there)), np.arange(len(jobs)))
 
 
-def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
+def test_a_longer_pause_lowers_the_value_of_growth_only():
     short, long = (
         field_of([replace(running("one", 100_000), pause_s=s)]).step_values[0] for s in (1.0, 100.0)
     )
@@ -260,7 +254,7 @@ def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not()
 
 
 @pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
-def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
+def test_a_late_job_comes_first_for_capacity_above_the_floors(keeps, before):
     """The second worker of one that runs, the floor of the late one, and that of a shorter one that
     waits.
     """
@@ -271,7 +265,7 @@ def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
     assert np.argsort([-offers[0, 1], -offers[1, 0], -offers[2, 0]]).tolist() == before
 
 
-def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
+def test_growth_leaves_a_reserve_of_a_large_cluster():
     """There is room for 64 workers, of which two are a 32nd; of three there are none to spare."""
     much = replace(
         running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64))
@@ -281,16 +275,16 @@ def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
     assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
 
 
-def test_a_job_in_flight_is_left_as_it_is():
+def test_a_job_in_flight_has_no_target():
     assert weir([node(2.0)], [replace(running("one", 10_000), busy=True)], 0.0) == []
 
 
-def test_a_running_job_keeps_its_floor_however_long_it_is():
+def test_a_long_running_job_keeps_its_floor():
     got = workers(weir([node(0.0)], [running("long", 10**9), running("short", 10)], 0.0))
     assert got["long"] == 1
 
 
-def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
+def test_a_job_without_capacity_waits_with_the_missing_amount():
     """The other one changes just now, and is not asked."""
     (waits,) = weir([node(0.75)], [replace(running("one", 10_000), busy=True), waiting("new")], 0.0)
     assert (waits.ps, waits.workers) == (0, 0)
@@ -300,7 +294,7 @@ def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
     )
 
 
-def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
+def test_a_job_that_keeps_its_size_has_the_reason_against_the_next_step():
     def why(free: float, *others: JobSnapshot, since_s: float = -1000.0) -> str:
         wants = weir([node(free)], [running("one", 100_000, since_s=since_s), *others], 0.0)
         return next(want.reason for want in wants if want.job == "default.one")
@@ -334,12 +328,12 @@ def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
         ),
     ],
 )
-def test_a_job_for_which_no_larger_size_gains_enough_is_told_how_much_one_would(job, told):
+def test_a_job_without_a_worthwhile_growth_has_the_gain(job, told):
     (want,) = weir([node(10.0)], [job], 0.0)
     assert want.size == job.size and want.reason.startswith(f"keeps what it has: {told}")
 
 
-def test_a_job_at_the_end_of_its_bounds_is_told_that_it_has_the_most_that_it_may_have():
+def test_a_job_at_its_maximum_has_that_reason():
     job = running("one", 100_000)
     (want,) = weir(
         [node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0
@@ -347,7 +341,7 @@ def test_a_job_at_the_end_of_its_bounds_is_told_that_it_has_the_most_that_it_may
     assert want.reason == "keeps what it has, which is the most that it may have"
 
 
-def test_a_job_that_would_not_be_faster_by_more_is_told_so():
+def test_a_job_that_does_not_scale_has_that_reason():
     (want,) = weir([node(10.0)], [with_seen(running("one", 100_000), 2, (100.0, 60.0, 30.0))], 0.0)
     assert (
         want.reason
@@ -355,7 +349,7 @@ def test_a_job_that_would_not_be_faster_by_more_is_told_so():
     )
 
 
-def test_a_job_whose_quota_is_spent_is_told_so():
+def test_a_job_with_a_spent_quota_has_that_reason():
     (want,) = weir([node(4.0)], [of("team-a", running("one", 100_000), Quota(cpu=1.25))], 0.0)
     told = "1 ps and 2 workers would take 0.25 cpu more than is left of its namespace's quota"
     assert want.reason == f"keeps what it has: {told}"
@@ -364,7 +358,7 @@ def test_a_job_whose_quota_is_spent_is_told_so():
     ]
 
 
-def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to_go():
+def test_the_waiting_job_with_less_remaining_work_starts_first():
     short, long = waiting("short"), waiting("long")
     known = ProgramHistory(observed=(Observed(1, 1, 32, 100.0),), epoch_samples=1000.0)
     long = replace(long, request=replace(long.request, epochs=50), history=known, submitted_s=-10.0)
@@ -372,7 +366,7 @@ def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to
     assert workers(weir([node(1.0)], [long, short], 0.0)) == {"long": 0, "short": 1}
 
 
-def test_a_job_for_which_the_cluster_is_too_small_asks_for_its_least():
+def test_a_job_larger_than_the_cluster_has_its_minimum_as_target():
     assert workers(weir([node(0.0)], [waiting("one")], 0.0)) == {"one": 1}
 
 
@@ -380,7 +374,7 @@ def closed(free: float, name: str) -> Node:
     return replace(node(free, name), open=False)
 
 
-def test_what_is_free_or_held_on_a_node_that_takes_no_tasks_is_no_room():
+def test_capacity_of_unschedulable_nodes_does_not_count():
     """It has one core there, and its least is one core."""
     had = running("one", 10_000)
     there = replace(had, tasks=tuple(replace(task, node="c") for task in had.tasks))
@@ -396,7 +390,7 @@ def test_what_is_free_or_held_on_a_node_that_takes_no_tasks_is_no_room():
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_what_a_job_in_flight_holds_is_not_taken_from_the_others_wherever_it_stands(is_open):
+def test_capacity_of_a_job_in_flight_is_not_deducted_twice(is_open):
     tasks = tuple([replace(task, node="other") for task in running("busy", 10_000).tasks])
     busy = replace(running("busy", 10_000), tasks=tasks, busy=True)
     cluster = [node(1.0), replace(node(0.0, "other"), open=is_open)]
@@ -404,9 +398,7 @@ def test_what_a_job_in_flight_holds_is_not_taken_from_the_others_wherever_it_sta
 
 
 @pytest.mark.parametrize(("stands_on", "share"), [("n", "75%"), ("gone", "75%"), ("c", "100%")])
-def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no_tasks(
-    stands_on, share
-):
+def test_a_share_is_of_free_and_held_capacity_on_schedulable_nodes(stands_on, share):
     """It gets one and a half cores, of one that is free and one that it has; or of one and a half
     that are free.
     """
@@ -420,7 +412,7 @@ def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no
     )
 
 
-def test_the_largest_node_has_most_devices_then_most_cores_and_takes_tasks():
+def test_the_largest_node_is_schedulable_with_most_devices_then_cores():
     many, few = (
         gpus("many"),
         replace(gpus("few"), allocatable=Resources(cpu=99.0, memory_gib=9.0, gpu=2)),
@@ -443,7 +435,7 @@ def of(space: str, job: JobSnapshot, quota: Quota | None = None) -> JobSnapshot:
     )
 
 
-def test_what_a_namespace_may_not_use_goes_to_others():
+def test_capacity_beyond_a_namespaces_quota_goes_to_others():
     def granted(quota: Quota | None) -> dict[str, int]:
         jobs = [
             of("team-b", running("long", 100_000)),
@@ -470,7 +462,7 @@ def speed(want: Target) -> float:
     return float(want.reason.partition(" ")[0].replace(",", ""))
 
 
-def test_of_less_than_was_wanted_speed_and_share_are_its_own():
+def test_a_reduced_target_has_its_own_speed_and_share():
     (want,) = weir([node(1.0)], [running("one", 10_000)], 0.0)
     has = want.shrunk_to(Size(1, 2), want.batch, "as far as there is room")
     assert "examples/s with 100% of the cpu that jobs of this policy may have" in want.reason
@@ -483,7 +475,7 @@ def test_of_less_than_was_wanted_speed_and_share_are_its_own():
     ) and want.speedup > has.speedup == pytest.approx(1.9, abs=0.1)
 
 
-def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
+def test_a_start_reduced_by_placement_has_the_granted_size():
     """Five workers in sum, and four on nodes: 2.9 cpu of 4."""
     sizes = RoleResources(
         chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6)
@@ -503,7 +495,7 @@ def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
     ]
 
 
-def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_most():
+def test_the_share_of_a_reduced_start_is_of_its_dominant_resource():
     """Its least takes most of the cpu, four workers most of the memory: 2.4 GiB of 4."""
     worker = Resources(cpu=0.2, memory_gib=0.6)
     sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.7), worker=worker)

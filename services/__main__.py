@@ -16,7 +16,15 @@ from typing import Any
 
 from services.cli.parsing import WIDTH, Parser
 from services.cli.suggest import advice
-from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
+from services.console.trouble import (
+    CODES,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    WRONG_USE,
+    Trouble,
+)
 from shared.runtime import log
 from shared.version import VERSION
 

@@ -11,7 +11,7 @@ import msgspec
 
 from services.cli.asyncapi_document import document
 from services.cli.asyncapi_page import page
-from services.cli.trouble import DONE
+from services.console.trouble import DONE
 
 EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.md")
 

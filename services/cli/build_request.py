@@ -18,12 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from services.cli import job_file, program_file
-from services.cli.job_file import Fields, text_in
+from services.cli import program_file
 from services.cli.parsing import apart
 from services.cli.tfjob import WISHES, manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console import job_file
+from services.console.job_file import Fields, text_in
+from services.console.trouble import WRONG_USE, Trouble
 from shared.text import single_line
 
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}

@@ -7,7 +7,7 @@ import uuid
 
 from services.cli import connection, job_status, parameters
 from services.cli.job_status import Standing, standing
-from services.cli.trouble import DONE, Trouble
+from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested

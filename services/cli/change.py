@@ -11,7 +11,7 @@ import uuid
 
 from services.cli import connection, job_status, parameters
 from services.cli.cancel import require_open
-from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.messages import (
     MOST_OF_SPAN,

@@ -12,7 +12,7 @@ import sys
 from services.cli import known_names
 from services.cli.shells import bash, fish, zsh
 from services.cli.shells.vocabulary import vocabulary
-from services.cli.trouble import DONE
+from services.console.trouble import DONE
 
 EXAMPLES = (
     "source <(weir completion bash)",

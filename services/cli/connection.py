@@ -20,7 +20,7 @@ import msgspec
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.trouble import WRONG_USE, Trouble
 from shared.auth.keyring import credentials_file
 from shared.bus.bus import Bus
 from shared.bus.client import Refused, ResilientClient, connect_client

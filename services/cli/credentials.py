@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from services.cli import parameters
-from services.cli.trouble import DONE, FAILED, Trouble
+from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth import keyring
 
 EXAMPLES = (

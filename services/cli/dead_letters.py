@@ -11,7 +11,6 @@ from nats.js.errors import NotFoundError
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import read
 from services.console.text.event_lines import (
@@ -19,6 +18,7 @@ from services.console.text.event_lines import (
     format_dead_letter,
     format_dead_letter_fields,
 )
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus import dead_letters, subjects
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery

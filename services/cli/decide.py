@@ -21,7 +21,7 @@ from services.allocator.settings import Rules
 from services.cli import file_formats
 from services.cli.parameters import policy
 from services.cli.parsing import apart, at_least_zero
-from services.cli.trouble import DONE
+from services.console.trouble import DONE
 from services.whatif.decide_json.answer import Answer, DocumentSession, Refusal
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from services.cli.job_file import examples_folder
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
+from services.console.job_file import examples_folder
 from services.console.report import runs
 from services.console.top import demo_screen
 from services.console.top.demo_screen import Turns

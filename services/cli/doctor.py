@@ -24,13 +24,13 @@ import msgspec
 from rich.text import Text
 
 from services.allocator.admission.validation import Wrong, check_request
-from services.cli import job_file as job_file_module
 from services.cli import program_file
-from services.cli.dry_run import rules_here
-from services.cli.job_file import example, text_in
 from services.cli.parameters import duration
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
+from services.console import job_file as job_file_module
+from services.console.dry_run import rules_here
+from services.console.job_file import example, text_in
+from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import (
     IMAGE_MODULES,
     Finding,

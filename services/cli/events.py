@@ -13,14 +13,14 @@ from contextlib import aclosing
 from rich.rule import Rule
 
 from services.cli import connection, parameters
-from services.cli.jobs import snapshots
 from services.cli.parameters import kinds
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.job_view_reader import snapshots
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import read
 from services.console.text.event_lines import brief, document, line, when
 from services.console.text.sentences import absent
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import DEAD, FACTS, ORDERS

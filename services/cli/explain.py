@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, parameters
-from services.cli.dry_run import rules_for
-from services.cli.jobs import snapshots
-from services.cli.log_history import past, with_event
 from services.cli.parameters import SAID, allow_ages, moment
-from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.dry_run import rules_here
+from services.console.job_view_reader import snapshots
+from services.console.log_history import past, with_event
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from services.console.why.explanation import format_explanation, no_job_to_explain
 from services.whatif.explain.explain import explain_job
 from shared.bus.bus import Bus
@@ -51,7 +51,7 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     now = time.time()
     key = f"{args.namespace}.{args.job}"
     at_s = args.at(now)
-    rules = rules_for(args)
+    rules = rules_here(connection.here(args).limits)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await past(bus, key, at_s, rules)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from services.cli import connection, parameters
 from services.cli.cancel import standing_of
-from services.cli.trouble import DONE, Trouble
 from services.console.log_reader import read
+from services.console.trouble import DONE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery

@@ -8,39 +8,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, aclosing
 
 import msgspec
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
 
 from services.allocator.job_views import JobView
 from services.cli import connection, parameters
 from services.cli.terminal import of_tables
-from services.cli.trouble import DONE
-from services.console.board.job_history import (
-    OF_BEGINNING,
-    Beginning,
-    fold_start,
-    view_while_starting,
-)
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import OUR_CLOCK_S, either, read
+from services.console.job_view_reader import Views, stored_views, views_with_starts
 from services.console.top.job_tables import table
-from shared.auth.permissions import bucket_subject, stream_of
+from services.console.trouble import DONE
 from shared.bus.bus import Bus
-from shared.bus.consumer import ConsumerGone, PullConsumer
-from shared.bus.log_reader import StreamQuery
-from shared.bus.subjects import FACTS, JOBS, ORDERS, tag_of
-from shared.bus.tail import add_consumer
-from shared.messages import JobAccepted, JobMessage
+from shared.messages import JobAccepted
 
 EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
-VIEWS, IDLE_S = stream_of(JOBS), 60.0
-Views = dict[str, JobView]
 Show = Callable[[Views], Coroutine[None, None, None]]
 
 
@@ -68,89 +51,6 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
             async for views in changes:
                 await show(views)
     return DONE
-
-
-# ---------------------------------------------------------------- reading
-
-
-async def stored_views(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
-    """As the allocator keeps them: once, or again after each change."""
-    async with aclosing(snapshots(bus, namespace)) as changes:
-        async for views in changes:
-            yield views
-            if not watch:
-                break
-
-
-async def views_with_starts(
-    bus: Bus, namespace: str | None, watch: bool
-) -> AsyncGenerator[Views, None]:
-    """With what those that start wait for, which the allocator does not hear."""
-    starts = Starts(bus, namespace)
-    async with aclosing(snapshots(bus, namespace)) as changes:
-        views = await anext(changes)
-        await starts.catch_up(views)
-        yield starts.views_with_waits(views)
-        if watch:
-            async with (
-                aclosing(starts.follow_starts(views, follow=True)) as entries,
-                aclosing(either(changes, entries)) as news,
-            ):
-                async for new in news:
-                    views = views if isinstance(new, Entry) else new
-                    yield starts.views_with_waits(views)
-
-
-async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:
-    """All jobs, by key; then all of them again after each change. What is no job's view is left
-    out.
-    """
-    while True:
-        views = Views()
-        info = await add_consumer(bus.client, bus.js, VIEWS, _consumer(namespace, job))
-        puller, left = PullConsumer(bus.client, VIEWS, info.name), int(info.num_pending or 0)
-        try:
-            while True:
-                if left <= 0:
-                    yield dict(views)
-                _apply(views, await puller.next())
-                left -= 1
-        except ConsumerGone:  # the server forgot us: all of them anew
-            continue
-        finally:
-            await puller.close()
-
-
-def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
-    return ConsumerConfig(
-        filter_subject=bucket_subject(JOBS, f"{namespace or '*'}.{job}"),
-        deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-        ack_policy=AckPolicy.NONE,
-        inactive_threshold=IDLE_S,
-        mem_storage=True,
-    )
-
-
-def _apply(views: Views, raw: Msg) -> None:
-    """What was deleted has no body."""
-    key, view = (
-        raw.subject.removeprefix(bucket_subject(JOBS, "")),
-        _view(raw.data) if raw.data else None,
-    )
-    if view is not None:
-        views[key] = view
-    else:
-        views.pop(key, None)
-
-
-def _view(value: bytes) -> JobView | None:
-    try:
-        return msgspec.json.decode(value, type=JobView)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-# ---------------------------------------------------------------- showing
 
 
 def _lines() -> Show:
@@ -191,48 +91,3 @@ async def _epochs(bus: Bus, view: JobView) -> int:
     heard = await bus.last_message(JobAccepted, f"{view.namespace}.{view.job}")
     said = heard.message if heard else None
     return said.request.epochs if isinstance(said, JobAccepted) and said.uid == view.uid else 0
-
-
-KINDS = tuple(tag_of(kind) for kind in OF_BEGINNING)
-
-
-class Starts:
-    """Of one namespace, or of all (None)."""
-
-    def __init__(self, bus: Bus, namespace: str | None) -> None:
-        self.bus = bus
-        self.namespace = namespace
-        self._known = dict[tuple[str, int], Beginning]()
-
-    async def catch_up(self, views: Mapping[str, JobView]) -> None:
-        """Read what is stored, where a job starts."""
-        if any(view.phase == "Starting" for view in views.values()):
-            async with aclosing(self.follow_starts(views, follow=False)) as entries:
-                async for _ in entries:
-                    pass
-
-    async def follow_starts(
-        self, views: Mapping[str, JobView], follow: bool
-    ) -> AsyncGenerator[Entry, None]:
-        """Each message that tells more, once it is known here."""
-        submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
-        since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
-        streams = {
-            stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)
-        }
-        wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
-        async with aclosing(read(self.bus, wanted, follow)) as entries:
-            async for entry in entries:
-                self._hear(entry)
-                yield entry
-
-    def _hear(self, entry: Entry) -> None:
-        if isinstance(said := entry.said, JobMessage):
-            whose = said.key(), said.uid
-            self._known[whose] = fold_start(self._known.get(whose, Beginning()), said)
-
-    def views_with_waits(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
-        return {
-            key: view_while_starting(view, self._known.get((key, view.uid)))
-            for key, view in views.items()
-        }

@@ -10,11 +10,11 @@ from contextlib import aclosing, suppress
 from itertools import pairwise
 
 from services.cli import connection
-from services.cli.jobs import snapshots
-from services.cli.parameters import is_name
-from services.cli.trouble import DONE, Trouble
 from services.console.board.figures import over
+from services.console.job_view_reader import snapshots
+from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
+from shared.bus.subjects import is_name
 
 ANSWER_S = 1.0
 CANCEL = "cancel"

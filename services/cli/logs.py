@@ -24,11 +24,11 @@ import urllib3
 from kubernetes import client, config
 
 from services.cli import connection, parameters
-from services.cli.jobs import snapshots
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, Trouble
+from services.console.job_view_reader import snapshots
 from services.console.text.log_lines import lines, once, routine
 from services.console.text.sentences import absent
+from services.console.trouble import DONE, Trouble
 from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus
 from shared.kube.labels import JOB, ROLE

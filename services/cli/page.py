@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from services.cli import connection
-from services.cli.trouble import DONE, Trouble
+from services.console.trouble import DONE, Trouble
 from shared.auth.permissions import PAGE
 from shared.bus.bus import Bus
 

@@ -24,12 +24,10 @@ from typing import Generic, TypeVar
 from services.allocator.admission.validation import NAME
 from services.allocator.custom_policies import register_policies
 from services.allocator.policies.registry import POLICIES
-from shared.bus.subjects import BY_TAG, DEFAULT_NAMESPACE
-from shared.messages import DNS_LABEL
+from shared.bus.subjects import BY_TAG, DEFAULT_NAMESPACE, LONGEST_NAME, is_name
 from shared.runtime.config import BadSettings
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-LONGEST_NAME = 63
 T = TypeVar("T")
 
 
@@ -47,13 +45,6 @@ class Word(Generic[T]):
 
     def __call__(self, text: str) -> T:
         return self.read(text)
-
-
-def is_name(text: object) -> bool:
-    """A DNS label: what may stand as one token of a subject."""
-    return (
-        isinstance(text, str) and len(text) <= LONGEST_NAME and bool(re.fullmatch(DNS_LABEL, text))
-    )
 
 
 def name(text: str) -> str:

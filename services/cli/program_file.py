@@ -24,7 +24,7 @@ import msgspec
 from nats.errors import NoRespondersError
 from nats.js.errors import APIError, NotFoundError
 
-from services.cli.trouble import FAILED, WRONG_USE, Trouble
+from services.console.trouble import FAILED, WRONG_USE, Trouble
 from services.trainer.program import NO_OVERWRITE, missing_functions
 from shared.bus import programs
 from shared.bus.bus import Bus

@@ -23,8 +23,8 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, job_status, program_file
-from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.console.log_reader import read
+from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery

@@ -13,13 +13,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 from services.cli import connection, parameters
-from services.cli.log_history import beginning
-from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.console.board.board import Board, apply, begun
 from services.console.log_entry import filters
+from services.console.log_history import beginning
 from services.console.log_reader import read
 from services.console.report.account import Passes, fold_epochs
 from services.console.report.page import contents, page
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import FACTS, ORDERS, pattern

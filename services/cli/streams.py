@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from services.cli import connection
 from services.cli.parameters import namespace_name
-from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.auth.permissions import SETUP
 from shared.bus.bus import Bus
 from shared.bus.intake import DEFAULT_RATES, Rates

@@ -28,15 +28,16 @@ from nats.errors import Error as NatsError
 
 from services.allocator.job_views import JobView
 from services.allocator.placement.shortage import NEVER
-from services.cli import build_request, connection, job_file, job_status, parameters, program_file
+from services.cli import build_request, connection, job_status, parameters, program_file
 from services.cli.build_request import Asked, asked
-from services.cli.dry_run import dry_run, rules_for
 from services.cli.events import printer
-from services.cli.job_file import Fields, example
-from services.cli.jobs import snapshots
-from services.cli.trouble import DONE, FAILED, Trouble
+from services.console import job_file
+from services.console.dry_run import dry_run, rules_here
+from services.console.job_file import Fields, example
+from services.console.job_view_reader import snapshots
 from services.console.log_entry import Entry, filters
 from services.console.log_reader import OUR_CLOCK_S, read
+from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -144,7 +145,9 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
 
 
 async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
-    lines = await dry_run(bus, request.body, str(request.file), rules_for(args))
+    lines = await dry_run(
+        bus, request.body, str(request.file), rules_here(connection.here(args).limits)
+    )
     await program_file.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
     for line in lines:
         print(line)

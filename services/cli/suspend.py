@@ -7,7 +7,7 @@ import uuid
 
 from services.cli import connection
 from services.cli.change import ask_for, job_arguments
-from services.cli.trouble import DONE
+from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.messages import SuspendRequested
 

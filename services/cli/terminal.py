@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console, RenderableType
 
-from services.console.top.cells import ENDLESS
+from services.console.text.cells import ENDLESS
 
 
 class Terminal(Console):

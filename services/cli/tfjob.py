@@ -31,7 +31,7 @@ import msgspec
 import yaml
 
 from services.cli.tfjob_unsupported import Raw, Remark, unread, variable, volume
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.trouble import WRONG_USE, Trouble
 from shared import documents as documents_module
 from shared.kube.objects import GIB, GPU, whole_units
 from shared.text import format_count

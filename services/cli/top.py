@@ -16,12 +16,12 @@ from rich.live import Live
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal, of_tables
-from services.cli.trouble import DONE
 from services.console.board.board import Board
 from services.console.board.figures import over
 from services.console.page.watch import Watch
-from services.console.top.cells import letters
+from services.console.text.cells import letters
 from services.console.top.screen import Look, whole
+from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
 

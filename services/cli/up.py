@@ -27,10 +27,10 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from services.allocator.job_views import ENDED, JobView
-from services.cli.job_file import example, text_in
-from services.cli.jobs import snapshots
 from services.cli.page import PORT as PAGE_PORT
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.job_file import example, text_in
+from services.console.job_view_reader import snapshots
+from services.console.trouble import WRONG_USE, Trouble
 from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
 from services.local.kubelet.container import KubeletSettings
 from services.local.stack import SERVICES, CannotStart, Stack, check_ports_free, is_listening

@@ -13,10 +13,10 @@ import msgspec
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, Trouble
 from services.console.log_entry import Entry, event_name, filters, parse_event_name
 from services.console.log_reader import THEIR_CLOCKS_S, read
 from services.console.text.event_lines import parts
+from services.console.trouble import DONE, Trouble
 from services.console.why.chain import Chain, Lack, Step, causes, chain, lacks, reasons, table
 from services.console.why.rules import Known
 from shared.bus.bus import Bus

@@ -12,13 +12,14 @@ a subject unless the newer version has given that right to a user of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from shared.bounds import unknown_fields
-from shared.messages import BY_PERSONS, MESSAGES, Message
+from shared.messages import BY_PERSONS, DNS_LABEL, MESSAGES, Message
 
 PREFIX = "weir"
 ORDERS = "weir-orders"
@@ -37,6 +38,8 @@ CAPACITY = f"{PREFIX}.capacity.>"
 """The pattern of all facts about nodes, and about quotas and claims of namespaces."""
 
 DEFAULT_NAMESPACE = "default"
+LONGEST_NAME = 63
+"""Characters of a name that is one token of a subject."""
 
 BY_TAG: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in MESSAGES}
 _decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
@@ -48,6 +51,13 @@ class UnreadableMessage(ValueError):
 
 class UnknownMessage(UnreadableMessage):
     """No message of this version has this subject."""
+
+
+def is_name(text: object) -> bool:
+    """Return True for a DNS label: it may stand as one token of a subject."""
+    if not isinstance(text, str) or len(text) > LONGEST_NAME:
+        return False
+    return re.fullmatch(DNS_LABEL, text) is not None
 
 
 def program_bucket(namespace: str) -> str:

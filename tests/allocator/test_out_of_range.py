@@ -19,7 +19,7 @@ from services.allocator.policies.contract import JobSnapshot, Target, start_targ
 from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
-from services.cli.jobs import snapshots
+from services.console.job_view_reader import snapshots
 from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
 from shared.bus import bus as wire
 from shared.bus import programs, subjects

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.connection import FILE, USUAL, Connection, find
-from services.cli.trouble import Trouble
+from services.console.trouble import Trouble
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
 

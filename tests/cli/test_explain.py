@@ -13,7 +13,7 @@ import pytest
 from services.allocator import snapshot
 from services.allocator.job_views import JobView
 from services.allocator.state.state import State, apply
-from services.cli import log_history
+from services.console import log_history
 from shared.auth.permissions import bucket_subject
 from shared.bus import subjects
 from shared.bus.bus import Bus

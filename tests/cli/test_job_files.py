@@ -12,7 +12,7 @@ import pytest
 
 from services.allocator.admission.validation import check_request
 from services.cli import program_file
-from services.cli.job_file import complete_fields, encode_fields, parse
+from services.console.job_file import complete_fields, encode_fields, parse
 from services.trainer.doctor.job_fit import PS_GIB
 from shared.bus import programs
 from shared.messages import JobRequested

@@ -17,7 +17,7 @@ import pytest
 from kubernetes import config
 
 from services.cli.logs import Pod, choose, kept_pods, whole_lines
-from services.cli.trouble import Trouble
+from services.console.trouble import Trouble
 from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt

@@ -10,7 +10,7 @@ import sys
 import aiohttp
 import pytest
 
-from services.cli.trouble import INTERRUPTED
+from services.console.trouble import INTERRUPTED
 from shared.bus.bus import Bus
 from tests.allocator.builders import accepted, request
 from tests.cli.conftest import Prompt

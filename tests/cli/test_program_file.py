@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.program_file import check
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.trouble import WRONG_USE, Trouble
 from services.trainer.program import REQUIRED
 
 WHOLE = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)

@@ -14,7 +14,7 @@ from services.__main__ import parser
 from services.allocator.admission.validation import LARGEST
 from services.allocator.service import Settings, start
 from services.cli import program_file, submit
-from services.cli.trouble import Trouble
+from services.console.trouble import Trouble
 from services.trainer.program import REQUIRED
 from shared.auth.permissions import program_stream
 from shared.bus import bus as wire

@@ -14,9 +14,9 @@ import yaml
 
 from services.allocator.admission.validation import Wrong, check_request
 from services.allocator.settings import Rules
-from services.cli.job_file import complete_fields, encode_fields
 from services.cli.tfjob import WISHES, Asked, manifest, translate_tfjob
-from services.cli.trouble import Trouble
+from services.console.job_file import complete_fields, encode_fields
+from services.console.trouble import Trouble
 from shared.messages import JobRequested, Resources, RoleResources, Span, Volume
 from tests.cli.tfjobs import LARGE, SMALL
 

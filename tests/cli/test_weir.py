@@ -19,7 +19,15 @@ import services.cli
 from services.__main__ import COMMANDS, command, overview, parser, weir
 from services.__main__ import run as ended
 from services.cli.suggest import BY_WORD, MEANT
-from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
+from services.console.trouble import (
+    CODES,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    WRONG_USE,
+    Trouble,
+)
 from shared.bus.bus import Bus
 from shared.version import VERSION
 from tests.architecture.source import ROOT

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.job_file import complete_fields, parse
+from services.console.job_file import complete_fields, parse
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 

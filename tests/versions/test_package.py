@@ -18,7 +18,7 @@ import pytest
 from shared.version import VERSION
 from tests.architecture.source import ROOT
 
-EXAMPLES = "services/cli/example_jobs"
+EXAMPLES = "services/console/example_jobs"
 WITHOUT_EXTRAS = ("msgspec", "nats", "nkeys", "psutil", "structlog")
 SHOW_EXAMPLES = """
 from services.cli import doctor, job_file, submit

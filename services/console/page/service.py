@@ -18,12 +18,12 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.cli.dry_run import rules_here
-from services.cli.trouble import Trouble
+from services.console.dry_run import rules_here
 from services.console.page import http_api
 from services.console.page import what_if as what_if_module
 from services.console.page.http_api import push
 from services.console.page.watch import Watch
+from services.console.trouble import Trouble
 from shared.bus.bus import Bus
 from shared.messages import Port
 from shared.runtime import config

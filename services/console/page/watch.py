@@ -18,10 +18,10 @@ from nats.errors import Error as NatsError
 
 from services.allocator import snapshot
 from services.allocator.state.state import State
-from services.cli.jobs import snapshots
-from services.cli.log_history import MANY
 from services.console.board.board import apply, begun, why, with_last_fact
+from services.console.job_view_reader import snapshots
 from services.console.log_entry import Entry, filters
+from services.console.log_history import MANY
 from services.console.log_reader import read
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery

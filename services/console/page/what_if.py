@@ -15,8 +15,8 @@ from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State
-from services.cli import dry_run, job_file
-from services.cli.trouble import Trouble
+from services.console import dry_run, job_file
+from services.console.trouble import Trouble
 from services.whatif.proposal import outlook
 from shared.messages import Resources, RoleResources
 from shared.text import single_line

@@ -18,7 +18,7 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from services.console.top.cells import fitting, longest, total_width
+from services.console.text.cells import fitting, longest, total_width
 from services.whatif.simulator.outcome import (
     Figures,
     JobRecord,

@@ -12,9 +12,8 @@ from rich.text import Text
 from services.allocator.job_views import ENDED, SILENT, JobView
 from services.console.board.figures import left_s, losses, over, share
 from services.console.board.job_history import Story
-from services.console.text.sentences import describe_metrics
-from services.console.top.cells import GAP as CELL_GAP
-from services.console.top.cells import (
+from services.console.text.cells import GAP as CELL_GAP
+from services.console.text.cells import (
     MANY,
     UNKNOWN,
     Letters,
@@ -34,6 +33,7 @@ from services.console.top.cells import (
     time_left,
     total_width,
 )
+from services.console.text.sentences import describe_metrics
 from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.text import format_count, format_duration, headline
 

@@ -17,8 +17,7 @@ from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
 from services.console.board.figures import over, utilisation
 from services.console.board.job_history import Decision, Story
-from services.console.text.sentences import ASK
-from services.console.top.cells import (
+from services.console.text.cells import (
     ENDLESS,
     FREE,
     MANY,
@@ -34,6 +33,7 @@ from services.console.top.cells import (
     plain_table,
     style,
 )
+from services.console.text.sentences import ASK
 from services.console.top.job_tables import WIDEST, in_order, job_table
 from shared.messages import Resources
 from shared.text import (

@@ -23,10 +23,9 @@ from typing import Any
 
 import msgspec
 
+from services.whatif.invalid_file import FileError, InvalidFile
 from services.whatif.simulator.scenario import (
     Curve,
-    FileError,
-    InvalidFile,
     Measured,
     Point,
     Surface,

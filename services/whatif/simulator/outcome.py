@@ -23,7 +23,7 @@ import numpy as np
 
 from services.allocator.failures import Failure
 from services.allocator.state.observations import role_count
-from services.whatif.fake_cluster import Amount, Held
+from services.whatif.simulator.fake_cluster import Amount, Held
 from services.whatif.simulator.scenario import Work
 from shared.messages import AllocationDecided, Outcome
 

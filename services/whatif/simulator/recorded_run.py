@@ -30,7 +30,7 @@ from services.allocator.policies.contract import Reading
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply
 from services.whatif.event_log import LogEntry
-from services.whatif.fake_cluster import RecordedCluster
+from services.whatif.simulator.fake_cluster import RecordedCluster
 from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Curve, Measured, Point, Scenario, Surface, Work
 from shared.messages import (

@@ -34,7 +34,7 @@ from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
-from services.whatif.fake_cluster import Held, SimulatedCluster
+from services.whatif.simulator.fake_cluster import Held, SimulatedCluster
 from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Scenario, Tenant, Work
 from services.whatif.simulator.training import Training

@@ -55,6 +55,7 @@ from msgspec.structs import replace
 
 from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
+from services.whatif.invalid_file import FileError, InvalidFile
 from shared import documents
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span
 
@@ -343,22 +344,6 @@ class Curve:
         to_x, to_y = self.points[behind]
         rise = to_y - from_y
         return from_y + rise * (samples - from_x) / (to_x - from_x)
-
-
-class FileError(msgspec.Struct, frozen=True, order=True):
-    """A reason against a file: the line, and the fault there."""
-
-    line: int
-    said: str
-
-
-class InvalidFile(ValueError):
-    """A file that cannot be used; its text has a line for each reason."""
-
-    def __init__(self, reasons: Iterable[FileError]) -> None:
-        self.reasons = tuple(sorted(reasons))
-        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
-        super().__init__("\n".join(texts))
 
 
 KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}

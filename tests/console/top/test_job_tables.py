@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from services.allocator.job_views import JobView
-from services.console.top.cells import cores, gib, loss, percent, size, speed, time_left
+from services.console.text.cells import cores, gib, loss, percent, size, speed, time_left
 from services.console.top.job_tables import HEADINGS, columns, in_order, job_table, row, table
 from services.console.top.screen import shown_first
 from tests.console.top.drawn import shown

@@ -9,7 +9,7 @@ import pytest
 
 from services.console.board.board import Board, begun, why
 from services.console.board.figures import left_s, share
-from services.console.top.cells import letters
+from services.console.text.cells import letters
 from services.console.top.job_tables import WIDE, WIDEST
 from services.console.top.screen import HEADS, Look, room, whole
 from tests.console.top.drawn import shown, svg

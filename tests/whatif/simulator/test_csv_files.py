@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.whatif.invalid_file import InvalidFile
 from services.whatif.simulator.csv_files import (
     Column,
     Table,
@@ -18,7 +19,6 @@ from services.whatif.simulator.csv_files import (
     read_table,
     whole_number_cell,
 )
-from services.whatif.simulator.scenario import InvalidFile
 from shared.messages import Resources, Span
 
 SERVED = "model,mode,ps,workers,global_batch,samples_per_second\nnet,sync,1,1,64,100\nnet,sync,2,4,64,300\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.whatif.fake_cluster import Amount
+from services.whatif.simulator.fake_cluster import Amount
 from services.whatif.simulator.outcome import (
     JobRecord,
     Run,

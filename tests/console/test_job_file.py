@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.cli.job_file import (
+from services.console.job_file import (
     complete_fields,
     encode_fields,
     key_of,
@@ -19,7 +19,7 @@ from services.cli.job_file import (
     subject_of,
     text_in,
 )
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.trouble import WRONG_USE, Trouble
 from shared.bus.subjects import DEFAULT_NAMESPACE
 
 

@@ -7,7 +7,6 @@ from the environment, as it reads them. What `weir up` lets jobs have, it wrote 
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections import Counter
@@ -23,10 +22,9 @@ from services.allocator.placement.shortage import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
-from services.cli import connection
-from services.cli.trouble import WRONG_USE, Trouble
 from services.console.log_entry import filters
 from services.console.log_reader import read
+from services.console.trouble import WRONG_USE, Trouble
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -57,11 +55,6 @@ def _refusal(whose: str, reasons: tuple[str, ...]) -> Trouble:
     return Trouble(
         "\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)])
     )
-
-
-def rules_for(args: argparse.Namespace) -> Rules:
-    """Of the cluster that a command asks."""
-    return rules_here(connection.here(args).limits)
 
 
 def rules_here(limits: Mapping[str, str] | None = None) -> Rules:

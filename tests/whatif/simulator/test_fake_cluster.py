@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.whatif.fake_cluster import Amount, Overcommitted, SimulatedCluster
+from services.whatif.simulator.fake_cluster import Amount, Overcommitted, SimulatedCluster
 from shared.messages import OwnPod, Resources
 
 

@@ -23,10 +23,9 @@ import yaml
 
 from services.allocator.admission.validation import Wrong, check_request, written_value
 from services.allocator.settings import Rules
-from services.cli.parameters import is_name
-from services.cli.trouble import WRONG_USE, Trouble
+from services.console.trouble import WRONG_USE, Trouble
 from shared import documents
-from shared.bus.subjects import DEFAULT_NAMESPACE, pattern
+from shared.bus.subjects import DEFAULT_NAMESPACE, is_name, pattern
 from shared.messages import JobRequested
 
 Fields = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.top.cells import (
+from services.console.text.cells import (
     MANY,
     OKABE_ITO,
     Part,

@@ -32,6 +32,7 @@ from services.whatif.decide_json.document import (
     request_against,
 )
 from services.whatif.decide_json.job_state import with_current_tasks, with_observations
+from services.whatif.simulator.fake_cluster import own_pods
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -190,7 +191,6 @@ def _nodes_of(wanted: AllocationDecided, role: Role) -> tuple[str, ...]:
 
 PLENTY = 4096.0  # cores or GiB of a node that does not say
 MOST = 1e6  # cores, GiB or devices of any node
-Pods = tuple[OwnPod, ...]
 Request = tuple[JobDocument, JobRequested]
 """One job of a document, and its request as it was read."""
 
@@ -207,7 +207,7 @@ class DocumentState:
         self.said: dict[str, JobDocument] = {}
         self.nodes: dict[str, NodeDocument] = {}
         self.running: dict[str, AllocationDecided | None] = {}
-        self.pods: dict[str, dict[str, Pods]] = {}
+        self.pods: dict[str, dict[str, list[OwnPod]]] = {}
         """By node, then by job."""
         self.uids = 0
         self.looks = 0
@@ -324,11 +324,12 @@ class DocumentState:
 
     def _add_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:
         """Put the pods of a decision in place; return their nodes."""
-        nodes = _node_names(runs)
-        for node in nodes:
-            pods = self.pods.setdefault(node, {})
-            pods[key] = _pods_on(node, runs)
-        return nodes
+        if runs is None:
+            return set()
+        pods_by_node = own_pods(runs.namespace, runs.job, runs.tasks)
+        for node, pods in pods_by_node.items():
+            self.pods.setdefault(node, {})[key] = pods
+        return set(pods_by_node)
 
     def _nodes_now(
         self, document: Document, touched: Collection[str]
@@ -390,24 +391,6 @@ def _node_names(runs: AllocationDecided | None) -> set[str]:
     if runs is None:
         return set()
     return {task.node for task in runs.tasks}
-
-
-def _pods_on(node: str, runs: AllocationDecided | None) -> Pods:
-    """Return the pods of a decision on one node."""
-    if runs is None:
-        return ()
-    pods = []
-    for task in runs.tasks:
-        if task.node != node:
-            continue
-        pod = OwnPod(
-            namespace=runs.namespace,
-            job=runs.job,
-            pod=task.pod(runs.job),
-            resources=task.resources,
-        )
-        pods.append(pod)
-    return tuple(pods)
 
 
 def _node_resources(said: NodeDocument) -> Resources:

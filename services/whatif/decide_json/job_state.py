@@ -33,6 +33,7 @@ from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, role_
 from services.allocator.state.policy_view import task_sizes
 from services.allocator.steps.verdict import Rationale, next_decision
 from services.whatif.decide_json.document import Current, JobDocument, Profile, Progress, Speed
+from services.whatif.simulator.fake_cluster import with_resumed_generation
 from shared.messages import (
     AllocationDecided,
     ModelProfile,
@@ -41,7 +42,6 @@ from shared.messages import (
     Role,
     RoleResources,
     TaskPlan,
-    TrainingResumed,
 )
 
 TaskCounts = Counter[tuple[Role, str]]
@@ -57,7 +57,7 @@ def with_current_tasks(
     # No news about the tasks.
     if isinstance(said, UnsetType):
         if pending and progressed:
-            return _with_resumed_generation(job, pending, now)
+            return with_resumed_generation(job, pending.generation, now)
         return job
 
     # Nothing runs.
@@ -69,7 +69,7 @@ def with_current_tasks(
     # The tasks of a known decision, or else tasks that somebody else changed.
     if pending and _has_same_tasks(pending, said):
         since_s = pending.decided_s if said.since_s is None else said.since_s
-        return _with_resumed_generation(job, pending, since_s)
+        return with_resumed_generation(job, pending.generation, since_s)
     if job.active_decision and _has_same_tasks(job.active_decision, said):
         if pending is None:
             return job
@@ -82,21 +82,7 @@ def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job
     found = _decision_as_it_runs(job, said, rules)
     since_s = now if said.since_s is None else said.since_s
     changed = JOB_FOLDS[AllocationDecided](job, found, now)
-    return _with_resumed_generation(changed, found, since_s)
-
-
-def _with_resumed_generation(job: Job, decided: AllocationDecided, since_s: float) -> Job:
-    """Return the job as if its trainers had said that the decision runs since then."""
-    asked = job.request
-    resumed = TrainingResumed(
-        job=asked.job,
-        namespace=asked.namespace,
-        uid=job.uid,
-        generation=decided.generation,
-        step=0,
-        samples=0,
-    )
-    return JOB_FOLDS[TrainingResumed](job, resumed, since_s)
+    return with_resumed_generation(changed, found.generation, since_s)
 
 
 def _with_one_decision(job: Job, running: int | None) -> Job:

@@ -29,8 +29,8 @@ from services.allocator.placement.amounts import add, subtract, total_of
 from services.allocator.placement.free_capacity import quotas_after
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
-from services.allocator.state.job_folds import JOB_FOLDS
 from services.allocator.state.state import State, apply, without_tables
+from services.whatif.simulator.fake_cluster import own_pods, with_resumed_generation
 from shared.bus.subjects import ORDERS
 from shared.messages import (
     AllocationDecided,
@@ -41,7 +41,6 @@ from shared.messages import (
     Resources,
     Span,
     TaskPlan,
-    TrainingResumed,
 )
 
 
@@ -346,25 +345,10 @@ def with_generations_landed(state: State, now: float, keys: Collection[str] | No
         if job.pending_generation is None:
             continue
         if keys is None or key in keys:
-            jobs[key] = _resumed_job(job, now)
+            jobs[key] = with_resumed_generation(job, job.pending_generation, now)
     before = replace(without_tables(state), jobs=jobs)
     after = replace(before, nodes=_nodes_with_wanted_pods(before))
     return replace(after, quotas=quotas_after(before, after))
-
-
-def _resumed_job(job: Job, now: float) -> Job:
-    """Return the job as if the trainers of its generation in flight had taken over."""
-    progress = job.progress
-    fact = TrainingResumed(
-        job=job.request.job,
-        namespace=job.request.namespace,
-        uid=job.uid,
-        generation=job.pending_generation or 0,
-        step=progress.step if progress else 0,
-        samples=progress.samples if progress else 0,
-    )
-    resumed: Job = JOB_FOLDS[TrainingResumed](job, fact, now)
-    return resumed
 
 
 def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
@@ -380,20 +364,11 @@ def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
     """Return the pods that are wanted on each node."""
     wanted: dict[str, list[OwnPod]] = {}
     for job in jobs:
-        for task in held_tasks(job):
-            pods = wanted.setdefault(task.node, [])
-            pods.append(_own_pod(job, task))
+        request = job.request
+        pods_by_node = own_pods(request.namespace, request.job, held_tasks(job))
+        for node, pods in pods_by_node.items():
+            wanted.setdefault(node, []).extend(pods)
     return wanted
-
-
-def _own_pod(job: Job, task: TaskPlan) -> OwnPod:
-    """Return the pod of a task, as its node would list it."""
-    return OwnPod(
-        namespace=job.request.namespace,
-        job=job.request.job,
-        pod=job.pod(task),
-        resources=task.resources,
-    )
 
 
 def _node_with_pods(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:

@@ -1,17 +1,22 @@
-"""The machines of a simulation and those of a recorded log, as the monitor sees them.
+"""Clusters without Kubernetes: the monitor's and the trainers' facts, for the what-if code.
 
-`SimulatedCluster` holds tenants, our pods, and the room that is left on each node.
+Simulator, explain and decide_json share `own_pods` (a node's list of our pods) and
+`with_resumed_generation` (a decision comes true). Their clusters differ in the given part: the
+simulator knows the true tenants over time, explain the free room of one recorded state, and
+decide_json has both the nodes and their free room from its documents.
 
-Law: no node ever holds more than it has; a look while one does raises `Overcommitted`: a decision
-was wrong. A tenant has the right of way: our newest pods on its node make room.
+`SimulatedCluster` holds tenants, our pods, and the free room of each node.
 
-`RecordedCluster` reads machines off a log, and the part of them that others took:
+Law: no node ever holds more than it has; otherwise a decision was wrong, and `capacity_facts` raises
+`Overcommitted`. A tenant comes first: our newest pods on its node are evicted.
+
+`RecordedCluster` derives the machines from a log, and the part of them that others took:
 
     others' cpu  =  allocatable - free - our own pods    [cores]
 
-While nothing may be put on a node, others have all of it that we do not hold; before it is there,
-and after, all of it. Of memory and devices a node has as much as it ever left to us: tenants are
-counted in cores.
+While a node takes no tasks, others have all of it but our pods. Before a node is there, and after,
+others have all of it. The memory and devices of a node are the most that were ever free for us:
+tenants take only cores.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from math import inf
 import msgspec
 
 from services.allocator.placement.amounts import ROUNDING
+from services.allocator.state.job import Job
+from services.allocator.state.job_folds import JOB_FOLDS
 from services.whatif.simulator.scenario import Cluster, Machine, Tenant
-from shared.messages import CapacityChanged, OwnPod, Resources
+from shared.messages import CapacityChanged, OwnPod, Resources, TaskPlan, TrainingResumed
 
 SLACK = 1e-6
 """The rounding error of sums of many tasks that each fit, in cores and GiB."""
@@ -45,6 +52,34 @@ Pods = dict[tuple[str, str], OwnPod]
 """By namespace and name."""
 Held = tuple[float, Amount, Amount]
 """A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
+
+
+def own_pods(namespace: str, job: str, tasks: Iterable[TaskPlan]) -> dict[str, list[OwnPod]]:
+    """Return the pods of a job's tasks by node, as the monitor lists them, in the tasks' order."""
+    pods_by_node: dict[str, list[OwnPod]] = {}
+    for task in tasks:
+        pod = OwnPod(
+            namespace=namespace,
+            job=job,
+            pod=task.pod(job),
+            resources=task.resources,
+        )
+        pods_by_node.setdefault(task.node, []).append(pod)
+    return pods_by_node
+
+
+def with_resumed_generation(job: Job, generation: int, resumed_s: float) -> Job:
+    """Return the job as if its trainers had reported at this time that the generation trains."""
+    progress = job.progress
+    fact = TrainingResumed(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        generation=generation,
+        step=progress.step if progress else 0,
+        samples=progress.samples if progress else 0,
+    )
+    return JOB_FOLDS[TrainingResumed](job, fact, resumed_s)
 
 
 class SimulatedCluster:
@@ -144,7 +179,7 @@ class SimulatedCluster:
 
 
 def _sum(resources: Iterable[Resources]) -> Resources:
-    """Return all of some resources together."""
+    """Return the sum of resources, added in their order."""
     cpu = 0.0
     memory_gib = 0.0
     gpu = 0
@@ -193,7 +228,7 @@ class RecordedCluster:
             # Before a node was there, others had all of it.
             self.levels[node] = [(0.0, seen.allocatable.cpu)]
 
-        ours = _total(own.resources for own in seen.own)
+        ours = _sum(own.resources for own in seen.own)
         if seen.gone:
             self.has.setdefault(node, Resources())
             self.ours[node] = Resources()
@@ -232,13 +267,13 @@ class RecordedCluster:
 
     def _held_amount(self) -> Amount:
         """Return what our pods hold."""
-        held = _total(self.ours.values())
+        held = _sum(self.ours.values())
         return Amount(held.cpu, held.gpu)
 
     def _offered_amount(self) -> Amount:
         """Return everything but the cores of others."""
         others = sum(levels[-1][1] for levels in self.levels.values())
-        everything = _total(self.has.values())
+        everything = _sum(self.has.values())
         return Amount(everything.cpu - others, everything.gpu)
 
     def cluster(self) -> Cluster:
@@ -264,16 +299,6 @@ class RecordedCluster:
                     continue
                 to_s = None if until_s == inf else until_s
                 yield Tenant(node=node, cpu=cpu, from_s=from_s, to_s=to_s)
-
-
-def _total(parts: Iterable[Resources]) -> Resources:
-    """Return the sum of resources."""
-    listed = list(parts)
-    return Resources(
-        cpu=sum(one.cpu for one in listed),
-        memory_gib=sum(one.memory_gib for one in listed),
-        gpu=sum(one.gpu for one in listed),
-    )
 
 
 def _level_changes(levels: Iterable[Level]) -> Iterator[Level]:

@@ -34,7 +34,7 @@ from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
-from services.whatif.simulator.fake_cluster import Held, SimulatedCluster
+from services.whatif.simulator.fake_cluster import Held, SimulatedCluster, own_pods
 from services.whatif.simulator.outcome import JobRecord, Run
 from services.whatif.simulator.scenario import Scenario, Tenant, Work
 from services.whatif.simulator.training import Training
@@ -357,14 +357,10 @@ class World:
 
     def _put_pods(self, decided: AllocationDecided) -> None:
         """Put the pods of a decision on their nodes."""
-        for task in decided.tasks:
-            pod = OwnPod(
-                namespace=decided.namespace,
-                job=decided.job,
-                pod=task.pod(decided.job),
-                resources=task.resources,
-            )
-            self.machines.put_pod(task.node, pod)
+        pods_by_node = own_pods(decided.namespace, decided.job, decided.tasks)
+        for node, pods in pods_by_node.items():
+            for pod in pods:
+                self.machines.put_pod(node, pod)
 
     def _remove_pods(self, decided: AllocationDecided | None, keep: AbstractSet[int]) -> None:
         """Remove the pods of a decision, but those whose serials are to be kept."""
